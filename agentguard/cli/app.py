@@ -1,0 +1,54 @@
+"""The root command: finds the command modules of this package and lets each add its own."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+import agentguard
+from agentguard import cli
+from agentguard.errors import AgentGuardError
+
+
+class _Root(typer.core.TyperGroup):
+    """Shows an agentguard error as one clear line and exit status 2, not as a traceback."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except AgentGuardError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(agentguard.__version__)
+        raise typer.Exit
+
+
+def build() -> typer.Typer:
+    """Return the command with every module ``agentguard.cli.cmd_*`` registered."""
+    app = typer.Typer(
+        cls=_Root,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Find the step that made an LLM agent fail.",
+    )
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        pass
+
+    for info in pkgutil.iter_modules(cli.__path__):
+        if info.name.startswith("cmd_"):
+            import_module(f"{cli.__name__}.{info.name}").register(app)
+    return app

@@ -1,0 +1,1 @@
+"""Detectors: what went wrong in each step."""

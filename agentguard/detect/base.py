@@ -1,0 +1,102 @@
+"""Did it fail: what a detector is, and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from agentguard.registry import Registry
+from agentguard.trajectory.model import Step
+
+if TYPE_CHECKING:
+    from agentguard.detect.view import RunView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A quote from the run: ``steps[step].text(field)[start:end] == quote``. Offsets count code points."""
+
+    step: int
+    field: str
+    quote: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong that a detector saw.
+
+    Attributes:
+        detector: name of the detector.
+        step: the step it is wrong in, from 0 (not always the step at which it was noticed).
+        codes: qualified taxonomy codes, ``"<taxonomy>:<code>"``, the most specific first.
+        probability: that this finding is true and mattered, in [0, 1].
+        message: what is wrong, in a sentence for a person.
+        evidence: quotes from the run, the telling one first.
+        correction: what the agent should do instead, addressed to the agent.
+        noticed_at: the step at which it could first be known; ``step`` where not given.
+        data: further facts for programs, JSON-able.
+    """
+
+    detector: str
+    step: int
+    codes: tuple[str, ...]
+    probability: float
+    message: str
+    evidence: tuple[Evidence, ...] = ()
+    correction: str = ""
+    noticed_at: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorFailure:
+    """A detector that raised or ran out of its deadline: a value, never an aborted run."""
+
+    detector: str
+    step: int | None
+    error: str
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class Detector(Protocol):
+    """One object watches one run, live or recorded; work per step does not grow with the steps before it.
+
+    A detector is made anew for each run by its factory: ``factory(**options) -> Detector``. Options are
+    validated by the factory, which raises ConfigError.
+    """
+
+    name: str
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at one more step; ``view`` has all steps up to and including it."""
+        ...
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Look at the run once it has ended."""
+        ...
+
+
+class DetectorFactory(Protocol):
+    """Makes a detector for one run from its options."""
+
+    def __call__(self, **options: Any) -> Detector:
+        """Raise ConfigError on an option that does not exist or is out of its range."""
+        ...
+
+
+def detectors() -> Registry[DetectorFactory]:
+    """The registry of detectors: those in ``agentguard.detect.rules`` and installed ones."""
+    return _REGISTRY
+
+
+def _builtin() -> dict[str, str]:
+    from agentguard.detect.rules import BUILTIN
+
+    return dict(BUILTIN)
+
+
+_REGISTRY: Registry[DetectorFactory] = Registry("detector", group="agentguard.detectors", builtin=_builtin())

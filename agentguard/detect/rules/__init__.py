@@ -1,0 +1,3 @@
+"""The rules; one file a group of detectors."""
+
+BUILTIN: dict[str, str] = {}

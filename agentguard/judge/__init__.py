@@ -1,0 +1,1 @@
+"""Judges: typed questions about a run in, probabilities out."""

@@ -1,0 +1,72 @@
+"""A judge: typed questions about a run in, probabilities out.
+
+Embedded model, chat model, pooling model, panel and cache all have this shape. A judge never sees the acting
+agent's own context or tools, and it can only pick from the closed set a question gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentguard.trajectory.model import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicate:
+    """A yes-or-no question; the answer's probabilities are keyed ``"yes"`` and ``"no"``."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of a closed set; the answer's probabilities are keyed by the options and sum to 1."""
+
+    id: str
+    text: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A whole number in ``[low, high]``; the answer's probabilities are keyed by the decimal numbers."""
+
+    id: str
+    text: str
+    low: int
+    high: int
+
+
+Question = Predicate | Choice | Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Probabilities by option, or, if the judge could not answer, ``error`` and no probabilities."""
+
+    question: str
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Judge(Protocol):
+    """Answers typed questions about a run; an answer it cannot give is a value, not an exception."""
+
+    name: str
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        """Return one answer a question, in order."""
+        ...
+
+
+RUN_FAILED = Predicate(id="run_failed", text="Did the run fail to do what was asked?")
+
+
+def root_cause_question(trajectory: Trajectory) -> Choice:
+    """The question which step of the run is the root cause; options are the step indices as text."""
+    options = tuple(str(step.index) for step in trajectory.steps)
+    return Choice(id="root_cause", text="Which step is the root cause of the failure?", options=options)

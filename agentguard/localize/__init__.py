@@ -1,0 +1,1 @@
+"""Localizers: which step caused the failure; one file a method."""

@@ -1,0 +1,1 @@
+"""Taxonomies of failures."""

@@ -1,0 +1,1 @@
+"""Trajectory formats; one module an importer."""

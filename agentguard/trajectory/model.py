@@ -1,0 +1,222 @@
+"""What happened: a recorded run of an agent, in one shape for every format.
+
+A *step* is what can be rolled back as a whole: one turn of an agent with the tool calls it made and, where the
+recording pairs them, the observations those calls returned. Formats that record the environment as a speaker of
+its own (Who&When) keep that speaker's turns as steps with ``source=ENVIRONMENT``. Steps count from 0.
+
+Nothing here tells how the run was judged: rewards, labels and gold answers live in `Annotation`, beside the
+trajectory and never inside it, so that no detector and no feature can read them.
+
+All classes are frozen; equality is by value, which is what the round-trip tests compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+Extra = Mapping[str, Any]
+
+
+class Source(StrEnum):
+    """Who produced a step."""
+
+    SYSTEM = "system"
+    USER = "user"
+    AGENT = "agent"
+    ENVIRONMENT = "environment"
+
+
+class Module(StrEnum):
+    """Part of an agent's turn, after AgentErrorTaxonomy (arXiv 2509.25370)."""
+
+    MEMORY = "memory"
+    REFLECTION = "reflection"
+    PLANNING = "planning"
+    ACTION = "action"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as the agent was offered it; ``parameters`` is a JSON Schema object."""
+
+    name: str
+    description: str = ""
+    parameters: Extra = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool call; ``arguments`` is None when the recorded text does not parse to an object.
+
+    ``raw_arguments`` keeps that text whenever the recording had text.
+    """
+
+    id: str
+    name: str
+    arguments: Extra | None = None
+    raw_arguments: str | None = None
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What came back from the environment; ``is_error`` is None when the recording does not say."""
+
+    content: str
+    call_id: str | None = None
+    tool: str | None = None
+    is_error: bool | None = None
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a step cost: tokens, and US dollars if the recording knows."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a run.
+
+    Attributes:
+        index: position in the trajectory, from 0.
+        source: who produced it.
+        agent: name of the speaker after the importer's normalisation.
+        content: what was said.
+        reasoning: hidden or separate reasoning text, if recorded.
+        modules: module name to text, where the format separates them.
+        tool_calls: calls made in this step, in order.
+        observations: what those calls returned, in order; may be fewer than the calls.
+        started_at, ended_at: epoch seconds, if recorded.
+        source_index: position of the step's first record in the source (message, span or line), from 0.
+    """
+
+    index: int
+    source: Source
+    agent: str
+    content: str = ""
+    reasoning: str = ""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    tool_calls: tuple[ToolCall, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+    usage: Usage | None = None
+    model: str | None = None
+    source_index: int | None = None
+    extra: Extra = field(default_factory=dict)
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield ``(field, text)`` of everything readable in the step; evidence offsets point into these."""
+        if self.reasoning:
+            yield "reasoning", self.reasoning
+        if self.content:
+            yield "content", self.content
+        for i, call in enumerate(self.tool_calls):
+            yield f"tool_calls[{i}]", call.raw_arguments or _compact(call.arguments)
+        for i, seen in enumerate(self.observations):
+            if seen.content:
+                yield f"observations[{i}]", seen.content
+
+    def text(self, name: str) -> str:
+        """Return the text of one field named as `texts` names it; empty if there is none."""
+        return dict(self.texts()).get(name, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A line of steps that was left: they follow step ``fork_step - 1`` of ``parent`` (None is the live line)."""
+
+    id: str
+    fork_step: int
+    steps: tuple[Step, ...]
+    parent: str | None = None
+    reason: str = ""
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """A run: the task, what the agents were given, and the live line of steps.
+
+    Attributes:
+        id: unique within its source.
+        format: name of the importer that made it.
+        task: what was asked of the agents.
+        steps: the live line; ``steps[i].index == i``.
+        tools: tools offered to the agents.
+        system_prompts: agent name to its system prompt; ``""`` is the key of a prompt common to all.
+        branches: lines of steps that were left (rolled back, forked).
+        extra: fields of the source that have no place above, except those that tell how the run was judged.
+    """
+
+    id: str
+    format: str
+    task: str
+    steps: tuple[Step, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    system_prompts: Mapping[str, str] = field(default_factory=dict)
+    branches: tuple[Branch, ...] = ()
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootCause:
+    """An annotated failure: the step (from 0; may lie beyond the run), the agent, the module, the codes."""
+
+    step: int | None = None
+    agent: str | None = None
+    module: str | None = None
+    codes: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """How a run was judged by its data set. Never an input of a detector, a judge or a feature.
+
+    Attributes:
+        failed: whether the run failed, if known.
+        root_cause: the annotated root cause, if any.
+        failures: all annotated failures of the run, the root cause among them if it is listed.
+        step_labels: step index to a process label: 1 right, 0 neutral, -1 wrong.
+        modes: failure mode name to present or not.
+        answer: the gold answer; an input only in the setting called ``with_answer``.
+        group: text to split by (a question, a task id): runs with equal groups never straddle a split.
+        extra: other fields of the source that tell how the run was judged.
+    """
+
+    failed: bool | None = None
+    root_cause: RootCause | None = None
+    failures: tuple[RootCause, ...] = ()
+    step_labels: Mapping[int, int] = field(default_factory=dict)
+    modes: Mapping[str, bool] = field(default_factory=dict)
+    answer: str | None = None
+    group: str | None = None
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What an importer yields: a run, and how its data set judged it."""
+
+    trajectory: Trajectory
+    annotation: Annotation = field(default_factory=Annotation)
+
+
+def _compact(value: object) -> str:
+    if value is None:
+        return ""
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode(errors="replace")
