@@ -11,7 +11,7 @@ _ROOT = Path(os.environ.get("AGENTGUARD_DATA", Path(__file__).resolve().parents[
 
 
 def shared_data(relative: str) -> Path:
-    """Path of a file or folder of the development data; skips the test, with a reason, where there is none."""
+    """Path of a file or folder of the development data; skips the test where there is none."""
     path = _ROOT / relative
     if not path.exists():
         pytest.skip(f"needs the development data: {path} (set AGENTGUARD_DATA to its folder)")

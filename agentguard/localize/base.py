@@ -29,7 +29,8 @@ class Hypothesis:
         agent: who made it.
         module: memory, reflection, planning, action or system, if known.
         codes: qualified taxonomy codes, likeliest first.
-        probability: that this step is the root cause, given that the run failed; calibrated where the method is.
+        probability: that this step is the root cause, given that the run failed; calibrated where the
+            method is.
         evidence: quotes from the run.
         correction: what to tell the agent when the run is taken back to this step.
         reason: why this step, in a sentence for a person.

@@ -1,8 +1,9 @@
 """What happened: a recorded run of an agent, in one shape for every format.
 
-A *step* is what can be rolled back as a whole: one turn of an agent with the tool calls it made and, where the
-recording pairs them, the observations those calls returned. Formats that record the environment as a speaker of
-its own (Who&When) keep that speaker's turns as steps with ``source=ENVIRONMENT``. Steps count from 0.
+A *step* is what can be rolled back as a whole: one turn of an agent with the tool calls it made and, where
+the recording pairs them, the observations those calls returned. Formats that record the environment as a
+speaker of its own (Who&When) keep that speaker's turns as steps with ``source=ENVIRONMENT``. Steps count
+from 0.
 
 Nothing here tells how the run was judged: rewards, labels and gold answers live in `Annotation`, beside the
 trajectory and never inside it, so that no detector and no feature can read them.
@@ -137,7 +138,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A line of steps that was left: they follow step ``fork_step - 1`` of ``parent`` (None is the live line)."""
+    """A line of steps that was left.
+
+    They follow step ``fork_step - 1`` of the branch ``parent``; None is the live line.
+    """
 
     id: str
     fork_step: int

@@ -1,8 +1,9 @@
 """Trajectory formats: what an importer is, and the registry of them.
 
-An importer is one module of this package. It turns parsed JSON (or text) into `Record`s, keeps unknown fields in
-``extra``, and never executes, resolves or fetches anything it reads. Reading files, streams, JSON, JSON Lines and
-big arrays, recognising the format and reporting broken records is done once, in ``read.py``, for all of them.
+An importer is one module of this package. It turns parsed JSON (or text) into `Record`s, keeps unknown
+fields in ``extra``, and never executes, resolves or fetches anything it reads. Reading files, streams, JSON,
+JSON Lines and big arrays, recognising the format and reporting broken records is done once, in ``read.py``,
+for all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Format(Protocol):
         ...
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the runs in one parsed record; ``name`` is a fallback id. Raises FormatError with the field."""
+        """Yield the runs in one parsed record; ``name`` is a fallback id.
+
+        Raises FormatError with the field.
+        """
         ...
 
 
