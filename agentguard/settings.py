@@ -10,7 +10,8 @@
     localizer: {name: embedded, risk: 0.3}
     detector_deadline_s: 0.5        # a detector that takes longer over one step counts as failed
 
-Names and options of detectors and localizers are validated by the plug-ins they belong to, when they are made.
+Names and options of detectors and localizers are validated by the plug-ins they belong to, when those are
+made.
 """
 
 from __future__ import annotations
