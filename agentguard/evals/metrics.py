@@ -1,0 +1,185 @@
+"""Scores over plain sequences: where the root cause is, whether the run failed, and how sure to be of it.
+
+Definitions stand in docs/evaluation.md. Everything is a fraction in [0, 1] unless a docstring says otherwise,
+a missing prediction counts as wrong, and an empty input gives NaN: a score over nothing is not 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+Ranking = Sequence[int]
+_Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """One bin of a reliability curve: mean predicted probability, observed share, and how many fell in it."""
+
+    low: float
+    high: float
+    n: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskPoint:
+    """Share of wrong answers (``risk``) when only the surest ``coverage`` of the runs are answered."""
+
+    coverage: float
+    risk: float
+    threshold: float
+
+
+def mean(values: Iterable[float]) -> float:
+    """Arithmetic mean; NaN of nothing."""
+    held = list(values)
+    return math.fsum(held) / len(held) if held else math.nan
+
+
+def deviation(values: Iterable[float]) -> float:
+    """Sample standard deviation; 0 of fewer than two values."""
+    held = list(values)
+    if len(held) < 2:
+        return 0.0
+    middle = mean(held)
+    return math.sqrt(math.fsum((v - middle) ** 2 for v in held) / (len(held) - 1))
+
+
+def wilson(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
+    """Wilson score interval of a share of ``n`` trials (Wilson 1927); 95 % by default.
+
+    ``share`` may be a mean over repeats of the same ``n`` runs; ``n`` stays the number of runs, because
+    repeats of a run are not new trials.
+    """
+    if n == 0 or math.isnan(share):
+        return math.nan, math.nan
+    centre = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def step_accuracy(gold: Sequence[int], ranked: Sequence[Ranking]) -> float:
+    """Share of runs whose first-ranked step equals the gold step."""
+    return top(gold, ranked, 1)
+
+
+def step_accuracy_published(gold: Sequence[int], ranked: Sequence[Ranking]) -> float:
+    """The scorer published with Who&When: the gold number as text occurs in the predicted number as text.
+
+    Gold 1 and predicted 10 count as right, so it is never below `step_accuracy`; it is for comparison only.
+    """
+    return mean(bool(r) and str(g) in str(r[0]) for g, r in zip(gold, ranked, strict=True))
+
+
+def within(gold: Sequence[int], ranked: Sequence[Ranking], tolerance: int) -> float:
+    """Share of runs whose first-ranked step is at most ``tolerance`` steps from the gold step."""
+    return mean(bool(r) and abs(r[0] - g) <= tolerance for g, r in zip(gold, ranked, strict=True))
+
+
+def top(gold: Sequence[int], ranked: Sequence[Ranking], k: int) -> float:
+    """Share of runs whose gold step is among the first ``k`` ranked."""
+    return mean(g in tuple(r[:k]) for g, r in zip(gold, ranked, strict=True))
+
+
+def label_accuracy(gold: Sequence[str], predicted: Sequence[str | None]) -> float:
+    """Share of runs whose predicted name (agent, module) equals the gold name exactly."""
+    return mean(p is not None and g == p for g, p in zip(gold, predicted, strict=True))
+
+
+def auroc(labels: Sequence[bool], scores: Sequence[float]) -> float:
+    """Area under the ROC curve: how likely a positive outscores a negative, ties half; NaN with one class."""
+    positives = sum(map(bool, labels))
+    negatives = len(labels) - positives
+    if not positives or not negatives:
+        return math.nan
+    rank_sum, below = 0.0, 0
+    for _, tied in _tied(labels, scores, descending=False):
+        # All members of a tie share the mean of the ranks they cover.
+        rank_sum += sum(tied) * (below + (len(tied) + 1) / 2)
+        below += len(tied)
+    return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
+
+
+def average_precision(labels: Sequence[bool], scores: Sequence[float]) -> float:
+    """Sum of precision times the gain in recall over falling thresholds; NaN with no positive."""
+    positives = sum(map(bool, labels))
+    if not positives:
+        return math.nan
+    area, found, seen = 0.0, 0, 0
+    for _, tied in _tied(labels, scores, descending=True):
+        gained = sum(tied)
+        found, seen = found + gained, seen + len(tied)
+        area += gained / positives * found / seen
+    return area
+
+
+def brier(labels: Sequence[bool], probabilities: Sequence[float]) -> float:
+    """Mean squared difference of probability and outcome (Brier 1950); lower is better."""
+    return mean((p - bool(y)) ** 2 for y, p in zip(labels, probabilities, strict=True))
+
+
+def reliability(labels: Sequence[bool], probabilities: Sequence[float], *, bins: int = 10) -> tuple[Bin, ...]:
+    """Bins of equal width over [0, 1], the last one closed; empty bins are left out."""
+    held: dict[int, list[tuple[float, bool]]] = {}
+    for label, probability in zip(labels, probabilities, strict=True):
+        place = min(int(probability * bins), bins - 1)
+        held.setdefault(place, []).append((probability, bool(label)))
+    return tuple(
+        Bin(
+            low=place / bins,
+            high=(place + 1) / bins,
+            n=len(members),
+            predicted=mean(p for p, _ in members),
+            observed=mean(y for _, y in members),
+        )
+        for place, members in sorted(held.items())
+    )
+
+
+def expected_calibration_error(
+    labels: Sequence[bool], probabilities: Sequence[float], *, bins: int = 10
+) -> float:
+    """Mean gap of predicted and observed over `reliability` bins, weighted by their size; lower is better."""
+    curve = reliability(labels, probabilities, bins=bins)
+    total = sum(b.n for b in curve)
+    return math.fsum(b.n * abs(b.predicted - b.observed) for b in curve) / total if total else math.nan
+
+
+def risk_coverage(correct: Sequence[bool], confidence: Sequence[float]) -> tuple[RiskPoint, ...]:
+    """Risk at each coverage, one point a distinct confidence, the surest first (El-Yaniv and Wiener 2010)."""
+    points, wrong, seen = [], 0, 0
+    for threshold, tied in _tied(correct, confidence, descending=True):
+        wrong, seen = wrong + len(tied) - sum(tied), seen + len(tied)
+        points.append(RiskPoint(coverage=seen / len(correct), risk=wrong / seen, threshold=threshold))
+    return tuple(points)
+
+
+def aurc(correct: Sequence[bool], confidence: Sequence[float]) -> float:
+    """Area under the risk-coverage curve: mean risk over the coverages 1/n ... 1; lower is better.
+
+    Members of a tie are taken in no order: the expected number of wrong ones grows evenly through the tie, so
+    the area does not depend on how the runs happen to be listed.
+    """
+    risks: list[float] = []
+    wrong, seen = 0.0, 0
+    for _, tied in _tied(correct, confidence, descending=True):
+        share = 1 - sum(tied) / len(tied)
+        for _ in tied:
+            wrong, seen = wrong + share, seen + 1
+            risks.append(wrong / seen)
+    return mean(risks)
+
+
+def _tied(
+    labels: Sequence[bool], scores: Sequence[float], *, descending: bool
+) -> Iterable[tuple[float, list[bool]]]:
+    """Groups of equal score, with the labels of their members."""
+    pairs = sorted(zip(scores, labels, strict=True), key=lambda pair: pair[0], reverse=descending)
+    for score, members in groupby(pairs, key=lambda pair: pair[0]):
+        yield score, [bool(label) for _, label in members]
