@@ -76,7 +76,10 @@ class Diagnosis:
 class Localizer(Protocol):
     """Names the step: ``locate`` ranks hypotheses for a run whose findings are given."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name the method is registered under."""
+        ...
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Return a diagnosis; an undecided method abstains, it does not raise."""
@@ -86,7 +89,10 @@ class Localizer(Protocol):
 class Trainable(Protocol):
     """A localizer that learns from annotated runs; ``fit`` returns a fitted copy of it."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name the method is registered under."""
+        ...
 
     def fit(self, records: Sequence[Record]) -> Localizer:
         """Learn from ``records`` alone; deterministic."""
@@ -106,7 +112,7 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
     group="agentguard.localizers",
     builtin={
         "embedded": "agentguard.localize.embedded:Embedded",
-        "constant": "agentguard.localize.constant:Constant",
+        "constant": "agentguard.localize.constant:constant",
         "label_copy": "agentguard.localize.label_copy:LabelCopy",
         "two_line": "agentguard.localize.two_line:TwoLine",
         "index_prior": "agentguard.localize.index_prior:IndexPrior",

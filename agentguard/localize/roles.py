@@ -1,0 +1,80 @@
+"""Who does what in a run, told from its shape: the brief, the workers, those who only hand on work.
+
+Nothing here knows a benchmark. The one list of words is of what people call an agent that steers others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+_STEERS = re.compile(r"orchestrat|coordinat|supervis|dispatch|moderator|router|manager|host", re.IGNORECASE)
+_SPACE = re.compile(r"\W+")
+_TASK_HEAD = 120  # characters of the task that must reappear in a step for it to be the brief
+
+
+def coordinators(trajectory: Trajectory) -> frozenset[str]:
+    """Names of the agents that steer others, by name; none if nobody else would be left to do the work."""
+    agents = {step.agent for step in trajectory.steps if step.source is Source.AGENT}
+    steering = frozenset(agent for agent in agents if _STEERS.search(agent))
+    return steering if agents - steering else frozenset()
+
+
+def agent_steps(trajectory: Trajectory) -> tuple[int, ...]:
+    """Indices of the steps that an agent made, as against the user, the system and the environment."""
+    return tuple(step.index for step in trajectory.steps if step.source is Source.AGENT)
+
+
+def brief(trajectory: Trajectory) -> int | None:
+    """Index of an agent's first step if all it does is to hand on the task, else None.
+
+    Some recordings open with an agent that passes on the task as a message of its own. It is known by
+    the task reappearing in it, and only an opening step can be one.
+    """
+    if not trajectory.steps or not trajectory.task:
+        return None
+    first = trajectory.steps[0]
+    head = _words(trajectory.task)[:_TASK_HEAD]
+    opens = first.source is Source.AGENT and bool(head) and head in _words(first.content)
+    return 0 if opens else None
+
+
+def worker_steps(trajectory: Trajectory) -> tuple[int, ...]:
+    """Indices of the agents' steps after the brief, without those who steer; if none is left, all."""
+    steering, opening = coordinators(trajectory), brief(trajectory)
+    acting = agent_steps(trajectory)
+    workers = tuple(i for i in acting if i != opening and trajectory.steps[i].agent not in steering)
+    return workers or acting
+
+
+def answered_by_environment(trajectory: Trajectory, index: int) -> bool:
+    """Whether the environment speaks right after a step, or answered inside it."""
+    if trajectory.steps[index].observations:
+        return True
+    after = index + 1
+    return after < len(trajectory.steps) and trajectory.steps[after].source is Source.ENVIRONMENT
+
+
+def outcomes(trajectory: Trajectory, index: int) -> tuple[Step, ...]:
+    """The step itself and the environment's steps that directly follow it: where its outcome can be read."""
+    end = index + 1
+    while end < len(trajectory.steps) and trajectory.steps[end].source is Source.ENVIRONMENT:
+        end += 1
+    return trajectory.steps[index:end]
+
+
+def failed_outcome(trajectory: Trajectory, index: int, *, looks_bad: Callable[[str], bool]) -> bool:
+    """Whether what came back from a step was an error: by its flag or, unflagged, by its text."""
+    for step in outcomes(trajectory, index):
+        if step.source is Source.ENVIRONMENT and looks_bad(step.content):
+            return True
+        for seen in step.observations:
+            if seen.is_error or (seen.is_error is None and looks_bad(seen.content)):
+                return True
+    return False
+
+
+def _words(text: str) -> str:
+    return _SPACE.sub(" ", text).strip().casefold()
