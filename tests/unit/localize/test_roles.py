@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from agentguard.localize import roles
+from tests.unit.localize.runs import A, E, U, calls, chat, run, steered
+
+
+def test_brief_is_an_opening_step_that_restates_the_task() -> None:
+    assert roles.brief(chat()) == 0
+    assert roles.brief(calls(None, None)) is None
+    assert roles.brief(run((A, "a", "I start."), (A, "b", "Count the red boats."))) is None
+    assert roles.brief(run((U, "human", "Count the red boats."))) is None
+    assert roles.brief(run()) is None
+
+
+def test_brief_does_not_mind_case_and_punctuation() -> None:
+    assert roles.brief(run((A, "a", "task:\n\nCOUNT the *red*  boats!"))) == 0
+
+
+def test_coordinators_are_left_out_of_the_workers() -> None:
+    assert roles.coordinators(steered()) == {"Orchestrator"}
+    assert roles.worker_steps(steered()) == (3, 5)
+
+
+def test_an_agent_alone_is_a_worker_whatever_it_is_called() -> None:
+    alone = run((U, "human", "x"), (A, "Manager", "I do it."), (E, "shell", "done"), (A, "Manager", "Done."))
+    assert roles.coordinators(alone) == frozenset()
+    assert roles.worker_steps(alone) == (1, 3)
+
+
+def test_workers_of_a_run_that_is_only_its_brief() -> None:
+    assert roles.worker_steps(run((A, "a", "Count the red boats."))) == (0,)
+
+
+def test_outcomes_reach_to_the_next_agent() -> None:
+    assert [s.index for s in roles.outcomes(chat(), 1)] == [1, 2]
+    assert [s.index for s in roles.outcomes(chat(), 3)] == [3]
+
+
+def test_flag_outranks_text() -> None:
+    assert not roles.failed_outcome(calls(False), 0, looks_bad=lambda _: True)
+    assert roles.failed_outcome(calls(True), 0, looks_bad=lambda _: False)
+    assert roles.failed_outcome(calls(None), 0, looks_bad=lambda _: True)
