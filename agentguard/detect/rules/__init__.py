@@ -1,3 +1,3 @@
-"""The rules; one file a group of detectors."""
+"""The built-in detectors; one file a group."""
 
 BUILTIN: dict[str, str] = {}

@@ -1,0 +1,203 @@
+"""What is computed once a step and shared by all detectors: its results, actions, signature and words.
+
+A run comes in one of two shapes and both must look alike here. *Folded*: a step holds the tool calls and the
+observations they returned. *Message-shaped*: the environment is a speaker, and actions are code blocks or
+``Action:`` lines in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from json import dumps
+from typing import Any
+
+import orjson
+
+from agentguard.detect.text import lowered, normal, words
+from agentguard.detect.trouble import Trouble, trouble
+from agentguard.trajectory.model import Source, Step, ToolCall
+
+_ACTION_LINE = re.compile(r"^[ \t>*]*Action(?: \d+)?\s*:[ \t]*(\S[^\n]*)$", re.MULTILINE)
+_PROSE = frozenset(
+    {"json", "markdown", "md", "text", "txt", "output", "csv", "yaml", "xml", "html", "plaintext"}
+)
+_MIN_TEXT = 40
+"""A text that is no action is a move only from this length on: saying "Next" twice is no repetition."""
+
+
+class Form(StrEnum):
+    """How an action was written."""
+
+    CALL = "call"
+    CODE = "code"
+    LINE = "line"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One action of an agent: ``name`` is the tool (empty for code and text), ``key`` its canonical text."""
+
+    form: Form
+    name: str
+    key: str
+    field: str
+    start: int = 0
+    end: int | None = None
+    call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came back: the text is ``step.text(field)``; ``low`` is the same in lower case."""
+
+    step: Step
+    field: str
+    low: str
+    tool: str | None
+    trouble: Trouble | None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was returned: no text, or an empty JSON container."""
+        return len(self.low) < 8 and self.low.strip() in ("", "[]", "{}", "null", "none", '""')
+
+
+class Facts:
+    """Facts about one step; ``seen`` is what came back between the agents' previous turn and this step."""
+
+    def __init__(self, step: Step, seen: tuple[Result, ...] = ()) -> None:
+        self.step = step
+        self.seen = seen
+        self.is_agent = step.source is Source.AGENT
+        self.results = _results(step)
+
+    @cached_property
+    def low(self) -> str:
+        """The content in lower case, offsets unchanged."""
+        return lowered(self.step.content)
+
+    @cached_property
+    def actions(self) -> tuple[Action, ...]:
+        """Tool calls; else code blocks and action lines of the content."""
+        step = self.step
+        if step.tool_calls:
+            return tuple(_call(i, call) for i, call in enumerate(step.tool_calls))
+        if not self.is_agent:
+            return ()
+        return tuple(_written(step))
+
+    @cached_property
+    def key(self) -> int | None:
+        """Signature of the step's move: agent, tools and canonical arguments; None if it made none."""
+        if self.actions:
+            return hash((self.step.agent, tuple((a.form, a.name, a.key) for a in self.actions)))
+        if not self.is_agent or len(self.step.content) < _MIN_TEXT:
+            return None
+        return hash((self.step.agent, normal(self.step.content)))
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Words of the move: of the actions if there are any, else of the content."""
+        if self.actions:
+            return words(" ".join(f"{a.name} {a.key}" for a in self.actions).lower())
+        return words(self.low)
+
+    @cached_property
+    def outcome(self) -> int | None:
+        """Digest of what came back in this step; None if nothing did."""
+        return hash(tuple(result.low for result in self.results)) if self.results else None
+
+    @cached_property
+    def failed(self) -> bool:
+        """Whether a result of this step shows an error."""
+        return any(result.trouble is not None for result in self.results)
+
+
+def canonical(value: object) -> str:
+    """One text for equal JSON values, whatever the order of their keys."""
+    try:
+        option = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+        return orjson.dumps(value, default=_plain, option=option).decode()
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return dumps(value, sort_keys=True, default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)[:10_000]
+
+
+def _plain(value: object) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _results(step: Step) -> tuple[Result, ...]:
+    if not step.observations and step.source is not Source.ENVIRONMENT:
+        return ()
+    found = []
+    if step.source is Source.ENVIRONMENT and step.content:
+        low = lowered(step.content)
+        found.append(Result(step=step, field="content", low=low, tool=None, trouble=trouble(low)))
+    names = {call.id: call.name for call in step.tool_calls}
+    for i, seen in enumerate(step.observations):
+        low = lowered(seen.content)
+        tool = seen.tool or names.get(seen.call_id or "")
+        found.append(
+            Result(
+                step=step,
+                field=f"observations[{i}]",
+                low=low,
+                tool=tool,
+                trouble=trouble(low, flag=seen.is_error),
+            )
+        )
+    return tuple(found)
+
+
+def _call(index: int, call: ToolCall) -> Action:
+    raw = call.raw_arguments or ""
+    key = normal(raw) if call.arguments is None else canonical(call.arguments)
+    return Action(form=Form.CALL, name=call.name, key=key, field=f"tool_calls[{index}]", call=call)
+
+
+def _written(step: Step) -> list[Action]:
+    text = step.content
+    stated = step.modules.get("action", "")
+    if stated.strip():
+        at = text.find(stated)
+        span = (at, at + len(stated)) if at >= 0 else (0, len(text))
+        return [_line(normal(stated), span)]
+    if "```" in text:
+        return [
+            Action(form=Form.CODE, name="", key=_code(body), field="content", start=start, end=end)
+            for language, body, start, end in fences(text)
+            if language not in _PROSE
+        ]
+    if "Action" in text:
+        return [_line(normal(line[1]), line.span(1)) for line in _ACTION_LINE.finditer(text)]
+    return []
+
+
+def fences(text: str) -> Iterator[tuple[str, str, int, int]]:
+    """Yield ``(language, body, start, end)`` of each closed code fence, in one pass over the text."""
+    start = text.find("```")
+    while start >= 0:
+        close = text.find("```", start + 3)
+        if close < 0:
+            return
+        head, line, body = text[start + 3 : close].partition("\n")
+        if line:
+            yield head.strip().lower(), body, start, close + 3
+        start = text.find("```", close + 3)
+
+
+def _line(key: str, span: tuple[int, int]) -> Action:
+    return Action(form=Form.LINE, name="", key=key, field="content", start=span[0], end=span[1])
+
+
+def _code(body: str) -> str:
+    return "\n".join(line.rstrip() for line in body.splitlines() if line.strip())

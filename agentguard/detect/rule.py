@@ -1,0 +1,65 @@
+"""What the built-in detectors have in common: a name, codes, declared options and findings made one way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from agentguard.detect.base import Evidence, Finding
+from agentguard.detect.options import Option, Options
+from agentguard.detect.view import RunView
+from agentguard.trajectory.model import Step
+
+NOTHING: tuple[Finding, ...] = ()
+
+
+class Rule:
+    """Base of the built-in detectors; a detector need not derive from it.
+
+    Attributes:
+        name: of the detector.
+        sees: what it notices, in a sentence; the documentation's table is checked against it.
+        codes: qualified taxonomy codes of its findings, the most specific first.
+        declared: its options.
+    """
+
+    name: ClassVar[str] = ""
+    sees: ClassVar[str] = ""
+    codes: ClassVar[tuple[str, ...]] = ()
+    declared: ClassVar[tuple[Option, ...]] = ()
+
+    def __init__(self, **options: Any) -> None:
+        self.options = Options(self.name, self.declared, options)
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at one more step. The default sees nothing."""
+        del step, view
+        return NOTHING
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Look at the run once it has ended. The default sees nothing."""
+        del view
+        return NOTHING
+
+    def finding(
+        self,
+        step: Step,
+        probability: float,
+        message: str,
+        *,
+        correction: str,
+        evidence: tuple[Evidence, ...] = (),
+        **more: Any,
+    ) -> Finding:
+        """Make a finding; ``more`` may give ``codes`` and ``noticed_at``, all else of it is ``data``."""
+        return Finding(
+            detector=self.name,
+            step=step.index,
+            codes=more.pop("codes", self.codes),
+            probability=probability,
+            message=message,
+            evidence=evidence,
+            correction=correction,
+            noticed_at=more.pop("noticed_at", step.index),
+            data=more,
+        )

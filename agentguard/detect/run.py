@@ -1,0 +1,220 @@
+"""Run detectors over a run, live or recorded: the same objects, the same findings.
+
+A detector that raises, overruns its deadline or yields something that is no valid finding becomes a
+`DetectorFailure`; after three of these it is switched off for the rest of the run. Nothing a detector does
+aborts the run or hides what the others found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentguard.detect.base import Detector, DetectorFailure, Evidence, Finding, detectors
+from agentguard.detect.view import RunView
+from agentguard.errors import AgentGuardError, ConfigError
+from agentguard.trajectory.model import Step, Trajectory
+
+Specs = Mapping[str, Mapping[str, Any] | bool | None]
+
+MAX_FAILURES = 3
+MAX_FINDINGS = 200
+"""Findings one detector may yield for one step; what lies above is junk, and may be endless."""
+
+DEADLINE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionResult:
+    """What the detectors saw in a run.
+
+    Attributes:
+        findings: without duplicates, by step, the likeliest first within one.
+        failures: detectors that could not do their work.
+        seconds: wall time spent.
+    """
+
+    findings: tuple[Finding, ...]
+    failures: tuple[DetectorFailure, ...]
+    seconds: float
+
+
+def build(specs: Specs | None = None) -> list[Detector]:
+    """Make fresh detectors for one run.
+
+    Args:
+        specs: detector name to its options; ``{}``, None or True for the defaults, False to leave it out.
+            Only those named are made; None makes all that are registered, with their defaults.
+
+    Raises:
+        UnknownPlugin: no detector has that name.
+        ConfigError: an option does not exist or is out of its range; names detector and option.
+    """
+    registry = detectors()
+    chosen: Specs = dict.fromkeys(registry.names()) if specs is None else specs
+    made: list[Detector] = []
+    for name, options in chosen.items():
+        factory = registry.get(name)
+        if options is False:
+            continue
+        if options is not None and options is not True and not isinstance(options, Mapping):
+            raise ConfigError(f"detector {name!r}: options must be a mapping, or false to switch it off")
+        given = {str(key): value for key, value in options.items()} if isinstance(options, Mapping) else {}
+        try:
+            made.append(factory(**given))
+        except AgentGuardError:
+            raise
+        except Exception as error:  # a third party's factory may raise anything on options it does not expect
+            raise ConfigError(f"detector {name!r} cannot be made: {type(error).__name__}") from error
+    return made
+
+
+class Watcher:
+    """Watches one run, step by step.
+
+    Args:
+        view: the run before its first step.
+        specs: as `build` takes them, or detectors already made.
+        deadline_s: seconds one detector may take over one step; measured, and checked when it returns.
+    """
+
+    def __init__(
+        self,
+        view: RunView | None = None,
+        specs: Specs | Iterable[Detector] | None = None,
+        *,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        if not deadline_s > 0:
+            raise ConfigError("deadline_s must be above 0")
+        self.view = view if view is not None else RunView()
+        self.deadline_s = deadline_s
+        self.failures: list[DetectorFailure] = []
+        self._active = build(specs) if specs is None or isinstance(specs, Mapping) else list(specs)
+        self._strikes: dict[int, int] = {}
+        self._known: set[tuple[object, ...]] = set()
+
+    def observe(self, step: Step) -> tuple[Finding, ...]:
+        """Take in one more step; return what is new. ``step.index`` must be the number of steps before it."""
+        if step.index != len(self.view.steps):
+            raise ValueError(f"step {step.index} given where step {len(self.view.steps)} was expected")
+        self.view.append(step)
+        found: list[Finding] = []
+        before = time.perf_counter()
+        for detector in tuple(self._active):
+            try:
+                found += self._new(detector.observe(step, self.view))
+            except Exception as error:  # a detector may raise anything; the run and the other detectors go on
+                self._strike(detector, step.index, error, time.perf_counter() - before)
+            after = time.perf_counter()
+            if after - before > self.deadline_s:
+                self._strike(detector, step.index, _Overrun(), after - before)
+            before = after
+        found.sort(key=_order)
+        return tuple(found)
+
+    def finish(self) -> tuple[Finding, ...]:
+        """Say that the run has ended; return what is new. The deadline does not hold here: it is once a run."""
+        found: list[Finding] = []
+        for detector in tuple(self._active):
+            before = time.perf_counter()
+            try:
+                found += self._new(detector.finish(self.view))
+            except Exception as error:  # as in observe
+                self._strike(detector, None, error, time.perf_counter() - before)
+        found.sort(key=_order)
+        return tuple(found)
+
+    def _new(self, yielded: Iterable[object]) -> list[Finding]:
+        """The valid findings that were not seen before; those before a junk one are lost with it."""
+        new: dict[tuple[object, ...], Finding] = {}
+        for count, finding in enumerate(yielded):
+            if count >= MAX_FINDINGS:
+                raise _Junk("yielded too many findings")
+            if not isinstance(finding, Finding):
+                raise _Junk(f"yielded {type(finding).__name__} instead of a Finding")
+            problem = _problem(finding, self.view)
+            if problem:
+                raise _Junk(problem)
+            key = _identity(finding)
+            if key not in self._known:
+                new.setdefault(key, finding)
+        self._known.update(new)
+        return list(new.values())
+
+    def _strike(self, detector: Detector, step: int | None, error: Exception, seconds: float) -> None:
+        name = getattr(detector, "name", type(detector).__name__)
+        # The text of a foreign exception may quote the run: only its type is safe to log.
+        reason = str(error) if isinstance(error, (_Junk, _Overrun)) else type(error).__name__
+        self.failures.append(DetectorFailure(detector=str(name), step=step, error=reason, seconds=seconds))
+        self._strikes[id(detector)] = self._strikes.get(id(detector), 0) + 1
+        if self._strikes[id(detector)] >= MAX_FAILURES and detector in self._active:
+            self._active.remove(detector)
+
+
+def detect(
+    trajectory: Trajectory, specs: Specs | Iterable[Detector] | None = None, *, deadline_s: float = DEADLINE_S
+) -> DetectionResult:
+    """Run detectors over a recorded run.
+
+    Args:
+        trajectory: the run.
+        specs: as `build` takes them, or detectors already made for this run.
+        deadline_s: seconds one detector may take over one step.
+
+    Raises:
+        UnknownPlugin, ConfigError: as `build` does.
+    """
+    start = time.perf_counter()
+    watcher = Watcher(RunView.of(trajectory), specs, deadline_s=deadline_s)
+    found: list[Finding] = []
+    for step in trajectory.steps:
+        found += watcher.observe(step)
+    found += watcher.finish()
+    findings = tuple(sorted(found, key=_order))
+    return DetectionResult(
+        findings=findings, failures=tuple(watcher.failures), seconds=time.perf_counter() - start
+    )
+
+
+class _Junk(Exception):
+    """What a detector yielded is no valid finding."""
+
+
+class _Overrun(Exception):
+    """A detector took longer than its deadline."""
+
+    def __str__(self) -> str:
+        return "deadline exceeded"
+
+
+def _order(finding: Finding) -> tuple[int, float, str]:
+    return finding.step, -finding.probability, finding.detector
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    """Two findings with equal identity say the same of the same place."""
+    first = finding.evidence[0] if finding.evidence else None
+    return finding.detector, finding.step, finding.codes, first, None if first else finding.message
+
+
+def _problem(finding: Finding, view: RunView) -> str | None:
+    """What is wrong with a finding, or None; the text names no content of the run."""
+    if not isinstance(finding.probability, (int, float)) or not 0 <= finding.probability <= 1:
+        return "probability outside [0, 1]"
+    if not isinstance(finding.step, int) or not 0 <= finding.step < len(view.steps):
+        return "a step that is not in the run"
+    if not all(isinstance(code, str) and ":" in code for code in finding.codes):
+        return "a code without its taxonomy"
+    if not all(_exact(evidence, view) for evidence in finding.evidence):
+        return "a quote that is not in the run"
+    return None
+
+
+def _exact(evidence: Evidence, view: RunView) -> bool:
+    if not 0 <= evidence.step < len(view.steps) or evidence.start < 0:
+        return False
+    text: str = view.steps[evidence.step].text(evidence.field)
+    return bool(evidence.quote) and text[evidence.start : evidence.end] == evidence.quote

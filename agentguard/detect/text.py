@@ -1,0 +1,64 @@
+"""Small helpers over text: lower-casing that keeps offsets, normal forms, quotes with exact offsets."""
+
+from __future__ import annotations
+
+import re
+
+from agentguard.detect.base import Evidence
+from agentguard.trajectory.model import Step
+
+QUOTE_LIMIT = 240
+"""Longest quote, in code points: a finding shows the telling place, not the whole observation."""
+
+_WORD = re.compile(r"[a-z0-9_]{2,}")
+_SENTENCE_END = re.compile(r"[.!?;\n](?=\s|$)")
+
+
+def lowered(text: str) -> str:
+    """``text`` in lower case, with every offset where it was (one letter grows when lower-cased: U+0130)."""
+    low = text.lower()
+    return low if len(low) == len(text) else "".join(c.lower()[0] for c in text)
+
+
+def normal(text: str) -> str:
+    """One normal form for texts that differ only in case and white space."""
+    return " ".join(text.split()).casefold()
+
+
+def words(low: str, limit: int = 2_000) -> frozenset[str]:
+    """The words of the first ``limit`` code points of a lower-case text."""
+    return frozenset(_WORD.findall(low, 0, limit))
+
+
+def similarity(a: frozenset[str], b: frozenset[str]) -> float:
+    """Jaccard similarity of two sets, in [0, 1]; two empty sets are equal."""
+    if not a or not b:
+        return 1.0 if a == b else 0.0
+    small, large = sorted((len(a), len(b)))
+    if small * 2 < large:  # cannot reach one half: spare the intersection
+        return 0.0
+    shared = len(a & b)
+    return shared / (len(a) + len(b) - shared)
+
+
+def sentence_start(low: str, at: int, limit: int = 200) -> int:
+    """Offset at which the sentence around ``at`` begins, looking back at most ``limit`` code points."""
+    begin = max(0, at - limit)
+    ends = [m.end() for m in _SENTENCE_END.finditer(low, begin, at)]
+    return ends[-1] if ends else begin
+
+
+def cite(step: Step, field: str, start: int = 0, end: int | None = None) -> tuple[Evidence, ...]:
+    """Quote a span of a step's field, shortened to `QUOTE_LIMIT`; empty if the span holds nothing."""
+    text = step.text(field)
+    stop = min(len(text) if end is None else end, start + QUOTE_LIMIT)
+    quote = text[start:stop]
+    if not quote.strip():
+        return ()
+    return (Evidence(step=step.index, field=field, quote=quote, start=start, end=start + len(quote)),)
+
+
+def cite_text(step: Step, field: str, needle: str) -> tuple[Evidence, ...]:
+    """Quote the first place of ``needle`` in a field; the field's beginning where it is not in it."""
+    at = step.text(field).find(needle) if needle else -1
+    return cite(step, field, at, at + len(needle)) if at >= 0 else cite(step, field)
