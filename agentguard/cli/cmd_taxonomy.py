@@ -1,0 +1,202 @@
+"""``agentguard taxonomy``: list, show, map and validate taxonomies of failures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agentguard.errors import TaxonomyError
+from agentguard.taxonomy.load import ENVIRONMENT, Taxonomies
+from agentguard.taxonomy.model import Code, Link, Relation, Taxonomy
+from agentguard.taxonomy.parse import CROSSWALK, read_taxonomy
+
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--taxonomies", metavar="DIR", help=f"Folder of further taxonomies; {ENVIRONMENT} lists folders too."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_READING = {
+    Relation.EXACT: "is the same as",
+    Relation.CLOSE: "is close to",
+    Relation.NARROW: "covers",
+    Relation.BROAD: "is part of",
+    Relation.RELATED: "is related to",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Look up, map and validate codes of failures.")
+    group.command("list")(list_)
+    group.command()(show)
+    group.command("map")(map_)
+    group.command()(validate)
+    app.add_typer(group, name="taxonomy")
+
+
+def list_(taxonomies: Folders = None, json: Json = False) -> None:
+    """List the taxonomies at hand."""
+    found = tuple(_load(taxonomies))
+    if json:
+        _print([{**_head(one), "codes": len(one.codes)} for one in found])
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "codes", "what it is", "source"):
+        table.add_column(column, justify="right" if column == "codes" else "left")
+    for one in found:
+        table.add_row(escape(one.name), str(len(one.codes)), escape(one.summary), escape(_source(one)))
+    Console().print(table)
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(help="A taxonomy, or one of its codes such as mast:step_repetition.")
+    ],
+    taxonomies: Folders = None,
+    json: Json = False,
+) -> None:
+    """Show a taxonomy with its codes, or one code with all that is known of it."""
+    known = _load(taxonomies)
+    if ":" in name:
+        code = known.code(name)
+        _print(_code(code)) if json else _show_code(code, known)
+        return
+    taxonomy = known.get(name)
+    if json:
+        groups = [{"id": g.id, "title": g.title, "definition": g.definition} for g in taxonomy.groups]
+        _print({**_head(taxonomy), "groups": groups, "codes": [_code(code) for code in taxonomy.codes]})
+    else:
+        _show_taxonomy(taxonomy)
+
+
+def map_(
+    code: Annotated[str, typer.Argument(help="A qualified code such as mast:step_repetition.")],
+    to: Annotated[str | None, typer.Option(help="Only into this taxonomy.")] = None,
+    taxonomies: Folders = None,
+    json: Json = False,
+) -> None:
+    """Show which codes of other taxonomies correspond to a code."""
+    known = _load(taxonomies)
+    links = known.map(code, to=to)
+    if json:
+        _print([_link(link) for link in links])
+    elif links:
+        Console().print(_links(links, known))
+    else:
+        typer.echo(f"nothing corresponds to {code}" + (f" in {to}" if to else ""))
+
+
+def validate(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Taxonomy or crosswalk files; all at hand if absent.")
+    ] = None,
+    taxonomies: Folders = None,
+    json: Json = False,
+) -> None:
+    """Check taxonomy and crosswalk files. Exits with 1 if one is wrong."""
+    results = [(path, _problem(path, taxonomies)) for path in files or _load(taxonomies).files()]
+    if json:
+        _print([{"file": str(path), "ok": problem is None, "error": problem} for path, problem in results])
+    else:
+        for path, problem in results:
+            typer.echo(f"ok     {path}" if problem is None else f"WRONG  {problem}")
+    raise typer.Exit(1 if any(problem for _, problem in results) else 0)
+
+
+def _problem(path: Path, folders: list[Path] | None) -> str | None:
+    """What is wrong with a file, or None. A crosswalk may name codes of the taxonomies beside it."""
+    try:
+        if path.name == CROSSWALK and path.is_file():
+            Taxonomies.load(*(folders or ()), path.parent).checked_links(path)
+        else:
+            read_taxonomy(path)
+    except TaxonomyError as error:
+        return str(error)
+    return None
+
+
+def _show_taxonomy(taxonomy: Taxonomy) -> None:
+    console = Console()
+    console.print(f"[bold]{escape(taxonomy.title)}[/]  [dim]{taxonomy.name} {taxonomy.version}[/]")
+    console.print(escape(taxonomy.summary))
+    console.print(f"[dim]{escape(_source(taxonomy))}[/]\n")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("code", "title", "definition"):
+        table.add_column(column, overflow="fold")
+    for code in taxonomy.codes:
+        table.add_row(escape(code.id), escape(code.title), escape(code.definition))
+    console.print(table)
+
+
+def _show_code(code: Code, known: Taxonomies) -> None:
+    console = Console()
+    where = " · ".join(part for part in (code.qualified, code.group, code.module) if part)
+    console.print(f"[bold]{escape(code.title)}[/]  [dim]{escape(where)}[/]")
+    console.print(escape(code.definition))
+    for example in code.examples:
+        console.print(f"[dim]for example[/]  {escape(example)}")
+    if code.correction:
+        console.print(f"[dim]instead[/]      [green]{escape(code.correction)}[/]")
+    links = known.map(code.qualified)
+    if links:
+        console.print()
+        console.print(_links(links, known))
+
+
+def _links(links: tuple[Link, ...], known: Taxonomies) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for link in links:
+        row = (_READING[link.relation], link.target, known.title(link.target), link.note)
+        table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
+def _load(folders: list[Path] | None) -> Taxonomies:
+    return Taxonomies.load(*(folders or ()))
+
+
+def _source(taxonomy: Taxonomy) -> str:
+    arxiv = f" (arXiv {taxonomy.source.arxiv})" if taxonomy.source.arxiv else ""
+    return taxonomy.source.work + arxiv
+
+
+def _head(taxonomy: Taxonomy) -> dict[str, object]:
+    source = {"work": taxonomy.source.work, "arxiv": taxonomy.source.arxiv, "note": taxonomy.source.note}
+    return {
+        "name": taxonomy.name,
+        "title": taxonomy.title,
+        "version": taxonomy.version,
+        "summary": taxonomy.summary,
+        "source": source,
+    }
+
+
+def _code(code: Code) -> dict[str, object]:
+    return {
+        "code": code.qualified,
+        "title": code.title,
+        "definition": code.definition,
+        "group": code.group,
+        "module": code.module,
+        "examples": list(code.examples),
+        "correction": code.correction,
+    }
+
+
+def _link(link: Link) -> dict[str, str]:
+    return {"from": link.source, "relation": link.relation.value, "to": link.target, "note": link.note}
+
+
+def _print(value: object) -> None:
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
