@@ -1,0 +1,1 @@
+"""Where the work of an evaluation is done."""

@@ -1,0 +1,169 @@
+"""What an evaluation found, for programs and for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from agentguard.evals import metrics
+from agentguard.evals.dataset import Dataset
+from agentguard.evals.predict import Prediction
+from agentguard.evals.scores import Case, Localization, Outcome, finite, localization, outcome
+
+
+class Setting(StrEnum):
+    """What a method had seen before it was scored."""
+
+    UNTRAINED = "untrained"
+    AS_SHIPPED = "as_shipped"
+    CROSS_VALIDATED = "cross_validated"
+    TRANSFER = "transfer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The scores of one method on one data set.
+
+    Attributes:
+        dataset: name of the data set.
+        checksum: SHA-256 of its files, in hex; empty if it was not read from files.
+        method: label of the method.
+        setting: what the method had seen before.
+        n: annotated runs that were scored.
+        broken: records that could not be read, and so were not scored.
+        localization: scores of the root cause; None if no run has one.
+        outcome: scores of failed against passed; None unless both occur.
+        subsets: the same two, by part of the data set, where it has parts.
+        run_size_auroc: AUROC of the number of steps alone, the baseline of the outcome.
+        baselines: label to the evaluation of each baseline on the same folds.
+        cases, predictions: what was scored; a prediction for every run and repeat.
+        fit_seconds, locate_seconds: wall-clock time spent training and asking.
+    """
+
+    dataset: str
+    checksum: str
+    method: str
+    setting: Setting
+    n: int
+    broken: int
+    localization: Localization | None
+    outcome: Outcome | None
+    cases: tuple[Case, ...] = field(repr=False)
+    predictions: tuple[Prediction, ...] = field(repr=False)
+    subsets: Mapping[str, tuple[Localization | None, Outcome | None]] = field(default_factory=dict)
+    run_size_auroc: float | None = None
+    baselines: Mapping[str, Evaluation] = field(default_factory=dict, repr=False)
+    fit_seconds: float = 0.0
+    locate_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of training and asking together."""
+        return self.fit_seconds + self.locate_seconds
+
+    @property
+    def repeats(self) -> int:
+        """How often every run was scored."""
+        return len({prediction.repeat for prediction in self.predictions})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object ``agentguard eval --json`` prints: fractions, None where there is no score."""
+        given = {
+            "dataset": self.dataset,
+            "checksum": self.checksum or None,
+            "method": self.method,
+            "setting": self.setting.value,
+            "n": self.n,
+            "broken": self.broken,
+            "repeats": self.repeats,
+            **_scores(self.localization, self.outcome),
+            "subsets": _subsets(self),
+            "baselines": {label: _baseline(held) for label, held in self.baselines.items()},
+            "seconds": round(self.seconds, 3),
+            "fit_seconds": round(self.fit_seconds, 3),
+            "locate_seconds": round(self.locate_seconds, 3),
+        }
+        if self.run_size_auroc is not None and self.baselines:
+            given["baselines"]["run_size"] = {"auroc": self.run_size_auroc}
+        return dict(finite(given))
+
+
+def scored(
+    data: Dataset,
+    cases: Sequence[Case],
+    predictions: Sequence[Prediction],
+    *,
+    method: str,
+    setting: Setting,
+    fit_seconds: float = 0.0,
+) -> Evaluation:
+    """Score predictions for ``cases``, all of them and by part."""
+    parts = sorted({case.part for case in cases if case.part})
+    subsets = {}
+    for part in parts if len(parts) > 1 else []:
+        held = [case for case in cases if case.part == part]
+        subsets[part] = (localization(held, predictions), outcome(held, predictions))
+    both = outcome(cases, predictions)
+    return Evaluation(
+        dataset=data.name,
+        checksum=data.checksum,
+        method=method,
+        setting=setting,
+        n=sum(case.step is not None or case.failed is not None for case in cases),
+        broken=len(data.broken),
+        localization=localization(cases, predictions),
+        outcome=both,
+        cases=tuple(cases),
+        predictions=tuple(predictions),
+        subsets=subsets,
+        run_size_auroc=_run_size(cases) if both else None,
+        fit_seconds=fit_seconds,
+        locate_seconds=sum(prediction.seconds for prediction in predictions),
+    )
+
+
+_NONE = (
+    "step_accuracy",
+    "agent_accuracy",
+    "step_accuracy_published",
+    "sd",
+    "within",
+    "top",
+    "wilson95",
+    "answered",
+    "step_accuracy_answered",
+    "errors",
+    "calibration",
+    "module",
+)
+
+
+def _scores(where: Localization | None, whether: Outcome | None) -> dict[str, Any]:
+    """Root-cause scores at the top, outcome scores beside them and in full under ``outcome``."""
+    scores = where.as_dict() if where else dict.fromkeys(_NONE)
+    scores["n_root_cause"] = scores.pop("n", 0)
+    full = whether.as_dict() if whether else None
+    for name in ("auroc", "average_precision", "brier"):
+        scores[name] = full[name] if full else None
+    scores["outcome"] = full
+    return scores
+
+
+def _baseline(held: Evaluation) -> dict[str, Any]:
+    scores = _scores(held.localization, held.outcome)
+    return {"setting": held.setting.value, "n": held.n, **scores, "subsets": _subsets(held)}
+
+
+def _subsets(held: Evaluation) -> dict[str, Any]:
+    return {name: {"n": _n(*pair), **_scores(*pair)} for name, pair in held.subsets.items()}
+
+
+def _n(where: Localization | None, whether: Outcome | None) -> int:
+    return max(where.n if where else 0, whether.n if whether else 0)
+
+
+def _run_size(cases: Sequence[Case]) -> float:
+    known = [(case.failed, float(case.length)) for case in cases if case.failed is not None]
+    return metrics.auroc([bool(failed) for failed, _ in known], [length for _, length in known])

@@ -1,0 +1,106 @@
+"""Splits that keep runs of one question together, so that no method is scored on a question it has seen."""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentguard.errors import EvaluationError
+from agentguard.trajectory.model import Annotation, Record
+
+_APART = re.compile(r"[\W_]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """One scoring: positions in the scored set, and the runs to learn from first (None: no training)."""
+
+    repeat: int
+    fold: int
+    test: tuple[int, ...]
+    train: tuple[Record, ...] | None
+
+
+def group_key(text: str) -> str:
+    """A question or task id with case, punctuation, spacing and Unicode forms made equal."""
+    return _APART.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
+
+
+def groups_of(records: Sequence[Record]) -> tuple[str, ...]:
+    """The group of each record; one without a group, or whose group has no letter or digit, is on its own."""
+    return tuple(
+        group_key(record.annotation.group or "") or f"\0{place}" for place, record in enumerate(records)
+    )
+
+
+def grouped_folds(groups: Sequence[str], folds: int, *, seed: int | str) -> tuple[tuple[int, ...], ...]:
+    """Deal positions into ``folds`` parts of like size; equal groups land in one part.
+
+    Args:
+        groups: group of each position.
+        folds: number of parts, at least 2.
+        seed: the same seed deals the same way.
+
+    Raises:
+        EvaluationError: there are fewer groups than folds, or fewer than two folds.
+    """
+    members: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    if folds < 2 or len(members) < folds:
+        raise EvaluationError(
+            f"{folds} folds need at least 2 folds and {folds} groups; there are {len(members)}"
+        )
+    order = sorted(members)
+    random.Random(f"folds:{seed}").shuffle(order)  # noqa: S311  (a split, not a secret)
+    order.sort(key=lambda group: -len(members[group]))
+    dealt: list[list[int]] = [[] for _ in range(folds)]
+    for group in order:
+        min(dealt, key=len).extend(members[group])
+    return tuple(tuple(sorted(part)) for part in dealt)
+
+
+def cross_validation(records: Sequence[Record], *, folds: int, repeats: int, seed: int) -> tuple[Split, ...]:
+    """``repeats`` times ``folds`` splits; every run is scored once a repeat."""
+    groups = groups_of(records)
+    splits = []
+    for repeat in range(repeats):
+        for fold, test in enumerate(grouped_folds(groups, folds, seed=f"{seed}:{repeat}")):
+            held = set(test)
+            train = tuple(record for place, record in enumerate(records) if place not in held)
+            splits.append(Split(repeat=repeat, fold=fold, test=test, train=train))
+    return tuple(splits)
+
+
+def disjoint(train: Sequence[Record], test: Sequence[Record]) -> tuple[Record, ...]:
+    """``train`` without the runs whose question occurs in ``test``."""
+    seen = {group for group in groups_of(test) if not group.startswith("\0")}
+    return tuple(r for r, group in zip(train, groups_of(train), strict=True) if group not in seen)
+
+
+def shuffled(records: Sequence[Record], *, seed: int | str) -> tuple[Record, ...]:
+    """The same runs with their labels dealt anew among them: what a method learns from these is nothing.
+
+    The step, the codes and the outcome move; a step that the new run does not have is drawn afresh from its
+    steps, and the agent becomes the one who made the step, so that every label is one a run could have had.
+    """
+    rng = random.Random(f"labels:{seed}")  # noqa: S311
+    donors = list(records)
+    rng.shuffle(donors)
+    return tuple(
+        replace(record, annotation=_lent(record, donor.annotation, rng))
+        for record, donor in zip(records, donors, strict=True)
+    )
+
+
+def _lent(record: Record, other: Annotation, rng: random.Random) -> Annotation:
+    cause, steps = other.root_cause, record.trajectory.steps
+    if cause is not None and cause.step is not None and steps:
+        step = cause.step if cause.step < len(steps) else rng.randrange(len(steps))
+        cause = replace(cause, step=step, agent=steps[step].agent if cause.agent else None, reason="")
+    return replace(
+        record.annotation, failed=other.failed, root_cause=cause, failures=(), step_labels={}, modes={}
+    )
