@@ -6,6 +6,7 @@ unfold to gigabytes through them), without duplicate keys (the first would vanis
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from agentguard.taxonomy.model import Code, Group, Link, Reference, Relation, Ta
 
 CROSSWALK = "crosswalk.yaml"
 _MAX_BYTES = 1_000_000
+_MAX_DEPTH = 20
 _BASE: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DATE = "tag:yaml.org,2002:timestamp"
 
@@ -129,35 +131,45 @@ def _yaml(path: Path) -> object:
         raise TaxonomyError("is not UTF-8 text", file=str(path)) from None
     loader = _Loader(text)
     try:
+        _shallow(text, path)
         node = loader.get_single_node()
         if node is None:
             raise TaxonomyError("is empty", file=str(path))
-        _plain(node, path)
+        _unrepeated(node, path)
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise TaxonomyError(f"is not YAML{line}: {error.problem or 'bad syntax'}", file=str(path)) from None
     except (yaml.YAMLError, ValueError, OverflowError):
         raise TaxonomyError("is not YAML", file=str(path)) from None
-    except RecursionError:
-        raise TaxonomyError("is nested too deeply", file=str(path)) from None
     finally:
         loader.dispose()
 
 
-def _plain(root: yaml.Node, path: Path) -> None:
-    """Refuse aliases and duplicate keys, walking every node once."""
-    seen: set[int] = set()
+def _shallow(text: str, path: Path) -> None:
+    """Refuse aliases and deep nesting while the file is still a flat stream of events.
+
+    PyYAML's composer in C recurses without a limit: a file of brackets would end the process.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            hint = "write out what it stands for"
+            raise TaxonomyError(f"uses the alias *{_short(str(event.anchor))}", file=str(path), hint=hint)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise TaxonomyError("is nested too deeply", file=str(path))
+
+
+def _unrepeated(root: yaml.Node, path: Path) -> None:
+    """Refuse duplicate keys."""
     queue = [root]
     while queue:
         node = queue.pop()
-        if id(node) in seen:
-            raise TaxonomyError(f"uses an alias (line {_line(node)})", file=str(path), hint="write it out")
-        seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            for key in {key for key in keys if keys.count(key) > 1}:
-                where = f"the mapping at line {_line(node)}"
+            counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            for key in (key for key, count in counts.items() if count > 1):
+                where = f"the mapping at line {node.start_mark.line + 1}"
                 raise TaxonomyError(f"{where} has the key {_short(key)!r} twice", file=str(path))
             queue.extend(part for pair in node.value for part in pair)
         elif isinstance(node, yaml.SequenceNode):
@@ -168,10 +180,6 @@ def dotted(path: Iterable[str | int]) -> str:
     """A JSON path as people write it: ``codes[3].title``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
 
 
 def _short(message: str) -> str:

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agentguard.errors import TaxonomyError
+from agentguard.taxonomy.crosswalk import Crosswalk
+from agentguard.taxonomy.load import ENVIRONMENT, Taxonomies
+from agentguard.taxonomy.model import Link, Relation
+
+MINE = """\
+name: mine
+title: Mine
+version: "1"
+summary: A taxonomy for a test.
+source: {work: Ourselves}
+codes: [{id: too_loud, title: Too loud, definition: It shouts.}]
+"""
+WALK = 'version: "1"\nlinks: [{from: "mine:too_loud", relation: narrow, to: "mast:step_repetition"}]\n'
+
+# As the project's other parts write them.
+CODES = {
+    "agent_error": """memory.over_simplification memory.retrieval_failure memory.hallucination
+        reflection.progress_misjudge reflection.outcome_misinterpretation reflection.causal_misattribution
+        reflection.hallucination planning.constraint_ignorance planning.impossible_action
+        planning.inefficient_plan action.misalignment action.invalid_action action.format_error
+        action.parameter_error system.step_limit
+        system.tool_execution_error system.llm_limit system.environment_error""",
+    "mast": """disobey_task_specification disobey_role_specification step_repetition
+        loss_of_conversation_history unaware_of_termination conversation_reset fail_to_ask_for_clarification
+        task_derailment information_withholding ignored_other_agents_input reasoning_action_mismatch
+        premature_termination no_or_incomplete_verification incorrect_verification""",
+    "agentrx": """instruction_adherence_failure invention_of_new_information invalid_invocation
+        misinterpretation_of_tool_output intent_plan_misalignment underspecified_user_intent
+        intent_not_supported guardrails_triggered system_failure""",
+    "trail": """language_only tool_related poor_information_retrieval tool_output_misinterpretation
+        incorrect_problem_identification tool_selection_errors formatting_errors instruction_non_compliance
+        tool_definition_issues environment_setup_errors rate_limiting authentication_errors service_errors
+        resource_not_found resource_exhaustion timeout_issues context_handling_failures resource_abuse
+        goal_deviation task_orchestration""",
+    "fault_model": """degraded_accuracy degraded_availability crash omission timing response
+        fail_silence_violation soft_error silent_corruption""",
+    "response_safety": "safe unsafe conditionally_safe focused_attention",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.yaml").write_text(MINE)
+    (tmp_path / "crosswalk.yaml").write_text(WALK)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", sorted(CODES))
+def test_shipped_taxonomies_have_exactly_their_codes(name: str) -> None:
+    assert {code.id for code in Taxonomies.load().get(name).codes} == set(CODES[name].split())
+
+
+def test_shipped_codes_are_complete() -> None:
+    known = Taxonomies.load()
+    for taxonomy in known:
+        assert taxonomy.source.work
+        for code in taxonomy.codes:
+            assert code.examples, code.qualified
+            assert code.correction or code.qualified == "response_safety:safe"
+            if taxonomy.name == "agent_error":
+                assert code.module == code.group == code.id.partition(".")[0]
+
+
+def test_every_agent_failure_code_corresponds_to_something() -> None:
+    known = Taxonomies.load()
+    lonely = {
+        code.qualified
+        for name in ("agent_error", "mast", "agentrx", "trail")
+        for code in known.get(name).codes
+        if not known.map(code.qualified)
+    }
+    assert lonely <= {"trail:poor_information_retrieval"}
+
+
+def test_codes_titles_and_near_misses() -> None:
+    known = Taxonomies.load()
+    assert known.code("mast:step_repetition").title == known.title("mast:step_repetition") == "Steps repeated"
+    assert known.title("someone:else") == "someone:else"
+    assert known.title("mast:nothing") == "mast:nothing"
+    with pytest.raises(TaxonomyError, match="did you mean mast:step_repetition"):
+        known.code("mast:step_repetitions")
+    with pytest.raises(TaxonomyError, match="taxonomy show mast"):
+        known.code("mast:qqqqqqqq")
+    with pytest.raises(TaxonomyError, match="there are: agent_error"):
+        known.get("nope")
+    with pytest.raises(TaxonomyError, match="write <taxonomy>:<code>"):
+        known.code("step_repetition")
+
+
+def test_map_reads_from_both_ends() -> None:
+    known = Taxonomies.load()
+    forth = known.map("mast:premature_termination", to="agent_error")
+    assert [(link.relation, link.target) for link in forth] == [
+        (Relation.BROAD, "agent_error:reflection.progress_misjudge"),
+        (Relation.RELATED, "agent_error:system.step_limit"),
+    ]
+    back = known.map("agent_error:reflection.progress_misjudge", to="mast")
+    assert (Relation.NARROW, "mast:premature_termination") in [(one.relation, one.target) for one in back]
+    assert known.map("agent_error:memory.hallucination", to="fault_model") == ()
+    with pytest.raises(TaxonomyError):
+        known.map("mast:step_repetition", to="nope")
+
+
+def test_the_crosswalk_is_symmetric() -> None:
+    crosswalk = Taxonomies.load().crosswalk
+    links = set(crosswalk.links())
+    assert len(links) == len(crosswalk) > 100
+    assert {link.inverted() for link in links} == links
+
+
+def test_a_pair_written_twice_keeps_its_closest_relation() -> None:
+    loose = Link(source="a:x", relation=Relation.RELATED, target="b:y")
+    tight = Link(source="b:y", relation=Relation.CLOSE, target="a:x")
+    for order in ((loose, tight), (tight, loose)):
+        (link,) = Crosswalk(order).of("a:x")
+        assert link.relation is Relation.CLOSE
+
+
+def test_a_dropped_in_file_is_found(folder: Path) -> None:
+    known = Taxonomies.load(folder)
+    assert known.title("mine:too_loud") == "Too loud"
+    (link,) = known.map("mine:too_loud")
+    assert (link.relation, link.target) == (Relation.NARROW, "mast:step_repetition")
+    assert "mine:too_loud" in {one.target for one in known.map("mast:step_repetition")}
+    assert "mine" not in Taxonomies.load().names()
+
+
+def test_folders_come_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, os.pathsep.join([str(folder), str(folder)]))
+    assert "mine" in Taxonomies.load().names()
+
+
+def test_a_taken_name_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mast.yaml").write_text(MINE.replace("name: mine", "name: mast"))
+    with pytest.raises(TaxonomyError, match="taken"):
+        Taxonomies.load(tmp_path)
+    with pytest.raises(TaxonomyError, match="no such folder"):
+        Taxonomies.load(tmp_path / "none")
+
+
+def test_a_link_to_a_code_that_does_not_exist_is_refused(folder: Path) -> None:
+    (folder / "crosswalk.yaml").write_text(WALK.replace("step_repetition", "step_repitition"))
+    with pytest.raises(TaxonomyError) as caught:
+        Taxonomies.load(folder).map("mine:too_loud")
+    assert caught.value.field == "links[0].to"
+    assert "did you mean" in str(caught.value)
+
+
+def test_a_wrong_file_is_not_read_until_asked_for(folder: Path) -> None:
+    (folder / "crosswalk.yaml").unlink()
+    (folder / "mine.yaml").write_text("name: mine\n")
+    known = Taxonomies.load(folder)
+    assert known.title("mast:step_repetition")
+    with pytest.raises(TaxonomyError):
+        known.title("mine:too_loud")
+
+
+def test_load_is_cached() -> None:
+    assert Taxonomies.load() is Taxonomies.load()
