@@ -1,53 +1,69 @@
-"""``index_prior``: how often each position was at fault, counted over the agents' steps alone."""
+"""``index_prior``: how often each position was at fault in annotated runs, over the agents' steps alone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.localize.ranking import diagnosis, reject, share_failed
 from agentguard.localize.roles import agent_steps
 from agentguard.trajectory.model import Record, Trajectory
 
+Count = Literal["index", "ordinal"]
 _FLOOR = 0.01  # weight of a position never seen at fault: below any that was, above none
 
 
 class IndexPrior:
-    """Learns a prior over ordinals, because formats differ in what they number besides agents."""
+    """Learns a prior over positions.
+
+    Args:
+        count: ``index`` counts a step's place among all steps, so that a run whose commonest place belongs
+            to the environment falls back to the next common one; ``ordinal`` counts among the agents' steps,
+            which carries over better between formats that number different things.
+
+    Raises:
+        ConfigError: an option does not exist or is out of its range.
+    """
 
     name = "index_prior"
 
-    def __init__(self, **unknown: object) -> None:
+    def __init__(self, *, count: Count = "index", **unknown: object) -> None:
         reject(self.name, unknown)
+        if count not in get_args(Count):
+            raise ConfigError(f"localizer {self.name!r}: count must be one of {', '.join(get_args(Count))}")
+        self.count = count
 
     def fit(self, records: Sequence[Record]) -> Localizer:
-        """Count the ordinal of each annotated step; labels on a step no agent made are left out."""
+        """Count the place of each annotated step; labels on a step no agent made are left out."""
         counts: Counter[int] = Counter()
         for record in records:
             cause = record.annotation.root_cause
-            order = agent_steps(record.trajectory)
-            if cause is not None and cause.step in order:
-                counts[order.index(cause.step)] += 1
+            places = {step: place for place, step in _places(record.trajectory, self.count)}
+            if cause is not None and cause.step in places:
+                counts[places[cause.step]] += 1
         share = share_failed(r.annotation.failed for r in records)
-        return FittedIndexPrior(counts=counts, probability=share)
+        return FittedIndexPrior(counts=counts, count=self.count, probability=share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedIndexPrior:
-    """Ordinal position among the agents' steps to how often it was at fault."""
+    """Place to how often it was at fault."""
 
     counts: Mapping[int, int]
+    count: Count
     probability: float
     name: str = "index_prior"
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
-        """Rank the agents' steps by the prior of their ordinal, the earlier first among equals."""
+        """Rank the agents' steps by the prior of their place, the earlier first among equals."""
         scored = [
-            (step, self.counts.get(ordinal, 0) + _FLOOR / (ordinal + 1))
-            for ordinal, step in enumerate(agent_steps(trajectory))
+            (step, self.counts.get(place, 0) + _FLOOR / (place + 1))
+            for place, step in _places(trajectory, self.count)
         ]
         return diagnosis(
             trajectory,
@@ -56,3 +72,9 @@ class FittedIndexPrior:
             reason="the position most often at fault in the training runs",
             probability=self.probability,
         )
+
+
+def _places(trajectory: Trajectory, count: Count) -> list[tuple[int, int]]:
+    """Pairs of place and step index, for every step an agent made."""
+    acting = agent_steps(trajectory)
+    return list(zip(acting if count == "index" else range(len(acting)), acting, strict=True))

@@ -1,16 +1,26 @@
 from __future__ import annotations
 
+import pytest
+
+from agentguard.errors import ConfigError
 from agentguard.localize.index_prior import IndexPrior
 from agentguard.trajectory.model import Annotation, Record, RootCause
 from tests.unit.localize.runs import chat, record, run, steered
 
+TRAIN = [record(chat(), 1), record(chat(id="b"), 1), record(chat(id="c"), 0)]
 
-def test_counts_ordinals_among_the_agents_steps() -> None:
-    # Step 3 of the chat is its third agent's step; of the steered run the third is step 3 as well, of the
-    # executed chat it is step 4.
-    fitted = IndexPrior().fit([record(chat(), 3), record(steered(), 3), record(steered(id="b"), 1)])
+
+def test_the_environments_place_falls_to_the_next_common_one() -> None:
+    fitted = IndexPrior().fit(TRAIN)
+    assert [h.step for h in fitted.locate(chat(), ()).hypotheses] == [1, 0, 3]
+    # Step 1 of the executed chat is the shell's.
+    assert [h.step for h in fitted.locate(chat(executes=True), ()).hypotheses] == [0, 2, 4]
+
+
+def test_ordinals_count_the_agents_steps_alone() -> None:
+    fitted = IndexPrior(count="ordinal").fit(TRAIN)
     ranked = fitted.locate(chat(executes=True), ()).hypotheses
-    assert [h.step for h in ranked] == [4, 0, 2]
+    assert [h.step for h in ranked] == [2, 0, 4]
     assert ranked[0].probability > 0.6
 
 
@@ -23,3 +33,9 @@ def test_labels_on_no_agents_step_are_left_out() -> None:
 def test_untaught_prefers_the_earlier() -> None:
     assert [h.step for h in IndexPrior().fit([]).locate(steered(), ()).hypotheses] == [1, 2, 3, 4, 5]
     assert IndexPrior().fit([]).locate(run(), ()).hypotheses == ()
+
+
+@pytest.mark.parametrize("options", [{"count": "both"}, {"k": 3}])
+def test_wrong_options(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        IndexPrior(**options)  # type: ignore[arg-type]
