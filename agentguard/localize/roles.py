@@ -6,8 +6,8 @@ Nothing here knows a benchmark. The one list of words is of what people call an 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
+from agentguard.detect.trouble import Kind, trouble
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 _STEERS = re.compile(r"orchestrat|coordinat|supervis|dispatch|moderator|router|manager|host", re.IGNORECASE)
@@ -65,15 +65,20 @@ def outcomes(trajectory: Trajectory, index: int) -> tuple[Step, ...]:
     return trajectory.steps[index:end]
 
 
-def failed_outcome(trajectory: Trajectory, index: int, *, looks_bad: Callable[[str], bool]) -> bool:
+def failed_outcome(trajectory: Trajectory, index: int) -> bool:
     """Whether what came back from a step was an error: by its flag or, unflagged, by its text."""
     for step in outcomes(trajectory, index):
-        if step.source is Source.ENVIRONMENT and looks_bad(step.content):
+        if step.source is Source.ENVIRONMENT and _is_error(step.content, None):
             return True
-        for seen in step.observations:
-            if seen.is_error or (seen.is_error is None and looks_bad(seen.content)):
-                return True
+        if any(_is_error(seen.content, seen.is_error) for seen in step.observations):
+            return True
     return False
+
+
+def _is_error(text: str, flag: bool | None) -> bool:
+    found = trouble(text.lower(), flag=flag)
+    # That there was nothing to execute is an answer to a step that wanted nothing executed.
+    return found is not None and found.kind is not Kind.NO_ACTION
 
 
 def _words(text: str) -> str:

@@ -41,7 +41,7 @@ def steered(*, id: str = "steered", task: str = "Find a quiet harbour.") -> Traj
     )
 
 
-def calls(*flags: bool | None, id: str = "calls") -> Trajectory:
+def calls(*flags: bool | None, id: str = "calls", text: str = "fine") -> Trajectory:
     """One agent whose tool calls return in the same step, flagged as errors or not."""
     steps = tuple(
         Step(
@@ -49,7 +49,7 @@ def calls(*flags: bool | None, id: str = "calls") -> Trajectory:
             source=A,
             agent="agent",
             content="next",
-            observations=(Observation(content="fine", call_id=str(i), is_error=flag),),
+            observations=(Observation(content=text, call_id=str(i), is_error=flag),),
         )
         for i, flag in enumerate(flags)
     )

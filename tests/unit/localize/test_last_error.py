@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
-from agentguard.localize.last_error import LastError, looks_bad
+from agentguard.localize.last_error import LastError
 from tests.unit.localize.runs import A, E, calls, chat, run
 
 
@@ -26,21 +24,3 @@ def test_without_an_error_the_last_agents_step() -> None:
 def test_more_errors_more_likely_to_have_failed() -> None:
     none, one, two = (LastError().locate(calls(*f), ()) for f in [(None,), (True,), (True, True)])
     assert none.probability < one.probability < two.probability < 1
-
-
-@pytest.mark.parametrize(
-    ("text", "bad"),
-    [
-        ("Traceback (most recent call last)\n  File", True),
-        ("ValueError: no such thing", True),
-        ("exitcode: 1 (execution failed)", True),
-        ("exit code -9", True),
-        ("Error: user not found", True),
-        ("exitcode: 0 (execution succeeded)", False),
-        ("the mean error is 4", False),
-        ("3 errors were corrected", False),
-        ("x" * 9000 + "\nKeyError: 'a'", True),
-    ],
-)
-def test_looks_bad(text: str, bad: bool) -> None:
-    assert looks_bad(text) is bad

@@ -37,6 +37,15 @@ def test_outcomes_reach_to_the_next_agent() -> None:
 
 
 def test_flag_outranks_text() -> None:
-    assert not roles.failed_outcome(calls(False), 0, looks_bad=lambda _: True)
-    assert roles.failed_outcome(calls(True), 0, looks_bad=lambda _: False)
-    assert roles.failed_outcome(calls(None), 0, looks_bad=lambda _: True)
+    assert roles.failed_outcome(calls(True), 0)
+    assert not roles.failed_outcome(calls(None), 0)
+    said = [(A, "a", "run it"), (E, "shell", "ValueError: no such thing")]
+    assert roles.failed_outcome(run(*said), 0)
+    flagged = calls(False, text="ValueError: no such thing")
+    assert not roles.failed_outcome(flagged, 0)
+
+
+def test_nothing_to_execute_is_no_error() -> None:
+    assert not roles.failed_outcome(
+        run((A, "a", "I think."), (E, "shell", "There is no code to execute.")), 0
+    )
