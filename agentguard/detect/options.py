@@ -94,17 +94,13 @@ def _checked(detector: str, option: Option, value: Any) -> Any:
 def _wrong(option: Option, value: Any) -> str | None:
     if option.shape in ("int", "number"):
         return _wrong_number(option, value)
-    wanted: dict[str, tuple[type | tuple[type, ...], str]] = {
-        "flag": (bool, "must be true or false"),
-        "mapping": (Mapping, "must be a mapping"),
-        "list": ((list, tuple), "must be a list"),
-    }
-    kind, reason = wanted[option.shape]
-    if not isinstance(value, kind):
-        return reason
-    if option.shape == "mapping" and not all(isinstance(key, str) for key in value):
-        return "must have text keys"
-    return None
+    if option.shape == "flag":
+        return None if isinstance(value, bool) else "must be true or false"
+    if option.shape == "list":
+        return None if isinstance(value, (list, tuple)) else "must be a list"
+    if not isinstance(value, Mapping):
+        return "must be a mapping"
+    return None if all(isinstance(key, str) for key in value) else "must have text keys"
 
 
 def _wrong_number(option: Option, value: Any) -> str | None:

@@ -1,0 +1,116 @@
+"""Wording that tells something in any format: claims of success, signs that an error was noticed, and the like.
+
+Every search works on lower-case text and is guarded by plain substring tests, which cost a tenth of a pattern.
+"""
+
+from __future__ import annotations
+
+import re
+
+from agentguard.detect.text import sentence_start
+
+_DONE = (
+    r"(?:booked|cancell?ed|updated|changed|modified|upgraded|downgraded|sent|created|deleted|added|removed"
+    r"|transferred|processed|completed|fixed|resolved|solved|submitted|saved|installed|placed|refunded"
+    r"|scheduled|finished|implemented|applied|purchased|paid|moved|uploaded|deployed|achieved|accomplished)"
+)
+_SUCCESS = (
+    (
+        "success",
+        re.compile(rf"\bsuccessfully (?P<verb>\w+)|\bwas successful|\b(?P<verb2>{_DONE}) successfully"),
+    ),
+    (" been ", re.compile(rf"\b(?:has|have) been (?:now |already )?(?P<verb>{_DONE})\b")),
+    ("i've ", re.compile(rf"\bi've (?:now |just )?(?P<verb>{_DONE})\b")),
+    ("i have ", re.compile(rf"\bi have (?:now |just )?(?P<verb>{_DONE})\b")),
+    (
+        " complete",
+        re.compile(
+            r"\b(?:task|goal|objective|everything) (?:is|was|has been)(?: now)? (?P<verb>completed?)\b"
+        ),
+    ),
+    (" done", re.compile(r"\b(?:task|job|work|all|everything) (?:is |was )?(?P<verb>done)\b")),
+)
+_HEDGE = re.compile(
+    r"\b(?:not|never|no|unable|cannot|can|could|failed|fail|once|after|if|when|whether|until|unless|will|would"
+    r"|should|must|may|might|to be|before|error|unless|ensure|verify|confirm|assuming|let|need|please|were|had)\b"
+    r"|n't\b|\?"
+)
+_NOTICED = (
+    "error", "fail", "issue", "problem", "unfortunately", "sorry", "apolog", "unable", "cannot", "can't",
+    "couldn't", "could not", "not able", "n't ", "invalid", "incorrect", "instead", " try", "retry", "again",
+    "missing", "not found", "however", "seems", "appears", "oversight", "wrong", "mistake", "not available",
+    "unavailable", "timeout", "timed out", "correct", "adjust", "different", "alternative", "another", "fix",
+    "not enough", "exceed", "no longer", "not possible", "limit", "locked", "closed", "not ", "debug", "resolve",
+    "need to", "reject", "unsuccess", "exception", "crash", "did no", "does no", "install",
+)  # fmt: skip
+_MADE_UP = re.compile(
+    r"\b(?:let(?:'s| us|s)? (?:assume|say|suppose|pretend|simulate)"
+    r"|(?:i|we)(?:'ll| will| can| shall)? (?:just |now )?(?:assume|simulate|pretend|mock up|make up)\b"
+    r"|(?:for (?:the sake of|demonstration|illustrat\w+|the purpose of) \w+)"
+    r"|(?:mock|dummy|placeholder|fictional|fictitious|made-up|simulated|hypothetical|fake|assumed) "
+    r"(?:\w+ )?(?:data|value|values|numbers?|results?|example|list|response|information|prices?|dates?|names?|set)"
+    r"|simulat(?:e|ing) (?:the |a |an )?(?:\w+ )?(?:data|results?|numbers?|search|response|output|extraction|values)"
+    r"|replace (?:this |it |these )?with (?:the )?(?:actual|real))"
+)
+_MADE_UP_CUES = ("assum", "simulat", "mock", "dummy", "placeholder", "fict", "made-up", "hypothetic", "fake",
+                 "pretend", "suppose", "for the sake", "demonstration", "illustrat", "replace", "let's say")  # fmt: skip
+_REFUSAL = re.compile(
+    r"[\s*_>\"']*(?:i'm sorry,?|i am sorry,?|sorry,?|i apologi[sz]e,?|unfortunately,?)?\s*(?:but )?"
+    r"(?:as an ai(?: language)? (?:model|assistant),? )?(?:but )?"
+    r"(?:i (?:can't|cannot|can not|am unable to|'m unable to|won't|am not able to|will not|must decline to)"
+    r"|i'm (?:unable|not able) to)\s+"
+    r"(?:assist|help|comply|fulfil\w*|provide|do that|do this|answer|complete|continue|support|engage|discuss|participate)"
+    r"(?: (?:you )?(?:with|you|in|on))?"
+)
+_INTENT = re.compile(
+    r"(?:\bi(?:'ll| will| am going to|'m going to)(?: now)?|\blet me(?: now)?|\bnext,? (?:i|we)(?:'ll| will)"
+    r"|\blet's(?: now)?(?: proceed| start| begin| continue| run| execute)|\bplease (?:wait|hold on|bear with)"
+    r"|\bone moment|\bwe(?:'ll| will)(?: now| next)?|\bnow,? (?:i|we)(?:'ll| will))\b"
+)
+
+
+def success_claim(low: str) -> tuple[int, int, str] | None:
+    """``(start, end, verb)`` of the first claim that something was done; None if there is none.
+
+    A claim that is negated, conditional, a question or about the future does not count.
+    """
+    for cue, pattern in _SUCCESS:
+        if cue not in low:
+            continue
+        for found in pattern.finditer(low):
+            before = sentence_start(low, found.start(), 120)
+            if not _HEDGE.search(low, before, found.start()):
+                verbs = found.groupdict()
+                return found.start(), found.end(), verbs.get("verb") or verbs.get("verb2") or "succeeded"
+    return None
+
+
+def notices_trouble(low: str) -> bool:
+    """Whether a text shows any sign that something went wrong or is done otherwise."""
+    return any(cue in low for cue in _NOTICED)
+
+
+def made_up(low: str) -> tuple[int, int] | None:
+    """Span of an admission that data is assumed, simulated or a placeholder."""
+    if not any(cue in low for cue in _MADE_UP_CUES):
+        return None
+    found = _MADE_UP.search(low, 0, 20_000)
+    return found.span() if found else None
+
+
+def refusal(low: str) -> tuple[int, int] | None:
+    """Span of a refusal at the beginning of a text."""
+    found = _REFUSAL.match(low, 0, 400)
+    return found.span() if found else None
+
+
+def last_intent(low: str) -> tuple[int, int] | None:
+    """Span of an announcement in the last 300 code points, with nothing but its own sentence after it."""
+    base = max(0, len(low) - 300)
+    found = None
+    for found in _INTENT.finditer(low, base):
+        pass
+    if found is None:
+        return None
+    rest = low[found.end() :].rstrip(" .:!*`\n")
+    return found.span() if "\n\n" not in rest and ". " not in rest and "?" not in rest else None

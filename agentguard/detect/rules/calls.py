@@ -1,0 +1,280 @@
+"""The form of an action: a tool that exists, arguments its schema allows, text that can be parsed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+import orjson
+
+from agentguard.detect.base import Evidence, Finding
+from agentguard.detect.facts import Action, Form, canonical, fences
+from agentguard.detect.options import Option
+from agentguard.detect.rule import NOTHING, Rule
+from agentguard.detect.text import cite
+from agentguard.detect.view import RunView
+from agentguard.trajectory.model import Step
+
+_RANGE_KINDS = frozenset({"Minimum", "Maximum", "ExclusiveMinimum", "ExclusiveMaximum", "MultipleOf"})
+_MAX_ERRORS = 5
+_TAGGED = re.compile(r"<(tool_call|function_call|action)>", re.IGNORECASE)
+_MAX_PARSED = 50_000
+
+
+def cite_value(step: Step, field: str, value: object, key: str | None = None) -> tuple[Evidence, ...]:
+    """Quote an argument's value, after its key where there is one; the arguments' beginning if not found."""
+    text = step.text(field)
+    at = max(0, text.find(f'"{key}"')) if key else 0
+    needle = value if isinstance(value, str) else canonical(value)
+    found = text.find(needle, at) if needle else -1
+    return cite(step, field, found, found + len(needle)) if found >= 0 else cite(step, field)
+
+
+class UnknownTool(Rule):
+    """A call of a tool that was not offered."""
+
+    name = "unknown_tool"
+    sees = "a call of a tool that is not among the tools of the run"
+    codes = ("agentrx:invalid_invocation", "agent_error:action.invalid_action")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Compare the names of the calls with those of the tools; silent where no tools are recorded."""
+        if not step.tool_calls or not view.tools:
+            return NOTHING
+        return [
+            self.finding(
+                step,
+                0.75,
+                f"{step.agent} called {call.name!r}, which is not one of the {len(view.tools)} tools of this run.",
+                correction="Call only tools you were given: " + ", ".join(sorted(view.tools)[:20]) + ".",
+                evidence=cite(step, f"tool_calls[{i}]"),
+                tool=call.name,
+            )
+            for i, call in enumerate(step.tool_calls)
+            if call.name not in view.tools
+        ]
+
+
+class SchemaViolation(Rule):
+    """Arguments that the tool's JSON Schema does not allow."""
+
+    name = "schema_violation"
+    sees = "arguments that violate the tool's JSON Schema (ranges of numbers are left to `out_of_range`)"
+    codes = ("agent_error:action.parameter_error", "agentrx:invalid_invocation")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Validate each call that parses; remote references are never resolved."""
+        if not step.tool_calls:
+            return NOTHING
+        found: list[Finding] = []
+        for action in view.facts(step).actions:
+            for error in violations(action, view):
+                if _kind(error) not in _RANGE_KINDS:
+                    found.append(self._violation(step, action, error))
+        return found
+
+    def _violation(self, step: Step, action: Action, error: Any) -> Finding:
+        path = [str(part) for part in error.instance_path]
+        kind, where = _kind(error), ".".join(path) or "the arguments"
+        reason = _REASONS.get(kind, "does not match the schema")
+        missing = f" {error.kind.property!r}" if kind == "Required" else ""
+        key = path[-1] if path and not path[-1].isdigit() else None
+        value = error.instance if path else None
+        return self.finding(
+            step,
+            0.6 if kind in ("Required", "Enum", "Constant") else 0.45,
+            f"The call of {action.name} breaks its schema: {where} {reason}{missing}.",
+            correction=f"Call {action.name} again with arguments that follow its schema: {where} {reason}{missing}.",
+            evidence=cite_value(step, action.field, value, key) if path else cite(step, action.field),
+            tool=action.name,
+            path=path,
+            keyword=kind,
+        )
+
+
+class OutOfRange(Rule):
+    """A number outside the range that was declared for it."""
+
+    name = "out_of_range"
+    sees = "a number outside the range of the tool's JSON Schema or of the option `ranges`"
+    codes = ("agent_error:action.parameter_error", "agent_error:planning.constraint_ignorance")
+    declared = (
+        Option(
+            name="ranges",
+            shape="mapping",
+            default={},
+            text='argument to [low, high], null for no bound; "tool.argument" or "argument" of any tool',
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ranges = {name: self._range(name, pair) for name, pair in self.options.mapping("ranges").items()}
+
+    def _range(self, name: str, pair: Any) -> tuple[float, float]:
+        good = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(_bound(end) for end in pair)
+        if not good:
+            raise self.options.wrong("ranges", f"{name!r} must be [low, high], each a number or null")
+        low = float("-inf") if pair[0] is None else float(pair[0])
+        high = float("inf") if pair[1] is None else float(pair[1])
+        if low > high:
+            raise self.options.wrong("ranges", f"{name!r} has its low end above its high end")
+        return low, high
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Check numbers of each call against the schema's bounds and the declared ones."""
+        if not step.tool_calls:
+            return NOTHING
+        found: list[Finding] = []
+        for action in view.facts(step).actions:
+            for error in violations(action, view):
+                if _kind(error) in _RANGE_KINDS:
+                    path = [str(part) for part in error.instance_path]
+                    found.append(self._outside(step, action, path, error.instance, _limit(error)))
+            if self.ranges and action.call and action.call.arguments:
+                found += self._declared(step, action)
+        return found
+
+    def _declared(self, step: Step, action: Action) -> Iterator[Finding]:
+        arguments = action.call.arguments if action.call else None
+        for path, value in numbers(arguments):
+            name = next((part for part in reversed(path) if not part.isdigit()), "")
+            low, high = self.ranges.get(f"{action.name}.{name}") or self.ranges.get(name) or (None, None)
+            if low is not None and high is not None and not low <= value <= high:
+                yield self._outside(step, action, path, value, f"must lie between {low:g} and {high:g}")
+
+    def _outside(self, step: Step, action: Action, path: list[str], value: Any, limit: str) -> Finding:
+        where = ".".join(path)
+        key = next((part for part in reversed(path) if not part.isdigit()), None)
+        return self.finding(
+            step,
+            0.7,
+            f"{where} of {action.name} is {str(value)[:40]}, but it {limit}.",
+            correction=f"Call {action.name} again: {where} {limit}.",
+            evidence=cite_value(step, action.field, value, key),
+            tool=action.name,
+            path=path,
+        )
+
+
+class UnparsableAction(Rule):
+    """An action whose text cannot be parsed, so that nothing could be carried out."""
+
+    name = "unparsable_action"
+    sees = "tool arguments that are no JSON object, or an action tag or JSON action block that does not parse"
+    codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at raw arguments; in the text of a step without calls, at tagged and fenced actions."""
+        facts = view.facts(step)
+        if not facts.is_agent:
+            return NOTHING
+        if step.tool_calls:
+            return [
+                self._unparsable(step, f"tool_calls[{i}]", 0, None, call.name)
+                for i, call in enumerate(step.tool_calls)
+                if call.arguments is None and (call.raw_arguments or "").strip()
+            ]
+        if "<" not in step.content and "```json" not in facts.low:
+            return NOTHING
+        return [self._unparsable(step, "content", start, end, "") for start, end in _broken(step.content)]
+
+    def _unparsable(self, step: Step, field: str, start: int, end: int | None, tool: str) -> Finding:
+        what = f"arguments of {tool}" if tool else "action"
+        return self.finding(
+            step,
+            0.7 if tool else 0.5,
+            f"The {what} cannot be parsed, so nothing could be carried out.",
+            correction=f"Write the {what} again as one complete, valid JSON object and nothing else.",
+            evidence=cite(step, field, start, end),
+        )
+
+
+def violations(action: Action, view: RunView) -> list[Any]:
+    """The first schema errors of a call that parses; empty where there is no usable schema."""
+    call = action.call
+    if action.form is not Form.CALL or call is None or call.arguments is None:
+        return []
+    validator = view.validator(call.name)
+    if validator is None:
+        return []
+    arguments = dict(call.arguments)
+    try:
+        if validator.is_valid(arguments):
+            return []
+        return [error for error, _ in zip(validator.iter_errors(arguments), range(_MAX_ERRORS), strict=False)]
+    except (ValueError, TypeError, OverflowError):  # a value that no JSON text could hold
+        return []
+
+
+def numbers(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Iterator[tuple[list[str], float]]:
+    """Yield ``(path, number)`` of every finite number in JSON arguments, at most 8 levels deep."""
+    if depth > 8:
+        return
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from numbers(item, (*path, str(key)), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value[:200]):
+            yield from numbers(item, (*path, str(i)), depth + 1)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
+        yield list(path), float(value)
+
+
+_REASONS = {
+    "Required": "lacks",
+    "Enum": "is not one of the values allowed",
+    "Constant": "is not the value allowed",
+    "Type": "is of the wrong type",
+    "AdditionalProperties": "has an argument the tool does not know",
+    "Pattern": "does not have the form asked for",
+    "Format": "does not have the form asked for",
+    "MinLength": "is too short",
+    "MaxLength": "is too long",
+    "MinItems": "has too few items",
+    "MaxItems": "has too many items",
+    "UniqueItems": "has an item twice",
+}
+
+
+def _kind(error: Any) -> str:
+    return type(error.kind).__name__
+
+
+def _limit(error: Any) -> str:
+    limit = getattr(error.kind, "limit", None)
+    words = {
+        "Minimum": "must be at least",
+        "Maximum": "must be at most",
+        "ExclusiveMinimum": "must be above",
+        "ExclusiveMaximum": "must be below",
+    }
+    kind = _kind(error)
+    return f"{words[kind]} {limit}" if kind in words and limit is not None else "breaks its schema's bounds"
+
+
+def _bound(end: Any) -> bool:
+    return end is None or (isinstance(end, (int, float)) and not isinstance(end, bool) and isfinite(end))
+
+
+def _broken(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of actions in a text that announce JSON and do not parse."""
+    for tag in list(_TAGGED.finditer(text))[:10]:
+        close = text.find(f"</{tag[1]}>", tag.end())
+        body = text[tag.end() : close if close >= 0 else len(text)].strip()
+        if body.startswith(("{", "[")) and len(body) < _MAX_PARSED and not _parses(body):
+            yield tag.start(), tag.end() + len(body)
+    for language, body, start, end in fences(text):
+        names_action = '"action"' in body or '"tool' in body or '"arguments"' in body or '"function' in body
+        if language == "json" and names_action and len(body) < _MAX_PARSED and not _parses(body):
+            yield start, end
+
+
+def _parses(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,231 @@
+"""What the agent says of its work, held against what came back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.detect.facts import Facts, Form, Result
+from agentguard.detect.phrases import notices_trouble, success_claim
+from agentguard.detect.rule import NOTHING, Rule
+from agentguard.detect.rules.loops import cite_move
+from agentguard.detect.text import cite
+from agentguard.detect.trouble import Kind
+from agentguard.detect.values import number
+from agentguard.detect.view import RunView
+from agentguard.trajectory.model import Source, Step
+
+_AMOUNT = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_LABEL = re.compile(r"([a-z][a-z _]{2,40})[\"'*]*\s*(?::|=|\bis\b|\bwas\b|\bof\b)[\"'*\s]*\$?\Z")
+_STATED = re.compile(r"([a-z][a-z_ ]{2,40})[\"'*]{0,3}\s*[:=]\s*[\"'*]{0,3}\$?(-?\d[\d,]*(?:\.\d+)?)")
+_MAX_AMOUNTS = 40
+_MAX_RESULT = 4_000
+
+
+class ContradictedClaim(Rule):
+    """A claim against what had just come back: success after an error, another number than the result's."""
+
+    name = "contradicted_claim"
+    sees = "success claimed right after an error, or a number that differs from the one the result gives"
+    codes = (
+        "agentrx:misinterpretation_of_tool_output",
+        "agent_error:reflection.outcome_misinterpretation",
+        "agent_error:memory.hallucination",
+    )
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Hold a turn against the results that came back since the turn before it."""
+        facts = view.facts(step)
+        if not facts.is_agent or not facts.seen or not step.content:
+            return NOTHING
+        last = facts.seen[-1]
+        if last.trouble is not None:
+            return self._success(facts, last)
+        return tuple(self._numbers(facts, view))
+
+    def _success(self, facts: Facts, last: Result) -> Iterable[Finding]:
+        trouble, claim = last.trouble, success_claim(facts.low)
+        if claim is None or trouble is None or trouble.kind is Kind.NO_ACTION:
+            return NOTHING
+        noticed = notices_trouble(facts.low)
+        return (
+            self.finding(
+                facts.step,
+                0.35 if noticed or trouble.kind is Kind.REJECTED else 0.65,
+                f"{facts.step.agent} claims success, but the result before it is an error.",
+                correction="The action failed: do not report success. Repair it, or say plainly that it did not work.",
+                evidence=(
+                    *cite(facts.step, "content", claim[0], claim[1]),
+                    *cite(last.step, last.field, trouble.start, trouble.end),
+                ),
+                codes=self.codes[:2],
+            ),
+        )
+
+    def _numbers(self, facts: Facts, view: RunView) -> Iterator[Finding]:
+        """Numbers never seen before, under a label for which the results give exactly one other number."""
+        given: dict[str, set[float]] | None = None
+        for amount in list(_AMOUNT.finditer(facts.low, 0, 8_000))[:_MAX_AMOUNTS]:
+            text = amount[0].rstrip(",")
+            if len(text) < 2 or view.values.origin(text) is not None:
+                continue
+            label = _LABEL.search(facts.low, max(0, amount.start() - 48), amount.start())
+            value = number(text)
+            if label is None or value is None:
+                continue
+            given = _stated(facts.seen) if given is None else given
+            other = _differs(label[1], value, given)
+            if other is not None and not view.values.knows(text):
+                yield self._wrong_number(facts, amount.span(), other)
+
+    def _wrong_number(self, facts: Facts, span: tuple[int, int], other: tuple[str, float]) -> Finding:
+        name, value = other
+        return self.finding(
+            facts.step,
+            0.5,
+            f"{facts.step.agent} gives a number for {name} that appears nowhere; the result says {value:g}.",
+            correction=f"Take {name} from the result, which says {value:g}, and correct what you built on the other number.",
+            evidence=(*cite(facts.step, "content", *span), *cite(facts.seen[-1].step, facts.seen[-1].field)),
+            codes=(self.codes[0], self.codes[2]),
+            label=name,
+            given=value,
+        )
+
+
+class UnverifiedSuccess(Rule):
+    """Success claimed though no result in the run could show it."""
+
+    name = "unverified_success"
+    sees = "a claim that something was done for which no action of the run returned anything"
+    codes = ("mast:no_or_incomplete_verification", "agent_error:reflection.progress_misjudge")
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._succeeded = False
+        self._since_claim = False
+        self._claimed: set[str] = set()
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Keep count of results that were no errors; judge turns that act no more but claim."""
+        facts = view.facts(step)
+        claim = success_claim(facts.low) if facts.is_agent and not facts.actions and step.content else None
+        found: Iterable[Finding] = NOTHING
+        if claim is not None:
+            found = self._judge(facts, claim, view)
+            self._claimed.add(claim[2])
+            self._since_claim = False
+        if any(result.trouble is None for result in facts.results):
+            self._succeeded = self._since_claim = True
+        return found
+
+    def _judge(self, facts: Facts, claim: tuple[int, int, str], view: RunView) -> Iterable[Finding]:
+        could_act = bool(view.tools) or any(move.facts.actions for move in view.moves)
+        if not self._succeeded:
+            probability = 0.5 if could_act else 0.2
+        elif not self._since_claim and claim[2] not in self._claimed:
+            probability = 0.35
+        else:
+            return NOTHING
+        if facts.seen and facts.seen[-1].trouble is not None:
+            return NOTHING  # that is a contradicted claim
+        return (
+            self.finding(
+                facts.step,
+                probability,
+                f"{facts.step.agent} claims that something was done, but no action returned anything that shows it.",
+                correction="Do not report it as done. Carry the action out, look at what it returns, and report that.",
+                evidence=cite(facts.step, "content", claim[0], claim[1]),
+            ),
+        )
+
+
+class MissingVerification(Rule):
+    """Work that nobody looked at: code never run at the end, or a check that was asked for and not made."""
+
+    name = "missing_verification"
+    sees = "at the end: the last code was never run, or a check the task or prompt asks for is nowhere made"
+    codes = ("mast:no_or_incomplete_verification",)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._checked = False
+        self._ran = False
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Note whether anything ran, and whether any turn checks something."""
+        facts = view.facts(step)
+        if facts.results:
+            self._ran = True
+        if not self._checked and facts.is_agent and len(view.steps) > 1:
+            self._checked = any(sign in facts.low for sign in _CHECKS) or any(
+                sign in f"{a.name} {a.key}".lower() for a in facts.actions for sign in _CHECKS
+            )
+        return NOTHING
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Look at the last move, and at what was asked."""
+        if not view.moves:
+            return NOTHING
+        last = view.moves[-1]
+        code = [action for action in last.facts.actions if action.form is Form.CODE]
+        if code and self._ran and last.outcome is None:
+            return (
+                self.finding(
+                    last.step,
+                    0.4,
+                    "The last code of the run was never run, so nobody knows whether it works.",
+                    correction="Run the code, read its output, and answer from that.",
+                    evidence=cite_move(last.facts),
+                    noticed_at=len(view.steps) - 1,
+                ),
+            )
+        return self._unasked(view, last.step)
+
+    def _unasked(self, view: RunView, last: Step) -> Iterable[Finding]:
+        asked = " ".join((view.task, *view.system_prompts.values()))[:20_000].lower()
+        if self._checked or not _ASKED.search(asked) or last.source is not Source.AGENT:
+            return NOTHING
+        return (
+            self.finding(
+                last,
+                0.25,
+                "The task asks for a check, and no turn of the run makes one.",
+                correction="Before you answer, carry out the check that the task asks for and report what it showed.",
+                evidence=cite(last, "content"),
+                noticed_at=len(view.steps) - 1,
+            ),
+        )
+
+
+_CHECKS = ("verif", "check", "confirm", "test", "validat", "assert", "review", "make sure")
+_ASKED = re.compile(r"\b(?:verify|double-check|validate) (?:your|the|that|its|all|whether)\b")
+
+
+def _stated(results: Iterable[Result]) -> dict[str, set[float]]:
+    """Label to the numbers that results give for it."""
+    given: dict[str, set[float]] = {}
+    for result in results:
+        for found in _STATED.finditer(result.low, 0, _MAX_RESULT):
+            value = number(found[2])
+            if value is not None:
+                given.setdefault(_label(found[1]), set()).add(value)
+    return given
+
+
+def _differs(label: str, value: float, given: dict[str, set[float]]) -> tuple[str, float] | None:
+    """The label of the results that a claim's label ends with, if its one number is another than ``value``."""
+    words = _label(label).split()
+    for size in range(len(words), 0, -1):
+        name = " ".join(words[-size:])
+        values = given.get(name)
+        if values is None or len(name) < 4:
+            continue
+        only = next(iter(values))
+        return (name, only) if len(values) == 1 and abs(only - value) > 1e-9 else None
+    return None
+
+
+def _label(text: str) -> str:
+    return " ".join(text.replace("_", " ").split())

@@ -1,0 +1,212 @@
+"""Repetition of moves: the same move, nearly the same move, and a cycle of moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from agentguard.detect.base import Evidence, Finding
+from agentguard.detect.facts import Facts
+from agentguard.detect.options import Option
+from agentguard.detect.rule import NOTHING, Rule
+from agentguard.detect.text import cite, similarity
+from agentguard.detect.view import Move, RunView
+from agentguard.trajectory.model import Step
+
+_REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
+
+
+def cite_move(facts: Facts) -> tuple[Evidence, ...]:
+    """Quote the first action of a step, or its text if it has none."""
+    if not facts.actions:
+        return cite(facts.step, "content")
+    action = facts.actions[0]
+    return cite(facts.step, action.field, action.start, action.end)
+
+
+class _Once:
+    """Remembers what was reported lately, so that a loop is one finding and not one a turn."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._last: dict[object, int] = {}
+
+    def again(self, key: object, step: int) -> bool:
+        """Whether ``key`` was met within the window before ``step``; it is met now."""
+        last = self._last.pop(key, None)
+        self._last[key] = step
+        if len(self._last) > 256:
+            del self._last[next(iter(self._last))]
+        return last is not None and step - last <= self._window
+
+
+class ExactLoop(Rule):
+    """The same move again and again, though nothing new came of it."""
+
+    name = "exact_loop"
+    sees = "the same action (agent, tool, arguments; or code, or text) repeated although its outcome did not change"
+    codes = _REPETITION
+    declared = (
+        Option(name="repeat", shape="int", default=3, low=2, high=40, text="times that make a loop"),
+        Option(name="window", shape="int", default=12, low=2, high=48, text="latest moves that are compared"),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.repeat, self.window = self.options.int("repeat"), self.options.int("window")
+        self._once = _Once(4 * self.window)
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Compare the move with the latest ones by signature."""
+        facts = view.facts(step)
+        if facts.key is None:
+            return NOTHING
+        key = facts.key
+        same = [move for move in islice(reversed(view.moves), self.window) if move.key == key]
+        if len(same) < self.repeat:
+            return NOTHING
+        earlier = {move.outcome for move in same[1:]}
+        if len(earlier) > 1 or (same[0].outcome is not None and same[0].outcome not in earlier):
+            return NOTHING
+        if self._once.again(key, step.index):
+            return NOTHING
+        return (self._loop(facts, same),)
+
+    def _loop(self, facts: Facts, same: list[Move]) -> Finding:
+        count, first = len(same), same[-2].step
+        failed = any(move.failed for move in same)
+        probability = (0.7 if failed else 0.6) if facts.actions else 0.5
+        what = facts.actions[0].name if facts.actions else ""
+        did = f"the call of {what}" if what else "the same action" if facts.actions else "the same message"
+        return self.finding(
+            first,
+            min(0.9, probability + 0.05 * (count - self.repeat)),
+            f"{facts.step.agent} repeated {did} {count} times with the same outcome.",
+            correction=f"Do not repeat {did}: its outcome will not change. Read that outcome and choose another action.",
+            evidence=(*cite_move(same[-2].facts), *cite_move(facts)),
+            noticed_at=facts.step.index,
+            count=count,
+        )
+
+
+class NearLoop(Rule):
+    """Moves that differ in a word or two, though nothing new came of them."""
+
+    name = "near_loop"
+    sees = "moves of one agent that differ in hardly a word and have the same or no outcome"
+    codes = _REPETITION
+    declared = (
+        Option(
+            name="repeat", shape="int", default=3, low=2, high=40, text="near-equal moves that make a loop"
+        ),
+        Option(name="window", shape="int", default=8, low=2, high=24, text="latest moves that are compared"),
+        Option(
+            name="similarity",
+            shape="number",
+            default=0.88,
+            low=0.5,
+            high=1.0,
+            text="shared words, as Jaccard index",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.repeat, self.window = self.options.int("repeat"), self.options.int("window")
+        self.similarity = self.options.number("similarity")
+        self._once = _Once(4 * self.window)
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Compare the move's words with those of the agent's latest moves of the same kind."""
+        facts = view.facts(step)
+        if facts.key is None or len(facts.words) < 6:
+            return NOTHING
+        near = [m for m in islice(reversed(view.moves), self.window) if self._close(m.facts, facts)]
+        if len(near) < self.repeat or len({move.key for move in near}) < 2:
+            return NOTHING
+        outcomes = {move.outcome for move in near[1:]}
+        if len(outcomes) > 1 and not all(move.failed for move in near[1:]):
+            return NOTHING
+        if self._once.again((step.agent, _kind(facts)), step.index):
+            return NOTHING
+        first = near[-2].step
+        return (
+            self.finding(
+                first,
+                0.55 if any(move.failed for move in near) else 0.45,
+                f"{step.agent} made {len(near)} nearly equal moves, and nothing new came of them.",
+                correction="Small changes to the same move do not help here. State what is missing, then try another way.",
+                evidence=(*cite_move(near[-2].facts), *cite_move(facts)),
+                noticed_at=step.index,
+                count=len(near),
+            ),
+        )
+
+    def _close(self, other: Facts, this: Facts) -> bool:
+        if other.step.agent != this.step.agent or _kind(other) != _kind(this):
+            return False
+        return other.key == this.key or similarity(other.words, this.words) >= self.similarity
+
+
+class Oscillation(Rule):
+    """A cycle of two or more different moves, gone through again and again."""
+
+    name = "oscillation"
+    sees = "two to four different moves taken in turns, with outcomes that repeat as well"
+    codes = _REPETITION
+    declared = (
+        Option(name="cycles", shape="int", default=3, low=2, high=10, text="rounds that make an oscillation"),
+        Option(name="period", shape="int", default=3, low=2, high=4, text="longest cycle looked for"),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.cycles, self.period = self.options.int("cycles"), self.options.int("period")
+        self._once = _Once(12 * self.period)
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look for a period in the latest signatures."""
+        if view.facts(step).key is None:
+            return NOTHING
+        moves = view.moves
+        for period in range(2, self.period + 1):
+            length = period * self.cycles
+            if len(moves) < length or moves[-1].key != moves[-1 - period].key:
+                continue
+            tail = [moves[i - length] for i in range(length)]
+            if _periodic(tail, period):
+                return self._cycle(step, tail, period)
+        return NOTHING
+
+    def _cycle(self, step: Step, tail: list[Move], period: int) -> Iterable[Finding]:
+        if self._once.again(frozenset(move.key for move in tail), step.index):
+            return NOTHING
+        first = tail[period].facts
+        return (
+            self.finding(
+                first.step,
+                0.65,
+                f"{period} moves have been taken in turns for {self.cycles} rounds, and the outcomes repeat.",
+                correction="You are going round in a circle. Leave it: pick an action that is not one of these.",
+                evidence=tuple(
+                    quote for move in tail[period : 2 * period] for quote in cite_move(move.facts)
+                ),
+                noticed_at=step.index,
+                period=period,
+            ),
+        )
+
+
+def _kind(facts: Facts) -> tuple[tuple[str, str], ...]:
+    return tuple((action.form.value, action.name) for action in facts.actions)
+
+
+def _periodic(tail: list[Move], period: int) -> bool:
+    if len({move.key for move in tail[:period]}) != period:
+        return False
+    for i in range(len(tail) - period):
+        if tail[i].key != tail[i + period].key:
+            return False
+    # The latest round may not have its outcomes yet; those before it must repeat.
+    return all(tail[i].outcome == tail[i + period].outcome for i in range(len(tail) - 2 * period))

@@ -1,0 +1,154 @@
+"""Where did this value come from: data flow from what the agent was given to what it passes on.
+
+The idea of checking the arguments of an action against everything the agent was given is common to taint
+tracking; that "invention of new information" is a failure of its own is AgentRx's (Microsoft, 2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.detect.facts import Action, Facts, Form
+from agentguard.detect.options import Option
+from agentguard.detect.phrases import made_up
+from agentguard.detect.rule import NOTHING, Rule
+from agentguard.detect.rules.calls import cite_value
+from agentguard.detect.text import cite
+from agentguard.detect.values import number
+from agentguard.detect.view import RunView
+from agentguard.trajectory.model import Step
+
+_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+\Z")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?Z?)?\Z")
+_ID = re.compile(r"(?=[^\d]*\d)[A-Za-z0-9][A-Za-z0-9_\-#]{3,63}\Z")
+_NAMED_ID = re.compile(
+    r"(?:^|_)(?:ids?|number|code|key|uuid|account|reference|ref|sku|phone|zip|card)$|[a-z]Id$"
+)
+_CREATES = re.compile(
+    r"(?:^|_)(?:create|new|add|insert|register|write|generate|make|put|init)(?:_|$)", re.IGNORECASE
+)
+_TEXTUAL = re.compile(
+    r"(?:^|_)(?:code|command|cmd|script|query|expression|path|file\w*|content|text|url|regex)$"
+)
+_LITERALS = re.compile(r"=\s*[\[{(][^\n]{0,400}\d")
+_MIN_NUMBER = 100
+_MAX_VALUES = 60
+
+
+class UnknownOrigin(Rule):
+    """An argument whose value the agent was never given, or data that it admits to have made up."""
+
+    name = "unknown_origin"
+    sees = (
+        "an identifier, e-mail address, date or number in an argument that appears in no task, prompt, tool, "
+        "user message or result before; data admitted to be assumed or simulated"
+    )
+    codes = (
+        "agentrx:invention_of_new_information",
+        "agent_error:memory.hallucination",
+        "agent_error:action.parameter_error",
+    )
+    declared = (
+        Option(name="numbers", shape="flag", default=True, text="check numbers from 100 on as well"),
+        Option(name="dates", shape="flag", default=True, text="check dates as well"),
+        Option(name="ignore", shape="list", default=(), text="names of arguments that are not checked"),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.numbers, self.dates = self.options.flag("numbers"), self.options.flag("dates")
+        self.ignore = frozenset(str(name) for name in self.options.items("ignore"))
+        self._met: dict[str, None] = {}
+        self._made_up = 0
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Trace the values of each call; in turns without calls look for data that is admitted to be made up."""
+        facts = view.facts(step)
+        if not facts.is_agent:
+            return NOTHING
+        found: list[Finding] = []
+        if step.tool_calls and view.values.complete:
+            for action in facts.actions:
+                if action.call is not None and action.call.arguments:
+                    found += self._trace(step, action, view)
+        elif step.content and self._made_up < 20:
+            found += self._admitted(facts)
+        return found
+
+    def _trace(self, step: Step, action: Action, view: RunView) -> Iterator[Finding]:
+        arguments = action.call.arguments if action.call else None
+        for count, (name, value) in enumerate(_leaves(arguments)):
+            if count >= _MAX_VALUES:
+                return
+            if name in self.ignore:
+                continue
+            probability = self._weight(name, value, action.name)
+            text = str(value)
+            if probability == 0 or text in self._met or view.values.knows(text):
+                continue
+            self._met[text] = None
+            if len(self._met) > 5_000:
+                del self._met[next(iter(self._met))]
+            yield self._unknown(step, action, name, value, probability)
+
+    def _weight(self, name: str, value: object, tool: str) -> float:
+        """How surely a value of this kind must have come from somewhere; 0 is: not checked."""
+        if not isinstance(value, str):
+            amount = number(value)
+            large = amount is not None and _MIN_NUMBER <= abs(amount) < 1e15
+            return 0.2 if self.numbers and large else 0.0
+        if len(value) < 4 or len(value) > 128 or _TEXTUAL.search(name):
+            return 0.0
+        made = 0.5 if _CREATES.search(tool) else 1.0
+        if _DATE.match(value):
+            return 0.3 * made if self.dates else 0.0
+        if _EMAIL.match(value):
+            return 0.6 * made
+        if _ID.match(value):
+            digits = value.isdigit()
+            named = _NAMED_ID.search(name) is not None
+            return (0.6 if named else 0.2 if digits else 0.4) * made
+        return 0.0
+
+    def _unknown(self, step: Step, action: Action, name: str, value: object, probability: float) -> Finding:
+        return self.finding(
+            step,
+            probability,
+            f"The value of {name} in the call of {action.name} appears nowhere before: it may be made up.",
+            correction=f"Do not guess {name}. Look it up with a tool or ask for it, then call {action.name} again.",
+            evidence=cite_value(step, action.field, value, name),
+            tool=action.name,
+            argument=name,
+        )
+
+    def _admitted(self, facts: Facts) -> Iterator[Finding]:
+        span = made_up(facts.low)
+        if span is None:
+            return
+        self._made_up += 1
+        coded = any(a.form is Form.CODE and _LITERALS.search(a.key) for a in facts.actions)
+        yield self.finding(
+            facts.step,
+            0.45 if coded else 0.3,
+            f"{facts.step.agent} works with data it says it assumed or simulated.",
+            correction="Do not go on with assumed data. Get the real data, or say that it could not be had.",
+            evidence=cite(facts.step, "content", *span),
+            codes=self.codes[:2],
+        )
+
+
+def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Yield ``(nearest key, value)`` of every text and number in JSON arguments, at most 8 levels deep."""
+    if depth > 8:
+        return
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, str(key), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value[:_MAX_VALUES]:
+            yield from _leaves(item, name, depth + 1)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        yield name, value

@@ -1,0 +1,158 @@
+"""What an agent's turn looks like as output: empty, cut off, a refusal, or the end before the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.detect.options import Option
+from agentguard.detect.phrases import last_intent, refusal
+from agentguard.detect.rule import NOTHING, Rule
+from agentguard.detect.rules.loops import cite_move
+from agentguard.detect.text import cite
+from agentguard.detect.trouble import Kind
+from agentguard.detect.view import RunView
+from agentguard.trajectory.model import Source, Step
+
+_LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete", "model_length"})
+_FINISH_KEYS = ("finish_reason", "stop_reason", "finish_reasons")
+
+
+class EmptyOutput(Rule):
+    """A turn with no text and no action."""
+
+    name = "empty_output"
+    sees = "an agent's turn with neither text nor action"
+    codes = ("fault_model:omission", "agent_error:action.format_error")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look whether there is anything in the turn."""
+        if step.source is not Source.AGENT or step.tool_calls or step.content.strip():
+            return NOTHING
+        if step.observations or any(text.strip() for text in step.modules.values()):
+            return NOTHING
+        only_thought = bool(step.reasoning.strip())
+        return (
+            self.finding(
+                step,
+                0.4 if only_thought else 0.55,
+                f"{step.agent} {'thought but ' if only_thought else ''}gave neither text nor action.",
+                correction="Answer with the next action, or with the result if nothing is left to do.",
+                evidence=cite(step, "reasoning"),
+                position=len(view.steps),
+            ),
+        )
+
+
+class TruncatedOutput(Rule):
+    """A turn that was cut off."""
+
+    name = "truncated_output"
+    sees = "a stop reason that tells of the length limit, arguments cut off, or a code block that is never closed"
+    codes = ("agent_error:system.llm_limit", "fault_model:response")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at the stop reason, then at the ends of arguments and text."""
+        if step.source is not Source.AGENT:
+            return NOTHING
+        if step.extra and any(_stopped(step.extra.get(key)) for key in _FINISH_KEYS):
+            field = next((name for name, _ in step.texts()), "content")
+            return (self._cut(step, 0.7, "its length limit was reached", field, 0),)
+        for i, call in enumerate(step.tool_calls):
+            raw = call.raw_arguments or ""
+            if call.arguments is None and raw.lstrip()[:1] == "{" and raw.rstrip()[-1:] != "}":
+                return (self._cut(step, 0.6, "the arguments end in the middle", f"tool_calls[{i}]", 0),)
+        if "```" in step.content and step.content.count("```") % 2 == 1:
+            at = step.content.rfind("```")
+            if len(view.facts(step).low) - at > 20:
+                return (self._cut(step, 0.4, "a code block is never closed", "content", at),)
+        return NOTHING
+
+    def _cut(self, step: Step, probability: float, why: str, field: str, start: int) -> Finding:
+        return self.finding(
+            step,
+            probability,
+            f"The turn of {step.agent} is cut off: {why}.",
+            correction="Your output was cut off. Write it again, shorter, or in parts that are each complete.",
+            evidence=cite(step, field, start),
+        )
+
+
+class Refusal(Rule):
+    """The agent declines to do what was asked."""
+
+    name = "refusal"
+    sees = "a turn that begins by declining to help, answer or provide"
+    codes = ("agentrx:intent_not_supported", "agentrx:guardrails_triggered")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at the beginning of a turn without actions."""
+        if step.source is not Source.AGENT or step.tool_calls or not step.content:
+            return NOTHING
+        span = refusal(view.facts(step).low)
+        if span is None:
+            return NOTHING
+        return (
+            self.finding(
+                step,
+                0.35,
+                f"{step.agent} declines to do what was asked.",
+                correction="Say what you can do instead, or which information or permission you lack, and go on with that.",
+                evidence=cite(step, "content", *span),
+            ),
+        )
+
+
+class PrematureEnd(Rule):
+    """The run ends while something is still open."""
+
+    name = "premature_end"
+    sees = "at the end: an error nobody reacted to, or an announced action that never came"
+    codes = ("mast:premature_termination", "fault_model:omission")
+    declared = (
+        Option(
+            name="min_steps", shape="int", default=2, low=1, high=1_000, text="shorter runs are not judged"
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.min_steps = self.options.int("min_steps")
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Look at the last step."""
+        if len(view.steps) < self.min_steps:
+            return NOTHING
+        last = view.steps[len(view.steps) - 1]
+        facts = view.facts(last)
+        trouble = next((r for r in facts.results if r.trouble and r.trouble.kind is not Kind.NO_ACTION), None)
+        if trouble is not None and trouble.trouble is not None:
+            move = view.moves[-1].step if view.moves and last.source is not Source.AGENT else last
+            return (
+                self.finding(
+                    move,
+                    0.5,
+                    "The run ends with an error that nobody reacted to.",
+                    correction="Do not stop here: read the error, repair the action, and finish the task.",
+                    evidence=cite(last, trouble.field, trouble.trouble.start, trouble.trouble.end),
+                    noticed_at=last.index,
+                ),
+            )
+        span = last_intent(facts.low) if facts.is_agent and not facts.actions and last.content else None
+        if span is None:
+            return NOTHING
+        return (
+            self.finding(
+                last,
+                0.45,
+                f"The run ends with an action that {last.agent} announced and never took.",
+                correction="Do what you announced, look at the result, and only then end.",
+                evidence=cite(last, "content", *span) or cite_move(facts),
+            ),
+        )
+
+
+def _stopped(reason: object) -> bool:
+    values = reason if isinstance(reason, (list, tuple)) else (reason,)
+    return any(isinstance(value, str) and value.lower() in _LENGTH_REASONS for value in values)

@@ -1,0 +1,292 @@
+"""What the user declares: an order of tools, who may use which, and constraints as patterns.
+
+User patterns run on RE2, whose time is linear in the text whatever the pattern (google/re2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import re2
+
+from agentguard.detect.base import Finding
+from agentguard.detect.options import Option
+from agentguard.detect.rule import NOTHING, Rule
+from agentguard.detect.text import cite
+from agentguard.detect.view import RunView
+from agentguard.trajectory.model import Source, Step
+
+_CONSTRAINT = ("agent_error:planning.constraint_ignorance", "agentrx:instruction_adherence_failure")
+_MAX_PATTERN = 1_000
+_MAX_RULES = 200
+_MAX_TEXT = 200_000
+_PLACES = ("agent", "arguments", "results", "user", "any")
+
+
+class ControlFlow(Rule):
+    """A tool called before those that must come first."""
+
+    name = "control_flow"
+    sees = "a tool called before a tool that must have succeeded first; silent where no order is declared"
+    codes = (*_CONSTRAINT, "mast:disobey_task_specification")
+    declared = (
+        Option(
+            name="requires", shape="mapping", default={}, text="tool to the tool or tools that come before it"
+        ),
+        Option(
+            name="order",
+            shape="list",
+            default=(),
+            text="tools in the order in which they may be called first",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.before: dict[str, set[str]] = {}
+        for tool, needed in self.options.mapping("requires").items():
+            self.before.setdefault(tool, set()).update(_names(self, "requires", needed))
+        order = _names(self, "order", self.options.items("order"))
+        for i, tool in enumerate(order):
+            self.before.setdefault(tool, set()).update(order[:i])
+        self._done: set[str] = set()
+        self._wanted = {name for names in self.before.values() for name in names}
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Compare each call with what has succeeded before it."""
+        if not self.before:
+            return NOTHING
+        found = [
+            self._early(step, i, call.name, sorted(missing))
+            for i, call in enumerate(step.tool_calls)
+            if (missing := self.before.get(call.name, set()) - self._done - {call.name})
+        ]
+        failed = {result.tool for result in view.facts(step).results if result.trouble is not None}
+        self._done |= {call.name for call in step.tool_calls if call.name not in failed} & self._wanted
+        return found
+
+    def _early(self, step: Step, index: int, tool: str, missing: list[str]) -> Finding:
+        first = ", ".join(missing)
+        return self.finding(
+            step,
+            0.85,
+            f"{step.agent} called {tool} before {first}.",
+            correction=f"Call {first} first, read the result, and only then call {tool}.",
+            evidence=cite(step, f"tool_calls[{index}]"),
+            tool=tool,
+            missing=missing,
+        )
+
+
+class Capability(Rule):
+    """A tool that this agent may not use."""
+
+    name = "capability"
+    sees = "a tool call by an agent that may not use that tool; silent where nothing is declared"
+    codes = ("mast:disobey_role_specification", "agentrx:instruction_adherence_failure")
+    declared = (
+        Option(
+            name="allowed", shape="mapping", default={}, text='agent, or "*", to the only tools it may use'
+        ),
+        Option(name="denied", shape="mapping", default={}, text='agent, or "*", to tools it may not use'),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.allowed = {
+            k: set(_names(self, "allowed", v)) for k, v in self.options.mapping("allowed").items()
+        }
+        self.denied = {k: set(_names(self, "denied", v)) for k, v in self.options.mapping("denied").items()}
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Check each call; a list for the agent outranks the one for all."""
+        if not step.tool_calls or not (self.allowed or self.denied):
+            return NOTHING
+        allowed = self.allowed.get(step.agent, self.allowed.get("*"))
+        denied = self.denied.get(step.agent, set()) | self.denied.get("*", set())
+        return [
+            self._forbidden(step, i, call.name, len(view.tools))
+            for i, call in enumerate(step.tool_calls)
+            if call.name in denied or (allowed is not None and call.name not in allowed)
+        ]
+
+    def _forbidden(self, step: Step, index: int, tool: str, offered: int) -> Finding:
+        return self.finding(
+            step,
+            0.85,
+            f"{step.agent} called {tool}, which it may not use.",
+            correction=f"You may not call {tool}. Use a tool you are allowed to use, or hand over to who may.",
+            evidence=cite(step, f"tool_calls[{index}]"),
+            tool=tool,
+            offered=offered,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Constraint:
+    """One declared constraint; ``kind`` is forbid, require or before."""
+
+    name: str
+    kind: str
+    pattern: Any
+    where: str
+    tool: str | None
+    agent: str | None
+    message: str
+    probability: float
+
+
+class Policy(Rule):
+    """Constraints that the user declares as patterns."""
+
+    name = "policy"
+    sees = "a text that a declared pattern forbids, one it requires and that never comes, or a call made before it came"
+    codes = (*_CONSTRAINT, "mast:disobey_task_specification")
+    declared = (
+        Option(
+            name="rules",
+            shape="list",
+            default=(),
+            text="constraints: exactly one of `forbid`, `require`, `before` (a pattern; `before` with `tool`), and "
+            "`name`, `where` (agent, arguments, results, user, any), `tool`, `agent`, `message`, `probability`",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        given = self.options.items("rules")
+        if len(given) > _MAX_RULES:
+            raise self.options.wrong("rules", f"at most {_MAX_RULES} rules")
+        self.rules = tuple(self._read(i, rule) for i, rule in enumerate(given))
+        self._seen: set[int] = set()
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Match each constraint against the texts of the step that it is about."""
+        if not self.rules:
+            return NOTHING
+        found: list[Finding] = []
+        for i, rule in enumerate(self.rules):
+            if rule.kind == "forbid":
+                found += self._forbidden(step, rule)
+                continue
+            if rule.kind == "before":
+                found += self._too_early(step, i, rule, len(view.steps))
+            if i not in self._seen and next(_matches(step, rule), None) is not None:
+                self._seen.add(i)
+        return found
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Report what was required and never came."""
+        missing = [
+            rule for i, rule in enumerate(self.rules) if rule.kind == "require" and i not in self._seen
+        ]
+        if not missing or not view.steps:
+            return NOTHING
+        last = view.steps[len(view.steps) - 1]
+        return [self._broken(last, rule, "never happened in the run", ()) for rule in missing]
+
+    def _forbidden(self, step: Step, rule: _Constraint) -> Iterator[Finding]:
+        for field, start, end in _matches(step, rule):
+            yield self._broken(step, rule, "is forbidden", cite(step, field, start, max(end, start + 1)))
+
+    def _too_early(self, step: Step, index: int, rule: _Constraint, length: int) -> Iterator[Finding]:
+        if index in self._seen or not length:
+            return
+        for i, call in enumerate(step.tool_calls):
+            if call.name == rule.tool:
+                why = f"must come before {call.name} is called"
+                yield self._broken(step, rule, why, cite(step, f"tool_calls[{i}]"))
+
+    def _broken(self, step: Step, rule: _Constraint, why: str, evidence: Any) -> Finding:
+        message = rule.message or f"The declared constraint {rule.name!r} is broken: what it describes {why}."
+        return self.finding(
+            step,
+            rule.probability,
+            message,
+            correction=f"Follow the constraint {rule.name!r}: {message}",
+            evidence=evidence,
+            rule=rule.name,
+        )
+
+    def _read(self, index: int, rule: Any) -> _Constraint:
+        if not isinstance(rule, Mapping):
+            raise self.options.wrong("rules", f"rule {index} must be a mapping")
+        kinds = [kind for kind in ("forbid", "require", "before") if kind in rule]
+        unknown = set(map(str, rule)) - {*kinds, "name", "where", "tool", "agent", "message", "probability"}
+        if len(kinds) != 1 or unknown:
+            extra = f"; it does not know {', '.join(sorted(unknown))}" if unknown else ""
+            raise self.options.wrong(
+                "rules", f"rule {index} needs exactly one of forbid, require, before{extra}"
+            )
+        kind = kinds[0]
+        where = rule.get("where", "user" if kind == "before" else "any")
+        if where not in _PLACES:
+            raise self.options.wrong("rules", f"rule {index}: where must be one of {', '.join(_PLACES)}")
+        if kind == "before" and not rule.get("tool"):
+            raise self.options.wrong("rules", f"rule {index}: before needs the tool it is about")
+        weight = rule.get("probability", 0.85)
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
+            raise self.options.wrong("rules", f"rule {index}: probability must lie between 0 and 1")
+        text = {
+            key: str(rule[key]) for key in ("name", "tool", "agent", "message") if rule.get(key) is not None
+        }
+        return _Constraint(
+            name=text.get("name", f"rule {index}"),
+            kind=kind,
+            pattern=self._compile(index, rule[kind]),
+            where=where,
+            tool=text.get("tool"),
+            agent=text.get("agent"),
+            message=text.get("message", ""),
+            probability=float(weight),
+        )
+
+    def _compile(self, index: int, pattern: Any) -> Any:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= _MAX_PATTERN:
+            raise self.options.wrong(
+                "rules", f"rule {index}: a pattern is a text of 1 to {_MAX_PATTERN} characters"
+            )
+        settings = re2.Options()
+        settings.log_errors = False
+        settings.max_mem = 8 << 20
+        try:
+            return re2.compile(pattern, settings)
+        except (re2.error, UnicodeEncodeError):
+            raise self.options.wrong("rules", f"rule {index}: not a pattern that RE2 takes") from None
+
+
+def _names(rule: Rule, option: str, value: Any) -> list[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise rule.options.wrong(option, "must name tools: a text or a list of texts")
+    return list(names)
+
+
+def _matches(step: Step, rule: _Constraint) -> Iterator[tuple[str, int, int]]:
+    """``(field, start, end)`` of the first match in each text that the constraint is about."""
+    if rule.agent is not None and step.agent != rule.agent:
+        return
+    for field, text in step.texts():
+        if not _concerns(step, field, rule):
+            continue
+        # RE2 works on UTF-8: what cannot be encoded becomes "?", one for one, so that offsets hold.
+        clean = text[:_MAX_TEXT].encode("utf-8", "replace").decode("utf-8")
+        found = rule.pattern.search(clean)
+        if found is not None:
+            yield field, found.start(), found.end()
+
+
+def _concerns(step: Step, field: str, rule: _Constraint) -> bool:
+    call = field.startswith("tool_calls[")
+    result = field.startswith("observations[") or step.source is Source.ENVIRONMENT
+    place = (
+        "arguments" if call else "results" if result else "user" if step.source is Source.USER else "agent"
+    )
+    if rule.where not in ("any", place):
+        return False
+    # For `before` the tool is the one that must wait, not the one whose texts are looked at.
+    if rule.tool is None or rule.kind == "before":
+        return True
+    return call and step.tool_calls[int(field[11:-1])].name == rule.tool
