@@ -42,7 +42,9 @@ def named(method: str, options: Mapping[str, Any] | None = None) -> Spec:
     for spec in BASELINES:
         if spec.label == method and not options:
             return spec
-    return Spec(label=method, localizer=method, options=dict(options or {}))
+    given = ", ".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
+    label = f"{method}({given})" if given else method
+    return Spec(label=label, localizer=method, options=dict(options or {}))
 
 
 def learns(method: Method) -> bool:

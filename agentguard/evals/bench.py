@@ -55,8 +55,10 @@ class Bench:
         EvaluationError: no run of the data set is annotated.
     """
 
-    def __init__(self, data: Dataset, plan: Plan, *, train: Dataset | None = None) -> None:
-        self.data, self.plan, self.train = data, plan, train
+    def __init__(
+        self, data: Dataset, plan: Plan, *, train: Dataset | None = None, fresh: bool = False
+    ) -> None:
+        self.data, self.plan, self.train, self.fresh = data, plan, train, fresh
         self.cases = data.cases()
         if not any(case.step is not None or case.failed is not None for case in self.cases):
             raise EvaluationError(f"{data.name}: no run is annotated, there is nothing to score")
@@ -76,10 +78,12 @@ class Bench:
         resume: Path | None = None,
         executor: Executor | None = None,
     ) -> Evaluation:
-        """Measure one method. See `evaluate`."""
+        """Measure one method. See `agentguard.evals.run.evaluate`."""
         method = spec.make() if isinstance(spec, Spec) else spec
         setting, splits = self._splits(method)
         journal = Journal(self._journal_path(spec, label, resume))
+        if self.fresh:
+            journal.discard()
         self._open.append(journal)
         total = sum(len(split.test) for split in splits)
 
@@ -96,10 +100,13 @@ class Bench:
             self.data, self.cases, predictions, method=label, setting=setting, fit_seconds=fit_seconds
         )
 
-    def close(self) -> None:
-        """Close the journals."""
+    def close(self, *, complete: bool) -> None:
+        """Close the journals; remove them if everything they are for is done."""
         for journal in self._open:
-            journal.close()
+            if complete:
+                journal.discard()
+            else:
+                journal.close()
 
     def _training(self) -> tuple[Record, ...] | None:
         if self.train is None:
@@ -161,4 +168,4 @@ class Bench:
             self._checksum = records_checksum(self.records) + records_checksum(self.training or ())
         options = dict(spec.options) if isinstance(spec, Spec) else repr(spec)
         name = journal_name(data=self._checksum, method=label, options=options, plan=self.plan)
-        return resume / name / f"{label}.jsonl"
+        return resume / f"{name}.jsonl"

@@ -48,6 +48,14 @@ class Journal:
             self._file.close()
             self._file = None
 
+    def discard(self) -> None:
+        """Forget everything, on disk too."""
+        self.close()
+        self.held.clear()
+        self.fitted.clear()
+        if self.path is not None and self.path.exists():
+            self.path.unlink()
+
     def _write(self, value: Mapping[str, Any]) -> None:
         if self.path is None:
             return

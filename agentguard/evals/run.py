@@ -45,7 +45,8 @@ def evaluate(
         train: annotated runs to train on instead; those whose question occurs in ``records`` are left out.
         seed: of the folds and shuffles.
         progress: called with the method's label and how many of how many runs are done.
-        resume: folder for a journal; an evaluation that was interrupted goes on from it.
+        resume: folder for journals. An evaluation that was interrupted goes on from there when it is asked
+            for again with the same data, method and options; a complete one removes its journals.
 
     Returns:
         Scores, baselines, and the prediction for every run and repeat.
@@ -74,17 +75,24 @@ def compare(
     train: Dataset | Sequence[Record] | None = None,
     progress: Progress | None = None,
     resume: Path | None = None,
+    fresh: bool = False,
 ) -> tuple[Evaluation, ...]:
-    """Measure several methods on the same folds; the baselines are computed once. See `evaluate`."""
-    bench = Bench(as_dataset(records), plan, train=None if train is None else as_dataset(train))
+    """Measure several methods on the same folds; the baselines are computed once.
+
+    Args and errors are those of `evaluate`; ``fresh`` forgets what an interrupted evaluation had journalled.
+    """
+    learnt_from = None if train is None else as_dataset(train)
+    bench = Bench(as_dataset(records), plan, train=learnt_from, fresh=fresh)
     results: dict[str, Evaluation] = {}
+    complete = False
     try:
         for spec in (*BASELINES, *methods):
             label = spec.label if isinstance(spec, Spec) else spec.name
             if label not in results or not isinstance(spec, Spec):
                 results[label] = bench.measure(spec, label=label, progress=progress, resume=resume)
+        complete = True
     finally:
-        bench.close()
+        bench.close(complete=complete)
     beside = {spec.label: results[spec.label] for spec in BASELINES}
     labels = [spec.label if isinstance(spec, Spec) else spec.name for spec in methods]
     return tuple(replace(results[label], baselines=beside) for label in labels)
