@@ -1,3 +1,75 @@
-"""Find the step that made an LLM agent fail, while it runs or after it."""
+"""Find the step that made an LLM agent fail, while it runs or after it.
+
+>>> import agentguard
+>>> run = agentguard.load_trajectory("samples/runs/left-the-key.json")  # doctest: +SKIP
+>>> agentguard.diagnose(run).verdict  # doctest: +SKIP
+<Verdict.FAILURE: 'failure'>
+
+Names are loaded when they are first used, so that importing agentguard stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentguard.detect.base import Evidence, Finding
+    from agentguard.errors import AgentGuardError
+    from agentguard.evals.run import evaluate
+    from agentguard.guard import Guard, diagnose
+    from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+    from agentguard.trajectory.formats.read import load_records, load_trajectory, read
+    from agentguard.trajectory.model import Annotation, Record, Step, Trajectory
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AgentGuardError": "agentguard.errors",
+    "Annotation": "agentguard.trajectory.model",
+    "Diagnosis": "agentguard.localize.base",
+    "Evidence": "agentguard.detect.base",
+    "Finding": "agentguard.detect.base",
+    "Guard": "agentguard.guard",
+    "Hypothesis": "agentguard.localize.base",
+    "Record": "agentguard.trajectory.model",
+    "Step": "agentguard.trajectory.model",
+    "Trajectory": "agentguard.trajectory.model",
+    "Verdict": "agentguard.localize.base",
+    "diagnose": "agentguard.guard",
+    "evaluate": "agentguard.evals.run",
+    "load_records": "agentguard.trajectory.formats.read",
+    "load_trajectory": "agentguard.trajectory.formats.read",
+    "read": "agentguard.trajectory.formats.read",
+}
+
+__all__ = [
+    "AgentGuardError",
+    "Annotation",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Guard",
+    "Hypothesis",
+    "Record",
+    "Step",
+    "Trajectory",
+    "Verdict",
+    "__version__",
+    "diagnose",
+    "evaluate",
+    "load_records",
+    "load_trajectory",
+    "read",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'agentguard' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,105 @@
+"""``agentguard diagnose``: say whether recorded runs failed, and name the step that caused it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+
+from agentguard.cli.render import render, summary
+from agentguard.guard import Guard
+from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.settings import Policy
+from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.model import Trajectory
+
+_STDIN = Path("-")
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the exit status is made of."""
+
+    diagnosed: int = 0
+    broken: int = 0
+    failed: int = 0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(diagnose)
+
+
+def diagnose(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Recorded runs: files or folders; - reads standard input.")
+    ],
+    format: Annotated[
+        str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Localizer; the policy's, or `embedded`, if absent.")
+    ] = None,
+    policy: Annotated[Path | None, typer.Option(help="YAML file with detectors and localizer.")] = None,
+    top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
+    full: Annotated[bool, typer.Option("--full", help="Show every finding with its evidence.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one Diagnosis a line, as JSON.")] = False,
+    fail_on_failure: Annotated[
+        bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for use in CI.")
+    ] = False,
+) -> None:
+    """Say whether recorded runs failed, and name the step that caused it.
+
+    Exit status: 0 all runs were diagnosed, 1 some records could not be read, 2 nothing could be,
+    3 a run failed and --fail-on-failure was given.
+    """
+    guard = _guard(policy, method)
+    console = Console()
+    outcome = _Outcome()
+    rows: list[tuple[str, Trajectory, Diagnosis]] = []
+    for trajectory in _trajectories(runs, format, outcome):
+        diagnosis = guard.diagnose(trajectory)
+        outcome.diagnosed += 1
+        outcome.failed += diagnosis.verdict is Verdict.FAILURE
+        if json:
+            sys.stdout.buffer.write(orjson.dumps(diagnosis, option=orjson.OPT_APPEND_NEWLINE, default=str))
+            sys.stdout.buffer.flush()
+        else:
+            render(console, trajectory, diagnosis, top=top, full=full)
+            rows.append((trajectory.id, trajectory, diagnosis))
+    if len(rows) > 1:
+        console.print()
+        console.print(summary(rows))
+    raise typer.Exit(_status(outcome, fail_on_failure))
+
+
+def _guard(policy: Path | None, method: str | None) -> Guard:
+    if policy is None:
+        return Guard(localizer=method or "embedded")
+    return Guard.from_policy(Policy.load(policy), localizer=method)
+
+
+def _trajectories(runs: list[Path], format: str | None, outcome: _Outcome) -> Iterator[Trajectory]:
+    for path in runs:
+        source = sys.stdin.buffer if path == _STDIN else path
+        for item in read(source, format=format):
+            if isinstance(item, Broken):
+                outcome.broken += 1
+                typer.echo(f"not read: {item.error}", err=True)
+            else:
+                yield item.trajectory
+
+
+def _status(outcome: _Outcome, fail_on_failure: bool) -> int:
+    if outcome.diagnosed == 0:
+        return 2
+    if outcome.failed and fail_on_failure:
+        return 3
+    return 1 if outcome.broken else 0

@@ -1,0 +1,75 @@
+"""The documentation says what is so: links resolve, commands are described, shown output is real."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("datasets/**/*.md")])
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+SHOWN = re.compile(r"<!-- output of: (.+?) -->\s*```[a-z]*\n(.*?)```", re.DOTALL)
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, click.Command]]:
+    """Every leaf command with its full name."""
+    if isinstance(command, click.Group):
+        return [leaf for name, sub in command.commands.items() for leaf in commands(sub, (*path, name))]
+    return [(" ".join(path), command)]
+
+
+LEAVES = commands(typer.main.get_command(build()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_resolve(page):
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize(("name", "command"), LEAVES, ids=[name for name, _ in LEAVES])
+def test_command_and_options_are_documented(name, command):
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    heading = f"## agentguard {name}"
+    assert heading in text, f"docs/cli.md lacks a section {heading!r}"
+    section = text.split(heading + "\n", 1)[1].split("\n## ", 1)[0]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden and "--help" not in parameter.opts:
+            assert f"`{parameter.opts[0]}" in section, f"{heading} does not describe {parameter.opts[0]}"
+
+
+def shown() -> list[tuple[str, str, str]]:
+    """(page, command, text) of every output that a page shows."""
+    return [
+        (page.name, command, text)
+        for page in PAGES
+        for command, text in SHOWN.findall(page.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize(("page", "command", "text"), shown(), ids=lambda v: str(v)[:40])
+def test_shown_output_is_real(page, command, text, monkeypatch):
+    """Each block of a shown output, separated by a line with only an ellipsis, stands in the real one."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "110")
+    program, *arguments = shlex.split(command)
+    assert program == "agentguard"
+    result = CliRunner().invoke(build(), arguments)
+    real = _lines(result.output)
+    for block in re.split(r"^…$", text, flags=re.MULTILINE):
+        wanted = _lines(block)
+        assert wanted in real, f"{page}: this is not in the output of {command!r}:\n{wanted}"
+
+
+def _lines(text: str) -> str:
+    """Without trailing blanks and empty lines at the ends."""
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())

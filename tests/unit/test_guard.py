@@ -1,0 +1,82 @@
+from collections.abc import Sequence
+
+import pytest
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError, UnknownPlugin
+from agentguard.guard import Guard
+from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.settings import Policy
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+
+RUN = Trajectory(
+    id="run",
+    format="test",
+    task="Count to three.",
+    steps=(
+        Step(index=0, source=Source.USER, agent="user", content="Count to three."),
+        Step(index=1, source=Source.AGENT, agent="counter", content="One, two, three."),
+    ),
+)
+
+
+class Stub:
+    """A localizer that says what it was given."""
+
+    name = "stub"
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        return Diagnosis(
+            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.NO_FAILURE, probability=0.1
+        )
+
+
+class Raising:
+    name = "raising"
+
+    def locate(self, trajectory, findings):
+        raise RuntimeError("secret of the run")
+
+
+def test_composes_detectors_and_localizer():
+    diagnosis = Guard(localizer=Stub()).diagnose(RUN)
+    assert diagnosis.method == "stub"
+    assert set(diagnosis.timing) == {"detect_s", "localize_s", "total_s"}
+    assert diagnosis.timing["total_s"] >= diagnosis.timing["localize_s"]
+
+
+def test_a_localizer_that_raises_is_a_value_and_keeps_the_findings():
+    call = ToolCall(id="c", name="open", arguments={"object": "door"})
+    seen = Observation(content="The door is locked.", call_id="c", tool="open")
+    steps = tuple(
+        Step(index=i, source=Source.AGENT, agent="a", tool_calls=(call,), observations=(seen,))
+        for i in range(8)
+    )
+    run = Trajectory(id="loop", format="test", task="Open the door.", steps=steps)
+    diagnosis = Guard(localizer=Raising()).diagnose(run)
+    assert diagnosis.verdict is Verdict.ABSTAINED
+    assert [f.error for f in diagnosis.failures] == ["RuntimeError"]
+    assert any(f.detector == "exact_loop" for f in diagnosis.findings)
+    assert "secret" not in str(diagnosis.failures)
+
+
+def test_policy_selects_detectors():
+    policy = Policy.parse({"detectors": {"exact_loop": False}})
+    guard = Guard.from_policy(policy, localizer=Stub())
+    assert guard.detectors is not None
+    assert "exact_loop" not in guard.detectors
+    assert "near_loop" in guard.detectors
+    only = Guard.from_policy(Policy.parse({"only": ["near_loop"]}), localizer=Stub())
+    assert set(only.detectors or ()) == {"near_loop"}
+
+
+def test_unknown_detector_and_option_are_errors_when_the_guard_is_made():
+    with pytest.raises(UnknownPlugin, match="no detector named 'loup'"):
+        Guard.from_policy(Policy.parse({"detectors": {"loup": {}}}), localizer=Stub())
+    with pytest.raises(ConfigError, match="exact_loop"):
+        Guard(detectors={"exact_loop": {"no_such_option": 1}}, localizer=Stub())
+
+
+def test_a_method_that_must_be_trained_says_so():
+    with pytest.raises(ConfigError, match="fit it first"):
+        Guard(localizer="label_copy")
