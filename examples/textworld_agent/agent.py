@@ -1,0 +1,298 @@
+"""The agent's loop: take in what the tools returned, think, act."""
+
+# ruff: noqa: ARG002  (the handlers of outcomes share one signature)
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from examples.textworld_agent.faults import Fault
+from examples.textworld_agent.memory import Memory, Place
+from examples.textworld_agent.planner import Intent, Planner, Task
+from examples.textworld_agent.reading import Reading, names, read, recipe
+from examples.textworld_agent.voice import Voice, listed
+
+Call = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One assistant message: its text and its tool calls; no calls ends the run."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(slots=True)
+class Agent:
+    """Memory, reflection, plan and action; ``fault`` may make one of them err once."""
+
+    task: Task
+    voice: Voice
+    fault: Fault
+    memory: Memory = field(default_factory=Memory)
+    thoughts: list[str] = field(default_factory=list)
+    intents: list[Intent] = field(default_factory=list)
+    turns: int = 0
+    ended: str = ""
+    pending: list[Intent] = field(default_factory=list)
+    last: str = ""
+
+    def start(self) -> Turn:
+        """The first turn: look around."""
+        self.intents = [Intent(tool="look"), Intent(tool="inventory")]
+        self.turns = 1
+        return Turn(self.voice.say("start"), tuple((i.tool, "{}") for i in self.intents))
+
+    def turn(self) -> Turn:
+        """Decide what to do next and say why."""
+        self.turns += 1
+        if self.ended:
+            return self._say(self.voice.say(self.ended, says=self.last, done=self._done()))
+        words = self.fault.decide(self)
+        if words is None and self.pending:
+            self.intents = [self.pending.pop()]
+            words = self.voice.say("check")
+        elif words is None:
+            intent = Planner(self.task).next(self.memory)
+            self.intents = [] if intent is None else self._batch(intent)
+            if intent is None:
+                return self._say(self._closing())
+            words = self._words(intent)
+        calls = tuple((i.tool, self.fault.encode(self, i)) for i in self.intents)
+        return Turn(self._flush(words), calls)
+
+    def observe(self, results: list[str]) -> None:
+        """Take in the results of the last turn's calls."""
+        for intent, text in zip(self.intents, results, strict=True):
+            seen = read(text)
+            if seen.over:
+                self.ended = "lost" if "lost" in text else "won"
+                self.last = text.split("\n")[0]
+                return
+            if not self.fault.reflect(self, intent, seen):
+                self._take_in(intent, seen)
+
+    # What follows is the reflection part: one outcome of one call.
+
+    def _take_in(self, intent: Intent, seen: Reading) -> None:
+        if seen.room:
+            self._arrive(intent, seen)
+        elif intent.tool == "examine" and not seen.text.startswith(("You can't", "Error")):
+            self._examined(intent, seen)
+        elif seen.refused:
+            self._refused(intent, seen)
+        else:
+            handlers: dict[str, Callable[[Intent, Reading], None]] = {
+                "open": self._opened, "take": self._took, "unlock": self._unlocked,
+                "put_on": self._delivered, "insert": self._delivered, "cook": self._processed,
+                "cut": self._processed, "inventory": self._checked, "prepare_meal": self._prepared,
+                "close": self._closed,
+            }  # fmt: skip
+            handler = handlers.get(intent.tool)
+            if handler:
+                handler(intent, seen)
+
+    def wanted(self) -> set[str]:
+        """Names the agent has reason to look for."""
+        memory = self.memory
+        names = {goal.item for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done}
+        names |= {item for item in memory.ingredients if item not in memory.carried} | set(
+            memory.keys.values()
+        )
+        if self.task.cook and not memory.ingredients:
+            names.add("cookbook")
+        return names - set(memory.carried)
+
+    def _arrive(self, intent: Intent, seen: Reading) -> None:
+        old = self.memory.here
+        new = self.memory.see(seen)
+        if intent.tool == "go":
+            self.memory.walked(intent.args["direction"], old)
+        self.thoughts.append(self.voice.room(seen, new=new, wanted=self.wanted()))
+
+    def _opened(self, intent: Intent, seen: Reading) -> None:
+        target = intent.args["object"]
+        if target in self.memory.containers:
+            self.memory.containers[target] = (self.memory.here, "open")
+            for name in seen.revealed:
+                self.memory.things[name] = Place(self.memory.here, target)
+        for side in self.memory.door(target):
+            side.state = "open"
+        self.thoughts.append(self.voice.opened(target, seen, self.wanted()))
+
+    def _took(self, intent: Intent, seen: Reading) -> None:
+        self.memory.take(intent.args["object"])
+        if intent is self.intents[-1]:
+            names = [
+                "the " + i.args["object"] for i in self.intents if i.args["object"] in self.memory.carried
+            ]
+            text = self.voice.say("took", items=listed(names))
+            self.thoughts.append(text[0].upper() + text[1:])
+
+    def _examined(self, intent: Intent, seen: Reading) -> None:
+        if "Ingredients:" in seen.text:
+            self.memory.ingredients, self.memory.directions = recipe(seen.text)
+            steps = listed([f"{verb} the {item}" for verb, item in self.memory.directions])
+            items = listed(["the " + item for item in self.memory.ingredients])
+            self.thoughts.append(self.voice.say("recipe", items=items, steps=steps))
+        else:
+            self.thoughts.append(self.voice.say("examined", item=intent.args["object"]))
+
+    def _unlocked(self, intent: Intent, seen: Reading) -> None:
+        for side in self.memory.door(intent.args["object"]):
+            side.state = "shut"
+        words = {"target": intent.args["object"], "key": intent.args["key"]}
+        self.thoughts.append(self.voice.say("unlocked", **words))
+
+    def _delivered(self, intent: Intent, seen: Reading) -> None:
+        item = intent.args["object"]
+        self.memory.carried.remove(item)
+        self.memory.done.add(("deliver", item))
+        self.thoughts.append(self.voice.say("delivered", item=item))
+
+    def _processed(self, intent: Intent, seen: Reading) -> None:
+        item = intent.args["object"]
+        verb = {"stove": "fry", "oven": "roast", "BBQ": "grill"}.get(intent.args.get("appliance", ""), "")
+        self.memory.done.add((verb or intent.args["how"], item))
+        appliance = intent.args.get("appliance", "")
+        self.thoughts.append(self.voice.say("cooked" if verb else "was_cut", item=item, appliance=appliance))
+
+    def _checked(self, intent: Intent, seen: Reading) -> None:
+        if self.turns == 1:
+            _, _, items = seen.text.partition("You are carrying: ")
+            self.memory.carried.extend(names(items.rstrip(".")))
+        else:
+            self.thoughts.append(self.voice.say("checked"))
+
+    def _prepared(self, intent: Intent, seen: Reading) -> None:
+        self.memory.done.add(("prepare",))
+        self.thoughts.append(self.voice.say("prepared"))
+
+    def _closed(self, intent: Intent, seen: Reading) -> None:
+        self.memory.containers[intent.args["object"]] = (self.memory.here, "closed")
+        self.thoughts.append(self.voice.say("closed", target=intent.args["object"]))
+
+    def _refused(self, intent: Intent, seen: Reading) -> None:
+        memory, target = self.memory, intent.args.get("object", "")
+        if match := re.match(r"You have to unlock the (.+) with the (.+) first", seen.text):
+            door, key = match.groups()
+            memory.keys[door] = key
+            for side in memory.door(door):
+                side.state = "locked"
+            self.thoughts.append(self.voice.say("need_key", target=door, key=key))
+        elif match := re.match(r"You have to open the (.+) first", seen.text):
+            for side in memory.door(match.group(1)):
+                side.state = "shut"
+            self.thoughts.append(self.voice.say("shut", target=match.group(1)))
+        elif "is closed" in seen.text and intent.tool == "insert":
+            memory.containers[intent.args["into"]] = (memory.here, "closed")
+            self.thoughts.append(self.voice.say("refused", says=seen.says))
+        else:
+            self._count(intent, seen, target)
+
+    def _count(self, intent: Intent, seen: Reading, target: str) -> None:
+        memory = self.memory
+        what = {"cut": intent.args.get("how", "") + target, "prepare_meal": "prepare_meal"}.get(
+            intent.tool, target
+        )
+        memory.refusals[what] = memory.refusals.get(what, 0) + 1
+        error = seen.text.startswith("Error:")
+        deck = "tool_error" if error else "meal_refused" if what == "prepare_meal" else "refused"
+        self.thoughts.append(self.voice.say(deck, says=seen.says))
+        if memory.refusals[what] >= 3:
+            memory.given_up.add(what)
+            self.thoughts.append(self.voice.say("drop"))
+        elif what == "prepare_meal" and memory.refusals[what] == 1:
+            self.pending.append(Intent(tool="inventory"))
+        else:
+            self.thoughts.append(self.voice.say("again"))
+
+    # Wording and small habits of the action part.
+
+    def _batch(self, intent: Intent) -> list[Intent]:
+        """Several things that lie in the same room are taken in one turn."""
+        if intent.tool != "take" or not self.task.cook:
+            return [intent]
+        out = [intent]
+        for name in self.memory.ingredients:
+            place = self.memory.things.get(name)
+            if place and place.room == self.memory.here and name != intent.args["object"] and len(out) < 3:
+                out.append(
+                    Intent(
+                        tool="take", args={"object": name, **({"from": place.holder} if place.holder else {})}
+                    )
+                )
+        return out
+
+    def _words(self, intent: Intent) -> str:
+        text = self.voice.intent(intent, self.memory)
+        if self.turns % 4 == 0:
+            text = f"{self._status()} {text}"
+        if len(self.intents) > 1:
+            others = listed(["the " + i.args["object"] for i in self.intents[1:]])
+            text += f" I'll take {others} in the same go."
+        return text
+
+    def _status(self) -> str:
+        """What it carries and what it takes to be left, as it believes."""
+        memory = self.memory
+        have = "I carry " + (listed(["the " + name for name in memory.carried]) or "nothing")
+        if not self.task.cook:
+            left = [
+                f"the {g.item} for the {g.holder}"
+                for g in self.task.deliveries
+                if ("deliver", g.item) not in memory.done
+            ]
+        elif not memory.ingredients:
+            left = ["to find the cookbook"]
+        else:
+            left = [f"to get the {item}" for item in memory.ingredients if item not in memory.carried]
+            left += [
+                f"to {verb} the {item}" for verb, item in memory.directions if not self._settled(verb, item)
+            ]
+            left = left[:3] or ["the meal itself"]
+        return self.voice.say("status", have=have, have_=have, todo=listed(left))
+
+    def _settled(self, verb: str, item: str) -> bool:
+        return (verb, item) in self.memory.done or verb + item in self.memory.given_up
+
+    def _closing(self) -> str:
+        if Planner(self.task).complete(self.memory):
+            return self.voice.say("claim", done=self._done())
+        return self.voice.say("stuck", left=self._left())
+
+    def _done(self) -> str:
+        if self.task.cook:
+            return "The recipe has been followed and the meal is eaten."
+        parts = [
+            f"the {g.item} is {'on' if g.how == 'put_on' else 'in'} the {g.holder}"
+            for g in self.task.deliveries
+        ]
+        text = listed(parts)
+        return text[0].upper() + text[1:] + "."
+
+    def _left(self) -> str:
+        if self.task.cook:
+            return "The meal could not be put together."
+        left = [g for g in self.task.deliveries if ("deliver", g.item) not in self.memory.done]
+        parts = [f"the {g.item} has not reached the {g.holder}" for g in left]
+        known = {*self.memory.carried, *self.memory.things}
+        parts += [f"I never found the {key}" for key in self.memory.keys.values() if key not in known]
+        text = listed(parts)
+        return text[0].upper() + text[1:] + "."
+
+    def _say(self, text: str) -> Turn:
+        return Turn(self._flush(text))
+
+    def _flush(self, text: str) -> str:
+        said = " ".join([*self.thoughts, text]).strip()
+        self.thoughts = []
+        return said
+
+    def arguments(self, intent: Intent) -> str:
+        """The arguments of a call as a model writes them."""
+        return json.dumps(intent.args)

@@ -1,0 +1,255 @@
+"""The agent's phrases, by occasion. Plain data; the words in braces are filled in by `voice.Voice`."""
+
+from __future__ import annotations
+
+PHRASES: dict[str, list[str]] = {
+    "start": [
+        "Let me begin by getting my bearings: where I am, and what I already have with me.",
+        "First I want to see the room I start in and check my pockets.",
+        "Before planning anything I'll look around and check what I carry.",
+        "I don't know this house yet, so I'll start with a look around and an inventory check.",
+    ],
+    "room_new": [
+        "So this is the {room}: {sight}.",
+        "I'm in the {room} now. I notice {sight}.",
+        "The {room} is new to me. It has {sight}.",
+        "A {room}, with {sight}. I'll add that to my map.",
+        "That took me to the {room}. What matters here: {sight}.",
+        "Now the {room}. From the description I pick out {sight}.",
+        "New room, the {room}; it has {sight}.",
+    ],
+    "room_back": [
+        "Back in the {room}.",
+        "I'm in the {room} again, as my map said.",
+        "The {room} again; nothing unexpected.",
+        "Good, that's the {room}.",
+        "Returned to the {room}.",
+        "I've come back to the {room}.",
+    ],
+    "spotted": [
+        "And {items}, {where}: that is something I need.",
+        "I can see {items} {where}, which the task calls for.",
+        "Useful: {items} {where}.",
+        "Better still, {items} {where}.",
+    ],
+    "opened": [
+        "The {target} is open now.",
+        "That opened the {target} without trouble.",
+        "Good, the {target} opened.",
+        "The {target} gave way at once.",
+        "Fine, the {target} stands open.",
+    ],
+    "revealed_wanted": [
+        "The {target} had what I was after: {found}.",
+        "Inside the {target} I find {found}.",
+        "There we are: {found}, in the {target}.",
+        "Opening the {target} paid off; {found} inside.",
+    ],
+    "revealed_other": [
+        "In the {target} there is {inside}, which is no use to me right now.",
+        "The {target} only held {inside}.",
+        "Just {inside} in the {target}. Noted, in case it matters later.",
+        "Not what I'm looking for: the {target} holds {inside}.",
+    ],
+    "need_key": [
+        "It's locked, and the game names the key: the {key}. I have to find that first.",
+        "So the {target} is locked and wants the {key}.",
+        "Locked. The {key} is what I need for the {target}.",
+    ],
+    "shut": [
+        "Right, the {target} is closed; I have to open it before I can walk through.",
+        "I walked into the closed {target}. My own fault, it has to be opened first.",
+        "The {target} was not open yet. That is easily put right.",
+    ],
+    "unlocked": ["The lock turned.", "Unlocked.", "The {key} fits, the {target} is unlocked."],
+    "took": [
+        "I have {items} now.",
+        "Picked up {items}.",
+        "That gives me {items}.",
+        "{items}: in my hands.",
+        "Good, {items} came along without trouble.",
+    ],
+    "delivered": [
+        "The {item} is where it belongs.",
+        "That's the {item} delivered.",
+        "One thing done: the {item} is in place.",
+    ],
+    "closed": ["Closed again.", "The {target} is shut, as asked.", "That takes care of the {target}."],
+    "cooked": [
+        "The {item} came out as the recipe wants it.",
+        "That was the {item}; finished with the {appliance} for now.",
+        "Cooked. I must not put the {item} on the heat a second time or it burns.",
+        "The {appliance} did its work on the {item}.",
+    ],
+    "was_cut": [
+        "The {item} is cut the right way.",
+        "Knife work on the {item} done.",
+        "That's the {item} taken care of with the knife.",
+    ],
+    "recipe": [
+        "The recipe needs {items}. The directions are: {steps}; then prepare the meal and eat it.",
+        "Reading the page: ingredients are {items}. I have to {steps}, and then prepare the meal.",
+        "So: {items}. What to do with them: {steps}. After that, prepare and eat.",
+    ],
+    "prepared": ["The meal is put together.", "That worked, I'm holding a finished meal."],
+    "refused": [
+        'The game answers "{says}" That did not do it.',
+        'I get "{says}" back, so that had no effect.',
+        'No luck: "{says}"',
+        '"{says}" Not the result I wanted.',
+        'That was turned down: "{says}"',
+    ],
+    "meal_refused": [
+        'The game says "{says}" By my notes every direction has been carried out. What could it mean?',
+        '"{says}" Yet I have ticked off each line of my list.',
+        'Again: "{says}" My list says otherwise.',
+    ],
+    "examined": [
+        "Nothing special about the {item}.",
+        "Noted what the {item} looks like.",
+        "The {item} tells me little.",
+        "So much for the {item}; I'll remember it.",
+    ],
+    "status": [
+        "To keep track: {have}. Still open: {todo}.",
+        "Where I stand: {have}, and what remains is {todo}.",
+        "A short check of my plan. {have_}; left to do: {todo}.",
+        "Status so far: {have}; next on the list is {todo}.",
+    ],
+    "tool_error": [
+        "The call itself was rejected, so nothing happened in the house.",
+        "The tool did not accept that call.",
+        "An error instead of a result: my call never reached the game.",
+        "Rejected again before it did anything.",
+    ],
+    "go:explore": [
+        "I haven't been through the {door} to the {way} yet, so that's next.",
+        "I'll see what lies {way}.",
+        "Unexplored: {way}. Going there.",
+        "Nothing more for me in the {here}; I'll try {way}.",
+        "My map has a blank spot to the {way}. Let me fill it.",
+        "On to the {way}.",
+        "I'll continue the search {way} of here.",
+    ],
+    "go:back": [
+        "This is a dead end for me, so I go back {way} to where there are exits left to try.",
+        "Nothing further here. Back {way}, towards what I haven't seen.",
+        "Retracing my steps {way} to reach the unexplored part.",
+        "To get to the remaining unexplored exit I have to go {way} first.",
+    ],
+    "go:lock": [
+        "With the key I go {way}, towards the locked door.",
+        "The lock is back {way}.",
+        "Returning {way} to the locked door.",
+    ],
+    "go:deliver": [
+        "The destination is {way} of the {here} on my map.",
+        "With that in hand I head {way}, to where it has to go.",
+        "Now to carry it over: {way}.",
+        "Shortest way to the target room is {way}.",
+    ],
+    "go:fetch": [
+        "I remember where the {rest} is; the way there starts {way}.",
+        "Going {way} to get the {rest}.",
+        "The {rest} is my next stop, so {way}.",
+        "To reach the {rest} I go {way}.",
+    ],
+    "go:cookbook": ["The cookbook is in the room to the {way}.", "Back {way}, to the cookbook."],
+    "go:recipe": ["The next direction needs an appliance; that's {way} of here.", "Heading {way} to cook."],
+    "go:meal": ["The meal has to be put together in the kitchen, so back {way}.", "To the kitchen: {way}."],
+    "open:search": [
+        "The {object} may hold something. Let me open it.",
+        "Worth a look inside the {object}.",
+        "I should check the {object} while I'm here.",
+        "What's in the {object}? Opening it.",
+    ],
+    "open": [
+        "I have to open the {object} before going on.",
+        "The {object} is in the way, so I open it.",
+        "First the {object}.",
+        "Opening the {object}.",
+    ],
+    "unlock": [
+        "I carry the {key}, so I can unlock the {object} now.",
+        "Time to try the {key} on the {object}.",
+        "The {key} should open the {object}.",
+    ],
+    "take": [
+        "I'll take the {object}.",
+        "Taking the {object} along.",
+        "The {object} comes with me.",
+        "I pick up the {object} now, before moving on.",
+    ],
+    "put_on": [
+        "Setting the {object} down on the {place}.",
+        "I put the {object} on the {place}, as the task says.",
+    ],
+    "insert": ["The {object} goes into the {place}.", "Putting the {object} away in the {place}."],
+    "close:tidy": [
+        "I have what I need from the {object}, and the task says to close it, so I do that before leaving.",
+        "The rule about the {object}: close it before walking off.",
+    ],
+    "examine:recipe": [
+        "There's the cookbook; I'll read the recipe before touching any food.",
+        "Reading the cookbook.",
+    ],
+    "cook": [
+        "Next direction: the {object} goes {into} the {appliance}.",
+        "For the {object} I use the {appliance}.",
+        "The {object} needs the {appliance}.",
+        "Now heat: {object}, {appliance}.",
+    ],
+    "cut": [
+        "I {how} the {object} now.",
+        "Next direction: {how} the {object}.",
+        "The recipe says to {how} the {object}.",
+        "With the knife in hand: {how} the {object}.",
+    ],
+    "prepare_meal": [
+        "All directions are ticked off, so I put the meal together.",
+        "Everything is ready for the meal.",
+    ],
+    "eat": ["The last thing asked for is to eat it.", "Only the eating is left."],
+    "again": [
+        "I'll try once more before drawing conclusions.",
+        "Perhaps a second attempt helps.",
+        "Once more, to be sure.",
+    ],
+    "survey": [
+        "Part of my survey: a closer look at the {item}.",
+        "Let me put down exactly what the {item} is like.",
+        "For the inventory of the {here}: the {item}.",
+        "I examine the {item} before I walk on.",
+        "The {item} goes on the list too; examining it.",
+    ],
+    "check": [
+        "Let me check what I am really holding before I go on.",
+        "I'll compare what I carry with what I need.",
+    ],
+    "checked": [
+        "I hold what my notes ask for.",
+        "That agrees with my list.",
+    ],
+    "drop": [
+        "I'll leave that and see whether there is another way.",
+        "There is no point in insisting; I'll look for another way.",
+        "I set this aside and go on with what is left.",
+    ],
+    "won": [
+        "The game confirms it: {says} Everything that was asked is done.",
+        "That's it, the game has ended with success. {done}",
+        "Finished. {done} The game has acknowledged it.",
+    ],
+    "lost": [
+        "The game is over and it is lost: {says} I could not complete the task.",
+    ],
+    "claim": [
+        "Everything is in place now. {done} The task is complete.",
+        "That was the last item on my list. {done} I consider the task finished.",
+    ],
+    "stuck": [
+        "I have been through everything I can reach and do not see what else to try. {left} I "
+        "have to stop here without having finished the task.",
+        "I'm out of options. {left} The task is not done, and I'd rather say so than go round in circles.",
+    ],
+}

@@ -1,0 +1,208 @@
+"""What to do next, given what is believed and what the task asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from examples.textworld_agent.memory import Memory
+
+VERB_APPLIANCE = {"fry": "stove", "roast": "oven", "grill": "BBQ"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Bring ``item`` to ``holder`` and put it ``how`` (on or into) it."""
+
+    item: str
+    holder: str
+    how: str = "put_on"
+    room: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The agent's understanding of the task text."""
+
+    deliveries: tuple[Deliver, ...] = ()
+    close_after: tuple[str, ...] = ()
+    cook: bool = False
+    walk_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """One thing to do now: a tool, its arguments, and for which purpose (for the words that go with it)."""
+
+    tool: str
+    args: dict[str, str] = field(default_factory=dict)
+    purpose: str = ""
+
+
+class Planner:
+    """Goal first: the first of its sources that has something to do decides."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def next(self, memory: Memory) -> Intent | None:
+        """Return the next intent; None when there is nothing left to do or to try."""
+        for intent in self._sources(memory):
+            return intent
+        return None
+
+    def complete(self, memory: Memory) -> bool:
+        """Whether, as the agent believes, all that was asked is done."""
+        if self.task.cook:
+            return ("eat",) in memory.done
+        closed = all(
+            memory.containers.get(name, ("", "closed"))[1] != "open" for name in self.task.close_after
+        )
+        return closed and all(("deliver", goal.item) in memory.done for goal in self.task.deliveries)
+
+    def _sources(self, memory: Memory) -> Iterator[Intent]:
+        if self.complete(memory):
+            return
+        yield from self._tidy(memory)
+        if self.task.cook:
+            yield from self._cooking(memory)
+        else:
+            yield from self._delivering(memory)
+        yield from self.explore(memory)
+
+    def _tidy(self, memory: Memory) -> Iterator[Intent]:
+        for name in self.task.close_after:
+            room, state = memory.containers.get(name, ("", ""))
+            if state == "open" and room == memory.here and not self._needed(memory, name):
+                yield Intent(tool="close", args={"object": name}, purpose="tidy")
+
+    def _needed(self, memory: Memory, holder: str) -> bool:
+        wanted = [goal.item for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        return any(memory.things[item].holder == holder for item in wanted if item in memory.things)
+
+    def _delivering(self, memory: Memory) -> Iterator[Intent]:
+        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        for goal in left:
+            if goal.item in memory.carried and goal.item not in memory.given_up:
+                yield from self._put(memory, goal)
+        for goal in left:
+            if goal.item not in memory.carried:
+                yield from self.fetch(memory, goal.item)
+        if any(goal.item not in memory.carried for goal in left):
+            yield from self._keys(memory)
+
+    def _keys(self, memory: Memory) -> Iterator[Intent]:
+        """Fetch a key whose lock is known, and take it there."""
+        for door, key in memory.keys.items():
+            rooms = [
+                room for room, ways in memory.rooms.items() if any(e.door == door for e in ways.values())
+            ]
+            locked = any(side.state == "locked" for side in memory.door(door)) and door not in memory.given_up
+            if locked and key not in memory.carried:
+                yield from self.fetch(memory, key)
+            elif locked and memory.here not in rooms:
+                yield from self.travel(memory, rooms[0], "lock")
+            elif locked:
+                yield Intent(tool="unlock", args={"object": door, "key": key}, purpose="lock")
+
+    def _put(self, memory: Memory, goal: Deliver) -> Iterator[Intent]:
+        if memory.here != goal.room:
+            yield from self.travel(memory, goal.room, "deliver")
+        elif memory.containers.get(goal.holder, ("", "open"))[1] == "closed":
+            yield Intent(tool="open", args={"object": goal.holder}, purpose="deliver")
+        else:
+            slot = "onto" if goal.how == "put_on" else "into"
+            yield Intent(tool=goal.how, args={"object": goal.item, slot: goal.holder}, purpose="deliver")
+
+    def fetch(self, memory: Memory, item: str) -> Iterator[Intent]:
+        """Go where ``item`` was seen and take it."""
+        place = memory.things.get(item)
+        if place is None or item in memory.given_up:
+            return
+        if place.room != memory.here:
+            yield from self.travel(memory, place.room, "fetch " + item)
+        else:
+            source = {"from": place.holder} if place.holder else {}
+            yield Intent(tool="take", args={"object": item, **source}, purpose="fetch")
+
+    def _cooking(self, memory: Memory) -> Iterator[Intent]:
+        if not memory.ingredients:
+            if "cookbook" in memory.things:
+                if memory.things["cookbook"].room != memory.here:
+                    yield from self.travel(memory, memory.things["cookbook"].room, "cookbook")
+                yield Intent(tool="examine", args={"object": "cookbook"}, purpose="recipe")
+            return
+        for item in memory.ingredients:
+            if item not in memory.carried:
+                yield from self.fetch(memory, item)
+        if all(item in memory.carried for item in memory.ingredients):
+            yield from self._processing(memory)
+
+    def _processing(self, memory: Memory) -> Iterator[Intent]:
+        for verb, item in memory.directions:
+            if (verb, item) in memory.done or verb + item in memory.given_up:
+                continue
+            if verb in VERB_APPLIANCE:
+                yield from self._cook(memory, verb, item)
+            elif "knife" not in memory.carried:
+                yield from self.fetch(memory, "knife")
+            else:
+                yield Intent(tool="cut", args={"object": item, "how": verb}, purpose="recipe")
+        kitchen = memory.things.get("cookbook")
+        if ("prepare",) not in memory.done and "prepare_meal" not in memory.given_up:
+            if kitchen and kitchen.room != memory.here:
+                yield from self.travel(memory, kitchen.room, "meal")
+            yield Intent(tool="prepare_meal", purpose="meal")
+        elif ("prepare",) in memory.done:
+            yield Intent(tool="eat", args={"object": "meal"}, purpose="meal")
+
+    def _cook(self, memory: Memory, verb: str, item: str) -> Iterator[Intent]:
+        appliance = VERB_APPLIANCE[verb]
+        room = memory.appliances.get(appliance)
+        if room and room != memory.here:
+            yield from self.travel(memory, room, "recipe")
+        elif room:
+            yield Intent(tool="cook", args={"object": item, "appliance": appliance}, purpose="recipe")
+
+    def travel(self, memory: Memory, room: str, purpose: str) -> Iterator[Intent]:
+        """First move on the way to a room that is known by name; explores when the way is not known."""
+        ways = memory.route(room) if room in memory.rooms else None
+        if ways:
+            yield from self._pass(memory, ways[0], purpose)
+
+    def explore(self, memory: Memory) -> Iterator[Intent]:
+        """Open what is closed here, then walk where it has not been."""
+        if not self._searching(memory):
+            return
+        for name, (room, state) in memory.containers.items():
+            if room == memory.here and state in ("closed", "unknown") and name not in memory.given_up:
+                yield Intent(tool="open", args={"object": name}, purpose="search")
+        for way in memory.untried(memory.here):
+            yield from self._pass(memory, way, "explore")
+        reach = ((memory.route(room), room) for room in memory.rooms if memory.untried(room))
+        near = sorted((len(ways), room) for ways, room in reach if ways)
+        for _, room in near:
+            yield from self.travel(memory, room, "back")
+
+    def _searching(self, memory: Memory) -> bool:
+        """Whether anything is left that walking about could find: a thing, or the room it has to go to."""
+        if self.task.cook:
+            return not memory.ingredients or any(item not in memory.carried for item in memory.ingredients)
+        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
+
+    def _pass(self, memory: Memory, way: str, purpose: str) -> Iterator[Intent]:
+        """Walk, or first deal with the door that stands in the way."""
+        exit_ = memory.rooms[memory.here][way]
+        if exit_.door in memory.given_up:
+            return
+        if exit_.door and exit_.state == "locked":
+            key = memory.keys.get(exit_.door, "")
+            if key in memory.carried:
+                yield Intent(tool="unlock", args={"object": exit_.door, "key": key}, purpose=purpose)
+            else:
+                yield from self.fetch(memory, key)
+        elif exit_.door and (exit_.state == "shut" or (exit_.state == "closed" and not self.task.walk_first)):
+            yield Intent(tool="open", args={"object": exit_.door}, purpose=purpose)
+        else:
+            yield Intent(tool="go", args={"direction": way}, purpose=purpose)

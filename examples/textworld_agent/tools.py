@@ -1,0 +1,123 @@
+"""The tools of the agent: JSON Schemas, the check of a call against them, the game command a call means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Args = Mapping[str, str]
+
+_THING = "Name of the thing, exactly as the game writes it."
+_TOOLS: dict[str, tuple[str, dict[str, Any], Callable[[Args], str]]] = {
+    "look": ("Describe the room you are in.", {}, lambda _: "look"),
+    "inventory": ("List what you are carrying.", {}, lambda _: "inventory"),
+    "examine": ("Look closely at one thing.", {"object": _THING}, lambda a: f"examine {a['object']}"),
+    "go": (
+        "Walk through an exit of the room.",
+        {"direction": ["north", "south", "east", "west"]},
+        lambda a: f"go {a['direction']}",
+    ),
+    "open": ("Open a door or a container.", {"object": _THING}, lambda a: f"open {a['object']}"),
+    "close": ("Close a door or a container.", {"object": _THING}, lambda a: f"close {a['object']}"),
+    "unlock": (
+        "Unlock a door or a container with a key you carry.",
+        {"object": _THING, "key": "Name of the key."},
+        lambda a: f"unlock {a['object']} with {a['key']}",
+    ),
+    "take": (
+        "Pick something up; `from` names what it lies on or in, if it is not on the floor.",
+        {"object": _THING, "from?": "Name of the furniture."},
+        lambda a: f"take {a['object']}" + (f" from {a['from']}" if "from" in a else ""),
+    ),
+    "put_on": (
+        "Put something you carry on a piece of furniture.",
+        {"object": _THING, "onto": "Name of the furniture."},
+        lambda a: f"put {a['object']} on {a['onto']}",
+    ),
+    "insert": (
+        "Put something you carry into a container.",
+        {"object": _THING, "into": "Name of the container."},
+        lambda a: f"insert {a['object']} into {a['into']}",
+    ),
+    "cook": (
+        "Cook food you carry. The stove fries, the oven roasts, the BBQ grills.",
+        {"object": _THING, "appliance": ["stove", "oven", "BBQ"]},
+        lambda a: f"cook {a['object']} with {a['appliance']}",
+    ),
+    "cut": (
+        "Cut food you carry; you need to carry the knife.",
+        {"object": _THING, "how": ["chop", "slice", "dice"]},
+        lambda a: f"{a['how']} {a['object']} with knife",
+    ),
+    "prepare_meal": (
+        "Put the finished ingredients you carry together into a meal; works in the kitchen only.",
+        {},
+        lambda _: "prepare meal",
+    ),
+    "eat": ("Eat something you carry.", {"object": _THING}, lambda a: f"eat {a['object']}"),
+}
+HOUSE = ("look", "inventory", "examine", "go", "open", "close", "unlock", "take", "put_on", "insert")
+KITCHEN = (
+    "look", "inventory", "examine", "go", "open", "close", "take", "put_on",
+    "cook", "cut", "prepare_meal", "eat",
+)  # fmt: skip
+
+
+def schemas(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the tools called ``names`` in the shape of OpenAI chat completions."""
+    out = []
+    for name in names:
+        description, fields, _ = _TOOLS[name]
+        function = {"name": name, "description": description, "parameters": _parameters(fields)}
+        out.append({"type": "function", "function": function})
+    return out
+
+
+def command(names: tuple[str, ...], name: str, raw: str) -> tuple[str | None, str]:
+    """Return ``(game command, "")`` for a valid call, or ``(None, error message)``."""
+    if name not in names:
+        return None, f"Error: unknown tool '{name}'. Available tools: {', '.join(names)}."
+    try:
+        arguments = json.loads(raw)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        return None, f"Error: the arguments of '{name}' are not valid JSON ({error.msg} at {where})."
+    _, fields, make = _TOOLS[name]
+    wrong = _violation(_parameters(fields), arguments)
+    if wrong:
+        return None, f"Error: invalid arguments for '{name}': {wrong}."
+    return make(arguments), ""
+
+
+def _parameters(fields: Mapping[str, str | list[str]]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for field, about in fields.items():
+        kind = {"enum": about} if isinstance(about, list) else {"description": about}
+        properties[field.rstrip("?")] = {"type": "string", **kind}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [field for field in fields if not field.endswith("?")],
+        "additionalProperties": False,
+    }
+
+
+def _violation(schema: Mapping[str, Any], arguments: Any) -> str:
+    """The first way in which ``arguments`` break ``schema``; empty if there is none."""
+    if not isinstance(arguments, dict):
+        return "expected an object"
+    properties = schema["properties"]
+    for field in arguments:
+        if field not in properties:
+            return f"unexpected property '{field}'"
+    for field in schema["required"]:
+        if field not in arguments:
+            return f"'{field}' is a required property"
+    for field, value in arguments.items():
+        if not isinstance(value, str):
+            return f"'{field}' must be a string"
+        choices = properties[field].get("enum")
+        if choices and value not in choices:
+            return f"'{value}' is not one of {choices}"
+    return ""

@@ -1,0 +1,81 @@
+"""How the agent words what it sees and means to do. Each phrase is used once before any is used again."""
+
+from __future__ import annotations
+
+import random
+
+from examples.textworld_agent.memory import Memory
+from examples.textworld_agent.phrases import PHRASES
+from examples.textworld_agent.planner import Intent
+from examples.textworld_agent.reading import Reading
+
+
+def listed(items: list[str] | tuple[str, ...], last: str = "and") -> str:
+    """``a, b and c``."""
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+class Voice:
+    """Draws phrases from decks that are shuffled by the run's seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._decks: dict[str, list[str]] = {}
+
+    def say(self, deck: str, **words: object) -> str:
+        """One phrase of a deck, filled in."""
+        if not self._decks.get(deck):
+            self._decks[deck] = self._rng.sample(PHRASES[deck], len(PHRASES[deck]))
+        return self._decks[deck].pop().format(**words)
+
+    def room(self, seen: Reading, *, new: bool, wanted: set[str]) -> str:
+        """What the agent makes of a room it has walked into."""
+        here = [name for name in seen.things if name in wanted]
+        first = self.say("room_new" if new else "room_back", room=seen.room, sight=_sight(seen))
+        if not here:
+            return first
+        if not new and len(here) == len(seen.things):
+            return first
+        holders = {seen.things[name] for name in here}
+        holder = holders.pop() if len(holders) == 1 else None
+        where = f"on the {holder}" if holder else "right here"
+        return f"{first} {self.say('spotted', items=listed(['the ' + name for name in here]), where=where)}"
+
+    def opened(self, target: str, seen: Reading, wanted: set[str]) -> str:
+        """What came of opening something."""
+        if not seen.revealed:
+            return self.say("opened", target=target)
+        found = [name for name in seen.revealed if name in wanted]
+        inside = listed([_article(name) for name in seen.revealed])
+        if found:
+            return self.say("revealed_wanted", target=target, found=listed(["the " + name for name in found]))
+        return self.say("revealed_other", target=target, inside=inside)
+
+    def intent(self, intent: Intent, memory: Memory) -> str:
+        """What the agent is about to do, and for what."""
+        goal, _, rest = intent.purpose.partition(" ")
+        deck = f"{intent.tool}:{goal}"
+        words = {"way": "", "rest": rest, "room": "", "here": memory.here, **intent.args}
+        if intent.tool == "go":
+            way = intent.args["direction"]
+            known = memory.rooms[memory.here][way].to
+            words |= {"way": way, "room": known or "", "door": memory.rooms[memory.here][way].door or "exit"}
+        words["into"] = "into" if intent.args.get("appliance") == "oven" else "onto"
+        words["place"] = intent.args.get("onto") or intent.args.get("into") or ""
+        return self.say(deck if deck in PHRASES else intent.tool, **words)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _sight(seen: Reading) -> str:
+    """A clause on what stands out in a room."""
+    parts = [_article(name) for name in (*seen.containers, *seen.appliances)][:3]
+    doors = [f"{_article(state)} {door} to the {way}" for way, (door, state) in seen.exits.items() if door]
+    ways = [way for way, (door, _) in seen.exits.items() if not door]
+    if ways:
+        doors.append(f"{'a way' if len(ways) == 1 else 'ways'} out to the {listed(ways)}")
+    return listed(parts + doors) or "nothing much"

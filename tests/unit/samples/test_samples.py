@@ -1,0 +1,147 @@
+"""The committed sample runs: readable, honest, small, and what the recorder makes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SAMPLES = ROOT / "samples"
+RECORDER = ROOT / "examples" / "record_samples.py"
+FILES = sorted(path for path in SAMPLES.glob("*.json") if path.name != "labels.json")
+LABELS: dict[str, Any] = json.loads((SAMPLES / "labels.json").read_text(encoding="utf-8"))
+each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def load(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value
+
+
+def steps(messages: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Messages by step: the system message, the task, then each assistant turn with its tool results."""
+    out: list[list[dict[str, Any]]] = []
+    for message in messages:
+        if message["role"] == "tool":
+            out[-1].append(message)
+        else:
+            out.append([message])
+    return out
+
+
+def test_there_are_failed_runs_of_different_kinds_and_passed_ones() -> None:
+    failed = [label for label in LABELS["runs"].values() if label["failed"]]
+    codes = {code for label in failed for code in label["root_cause"]["codes"]}
+    assert len(failed) >= 6
+    assert len(codes) == len(failed)
+    assert sum(not label["failed"] for label in LABELS["runs"].values()) >= 2
+
+
+def test_labels_name_exactly_the_files() -> None:
+    assert sorted(LABELS["runs"]) == [path.name for path in FILES]
+    assert "injected" in LABELS["about"]
+
+
+def test_the_folder_is_small() -> None:
+    assert sum(path.stat().st_size for path in SAMPLES.iterdir()) <= 400_000
+    assert all(path.stat().st_size <= 40_000 for path in FILES)
+
+
+@each_sample
+def test_messages_open_with_system_and_task(path: Path) -> None:
+    run = load(path)
+    assert [message["role"] for message in run["messages"][:3]] == ["system", "user", "assistant"]
+    assert run["messages"][1]["content"].startswith("The task: ")
+    assert run["id"] == path.stem
+    assert 8 <= sum(message["role"] == "assistant" for message in run["messages"]) <= 25
+
+
+@each_sample
+def test_every_call_has_its_result_in_the_same_step(path: Path) -> None:
+    seen: set[str] = set()
+    for first, *results in steps(load(path)["messages"]):
+        calls = [call["id"] for call in first.get("tool_calls", [])]
+        assert [result["tool_call_id"] for result in results] == calls
+        assert not seen.intersection(calls)
+        seen.update(calls)
+
+
+@each_sample
+def test_offered_tools_are_json_schemas_and_calls_name_them(path: Path) -> None:
+    import jsonschema_rs
+
+    run = load(path)
+    offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in run["tools"]}
+    for schema in offered.values():
+        jsonschema_rs.meta.validate(schema)
+    for message in run["messages"]:
+        for call in message.get("tool_calls", []):
+            assert call["function"]["name"] in offered
+
+
+@each_sample
+def test_the_agent_speaks_in_every_turn(path: Path) -> None:
+    texts = [m["content"] for m in load(path)["messages"] if m["role"] == "assistant"]
+    assert all(len(text) > 20 for text in texts)
+    assert len(set(texts)) >= 0.9 * len(texts)
+
+
+@each_sample
+def test_the_label_fits_the_run(path: Path) -> None:
+    run, label = load(path), LABELS["runs"][path.name]
+    won = any("*** The End ***" in m["content"] for m in run["messages"] if m["role"] == "tool")
+    assert label["failed"] is not won
+    if not label["failed"]:
+        assert "root_cause" not in label
+        return
+    cause = label["root_cause"]
+    step = steps(run["messages"])[cause["step"]]
+    assert step[0]["role"] == "assistant"
+    assert cause["codes"][0] == f"agent_error:{cause['module']}.{cause['codes'][0].partition('.')[2]}"
+    assert cause["reason"]
+
+
+@each_sample
+def test_nothing_in_a_run_tells_how_it_was_judged(path: Path) -> None:
+    run = load(path)
+    assert set(run) == {"id", "metadata", "tools", "messages"}
+    assert set(run["metadata"]) == {"environment", "game", "game_seed", "max_turns"}
+    text = path.read_text(encoding="utf-8").lower()
+    assert not any(word in text for word in ("root_cause", "agent_error", "inject", "hallucinat"))
+
+
+def test_label_of_a_run_that_hit_its_limit_has_no_closing_answer() -> None:
+    for name, label in LABELS["runs"].items():
+        last = load(SAMPLES / name)["messages"][-1]
+        assert (last["role"] == "tool") is (label["ended_by"] == "turn_limit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["08-lettuce-and-apple", "11-letter"])
+def test_recording_again_gives_the_committed_bytes(name: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("textworld") is None:
+        pytest.skip("needs TextWorld: pip install 'agentguard[textworld]'")
+    # A process of its own: TextWorld's imports and its interpreter leave no warnings or state behind here.
+    command = [sys.executable, str(RECORDER), "--out", str(tmp_path), "--only", name]
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    assert (tmp_path / f"{name}.json").read_bytes() == (SAMPLES / f"{name}.json").read_bytes()
+
+
+def test_the_recorder_says_how_to_install_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "textworld", None)
+    monkeypatch.setattr(sys, "argv", [str(RECORDER), "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(RECORDER), run_name="__main__")
+    assert end.value.code == 2
+    assert "pip install 'agentguard[textworld]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
