@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from json import dumps
 from typing import Any
 
 import orjson
 
+from agentguard.detect.lazy import lazy
 from agentguard.detect.text import lowered, normal, words
 from agentguard.detect.trouble import Trouble, trouble
 from agentguard.trajectory.model import Source, Step, ToolCall
@@ -35,7 +35,6 @@ class Form(StrEnum):
     CALL = "call"
     CODE = "code"
     LINE = "line"
-    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +75,12 @@ class Facts:
         self.is_agent = step.source is Source.AGENT
         self.results = _results(step)
 
-    @cached_property
+    @lazy
     def low(self) -> str:
         """The content in lower case, offsets unchanged."""
         return lowered(self.step.content)
 
-    @cached_property
+    @lazy
     def actions(self) -> tuple[Action, ...]:
         """Tool calls; else code blocks and action lines of the content."""
         step = self.step
@@ -91,7 +90,7 @@ class Facts:
             return ()
         return tuple(_written(step))
 
-    @cached_property
+    @lazy
     def key(self) -> int | None:
         """Signature of the step's move: agent, tools and canonical arguments; None if it made none."""
         if self.actions:
@@ -100,19 +99,24 @@ class Facts:
             return None
         return hash((self.step.agent, normal(self.step.content)))
 
-    @cached_property
+    @lazy
+    def kind(self) -> tuple[tuple[str, str], ...]:
+        """Form and tool of each action: moves of different kinds are never near each other."""
+        return tuple((action.form.value, action.name) for action in self.actions)
+
+    @lazy
     def words(self) -> frozenset[str]:
         """Words of the move: of the actions if there are any, else of the content."""
         if self.actions:
             return words(" ".join(f"{a.name} {a.key}" for a in self.actions).lower())
         return words(self.low)
 
-    @cached_property
+    @lazy
     def outcome(self) -> int | None:
         """Digest of what came back in this step; None if nothing did."""
         return hash(tuple(result.low for result in self.results)) if self.results else None
 
-    @cached_property
+    @lazy
     def failed(self) -> bool:
         """Whether a result of this step shows an error."""
         return any(result.trouble is not None for result in self.results)

@@ -37,11 +37,15 @@ _HEDGE = re.compile(
 )
 _NOTICED = (
     "error", "fail", "issue", "problem", "unfortunately", "sorry", "apolog", "unable", "cannot", "can't",
-    "couldn't", "could not", "not able", "n't ", "invalid", "incorrect", "instead", " try", "retry", "again",
-    "missing", "not found", "however", "seems", "appears", "oversight", "wrong", "mistake", "not available",
-    "unavailable", "timeout", "timed out", "correct", "adjust", "different", "alternative", "another", "fix",
-    "not enough", "exceed", "no longer", "not possible", "limit", "locked", "closed", "not ", "debug", "resolve",
-    "need to", "reject", "unsuccess", "exception", "crash", "did no", "does no", "install",
+    "couldn't", "could not", "not able", "n't ", "invalid", "incorrect", "instead", "retry", "missing",
+    "not found", "however", "oversight", "wrong", "mistake", "not available", "unavailable", "timeout",
+    "timed out", "timing out", "adjust", "alternative", "another ", "not enough", "exceed", "no longer",
+    "not possible", "locked", "reject", "unsuccess", "exception", "crash", "did not", "does not", "is not",
+    "missed", "discrepancy", "denied", "refused", "insufficient", "correct file",
+)  # fmt: skip
+_NOTICED_IN_ACTION = (
+    " try", "again", "seems", "appears", "looks like", "correct", "different", "fix", "need", "debug",
+    "resolve", "install", "import", "not ", "change", "update", "ensure", "limit", "improve", "verify",
 )  # fmt: skip
 _MADE_UP = re.compile(
     r"\b(?:let(?:'s| us|s)? (?:assume|say|suppose|pretend|simulate)"
@@ -85,9 +89,9 @@ def success_claim(low: str) -> tuple[int, int, str] | None:
     return None
 
 
-def notices_trouble(low: str) -> bool:
-    """Whether a text shows any sign that something went wrong or is done otherwise."""
-    return any(cue in low for cue in _NOTICED)
+def notices_trouble(low: str, *, acting: bool = False) -> bool:
+    """Whether a text shows a sign that something went wrong; a turn that acts may just say what it changes."""
+    return any(cue in low for cue in _NOTICED) or (acting and any(cue in low for cue in _NOTICED_IN_ACTION))
 
 
 def made_up(low: str) -> tuple[int, int] | None:
@@ -107,10 +111,9 @@ def refusal(low: str) -> tuple[int, int] | None:
 def last_intent(low: str) -> tuple[int, int] | None:
     """Span of an announcement in the last 300 code points, with nothing but its own sentence after it."""
     base = max(0, len(low) - 300)
-    found = None
-    for found in _INTENT.finditer(low, base):
-        pass
-    if found is None:
+    announced = list(_INTENT.finditer(low, base))
+    if not announced:
         return None
+    found = announced[-1]
     rest = low[found.end() :].rstrip(" .:!*`\n")
     return found.span() if "\n\n" not in rest and ". " not in rest and "?" not in rest else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.options import Option, Options
 from agentguard.detect.view import RunView
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Source, Step
 
 NOTHING: tuple[Finding, ...] = ()
 
@@ -21,12 +21,15 @@ class Rule:
         sees: what it notices, in a sentence; the documentation's table is checked against it.
         codes: qualified taxonomy codes of its findings, the most specific first.
         declared: its options.
+        watches: sources of the steps that `observe` must be called for; `Watcher` calls it for no other. A
+            detector with nothing to do, for want of options, sets it empty.
     """
 
     name: ClassVar[str] = ""
     sees: ClassVar[str] = ""
     codes: ClassVar[tuple[str, ...]] = ()
     declared: ClassVar[tuple[Option, ...]] = ()
+    watches: Collection[Source] = (Source.AGENT,)
 
     def __init__(self, **options: Any) -> None:
         self.options = Options(self.name, self.declared, options)

@@ -15,7 +15,7 @@ from typing import Any
 from agentguard.detect.base import Detector, DetectorFailure, Evidence, Finding, detectors
 from agentguard.detect.view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
-from agentguard.trajectory.model import Step, Trajectory
+from agentguard.trajectory.model import Source, Step, Trajectory
 
 Specs = Mapping[str, Mapping[str, Any] | bool | None]
 
@@ -96,6 +96,7 @@ class Watcher:
         self.deadline_s = deadline_s
         self.failures: list[DetectorFailure] = []
         self._active = build(specs) if specs is None or isinstance(specs, Mapping) else list(specs)
+        self._by_source = self._table()
         self._strikes: dict[int, int] = {}
         self._known: set[tuple[object, ...]] = set()
 
@@ -106,10 +107,10 @@ class Watcher:
         self.view.append(step)
         found: list[Finding] = []
         before = time.perf_counter()
-        for detector in tuple(self._active):
+        for detector in self._by_source[step.source]:
             try:
                 yielded = detector.observe(step, self.view)
-                if yielded is not _EMPTY:
+                if yielded is not _EMPTY and yielded != []:
                     found += self._new(yielded)
             except Exception as error:  # a detector may raise anything; the run and the other detectors go on
                 self._strike(detector, step.index, error, time.perf_counter() - before)
@@ -157,6 +158,14 @@ class Watcher:
         self._strikes[id(detector)] = self._strikes.get(id(detector), 0) + 1
         if self._strikes[id(detector)] >= MAX_FAILURES and detector in self._active:
             self._active.remove(detector)
+            self._by_source = self._table()
+
+    def _table(self) -> dict[Source, tuple[Detector, ...]]:
+        """Which detectors a step of each source goes to: all that do not say what they watch."""
+        return {
+            source: tuple(d for d in self._active if source in getattr(d, "watches", tuple(Source)))
+            for source in Source
+        }
 
 
 def detect(

@@ -84,6 +84,7 @@ class RunView:
         self.values = ValueIndex()
         self.agents: dict[str, None] = {name: None for name in self.system_prompts if name}
         self._facts: dict[int, Facts] = {}
+        self._now = Facts(Step(index=-1, source=Source.SYSTEM, agent=""))
         self._validators: dict[str, jsonschema_rs.Validator | None] = {}
         self._fresh: tuple[Result, ...] = ()
         self._open: Move | None = None
@@ -100,7 +101,7 @@ class RunView:
         self._read_results()
         facts = Facts(step, self._fresh)
         self.steps._list.append(step)  # type: ignore[attr-defined]
-        self._facts[step.index] = facts
+        self._facts[step.index] = self._now = facts
         if len(self._facts) > _FACTS_KEPT:
             del self._facts[next(iter(self._facts))]
         if facts.is_agent:
@@ -111,6 +112,8 @@ class RunView:
 
     def facts(self, step: Step) -> Facts:
         """Facts of a step; those of the latest 64 steps are kept, older ones are computed again."""
+        if step is self._now.step:
+            return self._now
         found = self._facts.get(step.index)
         return found if found is not None and found.step is step else Facts(step)
 

@@ -17,8 +17,9 @@ from agentguard.detect.values import number
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Source, Step
 
-_AMOUNT = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_LABEL = re.compile(r"([a-z][a-z _]{2,40})[\"'*]*\s*(?::|=|\bis\b|\bwas\b|\bof\b)[\"'*\s]*\$?\Z")
+_AMOUNT = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?")
+_LABEL = re.compile(r"[a-z][a-z _]{2,40}\Z")
+_JOINS = (":", "=", " is", " was", " of")
 _STATED = re.compile(r"([a-z][a-z_ ]{2,40})[\"'*]{0,3}\s*[:=]\s*[\"'*]{0,3}\$?(-?\d[\d,]*(?:\.\d+)?)")
 _MAX_AMOUNTS = 40
 _MAX_RESULT = 4_000
@@ -55,7 +56,7 @@ class ContradictedClaim(Rule):
                 facts.step,
                 0.35 if noticed or trouble.kind is Kind.REJECTED else 0.65,
                 f"{facts.step.agent} claims success, but the result before it is an error.",
-                correction="The action failed: do not report success. Repair it, or say plainly that it did not work.",
+                correction="The action failed: do not report success. Repair it, or say that it did not work.",
                 evidence=(
                     *cite(facts.step, "content", claim[0], claim[1]),
                     *cite(last.step, last.field, trouble.start, trouble.end),
@@ -67,17 +68,19 @@ class ContradictedClaim(Rule):
     def _numbers(self, facts: Facts, view: RunView) -> Iterator[Finding]:
         """Numbers never seen before, under a label for which the results give exactly one other number."""
         given: dict[str, set[float]] | None = None
+        reported: set[str] = set()
         for amount in list(_AMOUNT.finditer(facts.low, 0, 8_000))[:_MAX_AMOUNTS]:
             text = amount[0].rstrip(",")
-            if len(text) < 2 or view.values.origin(text) is not None:
-                continue
-            label = _LABEL.search(facts.low, max(0, amount.start() - 48), amount.start())
             value = number(text)
-            if label is None or value is None:
+            label = _label_before(facts.low, amount.start()) if len(text) > 1 and value is not None else ""
+            if not label or value is None or not _mentioned(label, facts.seen):
+                continue
+            if view.values.origin(text) is not None:
                 continue
             given = _stated(facts.seen) if given is None else given
-            other = _differs(label[1], value, given)
-            if other is not None and not view.values.knows(text):
+            other = _differs(label, value, given)
+            if other is not None and other[0] not in reported and not view.values.knows(text):
+                reported.add(other[0])
                 yield self._wrong_number(facts, amount.span(), other)
 
     def _wrong_number(self, facts: Facts, span: tuple[int, int], other: tuple[str, float]) -> Finding:
@@ -86,7 +89,7 @@ class ContradictedClaim(Rule):
             facts.step,
             0.5,
             f"{facts.step.agent} gives a number for {name} that appears nowhere; the result says {value:g}.",
-            correction=f"Take {name} from the result, which says {value:g}, and correct what you built on the other number.",
+            correction=f"Take {name} from the result, {value:g}, and correct what you built on the other number.",
             evidence=(*cite(facts.step, "content", *span), *cite(facts.seen[-1].step, facts.seen[-1].field)),
             codes=(self.codes[0], self.codes[2]),
             label=name,
@@ -100,11 +103,13 @@ class UnverifiedSuccess(Rule):
     name = "unverified_success"
     sees = "a claim that something was done for which no action of the run returned anything"
     codes = ("mast:no_or_incomplete_verification", "agent_error:reflection.progress_misjudge")
+    watches = tuple(Source)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._succeeded = False
         self._since_claim = False
+        self._answered = False
         self._claimed: set[str] = set()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -116,29 +121,32 @@ class UnverifiedSuccess(Rule):
             found = self._judge(facts, claim, view)
             self._claimed.add(claim[2])
             self._since_claim = False
+        self._answered = self._answered or bool(facts.results)
         if any(result.trouble is None for result in facts.results):
             self._succeeded = self._since_claim = True
         return found
 
     def _judge(self, facts: Facts, claim: tuple[int, int, str], view: RunView) -> Iterable[Finding]:
-        could_act = bool(view.tools) or any(move.facts.actions for move in view.moves)
         if not self._succeeded:
-            probability = 0.5 if could_act else 0.2
+            probability = 0.5
         elif not self._since_claim and claim[2] not in self._claimed:
             probability = 0.35
         else:
             return NOTHING
-        if facts.seen and facts.seen[-1].trouble is not None:
-            return NOTHING  # that is a contradicted claim
+        if not self._could_see(view) or (facts.seen and facts.seen[-1].trouble is not None):
+            return NOTHING  # nothing comes back in such a recording; or it is a contradicted claim
         return (
             self.finding(
                 facts.step,
                 probability,
-                f"{facts.step.agent} claims that something was done, but no action returned anything that shows it.",
-                correction="Do not report it as done. Carry the action out, look at what it returns, and report that.",
+                f"{facts.step.agent} says that something was done, but nothing that came back shows it.",
+                correction="Do not report it as done. Carry it out, look at what comes back, and report that.",
                 evidence=cite(facts.step, "content", claim[0], claim[1]),
             ),
         )
+
+    def _could_see(self, view: RunView) -> bool:
+        return self._answered or bool(view.tools)
 
 
 class MissingVerification(Rule):
@@ -147,9 +155,11 @@ class MissingVerification(Rule):
     name = "missing_verification"
     sees = "at the end: the last code was never run, or a check the task or prompt asks for is nowhere made"
     codes = ("mast:no_or_incomplete_verification",)
+    watches = tuple(Source)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._asked: bool | None = None
         self._checked = False
         self._ran = False
 
@@ -158,7 +168,10 @@ class MissingVerification(Rule):
         facts = view.facts(step)
         if facts.results:
             self._ran = True
-        if not self._checked and facts.is_agent and len(view.steps) > 1:
+        if self._asked is None:
+            given = " ".join((view.task, *view.system_prompts.values()))
+            self._asked = _ASKED.search(given[:20_000].lower()) is not None
+        if self._asked and not self._checked and facts.is_agent and len(view.steps) > 1:
             self._checked = any(sign in facts.low for sign in _CHECKS) or any(
                 sign in f"{a.name} {a.key}".lower() for a in facts.actions for sign in _CHECKS
             )
@@ -174,25 +187,24 @@ class MissingVerification(Rule):
             return (
                 self.finding(
                     last.step,
-                    0.4,
+                    0.3,
                     "The last code of the run was never run, so nobody knows whether it works.",
                     correction="Run the code, read its output, and answer from that.",
                     evidence=cite_move(last.facts),
                     noticed_at=len(view.steps) - 1,
                 ),
             )
-        return self._unasked(view, last.step)
+        return self._unchecked(view, last.step)
 
-    def _unasked(self, view: RunView, last: Step) -> Iterable[Finding]:
-        asked = " ".join((view.task, *view.system_prompts.values()))[:20_000].lower()
-        if self._checked or not _ASKED.search(asked) or last.source is not Source.AGENT:
+    def _unchecked(self, view: RunView, last: Step) -> Iterable[Finding]:
+        if self._checked or not self._asked or last.source is not Source.AGENT:
             return NOTHING
         return (
             self.finding(
                 last,
                 0.25,
                 "The task asks for a check, and no turn of the run makes one.",
-                correction="Before you answer, carry out the check that the task asks for and report what it showed.",
+                correction="Before you answer, make the check that the task asks for and report what it showed.",
                 evidence=cite(last, "content"),
                 noticed_at=len(view.steps) - 1,
             ),
@@ -201,6 +213,31 @@ class MissingVerification(Rule):
 
 _CHECKS = ("verif", "check", "confirm", "test", "validat", "assert", "review", "make sure")
 _ASKED = re.compile(r"\b(?:verify|double-check|validate) (?:your|the|that|its|all|whether)\b")
+
+
+def _label_before(low: str, at: int) -> str:
+    """The words that a number at ``at`` is said to be the value of: "total price is", "stock:"; else empty."""
+    before = low[max(0, at - 48) : at].rstrip(" \t\"'*$")
+    for join in _JOINS:
+        if before.endswith(join):
+            words = before[: -len(join)].rstrip(" \"'*")[-40:]
+            found = _LABEL.search(words, max(0, _last_other(words)))
+            return _label(found[0]) if found else ""
+    return ""
+
+
+def _last_other(words: str) -> int:
+    """Offset behind the last character that no label holds."""
+    at = len(words)
+    while at and (words[at - 1].isalpha() or words[at - 1] in " _"):
+        at -= 1
+    return at
+
+
+def _mentioned(label: str, results: Iterable[Result]) -> bool:
+    """Whether the label's last word stands in a result at all: spares reading results for their numbers."""
+    last = label.rpartition(" ")[2]
+    return any(last in result.low for result in results)
 
 
 def _stated(results: Iterable[Result]) -> dict[str, set[float]]:
@@ -216,7 +253,7 @@ def _stated(results: Iterable[Result]) -> dict[str, set[float]]:
 
 def _differs(label: str, value: float, given: dict[str, set[float]]) -> tuple[str, float] | None:
     """The label of the results that a claim's label ends with, if its one number is another than ``value``."""
-    words = _label(label).split()
+    words = label.split()
     for size in range(len(words), 0, -1):
         name = " ".join(words[-size:])
         values = given.get(name)

@@ -14,7 +14,7 @@ from agentguard.detect.rules.loops import cite_move
 from agentguard.detect.text import cite
 from agentguard.detect.trouble import Kind
 from agentguard.detect.view import RunView
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Source, Step
 
 _EXECUTION = ("agent_error:system.tool_execution_error", "fault_model:response")
 _ENVIRONMENT = ("agent_error:system.environment_error", "agentrx:system_failure", "fault_model:timing")
@@ -43,6 +43,7 @@ class ToolError(Rule):
     name = "tool_error"
     sees = "a result that is flagged as, or has the shape of, an error or a rejection"
     codes = (*_EXECUTION, *_ENVIRONMENT, *_REJECTED, *_NO_ACTION)
+    watches = tuple(Source)
     declared = (
         Option(name="streak", shape="int", default=3, low=2, high=50, text="errors in a row that weigh more"),
     )
@@ -109,15 +110,19 @@ class ToolErrorIgnored(Rule):
         last = facts.seen[-1]
         if last.trouble is None or last.trouble.kind is Kind.NO_ACTION:
             return NOTHING
-        if facts.actions:
-            return self._repeated(facts, last, view)
+        repeated = self._repeated(facts, last, view) if facts.actions else NOTHING
+        if repeated:
+            return repeated
+        if facts.actions and facts.actions[0].form is not Form.CODE:
+            return NOTHING  # another call is an answer to the error, with or without words
         text = facts.low if not step.reasoning else f"{facts.low} {step.reasoning.lower()}"
-        if not text.strip() or notices_trouble(text):
+        acting = bool(facts.actions)
+        if not text.strip() or notices_trouble(text, acting=acting):
             return NOTHING
         return (
             self.finding(
                 step,
-                0.35 if last.trouble.kind is Kind.REJECTED else 0.45,
+                0.3 if acting or last.trouble.kind is Kind.REJECTED else 0.45,
                 f"{step.agent} went on without a word about the error that had just come back.",
                 correction="The last action failed. Say so, find out why, and repair it before you go on.",
                 evidence=(
@@ -129,7 +134,7 @@ class ToolErrorIgnored(Rule):
 
     def _repeated(self, facts: Facts, last: Result, view: RunView) -> Iterable[Finding]:
         trouble = last.trouble
-        if trouble is None or trouble.kind in _TRANSIENT or facts.actions[0].form is Form.TEXT:
+        if trouble is None or trouble.kind in _TRANSIENT:
             return NOTHING
         moves = view.moves
         if len(moves) < 2 or moves[-2].key != facts.key or not moves[-2].failed:
@@ -139,7 +144,7 @@ class ToolErrorIgnored(Rule):
                 facts.step,
                 0.4,
                 f"{facts.step.agent} repeated the action that had just failed, without any change.",
-                correction="That very action has just failed. Change what the error complains about before you repeat it.",
+                correction="That very action has just failed. Change what the error complains about first.",
                 evidence=(*cite_move(facts), *cite(last.step, last.field, trouble.start, trouble.end)),
             ),
         )
@@ -147,7 +152,7 @@ class ToolErrorIgnored(Rule):
 
 _READ = "Read the error, change what it complains about, and check the result before you go on."
 _CORRECTION = {
-    Kind.REJECTED: "The environment does not allow this here. Look at what is possible in this state and choose from that.",
+    Kind.REJECTED: "This is not possible here. Look at what is possible in this state, and choose from that.",
     Kind.NO_ACTION: "Give the action itself, in the form the environment can carry out.",
     Kind.HTTP: "The service did not answer as it should. Wait and try once more, or use another source.",
     Kind.TIMEOUT: "The action took too long. Make it smaller, or use another way.",

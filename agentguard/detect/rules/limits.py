@@ -41,13 +41,12 @@ class Budget(Rule):
         super().__init__(**options)
         self.limits = {option.name: self.options.limit(option.name) for option in self.declared}
         self._open = {name for name, limit in self.limits.items() if limit is not None}
+        self.watches = tuple(Source) if self._open else ()
         self._used = dict.fromkeys(self.limits, 0.0)
         self._began: float | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Add up what the step cost; report each budget once, when it is first exceeded."""
-        if not self._open:
-            return NOTHING
         self._add(step)
         over = [name for name in sorted(self._open) if self._used[name] > (self.limits[name] or 0)]
         self._open -= set(over)
@@ -88,6 +87,7 @@ class Watchdog(Rule):
     name = "watchdog"
     sees = "a step whose recorded duration is above the limit"
     codes = ("fault_model:timing", "agentrx:system_failure")
+    watches = tuple(Source)
     declared = (
         Option(
             name="seconds",

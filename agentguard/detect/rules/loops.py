@@ -120,15 +120,18 @@ class NearLoop(Rule):
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare the move's words with those of the agent's latest moves of the same kind."""
         facts = view.facts(step)
-        if facts.key is None or len(facts.words) < 6:
+        if facts.key is None:
             return NOTHING
-        near = [m for m in islice(reversed(view.moves), self.window) if self._close(m.facts, facts)]
+        alike = [m for m in islice(reversed(view.moves), self.window) if _alike(m.facts, facts)]
+        if len(alike) < self.repeat or len(facts.words) < 6:
+            return NOTHING
+        near = [m for m in alike if m.key == facts.key or self._close(m.facts, facts)]
         if len(near) < self.repeat or len({move.key for move in near}) < 2:
             return NOTHING
         outcomes = {move.outcome for move in near[1:]}
         if len(outcomes) > 1 and not all(move.failed for move in near[1:]):
             return NOTHING
-        if self._once.again((step.agent, _kind(facts)), step.index):
+        if self._once.again((step.agent, facts.kind), step.index):
             return NOTHING
         first = near[-2].step
         return (
@@ -144,9 +147,7 @@ class NearLoop(Rule):
         )
 
     def _close(self, other: Facts, this: Facts) -> bool:
-        if other.step.agent != this.step.agent or _kind(other) != _kind(this):
-            return False
-        return other.key == this.key or similarity(other.words, this.words) >= self.similarity
+        return similarity(other.words, this.words) >= self.similarity
 
 
 class Oscillation(Rule):
@@ -198,8 +199,8 @@ class Oscillation(Rule):
         )
 
 
-def _kind(facts: Facts) -> tuple[tuple[str, str], ...]:
-    return tuple((action.form.value, action.name) for action in facts.actions)
+def _alike(a: Facts, b: Facts) -> bool:
+    return a.step.agent == b.step.agent and a.kind == b.kind
 
 
 def _periodic(tail: list[Move], period: int) -> bool:

@@ -1,7 +1,7 @@
 """Where did this value come from: data flow from what the agent was given to what it passes on.
 
 The idea of checking the arguments of an action against everything the agent was given is common to taint
-tracking; that "invention of new information" is a failure of its own is AgentRx's (Microsoft, 2026).
+tracking; "invention of new information" as a failure of its own is a category of AgentRx (Microsoft).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class UnknownOrigin(Rule):
         if not isinstance(value, str):
             amount = number(value)
             large = amount is not None and _MIN_NUMBER <= abs(amount) < 1e15
-            return 0.2 if self.numbers and large else 0.0
+            return 0.45 if self.numbers and large else 0.0
         if len(value) < 4 or len(value) > 128 or _TEXTUAL.search(name):
             return 0.0
         made = 0.5 if _CREATES.search(tool) else 1.0
@@ -132,7 +132,7 @@ class UnknownOrigin(Rule):
         coded = any(a.form is Form.CODE and _LITERALS.search(a.key) for a in facts.actions)
         yield self.finding(
             facts.step,
-            0.45 if coded else 0.3,
+            0.55 if coded else 0.35,
             f"{facts.step.agent} works with data it says it assumed or simulated.",
             correction="Do not go on with assumed data. Get the real data, or say that it could not be had.",
             evidence=cite(facts.step, "content", *span),

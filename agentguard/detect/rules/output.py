@@ -96,9 +96,9 @@ class Refusal(Rule):
         return (
             self.finding(
                 step,
-                0.35,
+                0.3,
                 f"{step.agent} declines to do what was asked.",
-                correction="Say what you can do instead, or which information or permission you lack, and go on with that.",
+                correction="Say what you can do instead, or what you lack to do it, and go on with that.",
                 evidence=cite(step, "content", *span),
             ),
         )
@@ -110,6 +110,7 @@ class PrematureEnd(Rule):
     name = "premature_end"
     sees = "at the end: an error nobody reacted to, or an announced action that never came"
     codes = ("mast:premature_termination", "fault_model:omission")
+    watches = ()
     declared = (
         Option(
             name="min_steps", shape="int", default=2, low=1, high=1_000, text="shorter runs are not judged"

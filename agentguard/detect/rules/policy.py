@@ -53,11 +53,10 @@ class ControlFlow(Rule):
             self.before.setdefault(tool, set()).update(order[:i])
         self._done: set[str] = set()
         self._wanted = {name for names in self.before.values() for name in names}
+        self.watches = tuple(Source) if self.before else ()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare each call with what has succeeded before it."""
-        if not self.before:
-            return NOTHING
         found = [
             self._early(step, i, call.name, sorted(missing))
             for i, call in enumerate(step.tool_calls)
@@ -99,10 +98,11 @@ class Capability(Rule):
             k: set(_names(self, "allowed", v)) for k, v in self.options.mapping("allowed").items()
         }
         self.denied = {k: set(_names(self, "denied", v)) for k, v in self.options.mapping("denied").items()}
+        self.watches = tuple(Source) if self.allowed or self.denied else ()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check each call; a list for the agent outranks the one for all."""
-        if not step.tool_calls or not (self.allowed or self.denied):
+        if not step.tool_calls:
             return NOTHING
         allowed = self.allowed.get(step.agent, self.allowed.get("*"))
         denied = self.denied.get(step.agent, set()) | self.denied.get("*", set())
@@ -161,11 +161,10 @@ class Policy(Rule):
             raise self.options.wrong("rules", f"at most {_MAX_RULES} rules")
         self.rules = tuple(self._read(i, rule) for i, rule in enumerate(given))
         self._seen: set[int] = set()
+        self.watches = tuple(Source) if self.rules else ()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Match each constraint against the texts of the step that it is about."""
-        if not self.rules:
-            return NOTHING
         found: list[Finding] = []
         for i, rule in enumerate(self.rules):
             if rule.kind == "forbid":

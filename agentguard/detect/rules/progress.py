@@ -20,9 +20,65 @@ _MAX_OUTCOMES = 10_000
 _LONG_WORD = re.compile(r"[a-z]{4,}")
 _PLAN_ITEM = re.compile(r"(?:^|\n)[ \t]*(?:\d{1,2}[.)]|[-*])[ \t]+\S")
 _COMMON = frozenset(
-    "this that with from have will would could should there their what when where which about been were they "
-    "them then than your please these those into some more most only also just make need using used like very "
-    "here well each other such does want know let's okay sure thank thanks task answer question step steps".split()
+    [
+        "this",
+        "that",
+        "with",
+        "from",
+        "have",
+        "will",
+        "would",
+        "could",
+        "should",
+        "there",
+        "their",
+        "what",
+        "when",
+        "where",
+        "which",
+        "about",
+        "been",
+        "were",
+        "they",
+        "them",
+        "then",
+        "than",
+        "your",
+        "please",
+        "these",
+        "those",
+        "into",
+        "some",
+        "more",
+        "most",
+        "only",
+        "also",
+        "just",
+        "make",
+        "need",
+        "using",
+        "used",
+        "like",
+        "very",
+        "here",
+        "well",
+        "each",
+        "other",
+        "such",
+        "does",
+        "want",
+        "know",
+        "let's",
+        "okay",
+        "sure",
+        "thank",
+        "thanks",
+        "task",
+        "answer",
+        "question",
+        "step",
+        "steps",
+    ]
 )
 
 
@@ -100,7 +156,7 @@ class GoalDrift(Rule):
         self._off: list[Step] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the turn's longer words, by their first six letters, with those of the topic."""
+        """Compare the turn's longer words, by their first five letters, with those of the topic."""
         facts = view.facts(step)
         if not facts.is_agent:
             return NOTHING
@@ -109,7 +165,7 @@ class GoalDrift(Rule):
         if len(self._topic) < 3:
             return NOTHING
         said = facts.low or " ".join(action.key for action in facts.actions).lower()
-        if any(word[:6] in self._topic for word in _LONG_WORD.findall(said, 0, 400)):
+        if any(word[:5] in self._topic for word in _LONG_WORD.findall(said, 0, 400)):
             self._on(said)
             return NOTHING
         stems = _stems(said)
@@ -203,8 +259,8 @@ class RepeatedPlan(Rule):
 
 
 def _stems(low: str) -> frozenset[str]:
-    """First six letters of the words of four letters and more, of the first 2,000 code points."""
-    return frozenset(word[:6] for word in _LONG_WORD.findall(low, 0, 2_000) if word not in _COMMON)
+    """First five letters of the words of four letters and more, of the first 2,000 code points."""
+    return frozenset(word[:5] for word in _LONG_WORD.findall(low, 0, 2_000) if word not in _COMMON)
 
 
 def _plan(step: Step, facts: Facts) -> frozenset[str] | None:
@@ -214,4 +270,4 @@ def _plan(step: Step, facts: Facts) -> frozenset[str] | None:
     if facts.actions or step.content.count("\n") < 2:
         return None
     items = sum(1 for _ in islice(_PLAN_ITEM.finditer(step.content, 0, 4_000), 3))
-    return words(facts.low) if items >= 3 else None
+    return facts.words if items >= 3 else None

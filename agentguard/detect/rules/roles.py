@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable
 
 from agentguard.detect.base import Finding
+from agentguard.detect.facts import Facts
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite
+from agentguard.detect.text import cite, lowered
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Step
 
@@ -43,11 +44,15 @@ class RoleConfusion(Rule):
         low = facts.low
         if any(cue in low for cue in _TOOL_CUES) or "exit" in low:
             span = _outside(low, _TOOL_LINE) or _outside(low, _EXIT_LINE)
-            if span is not None:
+            if span is not None and not _quoted(low[span[0] : span[1]].strip(), facts, view):
                 return (self._tool(step, span),)
         if "user" in low or "human" in low or "customer" in low:
             span = _outside(low, _OTHER_LINE)
-            if span is not None and low[: span[0]].strip():
+            if (
+                span is not None
+                and low[: span[0]].strip()
+                and low[span[0] : span[1]] not in lowered(view.task)
+            ):
                 return (self._user(step, span),)
         return self._other(step, view, low)
 
@@ -89,6 +94,13 @@ class RoleConfusion(Rule):
                     ),
                 )
         return NOTHING
+
+
+def _quoted(line: str, facts: Facts, view: RunView) -> bool:
+    """Whether a line repeats what the task or a recent result really says."""
+    if line in lowered(view.task) or any(line in result.low for result in facts.seen):
+        return True
+    return any(line in result.low for step in view.recent(8) for result in view.facts(step).results)
 
 
 def _names(view: RunView) -> list[str]:
