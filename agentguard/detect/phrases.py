@@ -1,6 +1,6 @@
-"""Wording that tells something in any format: claims of success, signs that an error was noticed, and the like.
+"""Wording that tells something in any format: claims of success, signs that an error was noticed.
 
-Every search works on lower-case text and is guarded by plain substring tests, which cost a tenth of a pattern.
+Every search works on lower-case text, behind plain substring tests that cost a tenth of a pattern.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUCCESS = (
 )
 _HEDGE = re.compile(
     r"\b(?:not|never|no|unable|cannot|can|could|failed|fail|once|after|if|when|whether|until|unless|will|would"
-    r"|should|must|may|might|to be|before|error|unless|ensure|verify|confirm|assuming|let|need|please|were|had)\b"
+    r"|should|must|may|might|to be|before|error|ensure|verify|confirm|assuming|let|need|please|were|had)\b"
     r"|n't\b|\?"
 )
 _NOTICED = (
@@ -52,18 +52,21 @@ _MADE_UP = re.compile(
     r"|(?:i|we)(?:'ll| will| can| shall)? (?:just |now )?(?:assume|simulate|pretend|mock up|make up)\b"
     r"|(?:for (?:the sake of|demonstration|illustrat\w+|the purpose of) \w+)"
     r"|(?:mock|dummy|placeholder|fictional|fictitious|made-up|simulated|hypothetical|fake|assumed) "
-    r"(?:\w+ )?(?:data|value|values|numbers?|results?|example|list|response|information|prices?|dates?|names?|set)"
-    r"|simulat(?:e|ing) (?:the |a |an )?(?:\w+ )?(?:data|results?|numbers?|search|response|output|extraction|values)"
+    r"(?:\w+ )?(?:data|values?|numbers?|results?|example|list|response|information|prices?|dates?|names?|set)"
+    r"|simulat(?:e|ing) (?:the |a |an )?(?:\w+ )?"
+    r"(?:data|results?|numbers?|search|response|output|extraction|values)"
     r"|replace (?:this |it |these )?with (?:the )?(?:actual|real))"
 )
 _MADE_UP_CUES = ("assum", "simulat", "mock", "dummy", "placeholder", "fict", "made-up", "hypothetic", "fake",
-                 "pretend", "suppose", "for the sake", "demonstration", "illustrat", "replace", "let's say")  # fmt: skip
+                 "pretend", "suppose", "for the sake", "demonstration", "illustrat", "replace",
+                 "let's say")  # fmt: skip
 _REFUSAL = re.compile(
     r"[\s*_>\"']*(?:i'm sorry,?|i am sorry,?|sorry,?|i apologi[sz]e,?|unfortunately,?)?\s*(?:but )?"
     r"(?:as an ai(?: language)? (?:model|assistant),? )?(?:but )?"
     r"(?:i (?:can't|cannot|can not|am unable to|'m unable to|won't|am not able to|will not|must decline to)"
     r"|i'm (?:unable|not able) to)\s+"
-    r"(?:assist|help|comply|fulfil\w*|provide|do that|do this|answer|complete|continue|support|engage|discuss|participate)"
+    r"(?:assist|help|comply|fulfil\w*|provide|do that|do this|answer|complete|continue|support|engage"
+    r"|discuss|participate)"
     r"(?: (?:you )?(?:with|you|in|on))?"
 )
 _INTENT = re.compile(
@@ -90,7 +93,7 @@ def success_claim(low: str) -> tuple[int, int, str] | None:
 
 
 def notices_trouble(low: str, *, acting: bool = False) -> bool:
-    """Whether a text shows a sign that something went wrong; a turn that acts may just say what it changes."""
+    """Whether a text shows that something went wrong; a turn that acts may just say what it changes."""
     return any(cue in low for cue in _NOTICED) or (acting and any(cue in low for cue in _NOTICED_IN_ACTION))
 
 

@@ -223,4 +223,7 @@ class Record:
 def _compact(value: object) -> str:
     if value is None:
         return ""
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode(errors="replace")
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode(errors="replace")
+    except (TypeError, ValueError, RecursionError):  # a huge number, half a surrogate pair, endless nesting
+        return repr(value)

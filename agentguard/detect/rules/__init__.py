@@ -4,9 +4,9 @@ from __future__ import annotations
 
 BUILTIN: dict[str, str] = {
     "budget": "agentguard.detect.rules.limits:Budget",
-    "capability": "agentguard.detect.rules.policy:Capability",
+    "capability": "agentguard.detect.rules.permissions:Capability",
     "contradicted_claim": "agentguard.detect.rules.claims:ContradictedClaim",
-    "control_flow": "agentguard.detect.rules.policy:ControlFlow",
+    "control_flow": "agentguard.detect.rules.permissions:ControlFlow",
     "empty_output": "agentguard.detect.rules.output:EmptyOutput",
     "exact_loop": "agentguard.detect.rules.loops:ExactLoop",
     "goal_drift": "agentguard.detect.rules.progress:GoalDrift",

@@ -47,7 +47,7 @@ class UnknownTool(Rule):
             self.finding(
                 step,
                 0.75,
-                f"{step.agent} called {call.name!r}, which is not one of the {len(view.tools)} tools of this run.",
+                f"{step.agent} called {call.name!r}, none of the {len(view.tools)} tools of this run.",
                 correction="Call only tools you were given: " + ", ".join(sorted(view.tools)[:20]) + ".",
                 evidence=cite(step, f"tool_calls[{i}]"),
                 tool=call.name,
@@ -70,9 +70,8 @@ class SchemaViolation(Rule):
             return NOTHING
         found: list[Finding] = []
         for action in view.facts(step).actions:
-            for error in violations(action, view):
-                if _kind(error) not in _RANGE_KINDS:
-                    found.append(self._violation(step, action, error))
+            wrong = (error for error in violations(action, view) if _kind(error) not in _RANGE_KINDS)
+            found.extend(self._violation(step, action, error) for error in wrong)
         return found
 
     def _violation(self, step: Step, action: Action, error: Any) -> Finding:
@@ -86,7 +85,7 @@ class SchemaViolation(Rule):
             step,
             0.6 if kind in ("Required", "Enum", "Constant") else 0.45,
             f"The call of {action.name} breaks its schema: {where} {reason}{missing}.",
-            correction=f"Call {action.name} again with arguments that follow its schema: {where} {reason}{missing}.",
+            correction=f"Call {action.name} again and follow its schema: {where} {reason}{missing}.",
             evidence=cite_value(step, action.field, value, key) if path else cite(step, action.field),
             tool=action.name,
             path=path,

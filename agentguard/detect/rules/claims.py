@@ -56,7 +56,7 @@ class ContradictedClaim(Rule):
                 facts.step,
                 0.35 if noticed or trouble.kind is Kind.REJECTED else 0.65,
                 f"{facts.step.agent} claims success, but the result before it is an error.",
-                correction="The action failed: do not report success. Repair it, or say that it did not work.",
+                correction="The action failed: do not report success. Repair it, or say that it failed.",
                 evidence=(
                     *cite(facts.step, "content", claim[0], claim[1]),
                     *cite(last.step, last.field, trouble.start, trouble.end),
@@ -89,7 +89,7 @@ class ContradictedClaim(Rule):
             facts.step,
             0.5,
             f"{facts.step.agent} gives a number for {name} that appears nowhere; the result says {value:g}.",
-            correction=f"Take {name} from the result, {value:g}, and correct what you built on the other number.",
+            correction=f"Take {name} from the result, {value:g}, and correct what you built on the other.",
             evidence=(*cite(facts.step, "content", *span), *cite(facts.seen[-1].step, facts.seen[-1].field)),
             codes=(self.codes[0], self.codes[2]),
             label=name,
@@ -140,7 +140,7 @@ class UnverifiedSuccess(Rule):
                 facts.step,
                 probability,
                 f"{facts.step.agent} says that something was done, but nothing that came back shows it.",
-                correction="Do not report it as done. Carry it out, look at what comes back, and report that.",
+                correction="Do not report it as done. Do it, look at what comes back, and report that.",
                 evidence=cite(facts.step, "content", claim[0], claim[1]),
             ),
         )
@@ -204,7 +204,7 @@ class MissingVerification(Rule):
                 last,
                 0.25,
                 "The task asks for a check, and no turn of the run makes one.",
-                correction="Before you answer, make the check that the task asks for and report what it showed.",
+                correction="Before you answer, make the check that the task asks for and report it.",
                 evidence=cite(last, "content"),
                 noticed_at=len(view.steps) - 1,
             ),
@@ -216,7 +216,7 @@ _ASKED = re.compile(r"\b(?:verify|double-check|validate) (?:your|the|that|its|al
 
 
 def _label_before(low: str, at: int) -> str:
-    """The words that a number at ``at`` is said to be the value of: "total price is", "stock:"; else empty."""
+    """The words that a number at ``at`` is said to be the value of: "price is", "stock:"; else empty."""
     before = low[max(0, at - 48) : at].rstrip(" \t\"'*$")
     for join in _JOINS:
         if before.endswith(join):
@@ -252,7 +252,7 @@ def _stated(results: Iterable[Result]) -> dict[str, set[float]]:
 
 
 def _differs(label: str, value: float, given: dict[str, set[float]]) -> tuple[str, float] | None:
-    """The label of the results that a claim's label ends with, if its one number is another than ``value``."""
+    """The results' label that a claim's ends with, and its one number, if that is not ``value``."""
     words = label.split()
     for size in range(len(words), 0, -1):
         name = " ".join(words[-size:])

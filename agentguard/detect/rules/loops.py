@@ -45,7 +45,7 @@ class ExactLoop(Rule):
     """The same move again and again, though nothing new came of it."""
 
     name = "exact_loop"
-    sees = "the same action (agent, tool, arguments; or code, or text) repeated although its outcome did not change"
+    sees = "the same call, code or text of an agent repeated although its outcome did not change"
     codes = _REPETITION
     declared = (
         Option(name="repeat", shape="int", default=3, low=2, high=40, text="times that make a loop"),
@@ -83,7 +83,7 @@ class ExactLoop(Rule):
             first,
             min(0.9, probability + 0.05 * (count - self.repeat)),
             f"{facts.step.agent} repeated {did} {count} times with the same outcome.",
-            correction=f"Do not repeat {did}: its outcome will not change. Read that outcome and choose another action.",
+            correction=f"Do not repeat {did}: its outcome will not change. Choose another action.",
             evidence=(*cite_move(same[-2].facts), *cite_move(facts)),
             noticed_at=facts.step.index,
             count=count,
@@ -139,7 +139,7 @@ class NearLoop(Rule):
                 first,
                 0.55 if any(move.failed for move in near) else 0.45,
                 f"{step.agent} made {len(near)} nearly equal moves, and nothing new came of them.",
-                correction="Small changes to the same move do not help here. State what is missing, then try another way.",
+                correction="Small changes do not help here. State what is missing, then try another way.",
                 evidence=(*cite_move(near[-2].facts), *cite_move(facts)),
                 noticed_at=step.index,
                 count=len(near),
@@ -189,7 +189,7 @@ class Oscillation(Rule):
                 first.step,
                 0.65,
                 f"{period} moves have been taken in turns for {self.cycles} rounds, and the outcomes repeat.",
-                correction="You are going round in a circle. Leave it: pick an action that is not one of these.",
+                correction="You are going round in a circle. Pick an action that is not one of these.",
                 evidence=tuple(
                     quote for move in tail[period : 2 * period] for quote in cite_move(move.facts)
                 ),

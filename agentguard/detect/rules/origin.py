@@ -65,7 +65,7 @@ class UnknownOrigin(Rule):
         self._made_up = 0
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Trace the values of each call; in turns without calls look for data that is admitted to be made up."""
+        """Trace the values of each call; in turns without calls look for data admitted to be made up."""
         facts = view.facts(step)
         if not facts.is_agent:
             return NOTHING
@@ -118,7 +118,7 @@ class UnknownOrigin(Rule):
             step,
             probability,
             f"The value of {name} in the call of {action.name} appears nowhere before: it may be made up.",
-            correction=f"Do not guess {name}. Look it up with a tool or ask for it, then call {action.name} again.",
+            correction=f"Do not guess {name}. Look it up or ask for it, then call {action.name} again.",
             evidence=cite_value(step, action.field, value, name),
             tool=action.name,
             argument=name,

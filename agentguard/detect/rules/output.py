@@ -49,7 +49,7 @@ class TruncatedOutput(Rule):
     """A turn that was cut off."""
 
     name = "truncated_output"
-    sees = "a stop reason that tells of the length limit, arguments cut off, or a code block that is never closed"
+    sees = "a stop reason that tells of a length limit, arguments cut off, or a code block never closed"
     codes = ("agent_error:system.llm_limit", "fault_model:response")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -74,7 +74,7 @@ class TruncatedOutput(Rule):
             step,
             probability,
             f"The turn of {step.agent} is cut off: {why}.",
-            correction="Your output was cut off. Write it again, shorter, or in parts that are each complete.",
+            correction="Your output was cut off. Write it again, shorter, or in complete parts.",
             evidence=cite(step, field, start),
         )
 
