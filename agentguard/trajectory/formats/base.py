@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentguard.errors import InputError
 from agentguard.registry import Registry
 from agentguard.trajectory.model import Record
+
+if TYPE_CHECKING:
+    from agentguard.trajectory.formats._source import Item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class Broken:
 
 
 class Format(Protocol):
-    """One trajectory format.
+    """One trajectory format; `Joins`, `Opens` and `Dumps` are what it may be able to do beyond this.
 
     Attributes:
         name: as the user writes it, e.g. ``"who_and_when"``.
@@ -43,6 +47,36 @@ class Format(Protocol):
         """Yield the runs in one parsed record; ``name`` is a fallback id.
 
         Raises FormatError with the field.
+        """
+        ...
+
+
+@runtime_checkable
+class Joins(Protocol):
+    """A format whose runs may span several values of a sequence (lines of a log)."""
+
+    def join(self, items: Iterator[Item], *, name: str) -> Iterator[Record | Broken]:
+        """Yield the runs of a JSON array or JSON Lines; an item with an error becomes a Broken."""
+        ...
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """A format whose data set is a folder in which files belong together."""
+
+    def open(self, folder: Path) -> Iterator[Record | Broken] | None:
+        """Yield the runs of the folder; None where it is not such a folder."""
+        ...
+
+
+@runtime_checkable
+class Dumps(Protocol):
+    """A format that can also be written."""
+
+    def dump(self, record: Record, *, annotation: bool = False) -> Any:
+        """Return the run as JSON data of this format: a dict, or a list of lines for a format of JSON Lines.
+
+        The annotation is written only if asked and only where the format has a place for it.
         """
         ...
 

@@ -1,0 +1,250 @@
+"""Chat messages (OpenAI's shape, which many recordings use) to steps.
+
+One step is one assistant turn with the tool results that follow it; user and system messages are steps of
+their own. A tool message answers the call of the turn before it that has its ``tool_call_id``, or the first
+one not yet answered where it has none. A tool message that answers no call of that turn becomes an
+ENVIRONMENT step: folding it into an earlier turn would show that turn something which came later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentguard.errors import FormatError
+from agentguard.trajectory.formats._fields import Node, kind, nodes
+from agentguard.trajectory.formats._json import loads
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec
+
+_SOURCES = {
+    "system": Source.SYSTEM,
+    "developer": Source.SYSTEM,
+    "user": Source.USER,
+    "human": Source.USER,
+    "environment": Source.ENVIRONMENT,
+    "observation": Source.ENVIRONMENT,
+    "ipython": Source.ENVIRONMENT,
+}
+_RESULTS = ("tool", "function")
+_STANDARD = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRun:
+    """What a list of messages becomes.
+
+    Attributes:
+        steps: the steps, in order.
+        task: text of the first user message; empty if there is none.
+        system_prompts: the leading system messages under ``""``.
+        step_of: message index to the index of the step it went into.
+    """
+
+    steps: tuple[Step, ...]
+    task: str
+    system_prompts: Mapping[str, str]
+    step_of: Mapping[int, int]
+
+
+def chat_run(messages: list[Any], *, at: str = "messages", agent: str = "assistant") -> ChatRun:
+    """Turn messages into steps. Raises FormatError with the field of a message that is malformed.
+
+    Args:
+        messages: the parsed messages.
+        at: dotted place of the list, for errors.
+        agent: name of the assistant where a message has no ``name``.
+    """
+    builder = _Builder(agent=agent)
+    for index, message in enumerate(nodes(messages, at)):
+        builder.add(index, message)
+    steps = tuple(builder.steps)
+    task = next((step.content for step in steps if step.source is Source.USER), "")
+    return ChatRun(steps=steps, task=task, system_prompts=_prompts(steps), step_of=builder.step_of)
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value looks like one chat message."""
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    return not {"content", "tool_calls", "function_call"}.isdisjoint(value)
+
+
+def content_text(value: Any, at: str) -> str:
+    """Text of a message's content: a string, null, or a list of parts (only their text is read)."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, list):
+        raise FormatError(f"expected text or a list of parts, found {kind(value)}", field=at)
+    return "\n".join(text for i, part in enumerate(value) if (text := _part_text(part, f"{at}[{i}]")))
+
+
+def tool_call(node: Node, *, fallback_id: str) -> ToolCall:
+    """A call in the shape ``{id, function: {name, arguments}}``; ``arguments`` is text or an object."""
+    function = node.node("function")
+    arguments, raw = parse_arguments(function.raw("arguments"), function.at("arguments"))
+    extra = node.rest("id", "function")
+    if unknown := function.rest("name", "arguments"):
+        extra["function"] = unknown
+    if extra.get("type") == "function":
+        del extra["type"]
+    return ToolCall(
+        id=node.scalar_or("id") or fallback_id,
+        name=function.text("name"),
+        arguments=arguments,
+        raw_arguments=raw,
+        extra=extra,
+    )
+
+
+def parse_arguments(value: Any, at: str) -> tuple[dict[str, Any] | None, str | None]:
+    """Arguments as ``(object or None, recorded text or None)``; text that is no JSON object gives None."""
+    if value is None:
+        return None, None
+    if isinstance(value, dict):
+        return value, None
+    if not isinstance(value, str):
+        raise FormatError(f"expected text or an object, found {kind(value)}", field=at)
+    try:
+        parsed = loads(value, strict=True)
+    except FormatError:
+        return None, value
+    return (parsed if isinstance(parsed, dict) else None), value
+
+
+def tool_specs(values: list[Any], at: str) -> tuple[ToolSpec, ...]:
+    """Tool definitions, wrapped (``{type, function}``, the chat API) or flat (the Responses API)."""
+    return tuple(_tool_spec(node) for node in nodes(values, at))
+
+
+def _tool_spec(node: Node) -> ToolSpec:
+    wrapped = "function" in node
+    inner = node.node("function") if wrapped else node
+    extra = inner.rest("name", "description", "parameters")
+    if wrapped:
+        extra = {**node.rest("function", "type"), **({"function": extra} if extra else {})}
+    # Hosted tools of the Responses API ({"type": "web_search"}) have a type and no name.
+    return ToolSpec(
+        name=inner.text_or("name") or inner.text("type"),
+        description=inner.text_or("description"),
+        parameters=inner.node_or("parameters").data,
+        extra=extra,
+    )
+
+
+def _part_text(part: Any, at: str) -> str:
+    if isinstance(part, str):
+        return part
+    node = Node.of(part, at)
+    for key in ("text", "refusal"):
+        value = node.raw(key)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _prompts(steps: tuple[Step, ...]) -> dict[str, str]:
+    leading = []
+    for step in steps:
+        if step.source is not Source.SYSTEM:
+            break
+        leading.append(step.content)
+    return {"": "\n\n".join(leading)} if leading else {}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Builder:
+    agent: str
+    steps: list[Step] = field(default_factory=list)
+    step_of: dict[int, int] = field(default_factory=dict)
+    _open: list[ToolCall] = field(default_factory=list)
+    _calls: tuple[ToolCall, ...] = ()
+
+    def add(self, index: int, message: Node) -> None:
+        role = message.text("role")
+        if role in _RESULTS and (call := self._answered(message)) is not None:
+            self._fold(index, message, call)
+            return
+        step = self._result(index, message) if role in _RESULTS else self._turn(index, message, role)
+        if role not in _RESULTS:
+            self._calls, self._open = step.tool_calls, list(step.tool_calls)
+        self.step_of[index] = step.index
+        self.steps.append(step)
+
+    def _answered(self, message: Node) -> ToolCall | None:
+        """The call a tool message answers; a second answer to the same call counts as one."""
+        call_id = message.scalar_or("tool_call_id")
+        if call_id:
+            return next((call for call in (*self._open, *self._calls) if call.id == call_id), None)
+        name = message.text_or("name")
+        return next((call for call in self._open if not name or call.name == name), None)
+
+    def _fold(self, index: int, message: Node, call: ToolCall) -> None:
+        self._open = [other for other in self._open if other is not call]
+        step = self.steps[-1]
+        seen = _observation(message, call)
+        self.steps[-1] = replace(step, observations=(*step.observations, seen))
+        self.step_of[index] = step.index
+
+    def _turn(self, index: int, message: Node, role: str) -> Step:
+        source = _SOURCES.get(role, Source.AGENT)
+        default = self.agent if role == "assistant" else role
+        extra = message.rest("role", "content", "tool_calls", "function_call", "reasoning_content")
+        if role not in _STANDARD:
+            extra["role"] = role
+        if isinstance(message.raw("content"), list):
+            extra["content"] = message.raw("content")
+        text = content_text(message.raw("content"), message.at("content"))
+        refusal = message.raw("refusal")
+        return Step(
+            index=len(self.steps),
+            source=source,
+            agent=message.text_or("name") or default,
+            content=text or (refusal if isinstance(refusal, str) else ""),
+            reasoning=message.text_or("reasoning_content"),
+            tool_calls=_calls(index, message),
+            source_index=index,
+            extra=extra,
+        )
+
+    def _result(self, index: int, message: Node) -> Step:
+        extra = message.rest("content")
+        if isinstance(message.raw("content"), list):
+            extra["content"] = message.raw("content")
+        return Step(
+            index=len(self.steps),
+            source=Source.ENVIRONMENT,
+            agent=message.text_or("name") or "tool",
+            content=content_text(message.raw("content"), message.at("content")),
+            source_index=index,
+            extra=extra,
+        )
+
+
+def _calls(index: int, message: Node) -> tuple[ToolCall, ...]:
+    calls = [
+        tool_call(node, fallback_id=f"call-{index}-{i}")
+        for i, node in enumerate(message.nodes_or("tool_calls"))
+    ]
+    if "function_call" in message:
+        wrapped = Node({"function": message.raw("function_call"), "legacy": True}, message.path)
+        calls.append(tool_call(wrapped, fallback_id=f"call-{index}-{len(calls)}"))
+    return tuple(calls)
+
+
+def _observation(message: Node, call: ToolCall) -> Observation:
+    extra = message.rest("role", "content", "tool_call_id", "name")
+    if isinstance(message.raw("content"), list):
+        extra["content"] = message.raw("content")
+    return Observation(
+        content=content_text(message.raw("content"), message.at("content")),
+        call_id=call.id,
+        tool=message.text_or("name") or call.name,
+        extra=extra,
+    )
+
+
+def group_key(text: str) -> str:
+    """A question or task id as a group: case, white space and punctuation do not count."""
+    return " ".join(re.findall(r"\w+", text.casefold()))

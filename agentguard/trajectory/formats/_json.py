@@ -1,0 +1,143 @@
+"""JSON from outside: parsed to plain data that every later part can walk, compare and write again.
+
+What comes out of `loads` and `clean` has only dict, list, str, int, float, bool and None in it, is nested
+at most `MAX_DEPTH` deep, has no lone surrogates, no NaN or infinity and no integer beyond 64 bits, so
+nothing later can fail on it. What JSON writers get wrong but readers can understand is kept as text:
+``NaN`` becomes ``"NaN"``, an integer beyond 64 bits its digits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from agentguard.errors import FormatError
+
+# orjson writes at most 254 levels; a record puts a value it keeps some levels deeper than it was.
+MAX_DEPTH = 200
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+_BIG_INTEGER = re.compile(rb"[\[:,\s-]\d{19,}[\]},\s]|\A-?\d{19,}")
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")
+_BOM = b"\xef\xbb\xbf"
+
+
+def loads(data: bytes | str, *, strict: bool = False) -> Any:
+    """Parse one JSON value. Raises FormatError with the position, never another error.
+
+    Args:
+        data: UTF-8 bytes or text; a byte order mark is skipped.
+        strict: refuse what the JSON standard refuses, instead of understanding the usual slips.
+    """
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    raw = raw.removeprefix(_BOM)
+    try:
+        # orjson reads integers beyond 64 bits as floats, which would silently change an id.
+        value = None if _BIG_INTEGER.search(raw) else orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if strict:
+            raise FormatError(_syntax(error)) from None
+    else:
+        if value is not None or raw.strip() == b"null":
+            check_depth(value)
+            return value
+    return _loads_slowly(raw, strict=strict)
+
+
+def clean(value: Any) -> Any:
+    """Return ``value`` as the plain data described above. Raises FormatError on what is no JSON data."""
+    return _clean(value, 0)
+
+
+def check_depth(value: Any) -> None:
+    """Raise FormatError if ``value`` is nested deeper than `MAX_DEPTH`."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(v for v in item.values() if isinstance(v, dict | list))
+            elif isinstance(item, list):
+                below.extend(v for v in item if isinstance(v, dict | list))
+        if not below:
+            return
+        level = below
+    raise FormatError(_TOO_DEEP)
+
+
+def _loads_slowly(raw: bytes, *, strict: bool) -> Any:
+    try:
+        text = raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
+    try:
+        return clean(json.loads(text, parse_constant=_refuse if strict else str, strict=False))
+    except json.JSONDecodeError as error:
+        raise FormatError(_syntax(error)) from None
+    except RecursionError:
+        raise FormatError(_TOO_DEEP) from None
+    except ValueError:
+        raise FormatError("not valid JSON: a number that cannot be read") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise FormatError(f"not valid JSON: {constant}")
+
+
+def _syntax(error: json.JSONDecodeError) -> str:
+    return f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _clean_text(value)
+    if isinstance(value, Mapping | list | tuple):
+        if depth > MAX_DEPTH:
+            raise FormatError(_TOO_DEEP)
+        if isinstance(value, Mapping):
+            return {_clean_key(k): _clean(v, depth + 1) for k, v in value.items()}
+        return [_clean(v, depth + 1) for v in value]
+    return _clean_number(value)
+
+
+def _clean_text(value: str) -> str:
+    if value.isascii():
+        return str(value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # UTF-16 joins surrogates that belong together and leaves one replacement character for each that
+        # doesn't.
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return str(value)
+
+
+def _clean_key(key: Any) -> str:
+    if isinstance(key, str):
+        return _clean_text(key)
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, int | float):
+        return str(_clean_number(key))
+    raise FormatError(f"an object's key is {type(key).__name__}, not a string")
+
+
+def _clean_number(value: Any) -> Any:
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return int(value)
+        try:
+            return str(int(value))
+        except ValueError:  # Python refuses to print integers of more than 4,300 digits.
+            raise FormatError("an integer too long to read") from None
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return _CONSTANTS[0] if math.isnan(value) else _CONSTANTS[1 if value > 0 else 2]
+    raise FormatError(f"{type(value).__name__} is not JSON data")

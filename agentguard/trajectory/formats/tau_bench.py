@@ -1,0 +1,61 @@
+"""tau-bench results (arXiv 2406.12045): tool-calling runs with a simulated user, and a reward of 0 or 1.
+
+``traj`` are chat messages with the policy in the system message. All of ``info`` stays in the annotation: its
+task has the gold actions and the script that the simulated user plays, neither of which the agent ever saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentguard.trajectory.formats._chat import chat_run
+from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.model import Annotation, Record, Trajectory
+
+# Rewards are products of floats; anything but full marks is a failure.
+_PASSED = 1 - 1e-6
+
+
+class TauBench:
+    """Importer of tau-bench's result files."""
+
+    name = "tau_bench"
+    summary = "tau-bench results: tool-calling runs with a reward"
+
+    def recognises(self, value: Any) -> float:
+        """A ``traj`` list with a reward or a task id beside it."""
+        if not isinstance(value, dict) or not isinstance(value.get("traj"), list):
+            return 0.0
+        return 0.95 if "task_id" in value or "reward" in value else 0.5
+
+    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+        """Yield the one run of a result."""
+        node = Node.of(value)
+        chat = chat_run(node.items("traj"), at="traj")
+        task, trial = node.scalar_or("task_id"), node.scalar_or("trial")
+        parts = [f"task-{task}"] if task else [name]
+        parts += [f"trial-{trial}"] if trial else []
+        yield Record(
+            trajectory=Trajectory(
+                id="-".join(parts),
+                format=self.name,
+                task=chat.task,
+                steps=chat.steps,
+                system_prompts=chat.system_prompts,
+                extra={key: node.raw(key) for key in ("task_id", "trial") if key in node},
+            ),
+            annotation=_annotation(node, task),
+        )
+
+
+def _annotation(node: Node, task: str) -> Annotation:
+    reward = node.number_or("reward")
+    return Annotation(
+        failed=None if reward is None else reward < _PASSED,
+        group=task or None,
+        extra=node.rest("traj", "task_id", "trial"),
+    )
+
+
+FORMAT = TauBench()
