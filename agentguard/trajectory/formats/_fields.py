@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-_T = TypeVar("_T")
-
 from agentguard.errors import FormatError
+
+_T = TypeVar("_T")
 
 _NAMES = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
 _NAMES |= {float: "a number", type(None): "null"}
