@@ -26,7 +26,7 @@ class Dataset:
     Attributes:
         name: of the format, or of the data set.
         records: what was read.
-        parts: for each record, the part (subset) of the data set it belongs to; empty if it has no parts.
+        parts: for each record, the part (subset) of the data set it belongs to; empty if not known.
         broken: what could not be read, with its place; counted and reported, never scored.
         checksum: SHA-256, in hex, over names and bytes of the files; empty if there were none.
     """
@@ -40,10 +40,11 @@ class Dataset:
     def cases(self) -> tuple[Case, ...]:
         """The annotated side of each record, under a key unique in this data set."""
         taken: dict[str, int] = {}
+        several = len(set(self.parts)) > 1
         cases = []
         for place, record in enumerate(self.records):
             part = self.parts[place] if self.parts else ""
-            key = f"{part}/{record.trajectory.id}" if part else record.trajectory.id
+            key = f"{part}/{record.trajectory.id}" if several else record.trajectory.id
             taken[key] = taken.get(key, 0) + 1
             unique = key if taken[key] == 1 else f"{key}#{taken[key]}"
             cases.append(_case(record, run=unique, part=part))
@@ -94,11 +95,10 @@ def load(format: str, paths: Sequence[Path], *, progress: Callable[[int], None] 
     if not records:
         first = f"; the first: {broken[0]}" if broken else ""
         raise EvaluationError(f"no {format} record could be read; {len(broken)} are broken{first}")
-    several = len(set(parts)) > 1
     return Dataset(
         name=format,
         records=tuple(records),
-        parts=tuple(parts) if several else (),
+        parts=tuple(parts),
         broken=tuple(broken),
         checksum=checksum(paths),
     )

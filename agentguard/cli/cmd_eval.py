@@ -1,0 +1,159 @@
+"""``agentguard eval``: measure methods on annotated runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agentguard.cli.eval_table import tables
+from agentguard.errors import ConfigError
+from agentguard.evals.baselines import Spec, named
+from agentguard.evals.dataset import Dataset, load
+from agentguard.evals.result import Evaluation
+from agentguard.evals.run import Plan, compare
+
+_JOURNALS = Path(".agentguard/evals")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("eval")(eval_)
+
+
+def eval_(
+    format: Annotated[str, typer.Argument(help="Format of the runs, e.g. who_and_when.")],
+    paths: Annotated[list[Path], typer.Argument(help="Files or folders of annotated runs.")],
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="Method to measure; may be given several times.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of the one method.")
+    ] = None,
+    cv: Annotated[
+        str | None, typer.Option("--cv", metavar="question", help="Cross-validate, grouped by question.")
+    ] = None,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation.")] = 5,
+    train: Annotated[
+        tuple[str, Path] | None,
+        typer.Option("--train", metavar="FORMAT PATH", help="Annotated runs to train on instead."),
+    ] = None,
+    with_answer: Annotated[
+        bool, typer.Option("--with-answer", help="Let methods read the gold answer.")
+    ] = False,
+    shuffle_labels: Annotated[
+        bool, typer.Option("--shuffle-labels", help="Train on shuffled labels, as a check.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Score only the first runs.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of folds and shuffles.")] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew instead of going on from an interruption.")
+    ] = False,
+    journal: Annotated[Path, typer.Option(help="Folder for what an interruption leaves.")] = _JOURNALS,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML report to this file; it needs no network.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure how well methods name root causes and outcomes, beside the baselines.
+
+    Exit status: 0 all runs were scored, 1 some records could not be read or a method failed on some runs,
+    2 nothing could be scored, 130 interrupted (the same command goes on from there).
+    """
+    plan = Plan(
+        cv=_cv(cv),
+        folds=folds,
+        repeats=repeats,
+        with_answer=with_answer,
+        shuffle_labels=shuffle_labels,
+        seed=seed,
+    )
+    specs = _specs(method or ["embedded"], option or [])
+    data = load(format, paths).limited(limit)
+    learnt_from = load(train[0], [train[1]]) if train else None
+    results = _measure(data, specs, plan, train=learnt_from, journal=journal, fresh=fresh)
+    if report:
+        from agentguard.evals.report import write
+
+        write(report, results, plan=plan)
+    _print(results, plan, data, json=json)
+    bad = bool(data.broken) or any(p.error for result in results for p in result.predictions)
+    raise typer.Exit(1 if bad else 0)
+
+
+def _measure(
+    data: Dataset,
+    specs: Sequence[Spec],
+    plan: Plan,
+    *,
+    train: Dataset | None,
+    journal: Path,
+    fresh: bool,
+) -> tuple[Evaluation, ...]:
+    try:
+        with _bars() as told:
+            return compare(data, specs, plan=plan, train=train, progress=told, resume=journal, fresh=fresh)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on from here, --fresh starts anew", err=True)
+        raise typer.Exit(130) from None
+
+
+def _cv(value: str | None) -> Any:
+    if value not in (None, "question"):
+        raise ConfigError(f"--cv {value}: runs are split by question or not at all; write --cv question")
+    return value
+
+
+def _specs(methods: Sequence[str], options: Sequence[str]) -> list[Spec]:
+    if options and len(methods) > 1:
+        raise ConfigError("--option goes with one --method; measure the others in a run of their own")
+    return [named(name, dict(map(_option, options))) for name in dict.fromkeys(methods)]
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise ConfigError(f"--option {text}: write NAME=VALUE")
+    try:
+        return name, orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return name, value
+
+
+@contextmanager
+def _bars() -> Iterator[Any]:
+    """A bar a method on standard error, shown as the method's turn comes."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def told(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=total)
+            bars.update(tasks[label], completed=done)
+
+        yield told
+
+
+def _print(results: Sequence[Evaluation], plan: Plan, data: Dataset, *, json: bool) -> None:
+    for error in data.broken:
+        typer.echo(f"not read: {error}", err=True)
+    if not json:
+        console = Console()
+        for part in tables(results, plan):
+            console.print(part)
+        return
+    given = results[0].as_dict()
+    given["plan"] = plan
+    if len(results) > 1:
+        given["methods"] = [{k: v for k, v in r.as_dict().items() if k != "baselines"} for r in results]
+    sys.stdout.buffer.write(orjson.dumps(given, option=orjson.OPT_APPEND_NEWLINE))

@@ -1,0 +1,119 @@
+"""The HTML report of an evaluation: opens from disk, needs no network and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from agentguard import __version__
+from agentguard.evals.bench import Plan
+from agentguard.evals.report.accuracy import accuracy
+from agentguard.evals.report.breakdown import RunRow, by_run
+from agentguard.evals.report.errors import calibration, errors
+from agentguard.evals.report.page import cent, folded, heading, page, paragraph, table
+from agentguard.evals.result import Evaluation, Setting
+from agentguard.evals.scores import Outcome
+
+_OUTCOMES = (
+    *("method", "AUROC", "average precision", "Brier", "calibration error"),
+    *("named on passed", "abstained"),
+)
+_RUNS = (
+    *("run", "steps", "annotated", "agent", "named", "agent"),
+    *("right in", "confidence", "verdict", "p(failed)"),
+)
+
+
+def write(path: Path, results: Sequence[Evaluation], *, plan: Plan) -> None:
+    """Write the report of ``results``, which share a data set and baselines, to ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(results, plan=plan), encoding="utf-8")
+
+
+def render(results: Sequence[Evaluation], *, plan: Plan) -> str:
+    """The report as one HTML document."""
+    first = results[0]
+    title = f"{', '.join(r.method for r in results)} on {first.dataset}"
+    return page(title, [heading(1, title), _lead(first, plan), *_body(results, plan)])
+
+
+def _lead(first: Evaluation, plan: Plan) -> str:
+    parts = [f"{first.n} annotated runs"]
+    if first.broken:
+        parts.append(f"{first.broken} records could not be read")
+    if any(held.setting is Setting.CROSS_VALIDATED for held in (first, *first.baselines.values())):
+        parts.append(f"{plan.repeats} × {plan.folds} folds split by question, seed {plan.seed}")
+    parts.append("with the gold answer" if plan.with_answer else "without the gold answer")
+    if plan.shuffle_labels:
+        parts.append("TRAINED ON SHUFFLED LABELS, as a check")
+    parts.append(f"agentguard {__version__}")
+    if first.checksum:
+        parts.append(f"data {first.checksum[:16]}")
+    return paragraph(" · ".join(parts), "soft")
+
+
+def _body(results: Sequence[Evaluation], plan: Plan) -> Iterator[str]:
+    first = results[0]
+    parts: list[str | None] = [*sorted(first.subsets)] or [None]
+    for part in parts:
+        yield from accuracy(results, part, plan)
+    if first.outcome:
+        yield from _outcomes(results)
+    for result in results:
+        if result.localization:
+            yield heading(2, f"Where {result.method} errs")
+            yield from errors(result)
+        yield from _runs(result)
+
+
+def _outcomes(results: Sequence[Evaluation]) -> Iterator[str]:
+    first = results[0].outcome
+    if first is None:
+        return
+    yield heading(2, "Failed or passed")
+    yield paragraph(f"{first.n_failed} of {first.n} runs failed.", "soft")
+    yield table("outcomes", _OUTCOMES, [_outcome_row(r.method, r.outcome) for r in results if r.outcome])
+    if results[0].run_size_auroc is not None:
+        yield paragraph(f"The number of steps alone reaches an AUROC of {results[0].run_size_auroc:.3f}.")
+    for result in results:
+        known = {c.run: bool(c.failed) for c in result.cases if c.failed is not None}
+        said = [(known[p.run], p.probability) for p in result.predictions if p.run in known]
+        sure = [(failed, p) for failed, p in said if p is not None]
+        yield calibration(
+            [f for f, _ in sure], [p for _, p in sure], f"{result.method}: probability of failure"
+        )
+
+
+def _outcome_row(method: str, held: Outcome) -> list[str]:
+    return [
+        method,
+        *(f"{s.mean:.3f} ± {s.sd:.3f}" for s in (held.auroc, held.average_precision, held.brier)),
+        f"{held.calibration_error:.3f}",
+        f"{cent(held.named_on_passed)} %",
+        f"{cent(held.abstained)} %",
+    ]
+
+
+def _runs(result: Evaluation) -> Iterator[str]:
+    rows = [_run_row(row) for row in by_run(result)]
+    yield folded(f"Every run: what {result.method} said", table("predictions", _RUNS, rows))
+
+
+def _run_row(row: RunRow) -> list[str | tuple[str, str]]:
+    sign = "" if row.right is None else "yes" if row.right >= 0.5 else "no"
+    return [
+        row.case.run,
+        (str(row.case.length), "n"),
+        (_or_dash(row.case.step), "n"),
+        _or_dash(row.case.agent),
+        (_or_dash(row.step), f"n {sign}"),
+        _or_dash(row.agent),
+        ("–" if row.right is None else f"{cent(row.right, 0)} %", "n"),
+        (f"{row.confidence:.2f}", "n"),
+        row.verdict,
+        ("–" if row.probability is None else f"{row.probability:.2f}", "n"),
+    ]
+
+
+def _or_dash(value: object) -> str:
+    return "–" if value is None else str(value)

@@ -1,0 +1,107 @@
+"""Where a method errs: its accuracy by place of the root cause and by length of the run, and run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentguard.evals import metrics
+from agentguard.evals.predict import Prediction
+from agentguard.evals.report.svg import Bar
+from agentguard.evals.result import Evaluation
+from agentguard.evals.scores import Case
+
+_EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+_LEAST = 5  # runs in a bar; thinner ones are joined with the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run over all repeats.
+
+    Attributes:
+        case: what the data set says of it.
+        step: the step most often named first; None if none ever was.
+        agent: the agent named with it.
+        right: share of the repeats in which the step was right; None where no step is annotated.
+        confidence: mean probability of the first hypothesis.
+        verdict: the commonest verdict.
+        probability: mean probability that the run failed; None if the method always failed on it.
+    """
+
+    case: Case
+    step: int | None
+    agent: str | None
+    right: float | None
+    confidence: float
+    verdict: str
+    probability: float | None
+
+
+def pairs(result: Evaluation, part: str | None = None) -> list[tuple[Case, Prediction]]:
+    """Each prediction with its case, for the runs whose root cause is annotated."""
+    cases = {c.run: c for c in result.cases if c.step is not None and part in (None, c.part)}
+    return [(cases[p.run], p) for p in result.predictions if p.run in cases]
+
+
+def right(case: Case, prediction: Prediction) -> bool:
+    """Whether the first hypothesis names the annotated step."""
+    return bool(prediction.steps) and prediction.steps[0] == case.step
+
+
+def by_position(result: Evaluation, part: str | None = None) -> tuple[Bar, ...]:
+    """Step accuracy by the index of the annotated step."""
+    return _bars([(case.step or 0, right(case, p)) for case, p in pairs(result, part)], result.repeats)
+
+
+def by_length(result: Evaluation, part: str | None = None) -> tuple[Bar, ...]:
+    """Step accuracy by the number of steps of the run."""
+    return _bars([(case.length, right(case, p)) for case, p in pairs(result, part)], result.repeats)
+
+
+def by_run(result: Evaluation) -> tuple[RunRow, ...]:
+    """One row a run, in the order of the data set."""
+    held: dict[str, list[Prediction]] = {}
+    for prediction in result.predictions:
+        held.setdefault(prediction.run, []).append(prediction)
+    return tuple(_row(case, held.get(case.run, [])) for case in result.cases)
+
+
+def _row(case: Case, said: Sequence[Prediction]) -> RunRow:
+    firsts = [(p.steps[0], p.agents[0]) for p in said if p.steps]
+    commonest = max(sorted(set(firsts)), key=firsts.count) if firsts else (None, None)
+    verdicts = [p.verdict for p in said]
+    known = [p.probability for p in said if p.probability is not None]
+    return RunRow(
+        case=case,
+        step=commonest[0],
+        agent=commonest[1],
+        right=metrics.mean(right(case, p) for p in said) if case.step is not None and said else None,
+        confidence=metrics.mean(p.confidence for p in said) if said else 0.0,
+        verdict=max(sorted(set(verdicts)), key=verdicts.count) if verdicts else "error",
+        probability=metrics.mean(known) if known else None,
+    )
+
+
+def _bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[Bar, ...]:
+    """Bins whose edges grow like powers; a bin with too few runs takes in the next."""
+    made: list[Bar] = []
+    held: list[bool] = []
+    start = _EDGES[0]
+    for place, edge in enumerate(_EDGES):
+        after = _EDGES[place + 1] if place + 1 < len(_EDGES) else None
+        held += [ok for value, ok in values if value >= edge and (after is None or value < after)]
+        if not held:
+            start = after if after is not None else start
+        elif after is None or len(held) >= _LEAST * max(1, repeats):
+            made.append(_bar(start, after, held, repeats))
+            held, start = [], after if after is not None else start
+    return tuple(made)
+
+
+def _bar(start: int, after: int | None, held: Sequence[bool], repeats: int) -> Bar:
+    n = round(len(held) / max(1, repeats))
+    share = metrics.mean(held)
+    low, high = metrics.wilson(share, n)
+    label = f"{start}+" if after is None else str(start) if after == start + 1 else f"{start}–{after - 1}"
+    return Bar(label=label, value=share, low=low, high=high, n=n)
