@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from examples.textworld_agent import account
 from examples.textworld_agent.faults import Fault
 from examples.textworld_agent.memory import Memory, Place
 from examples.textworld_agent.planner import Intent, Planner, Task
@@ -51,7 +52,7 @@ class Agent:
         """Decide what to do next and say why."""
         self.turns += 1
         if self.ended:
-            return self._say(self.voice.say(self.ended, says=self.last, done=self._done()))
+            return self._say(self.voice.say(self.ended, says=self.last, done=account.done(self.task)))
         words = self.fault.decide(self)
         if words is None and self.pending:
             self.intents = [self.pending.pop()]
@@ -60,7 +61,7 @@ class Agent:
             intent = Planner(self.task).next(self.memory)
             self.intents = [] if intent is None else self._batch(intent)
             if intent is None:
-                return self._say(self._closing())
+                return self._say(account.closing(self))
             words = self._words(intent)
         calls = tuple((i.tool, self.fault.encode(self, i)) for i in self.intents)
         return Turn(self._flush(words), calls)
@@ -201,7 +202,10 @@ class Agent:
         )
         memory.refusals[what] = memory.refusals.get(what, 0) + 1
         error = seen.text.startswith("Error:")
-        deck = "tool_error" if error else "meal_refused" if what == "prepare_meal" else "refused"
+        deck = "tool_error" if error else "refused"
+        if what == "prepare_meal":
+            left_out = any(verb + item in memory.given_up for verb, item in memory.directions)
+            deck = "meal_lacks" if left_out else "meal_refused"
         self.thoughts.append(self.voice.say(deck, says=seen.says))
         if memory.refusals[what] >= 3:
             memory.given_up.add(what)
@@ -218,72 +222,23 @@ class Agent:
         if intent.tool != "take" or not self.task.cook:
             return [intent]
         out = [intent]
-        for name in self.memory.ingredients:
+        for name in (*self.memory.ingredients, "knife"):
             place = self.memory.things.get(name)
-            if place and place.room == self.memory.here and name != intent.args["object"] and len(out) < 3:
-                out.append(
-                    Intent(
-                        tool="take", args={"object": name, **({"from": place.holder} if place.holder else {})}
-                    )
-                )
-        return out
+            if place and place.room == self.memory.here and name != intent.args["object"]:
+                source = {"from": place.holder} if place.holder else {}
+                out.append(Intent(tool="take", args={"object": name, **source}))
+        return out[:3]
 
     def _words(self, intent: Intent) -> str:
         text = self.voice.intent(intent, self.memory)
         if self.turns % 4 == 0:
-            text = f"{self._status()} {text}"
+            text = f"{account.status(self)} {text}"
+        elif self.turns == 2:
+            text = f"{account.plan(self)} {text}".strip()
         if len(self.intents) > 1:
             others = listed(["the " + i.args["object"] for i in self.intents[1:]])
             text += f" I'll take {others} in the same go."
         return text
-
-    def _status(self) -> str:
-        """What it carries and what it takes to be left, as it believes."""
-        memory = self.memory
-        have = "I carry " + (listed(["the " + name for name in memory.carried]) or "nothing")
-        if not self.task.cook:
-            left = [
-                f"the {g.item} for the {g.holder}"
-                for g in self.task.deliveries
-                if ("deliver", g.item) not in memory.done
-            ]
-        elif not memory.ingredients:
-            left = ["to find the cookbook"]
-        else:
-            left = [f"to get the {item}" for item in memory.ingredients if item not in memory.carried]
-            left += [
-                f"to {verb} the {item}" for verb, item in memory.directions if not self._settled(verb, item)
-            ]
-            left = left[:3] or ["the meal itself"]
-        return self.voice.say("status", have=have, have_=have, todo=listed(left))
-
-    def _settled(self, verb: str, item: str) -> bool:
-        return (verb, item) in self.memory.done or verb + item in self.memory.given_up
-
-    def _closing(self) -> str:
-        if Planner(self.task).complete(self.memory):
-            return self.voice.say("claim", done=self._done())
-        return self.voice.say("stuck", left=self._left())
-
-    def _done(self) -> str:
-        if self.task.cook:
-            return "The recipe has been followed and the meal is eaten."
-        parts = [
-            f"the {g.item} is {'on' if g.how == 'put_on' else 'in'} the {g.holder}"
-            for g in self.task.deliveries
-        ]
-        text = listed(parts)
-        return text[0].upper() + text[1:] + "."
-
-    def _left(self) -> str:
-        if self.task.cook:
-            return "The meal could not be put together."
-        left = [g for g in self.task.deliveries if ("deliver", g.item) not in self.memory.done]
-        parts = [f"the {g.item} has not reached the {g.holder}" for g in left]
-        known = {*self.memory.carried, *self.memory.things}
-        parts += [f"I never found the {key}" for key in self.memory.keys.values() if key not in known]
-        text = listed(parts)
-        return text[0].upper() + text[1:] + "."
 
     def _say(self, text: str) -> Turn:
         return Turn(self._flush(text))

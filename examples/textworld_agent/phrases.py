@@ -104,23 +104,39 @@ PHRASES: dict[str, list[str]] = {
         '"{says}" Yet I have ticked off each line of my list.',
         'Again: "{says}" My list says otherwise.',
     ],
+    "meal_lacks": [
+        '"{says}" That will be the cutting I had to leave out.',
+        'Still "{says}" I can only hope that it is not strict about the cutting.',
+        '"{says}" So it does insist on the cut pieces.',
+    ],
     "examined": [
         "Nothing special about the {item}.",
         "Noted what the {item} looks like.",
         "The {item} tells me little.",
         "So much for the {item}; I'll remember it.",
     ],
+    "plan": [
+        "In my own words: {todo}. I don't know the house, so I explore until I find what I need.",
+        "What I have to do is {todo}. First I need to find out where things are.",
+        "To sum up what is asked: {todo}. I'll go room by room and keep a map.",
+        "My goal is to {todo}.",
+    ],
+    "plan_cook": [
+        "The cookbook is in the kitchen, and this isn't the kitchen, so finding that comes first.",
+        "Everything starts with the cookbook. I have to find the kitchen.",
+        "Plan: find the kitchen, read the recipe, gather, cut, cook, eat. In that order.",
+    ],
     "status": [
-        "To keep track: {have}. Still open: {todo}.",
-        "Where I stand: {have}, and what remains is {todo}.",
-        "A short check of my plan. {have_}; left to do: {todo}.",
-        "Status so far: {have}; next on the list is {todo}.",
+        "To keep track: {have}, and I still have to {todo}.",
+        "Where I stand: {have}, and what remains is to {todo}.",
+        "A short check of my plan. {have}; I still need to {todo}.",
+        "Status so far: {have}; next I have to {todo}.",
     ],
     "tool_error": [
         "The call itself was rejected, so nothing happened in the house.",
         "The tool did not accept that call.",
         "An error instead of a result: my call never reached the game.",
-        "Rejected again before it did anything.",
+        "Rejected before it did anything.",
     ],
     "go:explore": [
         "I haven't been through the {door} to the {way} yet, so that's next.",
@@ -136,6 +152,12 @@ PHRASES: dict[str, list[str]] = {
         "Nothing further here. Back {way}, towards what I haven't seen.",
         "Retracing my steps {way} to reach the unexplored part.",
         "To get to the remaining unexplored exit I have to go {way} first.",
+    ],
+    "go:seek": [
+        "I have what I came for, but I still have to find the {rest}. I'll try {way}.",
+        "Where is the {rest}? Not seen it yet; {way} it is.",
+        "Looking for the {rest} now: {way}.",
+        "The {rest} must be in a part I don't know yet. Going {way}.",
     ],
     "go:lock": [
         "With the key I go {way}, towards the locked door.",

@@ -178,11 +178,18 @@ class Planner:
             if room == memory.here and state in ("closed", "unknown") and name not in memory.given_up:
                 yield Intent(tool="open", args={"object": name}, purpose="search")
         for way in memory.untried(memory.here):
-            yield from self._pass(memory, way, "explore")
+            yield from self._pass(memory, way, self._sought(memory) or "explore")
         reach = ((memory.route(room), room) for room in memory.rooms if memory.untried(room))
         near = sorted((len(ways), room) for ways, room in reach if ways)
         for _, room in near:
-            yield from self.travel(memory, room, "back")
+            yield from self.travel(memory, room, self._sought(memory) or "back")
+
+    def _sought(self, memory: Memory) -> str:
+        """``seek <room>`` when all that is missing is the room to bring things to."""
+        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        if left and all(goal.item in memory.carried for goal in left):
+            return f"seek {left[0].room}"
+        return ""
 
     def _searching(self, memory: Memory) -> bool:
         """Whether anything is left that walking about could find: a thing, or the room it has to go to."""

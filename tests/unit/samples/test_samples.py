@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -121,6 +122,17 @@ def test_label_of_a_run_that_hit_its_limit_has_no_closing_answer() -> None:
     for name, label in LABELS["runs"].items():
         last = load(SAMPLES / name)["messages"][-1]
         assert (last["role"] == "tool") is (label["ended_by"] == "turn_limit")
+
+
+def test_the_documentation_names_the_labelled_steps_and_codes() -> None:
+    page = (ROOT / "docs" / "samples.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\d\d-[\w-]+)` \|.*\| (\S+) \| (\S+) \|$", page, re.MULTILINE)
+    expected = []
+    for name, label in LABELS["runs"].items():
+        cause = label.get("root_cause")
+        code = f"`{cause['codes'][0].removeprefix('agent_error:')}`" if cause else "–"
+        expected.append((name.removesuffix(".json"), str(cause["step"]) if cause else "–", code))
+    assert rows == expected
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ from examples.textworld_agent.reading import names, read, recipe
 from examples.textworld_agent.world import strip
 
 HALL = (
-    "-= Hall =-\nYou are in a hall.\n\nYou see a closed cabinet. On the table you see a red lamp and some salt."
-    "\n\nThere is a closed oak door leading north. There is an exit to the east. Don't worry, it is unblocked."
+    "-= Hall =-\nYou are in a hall.\n\nYou see a closed cabinet. "
+    "On the table you see a red lamp and some salt."
+    "\n\nThere is a closed oak door leading north. "
+    "There is an exit to the east. Don't worry, it is unblocked."
 )
 
 
