@@ -21,7 +21,7 @@ _SETTINGS = {
     Setting.TRANSFER: "transfer",
 }
 _SHOWN_RECORDS = 4
-_NAME = 26
+_NAME = 22
 
 
 def tables(results: Sequence[Evaluation], plan: Plan) -> Iterator[RenderableType]:
@@ -76,9 +76,10 @@ def _where(
     for row in published(first.dataset, part=part or _only_part(first), with_answer=plan.with_answer)[
         :_SHOWN_RECORDS
     ]:
-        name = Text(one_line(f"{row.method}, {row.model}" if row.model else row.method, _NAME), "dim")
+        who = f"{row.method}, {row.model}" if row.model else row.method
+        label = Text(one_line(who, _NAME), "dim")
         setting = Text(row.training.replace("_", "-"), "dim")
-        table.add_row(name, setting, _cent(row.agent), _cent(row.step))
+        table.add_row(label, setting, _cent(row.agent), _cent(row.step))
     return table
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 Kind = Literal["method", "baseline", "zero_shot", "retrieval", "trained"]
 _IDS = count(1)
 _WIDTH = 760
+_LABEL = 34  # characters that fit left of an interval plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ def intervals(rows: Sequence[Row], *, title: str, description: str) -> str:
     body = [_grid_x(left, span, top - 8, height - 28)]
     for place, row in enumerate(rows):
         y, x = top + pitch * place + 4, left + span * row.value
-        body.append(_text(left - 12, y + 4, row.label, anchor="end", style=row.kind))
+        body.append(_text(left - 12, y + 4, _cut(row.label), anchor="end", style=row.kind))
         if row.low is not None and row.high is not None:
             body.append(_line(left + span * row.low, y, left + span * row.high, y, f"whisker {row.kind}"))
         body.append(_mark(x, y, row.kind, f"{row.label}: {_cent(row.value)} {row.note}".strip()))
@@ -164,6 +165,10 @@ def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", style: str = "label") -> str:
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
 def _cent(share: float) -> str:

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agentguard.cli.app import build
+from agentguard.localize.two_line import TwoLine
+from tests.unit.evals.test_dataset import run_file
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for i in range(10):
+        (runs / f"{i}.json").write_text(run_file(question=f"Where is it {i}?", step="1" if i % 3 else "2"))
+    return runs
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(build(), ["eval", *map(str, arguments)])
+
+
+def test_json_is_one_object_with_what_it_promises(folder: Path) -> None:
+    result = call("who_and_when", folder, "--method", "two_line", "--cv", "question", "--folds", 2, "--json")
+    assert result.exit_code == 0, result.output
+    given = json.loads(result.stdout)
+    assert given["dataset"] == "who_and_when"
+    assert given["method"] == "two_line"
+    assert given["n"] == 10
+    for name in ("agent_accuracy", "step_accuracy", "step_accuracy_published"):
+        assert 0 <= given[name] <= 1
+    assert set(given["within"]) == {"1", "3", "5"}
+    assert set(given["top"]) == {"3", "5"}
+    assert set(given["wilson95"]) == {"step", "agent"}
+    assert {"constant", "label_copy", "two_line", "index_prior", "first_step", "last_step"} <= set(
+        given["baselines"]
+    )
+    assert given["seconds"] >= 0
+    assert {"auroc", "average_precision", "brier"} <= set(given)
+    assert given["plan"]["folds"] == 2
+
+
+def test_several_methods(folder: Path) -> None:
+    result = call(
+        "who_and_when", folder, "--method", "two_line", "--method", "last_error", "--json", "--repeats", 1
+    )
+    given = json.loads(result.stdout)
+    assert given["method"] == "two_line"
+    assert [m["method"] for m in given["methods"]] == ["two_line", "last_error"]
+
+
+def test_a_table_for_people(folder: Path) -> None:
+    result = call("who_and_when", folder, "--method", "two_line", "--repeats", 1)
+    assert "root causes of 10 runs" in result.stdout
+    assert "index_prior" in result.stdout
+
+
+def test_report_is_written(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out" / "report.html"
+    result = call("who_and_when", folder, "--method", "two_line", "--report", path, "--repeats", 1)
+    assert result.exit_code == 0
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_transfer(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for i in range(4):
+        (other / f"{i}.json").write_text(run_file(question=f"Who was it {i}?", step="2"))
+    result = call("who_and_when", folder, "--method", "constant", "--train", "who_and_when", other, "--json")
+    given = json.loads(result.stdout)
+    assert given["setting"] == "transfer"
+    assert given["step_accuracy"] == pytest.approx(0.4)
+
+
+def test_options_of_a_method(folder: Path) -> None:
+    result = call(
+        "who_and_when", folder, "--method", "constant", "--option", "position=last", "--json", "--repeats", 1
+    )
+    given = json.loads(result.stdout)
+    assert given["method"] == "constant(position=last)"
+    assert given["step_accuracy"] == pytest.approx(0.4)
+
+
+def test_limit(folder: Path) -> None:
+    result = call("who_and_when", folder, "--method", "two_line", "--limit", 6, "--repeats", 1, "--json")
+    assert json.loads(result.stdout)["n"] == 6
+
+
+def test_a_broken_record_is_reported_and_the_rest_is_scored(folder: Path) -> None:
+    (folder / "bad.json").write_text("{")
+    result = call("who_and_when", folder, "--method", "two_line", "--repeats", 1, "--json")
+    assert result.exit_code == 1
+    assert "bad.json" in result.stderr
+    assert json.loads(result.stdout)["broken"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--cv", "file"), "--cv question"),
+        (("--method", "oracle"), "no localizer named 'oracle'"),
+        (("--method", "label_copy", "--option", "k"), "NAME=VALUE"),
+        (("--method", "two_line", "--method", "constant", "--option", "k=1"), "one --method"),
+        (("--method", "constant", "--folds", "11"), "11 folds"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_clear_line(
+    folder: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    result = call("who_and_when", folder, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_interrupted_it_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    locate = TwoLine.locate
+
+    def interrupted(self: TwoLine, trajectory: object, findings: object) -> object:
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        asked.append(trajectory.id)  # type: ignore[attr-defined]
+        return locate(self, trajectory, findings)  # type: ignore[arg-type]
+
+    command = (
+        "who_and_when",
+        folder,
+        "--method",
+        "two_line",
+        "--repeats",
+        1,
+        "--json",
+        "--journal",
+        tmp_path / "j",
+    )
+    monkeypatch.setattr(TwoLine, "locate", interrupted)
+    first = call(*command)
+    assert first.exit_code == 130
+    assert "goes on from here" in first.stderr
+    monkeypatch.setattr(TwoLine, "locate", lambda s, t, f: asked.append(t.id) or locate(s, t, f))
+    again = json.loads(call(*command).stdout)
+    assert len(asked) == 10
+    assert again["n"] == 10
+    monkeypatch.setattr(TwoLine, "locate", locate)
+    whole = json.loads(call(*command).stdout)
+    assert again["step_accuracy"] == whole["step_accuracy"]
+    assert not list((tmp_path / "j").iterdir())
