@@ -12,7 +12,7 @@ import orjson
 import typer
 from rich.console import Console
 
-from agentguard.cli.render import render, summary
+from agentguard.cli.render import Row, View, render, summary
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.settings import Policy
@@ -21,6 +21,7 @@ from agentguard.trajectory.formats.read import read
 from agentguard.trajectory.model import Trajectory
 
 _STDIN = Path("-")
+_WHOLE = 3  # runs; more are shown as a table
 
 
 @dataclass(slots=True)
@@ -49,6 +50,9 @@ def diagnose(
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="YAML file with detectors and localizer.")] = None,
     top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
+    each: Annotated[
+        bool, typer.Option("--each", help="Show every run whole, however many there are.")
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Show every finding with its evidence.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one Diagnosis a line, as JSON.")] = False,
     fail_on_failure: Annotated[
@@ -61,23 +65,46 @@ def diagnose(
     3 a run failed and --fail-on-failure was given.
     """
     guard = _guard(policy, method)
-    console = Console()
     outcome = _Outcome()
-    rows: list[tuple[str, Trajectory, Diagnosis]] = []
-    for trajectory in _trajectories(runs, format, outcome):
+    results = _diagnosed(guard, _trajectories(runs, format, outcome), outcome)
+    if json:
+        for _, diagnosis in results:
+            sys.stdout.buffer.write(orjson.dumps(diagnosis, option=orjson.OPT_APPEND_NEWLINE, default=str))
+            sys.stdout.buffer.flush()
+    else:
+        _show(results, View(top=top, full=full), each=each)
+    raise typer.Exit(_status(outcome, fail_on_failure))
+
+
+def _diagnosed(
+    guard: Guard, trajectories: Iterator[Trajectory], outcome: _Outcome
+) -> Iterator[tuple[Trajectory, Diagnosis]]:
+    for trajectory in trajectories:
         diagnosis = guard.diagnose(trajectory)
         outcome.diagnosed += 1
         outcome.failed += diagnosis.verdict is Verdict.FAILURE
-        if json:
-            sys.stdout.buffer.write(orjson.dumps(diagnosis, option=orjson.OPT_APPEND_NEWLINE, default=str))
-            sys.stdout.buffer.flush()
-        else:
-            render(console, trajectory, diagnosis, top=top, full=full)
-            rows.append((trajectory.id, trajectory, diagnosis))
+        yield trajectory, diagnosis
+
+
+def _show(results: Iterator[tuple[Trajectory, Diagnosis]], view: View, *, each: bool) -> None:
+    """Print a few runs whole and many as a table; ``each`` prints every run whole."""
+    console = Console()
+    rows: list[Row] = []
+    held: list[tuple[Trajectory, Diagnosis]] = []
+    with Console(stderr=True).status("diagnosing …") as status:
+        for trajectory, diagnosis in results:
+            rows.append(Row.of(trajectory, diagnosis))
+            status.update(f"diagnosing … {len(rows)} runs")
+            if each:
+                render(console, trajectory, diagnosis, view)
+            elif len(rows) <= _WHOLE:
+                held.append((trajectory, diagnosis))
+    if not each and len(rows) <= _WHOLE:
+        for trajectory, diagnosis in held:
+            render(console, trajectory, diagnosis, view)
     if len(rows) > 1:
         console.print()
         console.print(summary(rows))
-    raise typer.Exit(_status(outcome, fail_on_failure))
 
 
 def _guard(policy: Path | None, method: str | None) -> Guard:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -22,54 +23,78 @@ _VERDICTS = {
     Verdict.ABSTAINED: ("UNDECIDED", "bold black on yellow"),
 }
 _STRONG = 0.5
+_SHOWN = 6  # findings, unless all are asked for
 _STRIP = 400  # steps; a longer strip tells nothing
 
 
-def render(
-    console: Console, trajectory: Trajectory, diagnosis: Diagnosis, *, top: int = 3, full: bool = False
-) -> None:
-    """Print one diagnosis; ``top`` further hypotheses; ``full`` shows every finding."""
-    console.print(_head(trajectory, diagnosis))
-    if len(trajectory.steps) <= _STRIP:
-        console.print(Padding(_strip(trajectory, diagnosis), (0, 0, 0, 2)))
-    if diagnosis.hypotheses and diagnosis.verdict is not Verdict.NO_FAILURE:
-        first, *others = diagnosis.hypotheses
-        console.print(Padding(_root_cause(console, trajectory, first, diagnosis.verdict), (0, 0, 0, 2)))
-        if others[:top]:
-            console.print(Padding(_others(others[:top]), (0, 0, 0, 2)))
-    _findings(console, trajectory, diagnosis, full=full)
-    for note in diagnosis.notes:
-        console.print(Padding(Text(f"note  {one_line(note, 300)}", style="dim"), (0, 0, 0, 2)))
-    for failure in diagnosis.failures:
-        where = "" if failure.step is None else f" at step {failure.step}"
-        console.print(
-            Padding(Text(f"{failure.detector} failed{where}: {failure.error}", "yellow"), (0, 0, 0, 2))
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How much to show: ``top`` further hypotheses; every finding with its evidence if ``full``."""
+
+    top: int = 3
+    full: bool = False
 
 
-def summary(rows: Sequence[tuple[str, Trajectory, Diagnosis]]) -> RenderableType:
-    """A table with a line a run, for several runs at once."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in (("run", "left"), ("steps", "right"), ("verdict", "left"), ("p", "right")):
-        table.add_column(name, justify=justify, no_wrap=name != "run")  # type: ignore[arg-type]
-    table.add_column("root cause", no_wrap=True)
-    table.add_column("what", no_wrap=True, overflow="ellipsis")
-    for name, trajectory, diagnosis in rows:
-        label, style = _VERDICTS[diagnosis.verdict]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What the table of many runs keeps of one of them."""
+
+    name: str
+    steps: int
+    verdict: Verdict
+    probability: float
+    cause: str = ""
+    what: str = ""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, diagnosis: Diagnosis) -> Row:
+        """Reduce a diagnosis to a line."""
         cause, what = "", ""
         if diagnosis.verdict is Verdict.FAILURE and diagnosis.hypotheses:
             first = diagnosis.hypotheses[0]
             cause = f"step {first.step} · {one_line(first.agent, 24)}"
             what = _title(first.codes[0]) if first.codes else one_line(first.reason, 60)
-        table.add_row(
-            Text(one_line(name, 40)),
-            str(len(trajectory.steps)),
-            Text(label.lower(), style.rsplit(" ", 1)[-1]),
-            f"{diagnosis.probability:.2f}",
-            Text(cause),
-            Text(what),
+        return cls(
+            name=one_line(trajectory.id, 40),
+            steps=len(trajectory.steps),
+            verdict=diagnosis.verdict,
+            probability=diagnosis.probability,
+            cause=cause,
+            what=what,
         )
-    counts = Counter(d.verdict for _, _, d in rows)
+
+
+def render(console: Console, trajectory: Trajectory, diagnosis: Diagnosis, view: View) -> None:
+    """Print one diagnosis whole."""
+    parts: list[RenderableType] = []
+    if len(trajectory.steps) <= _STRIP:
+        parts.append(_strip(trajectory, diagnosis))
+    if diagnosis.hypotheses and diagnosis.verdict is not Verdict.NO_FAILURE:
+        first, *others = diagnosis.hypotheses
+        parts.append(_root_cause(console, trajectory, first, diagnosis.verdict))
+        if others[: view.top]:
+            parts.append(_others(others[: view.top]))
+    parts.extend(_findings(console, trajectory, diagnosis, full=view.full))
+    parts.extend(Text(f"note         {one_line(note, 300)}", "dim") for note in diagnosis.notes)
+    for failure in diagnosis.failures:
+        where = "" if failure.step is None else f" at step {failure.step}"
+        parts.append(Text(f"{failure.detector} failed{where}: {failure.error}", "yellow"))
+    console.print(_head(trajectory, diagnosis))
+    console.print(Padding(Group(*parts), (0, 0, 0, 2)))
+
+
+def summary(rows: Sequence[Row]) -> RenderableType:
+    """A table with a line a run, for several runs at once."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", "steps", "verdict", "p", "root cause", "what"):
+        table.add_column(name, justify="right" if name in ("steps", "p") else "left", no_wrap=True)
+    for row in rows:
+        label, style = _VERDICTS[row.verdict]
+        verdict = Text(label.lower(), style.rsplit(" ", 1)[-1])
+        table.add_row(
+            Text(row.name), str(row.steps), verdict, f"{row.probability:.2f}", Text(row.cause), Text(row.what)
+        )
+    counts = Counter(row.verdict for row in rows)
     tally = ", ".join(f"{counts[v]} {_VERDICTS[v][0].lower()}" for v in Verdict if counts[v])
     return Group(table, Text(f"\n{len(rows)} runs: {tally}", style="bold"))
 
@@ -142,19 +167,21 @@ def _others(others: Iterable[Hypothesis]) -> RenderableType:
     return grid
 
 
-def _findings(console: Console, trajectory: Trajectory, diagnosis: Diagnosis, *, full: bool) -> None:
-    shown = [f for f in diagnosis.findings if full or f.probability >= _STRONG]
+def _findings(
+    console: Console, trajectory: Trajectory, diagnosis: Diagnosis, *, full: bool
+) -> Iterator[RenderableType]:
+    strong = [f for f in diagnosis.findings if f.probability >= _STRONG]
+    shown = list(diagnosis.findings) if full else strong[:_SHOWN]
     if shown:
         table = _grid()
-        for i, finding in enumerate(shown if full else shown[:6]):
+        for i, finding in enumerate(shown):
             table.add_row("findings" if i == 0 else "", _finding(finding))
             if full and finding.evidence:
                 table.add_row("", _quote(trajectory, finding.evidence[0], limit=max(40, console.width - 16)))
-        console.print(Padding(table, (0, 0, 0, 2)))
-    hidden = len(diagnosis.findings) - (len(shown) if full else min(6, len(shown)))
+        yield table
+    hidden = len(diagnosis.findings) - len(shown)
     if hidden:
-        rest = Text(f"{_plural(hidden, 'more finding')}; --full shows all", "dim")
-        console.print(Padding(rest, (0, 0, 0, 15)))
+        yield Text(f"{'':13}{_plural(hidden, 'more finding')}; --full shows all", "dim")
 
 
 def _finding(finding: Finding) -> Text:
