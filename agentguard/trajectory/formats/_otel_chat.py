@@ -1,0 +1,121 @@
+"""Chat messages out of a span, whichever convention they were recorded in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentguard.trajectory.formats._otel import EVENTS, Span, arguments, as_text, decoded, listed
+from agentguard.trajectory.model import ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A chat message, whatever convention it was recorded in; ``results`` are (call id, text)."""
+
+    role: str
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[tuple[str | None, str], ...] = ()
+
+
+def messages(span: Span, key: str) -> tuple[Message, ...]:
+    """The messages that went into (``"input"``) or came out of (``"output"``) a model call."""
+    found = next(filter(None, (listed(source, key) for source in _sources(span))), None)
+    if found is None:
+        named = (attributes for name, attributes in span.events if name in EVENTS[key])
+        roles = (name.split(".")[1] for name, _ in span.events if name in EVENTS[key])
+        found = [{"role": role, **attributes} for role, attributes in zip(roles, named, strict=True)]
+    if not found and span.value(f"{key}_text") is not None:
+        found = _from_value(decoded(span.value(f"{key}_text")), span.text(f"{key}_text"), key)
+    read = (_message(item, "assistant" if key == "output" else "user") for item in found)
+    return tuple(one for one in read if one is not None)
+
+
+def _sources(span: Span) -> Iterator[Mapping[str, Any]]:
+    yield span.attributes
+    for _, attributes in span.events:
+        yield attributes
+
+
+def _from_value(value: Any, text: str, key: str) -> list[Any]:
+    """Messages out of an ``input.value`` or ``output.value``, which is a request, a reply, or plain text."""
+    if isinstance(value, Mapping):
+        for name in ("messages", "choices", "output"):
+            if isinstance(value.get(name), list):
+                return list(value[name])
+        if "role" in value or "tool_calls" in value:
+            return [value]
+    if isinstance(value, list) and all(isinstance(item, Mapping) and "role" in item for item in value):
+        return value
+    return [{"role": "assistant" if key == "output" else "user", "content": text}]
+
+
+def _message(item: Any, role: str) -> Message | None:
+    if not isinstance(item, Mapping):
+        return Message(role=role, content=item) if isinstance(item, str) else None
+    inner = decoded(item.get("message"))
+    if isinstance(inner, Mapping):
+        item = {**item, **inner}
+    parts = next((item[key] for key in ("parts", "contents", "content") if item.get(key)), None)
+    parts = decoded(parts) if "parts" in item else parts
+    said, reasoning, calls, results = _parts(parts)
+    role = as_text(item.get("role")) or role
+    for number, call in enumerate(_items(item.get("tool_calls")), len(calls)):
+        calls.append(_call(call.get("tool_call", call), number))
+    if role in ("tool", "tool-response", "tool_response") and not results:
+        id = item.get("tool_call_id", item.get("id"))
+        results, said = [(id if isinstance(id, str) else None, "\n".join(said))], []
+    reasoning += [as_text(item[key]) for key in ("reasoning", "reasoning_content") if item.get(key)]
+    return Message(
+        role=role,
+        content="\n".join(said),
+        reasoning="\n".join(reasoning),
+        calls=tuple(calls),
+        results=tuple(results),
+    )
+
+
+def _parts(
+    parts: Any,
+) -> tuple[list[str], list[str], list[ToolCall], list[tuple[str | None, str]]]:
+    said: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    results: list[tuple[str | None, str]] = []
+    for part in parts if isinstance(parts, list) else [parts]:
+        if isinstance(part, Mapping) and isinstance(part.get("message_content"), Mapping):
+            part = part["message_content"]
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in ("tool_call", "tool_use", "function_call"):
+            calls.append(_call(part, len(calls)))
+        elif kind in ("tool_call_response", "tool_result"):
+            id = part.get("id", part.get("tool_use_id"))
+            told = next((part[key] for key in ("response", "result", "content") if key in part), None)
+            results.append((id if isinstance(id, str) else None, as_text(told)))
+        elif kind in ("reasoning", "thinking"):
+            reasoning.append(as_text(part.get("content", part.get("text", part.get("thinking")))))
+        elif text := as_text(part):
+            said.append(text)
+    return said, reasoning, calls, results
+
+
+def _call(call: Any, number: int) -> ToolCall:
+    call = call if isinstance(call, Mapping) else {}
+    inner = call["function"] if isinstance(call.get("function"), Mapping) else call
+    parsed, raw = arguments(inner.get("arguments", inner.get("input")))
+    id = call.get("id", call.get("call_id"))
+    name = inner.get("name")
+    return ToolCall(
+        id=id if isinstance(id, str) and id else f"call_{number}",
+        name=name if isinstance(name, str) else "",
+        arguments=parsed,
+        raw_arguments=raw,
+    )
+
+
+def _items(value: Any) -> list[Mapping[str, Any]]:
+    value = decoded(value)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -1,0 +1,260 @@
+"""AgentErrorBench: failed runs of one agent on ALFWorld, GAIA and WebShop, with the critical step and module.
+
+Source: arXiv 2509.25370. A trajectory is ``{messages: [{role, content}], metadata: {won, environment,
+steps}}``. A step is one assistant turn; what the environment answers in the user's role is that step's
+observation. What stands before the first assistant turn is the task (and the system prompt), not a step, so
+that the n-th assistant turn, which labels call step n, is the step of index n - 1.
+
+An assistant turn separates its modules by tags: memory (``<memory>``, ``<memory_recall>``), reflection
+(``<reflection>``), planning (``<plan>``, ``<think>``) and action (``<action>``, ``<tool_call>``,
+``<answer>``).
+
+Labels are rows ``{trajectory_id, LLM, task_type, critical_failure_step, critical_failure_module,
+step_annotations: [{step, <module>: {failure_type, reasoning}}]}`` in files called ``*label*.json`` of the
+same folder; ``trajectory_id`` is the name of the trajectory's file. A row may also stand under ``label`` in
+the trajectory. Strings are stripped and lower-cased; a type that is blank or not of that module gives no
+code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agentguard.errors import FormatError, InputError
+from agentguard.trajectory.formats._chat import content_text, group_key
+from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.formats._folder import document, items
+from agentguard.trajectory.formats._text_action import text_action
+from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.read import files_of
+from agentguard.trajectory.model import (
+    Annotation,
+    Observation,
+    Record,
+    RootCause,
+    Source,
+    Step,
+    ToolCall,
+    Trajectory,
+)
+
+TAGS = {
+    "memory": "memory",
+    "memory_recall": "memory",
+    "reflection": "reflection",
+    "plan": "planning",
+    "think": "planning",
+    "action": "action",
+    "tool_call": "action",
+    "answer": "action",
+}
+TYPES = {
+    "memory": ("over_simplification", "retrieval_failure", "hallucination"),
+    "reflection": (
+        "progress_misjudge",
+        "outcome_misinterpretation",
+        "causal_misattribution",
+        "hallucination",
+    ),
+    "planning": ("constraint_ignorance", "impossible_action", "inefficient_plan"),
+    "action": ("misalignment", "invalid_action", "format_error", "parameter_error"),
+    "system": ("step_limit", "tool_execution_error", "llm_limit", "environment_error"),
+}
+_ALIASES = {"plan": "planning", "plan_inefficient": "inefficient_plan"}
+_TAG = re.compile(rf"<(/?)({'|'.join(sorted(TAGS, key=len, reverse=True))})>", re.IGNORECASE)
+_FACTS = ("environment", "steps", "max_steps", "model", "timestamp")
+_STEP = "critical_failure_step"
+
+
+class AgentErrorBench:
+    """AgentErrorBench trajectories and labels."""
+
+    name = "agent_error_bench"
+    summary = "AgentErrorBench: failed runs with the critical step and module"
+
+    def recognises(self, value: Any) -> float:
+        """By messages with a metadata that tells whether the run won."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
+            return 0.0
+        metadata = value.get("metadata")
+        told = isinstance(metadata, Mapping) and ("won" in metadata or "environment" in metadata)
+        label = value.get("label")
+        return 0.95 if told or (isinstance(label, Mapping) and _STEP in label) else 0.0
+
+    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+        """Yield the one run of a trajectory. Raises FormatError with the field."""
+        record = Node.of(value)
+        metadata = record.node_or("metadata")
+        task, prompt, steps = _run(list(record.nodes("messages")))
+        trajectory = Trajectory(
+            id=record.scalar_or("trajectory_id", name),
+            format=self.name,
+            task=task,
+            steps=steps,
+            system_prompts={"agent": prompt} if prompt else {},
+            extra={key: metadata.raw(key) for key in _FACTS if key in metadata},
+        )
+        # What is not known here may tell how the run was judged, so it stays on the annotation's side.
+        told = {**record.rest("messages", "metadata", "label", "trajectory_id"), **metadata.rest(*_FACTS)}
+        won = metadata.flag_or("won")
+        label = record.node_or("label")
+        causes = tuple(_causes(label))
+        yield Record(
+            trajectory=trajectory,
+            annotation=Annotation(
+                failed=(True if _STEP in label else None) if won is None else not won,
+                root_cause=_critical(label, causes),
+                failures=causes,
+                group=group_key(task) or None,
+                extra={**told, **({"label": dict(label.data)} if label.data else {})},
+            ),
+        )
+
+    def open(self, folder: Path) -> Iterator[Record | Broken] | None:
+        """Yield the runs of a folder with label files; None if no file in it holds such labels."""
+        paths = files_of(folder)
+        labels = [path for path in paths if "label" in path.stem.lower() and _holds_labels(path)]
+        return _joined([path for path in paths if path not in labels], labels) if labels else None
+
+
+def _holds_labels(path: Path) -> bool:
+    try:
+        first = next(items(path), None)
+    except InputError:
+        return False
+    return first is not None and isinstance(first.value, dict) and _STEP in first.value
+
+
+def _joined(runs: list[Path], labels: list[Path]) -> Iterator[Record | Broken]:
+    rows: dict[str, tuple[Path, Any]] = {}
+    for path in labels:
+        for item in items(path):
+            try:
+                if item.error is not None:
+                    raise item.error
+                rows[Node.of(item.value).scalar("trajectory_id").strip()] = path, item.value
+            except InputError as error:
+                yield Broken(error=error.located(file=str(path), record=item.position))
+    for path in runs:
+        try:
+            _, row = rows.pop(path.stem, (None, None))
+            run = dict(Node.of(document(path)).data)
+            yield from FORMAT.parse(run if row is None else {**run, "label": row}, name=path.stem)
+        except InputError as error:
+            yield Broken(error=error.located(file=str(path)))
+    for id, (path, _) in rows.items():
+        reason = f"label {id!r:.80} has no trajectory"
+        hint = "its file must be called like that"
+        yield Broken(error=FormatError(reason, file=str(path), field="trajectory_id", hint=hint))
+
+
+def _run(messages: list[Node]) -> tuple[str, str, tuple[Step, ...]]:
+    """(task, system prompt, steps) of a list of messages."""
+    asked: list[str] = []
+    prompts: list[str] = []
+    turns: list[tuple[int, Node, list[Observation]]] = []
+    for i, message in enumerate(messages):
+        role = message.text("role")
+        text = content_text(message.raw("content"), message.at("content"))
+        if role == "assistant":
+            turns.append((i, message, []))
+        elif turns:
+            extra = message.rest("role", "content") | ({} if role == "user" else {"role": role})
+            turns[-1][2].append(Observation(content=text, extra=extra))
+        else:
+            (prompts if role == "system" else asked).append(text)
+    steps = tuple(_step(n, i, message, seen) for n, (i, message, seen) in enumerate(turns))
+    return "\n".join(asked), "\n".join(prompts), steps
+
+
+def _step(index: int, position: int, message: Node, seen: list[Observation]) -> Step:
+    text = content_text(message.raw("content"), message.at("content"))
+    sections = list(tagged(text))
+    modules: dict[str, str] = {}
+    for tag, said in sections:
+        modules[TAGS[tag]] = "\n".join(filter(None, (modules.get(TAGS[tag]), said)))
+    acts = (said for tag, said in sections if tag in ("action", "tool_call"))
+    calls: list[ToolCall] = []
+    for act in acts:
+        call = text_action(act, id=f"call_{index}_{len(calls)}")
+        calls += [call] if call is not None else []
+    if len(calls) == 1 and len(seen) == 1:
+        seen = [replace(seen[0], call_id=calls[0].id, tool=calls[0].name)]
+    return Step(
+        index=index,
+        source=Source.AGENT,
+        agent="agent",
+        content=text,
+        modules=modules,
+        tool_calls=tuple(calls),
+        observations=tuple(seen),
+        source_index=position,
+        extra=message.rest("role", "content"),
+    )
+
+
+def tagged(text: str) -> Iterator[tuple[str, str]]:
+    """(tag, text) of every section; an open tag ends with the text, and the innermost counts."""
+    inside: list[str] = []
+    at = 0
+    for mark in _TAG.finditer(text):
+        said = text[at : mark.start()].strip()
+        if inside and said:
+            yield inside[-1], said
+        at = mark.end()
+        tag = mark.group(2).lower()
+        if not mark.group(1):
+            inside.append(tag)
+        elif tag in inside:
+            del inside[len(inside) - 1 - inside[::-1].index(tag) :]
+    said = text[at:].strip()
+    if inside and said:
+        yield inside[-1], said
+
+
+def _causes(label: Node) -> Iterator[RootCause]:
+    """Every annotated failure of a row, with steps from 0."""
+    for row in label.nodes_or("step_annotations"):
+        step = _from_one(row, "step")
+        for key in row.data:
+            if key != "step" and isinstance(row.raw(key), dict):
+                detail = row.node(key)
+                module, code = _module(key), _code(key, detail.text_or("failure_type"))
+                reason = detail.text_or("reasoning").strip()
+                yield RootCause(
+                    step=step, agent="agent", module=module, codes=(code,) if code else (), reason=reason
+                )
+
+
+def _critical(label: Node, causes: tuple[RootCause, ...]) -> RootCause | None:
+    if _STEP not in label:
+        return None
+    step, module = _from_one(label, _STEP), _module(label.text_or("critical_failure_module"))
+    same = (cause for cause in causes if cause.step == step and cause.module == module)
+    return next(same, RootCause(step=step, agent="agent", module=module))
+
+
+def _from_one(node: Node, key: str) -> int:
+    number = node.integer(key)
+    if number < 1:
+        raise node.error(key, "expected a number from 1")
+    return number - 1
+
+
+def _module(text: str) -> str | None:
+    name = text.strip().lower()
+    name = _ALIASES.get(name, name)
+    return name if name in TYPES else None
+
+
+def _code(module: str, type: str) -> str | None:
+    name = re.sub(r"[\s\-]+", "_", type.strip().lower())
+    name, known = _ALIASES.get(name, name), _module(module)
+    return f"agent_error:{known}.{name}" if known is not None and name in TYPES[known] else None
+
+
+FORMAT = AgentErrorBench()

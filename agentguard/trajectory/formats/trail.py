@@ -1,0 +1,232 @@
+"""TRAIL: OpenInference traces of real agents, with errors annotated at single spans.
+
+Source: arXiv 2505.08638. A trace is ``{trace_id, spans: [{span_id, span_name, span_attributes, timestamp,
+duration, child_spans, ...}]}``; its annotation is ``{errors: [{category, location, evidence, description,
+impact}], scores: [...]}`` where ``location`` is a span id. Three layouts are read: a record with both
+(``{"trace": ..., "labels": ...}``, each an object or its JSON text), a trace with the annotation's keys
+beside it, and a folder in which a trace and its annotation are files of one name in different folders, such
+as ``GAIA/<id>.json`` and ``processed_annotations_gaia/<id>.json``. The owners forbid resharing the data; this
+module only reads it.
+
+Spans of the benchmark's own code, and the logs of any span, may quote the gold answer: they go to the
+annotation, not to the trajectory. An annotated error says that something went wrong in a span, not that the
+run failed, so ``failed`` stays unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agentguard.errors import FormatError, InputError
+from agentguard.trajectory.formats._chat import group_key
+from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.formats._folder import document
+from agentguard.trajectory.formats._json import loads
+from agentguard.trajectory.formats._otel import NAMES, Span, as_text
+from agentguard.trajectory.formats._spans import SpanRun, judgements, kept
+from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.read import files_of
+from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
+
+_KNOWN = (
+    *("span_id", "parent_span_id", "span_name", "span_attributes", "timestamp", "duration"),
+    *("status_code", "status_message", "events", "logs", "child_spans", "trace_id"),
+)
+_ANNOTATIONS = "processed_annotations_*/*.json"
+_DURATION = re.compile(r"PT(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9}(?:\.\d{1,12})?)S)?", re.ASCII)
+_ALIASES = {
+    "hallucinations_language_only": "language_only",
+    "hallucinations_tool_related": "tool_related",
+    "tool_selection": "tool_selection_errors",
+    "tool_selection_error": "tool_selection_errors",
+    "formatting_error": "formatting_errors",
+    "instruction_non_complience": "instruction_non_compliance",
+    "tool_definition_issue": "tool_definition_issues",
+    "environment_setup_error": "environment_setup_errors",
+    "authentication_error": "authentication_errors",
+    "service_error": "service_errors",
+    "timeout_issue": "timeout_issues",
+    "context_handling_failure": "context_handling_failures",
+    "task_orchestration_error": "task_orchestration",
+    "task_orchestration_errors": "task_orchestration",
+}
+CATEGORIES = frozenset(
+    {
+        *("language_only", "tool_related", "poor_information_retrieval", "tool_output_misinterpretation"),
+        *("incorrect_problem_identification", "tool_selection_errors", "formatting_errors"),
+        *("instruction_non_compliance", "tool_definition_issues", "environment_setup_errors"),
+        *("rate_limiting", "authentication_errors", "service_errors", "resource_not_found"),
+        *("resource_exhaustion", "timeout_issues", "context_handling_failures", "resource_abuse"),
+        *("goal_deviation", "task_orchestration"),
+    }
+)
+
+
+class Trail:
+    """TRAIL traces with span-level errors."""
+
+    name = "trail"
+    summary = "TRAIL: OpenInference traces with errors annotated at spans"
+
+    def recognises(self, value: Any) -> float:
+        """By spans with ``span_attributes``, alone or under ``trace``."""
+        trace = _trace(value) if isinstance(value, Mapping) else None
+        spans = trace.get("spans") if isinstance(trace, Mapping) else None
+        if not isinstance(spans, list) or not all(isinstance(span, Mapping) for span in spans):
+            return 0.0
+        return 0.95 if any("span_attributes" in span or "child_spans" in span for span in spans) else 0.0
+
+    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+        """Yield the one run of a record. Raises FormatError with the field."""
+        record = Node.of(value)
+        trace = Node.of(_trace(value), "trace" if "trace" in record else "")
+        labels = _document(record.raw("labels")) if "labels" in record else value
+        yield _record(trace, Node.of(labels, "labels" if "labels" in record else ""), name=name)
+
+    def open(self, folder: Path) -> Iterator[Record | Broken] | None:
+        """Yield the runs of a folder of traces and ``processed_annotations_*``; None if it is none."""
+        paths = (*folder.glob(_ANNOTATIONS), *folder.glob(f"*/{_ANNOTATIONS}"))
+        labels = {path.stem: path for path in paths if path.is_file()}
+        return _joined(folder, labels) if labels else None
+
+
+def _joined(folder: Path, labels: Mapping[str, Path]) -> Iterator[Record | Broken]:
+    for path in files_of(folder):
+        if path.suffix != ".json" or path.parent.name.startswith("processed_annotations_"):
+            continue
+        try:
+            record = {"trace": document(path)}
+            if path.stem in labels:
+                record["labels"] = document(labels[path.stem])
+            yield from FORMAT.parse(record, name=path.stem)
+        except InputError as error:
+            yield Broken(error=error.located(file=str(path)))
+
+
+def _trace(value: Mapping[str, Any]) -> Any:
+    return _document(value["trace"]) if "trace" in value else value
+
+
+def _document(value: Any) -> Any:
+    """A part of a record that may be written as JSON text inside JSON."""
+    if isinstance(value, str):
+        try:
+            return loads(value)
+        except FormatError:
+            return value
+    return value
+
+
+def _record(trace: Node, labels: Node, *, name: str) -> Record:
+    logs: dict[str, Any] = {}
+    spans = list(_flat(trace, logs))
+    run = SpanRun(spans)
+    told = {
+        **trace.rest("trace_id", "spans", "errors", "scores", "trace", "labels"),
+        "logs": logs,
+        "judgements": judgements(spans),
+        "spans": [kept(s) for s in run.others if _ours(s)],
+    }
+    run.others = [span for span in run.others if not _ours(span)]
+    trajectory = run.trajectory(id=trace.scalar_or("trace_id", name), format=Trail.name, extra={})
+    told = {key: value for key, value in told.items() if value}
+    return Record(trajectory=trajectory, annotation=_annotation(labels, trajectory, run, told))
+
+
+def _ours(span: Span) -> bool:
+    """Whether a span is of the code that ran the benchmark, not of the agent."""
+    return not any(name in span.attributes for name in NAMES["kind"])
+
+
+def _flat(trace: Node, logs: dict[str, Any]) -> Iterator[Span]:
+    """All spans, parents first; ``logs`` collects what they logged."""
+    stack: list[tuple[Node, str | None]] = [(span, None) for span in reversed(list(trace.nodes("spans")))]
+    position = 0
+    while stack:
+        node, parent = stack.pop()
+        id = node.scalar_or("span_id", f"span_{position}")
+        if node.raw("logs"):
+            logs[id] = node.raw("logs")
+        yield _span(node, id, node.scalar_or("parent_span_id") or parent, position)
+        position += 1
+        stack.extend((child, id) for child in reversed(list(node.nodes_or("child_spans"))))
+
+
+def _span(node: Node, id: str, parent: str | None, position: int) -> Span:
+    start = _epoch(node, "timestamp")
+    seconds = _seconds(node, "duration")
+    status = node.scalar_or("status_code").lower()
+    events = tuple(
+        (event.text_or("Name", event.text_or("name")), event.node_or("Attributes").data)
+        for event in node.nodes_or("events")
+    )
+    return Span(
+        id=id,
+        parent=parent,
+        name=node.text_or("span_name"),
+        position=position,
+        start=start,
+        end=None if start is None or seconds is None else start + seconds,
+        attributes=node.node_or("span_attributes").data,
+        events=events,
+        error=True if status == "error" else False if status == "ok" else None,
+        status=node.text_or("status_message"),
+        extra=node.rest(*_KNOWN),
+    )
+
+
+def _annotation(labels: Node, trajectory: Trajectory, run: SpanRun, told: dict[str, Any]) -> Annotation:
+    where = run.steps_of_spans()
+    failures = []
+    for error in labels.nodes_or("errors"):
+        step = where.get(error.scalar_or("location").strip())
+        code = category(error.text_or("category"))
+        failures.append(
+            RootCause(
+                step=step,
+                agent=trajectory.steps[step].agent if step is not None else None,
+                codes=() if code is None else (code,),
+                reason=as_text(error.raw("description")),
+            )
+        )
+    for key in ("errors", "scores"):
+        if key in labels:
+            told[key] = labels.raw(key)
+    return Annotation(failures=tuple(failures), group=group_key(trajectory.task) or None, extra=told)
+
+
+def category(text: str) -> str | None:
+    """A category as it is written in annotations to its code, None if it is none of the taxonomy's leaves."""
+    words = "_".join(re.findall(r"[a-z0-9]+", text.lower()))
+    words = _ALIASES.get(words, words)
+    return f"trail:{words}" if words in CATEGORIES else None
+
+
+def _epoch(node: Node, key: str) -> float | None:
+    """ISO 8601 to epoch seconds; without an offset it is UTC."""
+    text = node.text_or(key)
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise node.error(key, "expected a time as in ISO 8601") from None
+
+
+def _seconds(node: Node, key: str) -> float | None:
+    """An ISO 8601 duration of at most hours to seconds."""
+    if key not in node:
+        return None
+    match = _DURATION.fullmatch(node.text(key))
+    if match is None:
+        raise node.error(key, "expected a duration such as PT1.5S")
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+FORMAT = Trail()
