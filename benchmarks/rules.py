@@ -2,8 +2,8 @@
 
     python benchmarks/rules.py [--seed 7] [--repeats 3] [--json]
 
-Runs are synthetic, made from the seed: an agent of a warehouse talks to a customer, looks orders up and changes
-them; tool results are JSON of very different sizes. Both shapes are measured: calls with their
+Runs are synthetic, made from the seed: an agent of a warehouse talks to a customer, looks orders up and
+changes them; tool results are JSON of very different sizes. Both shapes are measured: calls with their
 results in the step, and the environment as a speaker of its own.
 """
 

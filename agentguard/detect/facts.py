@@ -132,7 +132,11 @@ def canonical(value: object) -> str:
     try:
         return dumps(value, sort_keys=True, default=_plain)
     except (TypeError, ValueError, RecursionError):
-        return repr(value)[:10_000]
+        pass
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"<{type(value).__name__}, nested too deeply>"
 
 
 def _plain(value: object) -> Any:

@@ -107,9 +107,11 @@ def _shape(low: str) -> Trouble | None:
     if "traceback (most recent call last)" in low:
         return _traceback(low)
     head = low[:_HEAD]
-    opening = head.lstrip()[:1]
-    if opening in ("{", "["):
-        return _object(head) if opening == "{" else None
+    opening = head.lstrip()[:2]
+    if opening[:1] == "{":
+        return _object(head)
+    if opening[:1] == "[" and not opening[1:].isalpha():  # a JSON list; "[error] ..." is a log line
+        return None
     for kind, pattern, match_only in _HEAD_SHAPES:
         if any(cue in head for cue in _CUES[kind]):
             found = pattern.match(head) if match_only else pattern.search(head)

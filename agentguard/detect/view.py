@@ -148,7 +148,8 @@ class RunView:
         if step.content:
             low = facts.low
             self.values.add(low, Origin(step.index, "content"), said=step.source is Source.USER)
-            if self._open is not None:
+            # What a user says is the outcome of a message, not of an action.
+            if self._open is not None and not (step.source is Source.USER and self._open.facts.actions):
                 self._open.outcome = hash((self._open.outcome, low))
         if self._open is not None and facts.results:
             self._open.outcome = hash((self._open.outcome, facts.outcome))

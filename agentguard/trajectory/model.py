@@ -225,5 +225,9 @@ def _compact(value: object) -> str:
         return ""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode(errors="replace")
-    except (TypeError, ValueError, RecursionError):  # a huge number, half a surrogate pair, endless nesting
+    except (TypeError, ValueError):  # a huge number, half a surrogate pair, deep nesting
+        pass
+    try:
         return repr(value)
+    except RecursionError:
+        return f"<{type(value).__name__}, nested too deeply>"

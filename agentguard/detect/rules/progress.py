@@ -194,11 +194,11 @@ class RepeatedPlan(Rule):
 
     def _again(self, same: list[Step], step: Step) -> Finding:
         return self.finding(
-            same[0],
+            same[-1],
             0.4,
             f"{step.agent} stated the same plan {len(same) + 1} times.",
             correction="Stop restating the plan. Carry out its next item, or change what does not work.",
-            evidence=(*cite(same[0], "content"), *cite(step, "content")),
+            evidence=(*cite(same[-1], "content"), *cite(step, "content")),
             noticed_at=step.index,
             count=len(same) + 1,
         )

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.detect.make import call, code, env, found, run, said, user
+
+
+def test_errors_in_a_row_are_no_progress() -> None:
+    steps = [call("go", {"to": str(i)}, "You can't go that way.") for i in range(8)]
+    (finding,) = found(run(*steps), "no_progress")
+    assert finding.step == 0
+    assert finding.noticed_at == 6
+
+
+def test_results_seen_before_are_no_progress_in_messages_too() -> None:
+    steps = [x for i in range(9) for x in (code(f"find({i})"), env("nothing found in the list"))]
+    assert len(found(run(*steps), "no_progress")) == 1
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [call("go", {"to": str(i)}, f"You are in room {i}.") for i in range(20)],
+        [call("go", {"to": str(i)}, "You can't go that way." if i % 4 else f"Room {i}") for i in range(20)],
+        [call("note", {"n": i}) for i in range(20)],
+        [said(f"I think about part {i} of the question at some length.") for i in range(20)],
+    ],
+    ids=["new rooms", "now and then new", "nothing recorded", "talk"],
+)
+def test_runs_that_get_somewhere(steps: list[dict[str, object]]) -> None:
+    assert found(run(*steps), "no_progress") == ()
+
+
+def test_a_dull_start_is_not_counted_twice() -> None:
+    steps = [call("go", {"to": str(i)}, "You can't go that way.") for i in range(30)]
+    assert len(found(run(*steps), "no_progress")) == 1
+
+
+TASK = "Find the cheapest hotel near the railway station of Graz"
+OFF = [
+    "Penguins huddle together against freezing antarctic blizzards.",
+    "Bebop trumpeters favoured chromatic improvisation during fifties concerts.",
+    "Volcanic eruptions enrich surrounding farmland through mineral deposits.",
+    "Medieval scribes copied illuminated manuscripts inside monasteries.",
+    "Quantum entanglement puzzled physicists throughout several decades.",
+]
+
+
+def test_turns_off_the_topic_are_drift() -> None:
+    steps = [said("I search hotels in Graz."), *[said(text) for text in OFF]]
+    (finding,) = found(run(*steps, task=TASK), "goal_drift")
+    assert finding.step == 1
+    assert finding.noticed_at == 5
+
+
+@pytest.mark.parametrize(
+    ("steps", "task"),
+    [
+        ([said(text) for text in OFF[:4]], TASK),
+        ([said(text) for text in OFF], ""),
+        ([said(f"{text} So much for the hotel.") for text in OFF], TASK),
+        ([x for text in OFF for x in (user(f"Tell me: {text.lower()}"), said(text))], TASK),
+    ],
+    ids=["too few", "no task", "on the topic", "the user asked for it"],
+)
+def test_turns_that_do_not_drift(steps: list[dict[str, object]], task: str) -> None:
+    assert found(run(*steps, task=task), "goal_drift") == ()
+
+
+PLAN = "What to do:\n1. open the ledger of May\n2. add the rows of both tables\n3. compare sums, report {}\n"
+
+
+def test_a_plan_stated_three_times_is_repeated() -> None:
+    steps = [x for _ in range(3) for x in (said(PLAN.format("them")), env("Error: no ledger"))]
+    (finding,) = found(run(*steps), "repeated_plan")
+    assert finding.step == 0
+    assert finding.data["count"] == 3
+
+
+def test_a_planning_module_counts_as_a_plan() -> None:
+    plan = "First take the brass key from the drawer, then unlock the oak chest, then put everything into it"
+    assert len(found(run(*[said("go", modules={"planning": plan})] * 3), "repeated_plan")) == 1
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [said(PLAN.format("them"))] * 2,
+        [said(PLAN.format("them"), agent=f"agent {i}") for i in range(4)],
+        [
+            said(f"1. alpha{i} beta{i}\n2. gamma{i} delta{i}\n3. eps{i} zeta{i} eta{i} theta{i}")
+            for i in range(5)
+        ],
+        [said("no list here, just a sentence")] * 5,
+    ],
+    ids=["twice", "other agents", "other plans", "no plan"],
+)
+def test_plans_that_are_not_repeated(steps: list[dict[str, object]]) -> None:
+    assert found(run(*steps), "repeated_plan") == ()
