@@ -234,7 +234,7 @@ def _calls(index: int, message: Node) -> tuple[ToolCall, ...]:
 
 
 def _observation(message: Node, call: ToolCall) -> Observation:
-    extra = message.rest("role", "content", "tool_call_id", "name")
+    extra = message.rest("role", "content", "tool_call_id")
     if isinstance(message.raw("content"), list):
         extra["content"] = message.raw("content")
     return Observation(

@@ -20,18 +20,19 @@ from agentguard.errors import FormatError
 
 # orjson writes at most 254 levels; a record puts a value it keeps some levels deeper than it was.
 MAX_DEPTH = 200
-_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+MAX_LOG_DEPTH = 240
 _BIG_INTEGER = re.compile(rb"[\[:,\s-]\d{19,}[\]},\s]|\A-?\d{19,}")
 _CONSTANTS = ("NaN", "Infinity", "-Infinity")
 _BOM = b"\xef\xbb\xbf"
 
 
-def loads(data: bytes | str, *, strict: bool = False) -> Any:
+def loads(data: bytes | str, *, strict: bool = False, depth: int = MAX_DEPTH) -> Any:
     """Parse one JSON value. Raises FormatError with the position, never another error.
 
     Args:
         data: UTF-8 bytes or text; a byte order mark is skipped.
         strict: refuse what the JSON standard refuses, instead of understanding the usual slips.
+        depth: how many levels may be nested.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     raw = raw.removeprefix(_BOM)
@@ -43,20 +44,28 @@ def loads(data: bytes | str, *, strict: bool = False) -> Any:
             raise FormatError(_syntax(error)) from None
     else:
         if value is not None or raw.strip() == b"null":
-            check_depth(value)
+            check_depth(value, depth)
             return value
-    return _loads_slowly(raw, strict=strict)
+    return _loads_slowly(raw, strict, depth)
 
 
-def clean(value: Any) -> Any:
+def dumps(value: Any) -> bytes:
+    """Write one JSON value that `loads` reads back; raises FormatError on what is no JSON data."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(clean(value, depth=MAX_LOG_DEPTH))
+
+
+def clean(value: Any, *, depth: int = MAX_DEPTH) -> Any:
     """Return ``value`` as the plain data described above. Raises FormatError on what is no JSON data."""
-    return _clean(value, 0)
+    return _clean(value, depth)
 
 
-def check_depth(value: Any) -> None:
-    """Raise FormatError if ``value`` is nested deeper than `MAX_DEPTH`."""
+def check_depth(value: Any, depth: int = MAX_DEPTH) -> None:
+    """Raise FormatError if ``value`` is nested deeper than ``depth`` levels."""
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(depth + 1):
         below: list[Any] = []
         for item in level:
             if isinstance(item, dict):
@@ -66,22 +75,27 @@ def check_depth(value: Any) -> None:
         if not below:
             return
         level = below
-    raise FormatError(_TOO_DEEP)
+    raise _too_deep(depth)
 
 
-def _loads_slowly(raw: bytes, *, strict: bool) -> Any:
+def _loads_slowly(raw: bytes, strict: bool, depth: int) -> Any:
     try:
         text = raw.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise FormatError(f"not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
     try:
-        return clean(json.loads(text, parse_constant=_refuse if strict else str, strict=False))
+        parsed = json.loads(text, parse_constant=_refuse if strict else str, strict=False)
+        return clean(parsed, depth=depth)
     except json.JSONDecodeError as error:
         raise FormatError(_syntax(error)) from None
     except RecursionError:
-        raise FormatError(_TOO_DEEP) from None
+        raise _too_deep(depth) from None
     except ValueError:
         raise FormatError("not valid JSON: a number that cannot be read") from None
+
+
+def _too_deep(depth: int) -> FormatError:
+    return FormatError(f"nested deeper than {depth} levels")
 
 
 def _refuse(constant: str) -> Any:
@@ -98,11 +112,11 @@ def _clean(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, Mapping | list | tuple):
-        if depth > MAX_DEPTH:
-            raise FormatError(_TOO_DEEP)
+        if depth < 0:
+            raise FormatError("nested too deep")
         if isinstance(value, Mapping):
-            return {_clean_key(k): _clean(v, depth + 1) for k, v in value.items()}
-        return [_clean(v, depth + 1) for v in value]
+            return {_clean_key(k): _clean(v, depth - 1) for k, v in value.items()}
+        return [_clean(v, depth - 1) for v in value]
     return _clean_number(value)
 
 

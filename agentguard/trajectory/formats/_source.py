@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, TextIO
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._json import loads
+from agentguard.trajectory.formats._json import MAX_LOG_DEPTH, loads
 
 CHUNK = 1 << 18
 MAX_RECORD = 1 << 28
@@ -269,7 +269,7 @@ class _Cutter:
 
 def _item(position: int, data: bytes) -> Item:
     try:
-        return Item(position, loads(data))
+        return Item(position, loads(data, depth=MAX_LOG_DEPTH))
     except FormatError as error:
         return Item(position, error=error)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._json import clean
+from agentguard.trajectory.formats._json import MAX_DEPTH, check_depth, clean
 from agentguard.trajectory.formats._source import Content, Item, content
 from agentguard.trajectory.formats.base import Broken, Format, Joins, Opens, formats
 from agentguard.trajectory.model import Record, Trajectory
@@ -177,7 +177,12 @@ def _broken(item: Item, place: _Place) -> Iterator[Broken]:
 
 
 def _parse(format: Format, item: Item, place: _Place) -> Iterator[Record | Broken]:
-    return _guarded(format.parse(item.value, name=place.name), place, item.position)
+    return _guarded(_parsed(format, item.value, place.name), place, item.position)
+
+
+def _parsed(format: Format, value: Any, name: str) -> Iterator[Record]:
+    check_depth(value, getattr(format, "max_depth", MAX_DEPTH))
+    yield from format.parse(value, name=name)
 
 
 def _guarded(

@@ -1,0 +1,72 @@
+"""agentguard's own event log; the events are described in `agentguard.trajectory.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentguard.errors import FormatError
+from agentguard.trajectory.events import EVENTS, Assembler, events_of
+from agentguard.trajectory.formats._json import MAX_LOG_DEPTH
+from agentguard.trajectory.formats._source import Item
+from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.model import Annotation, Record
+
+
+class EventLogFormat:
+    """Importer and exporter of the event log."""
+
+    name = "event_log"
+    summary = "agentguard's own append-only event log (JSON Lines); lossless, with branches"
+    max_depth = MAX_LOG_DEPTH
+
+    def recognises(self, value: Any) -> float:
+        """An event, or a list that begins with one."""
+        if isinstance(value, list) and value:
+            return self.recognises(value[0])
+        if not isinstance(value, dict) or value.get("event") not in EVENTS:
+            return 0.0
+        return 0.99 if value["event"] == "end" or len(value) > 1 else 0.0
+
+    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+        """Yield the runs of a list of events, or of a single event (a header without steps)."""
+        items = (Item(i, event) for i, event in enumerate(value if isinstance(value, list) else [value]))
+        for found in self.join(items, name=name):
+            if isinstance(found, Broken):
+                raise found.error
+            yield found
+
+    def join(self, items: Iterator[Item], *, name: str) -> Iterator[Record | Broken]:  # noqa: ARG002
+        """Yield the runs of a log.
+
+        A line that is not JSON is what a crash left of a write: it is reported and passed over. An event that
+        does not fit the run so far breaks that run, whose other events are then passed over.
+        """
+        assembler = Assembler()
+        lost = False
+        for item in items:
+            if item.error is not None:
+                yield Broken(error=item.error.located(record=item.position))
+                continue
+            begins = isinstance(item.value, dict) and item.value.get("event") == "header"
+            if lost and not begins:
+                continue
+            lost = False
+            try:
+                done = assembler.feed(item.value)
+            except FormatError as error:
+                assembler.state, lost = None, True
+                yield Broken(error=error.located(record=item.position))
+            else:
+                if done is not None:
+                    yield done
+        if (last := assembler.finish()) is not None:
+            yield last
+
+    def dump(self, record: Record, *, annotation: bool = False) -> list[dict[str, Any]]:
+        """Return the run as a list of events."""
+        kept = record if annotation else Record(trajectory=record.trajectory, annotation=Annotation())
+        return list(events_of(kept))
+
+
+FORMAT = EventLogFormat()

@@ -1,0 +1,113 @@
+"""OpenAI chat messages: ``{"messages": [...]}``, a bare list of messages, or JSON Lines of either.
+
+The format is what loggers of many frameworks write, so the object may have anything beside its messages.
+Fields that by their name tell how the run was judged go to the annotation, the others to ``extra``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from agentguard.trajectory.formats._chat import chat_run, is_message, tool_specs
+from agentguard.trajectory.formats._chat_dump import chat_messages, chat_tools
+from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.model import Annotation, Record, Trajectory
+
+JUDGED = frozenset(
+    (
+        *("reward", "rewards", "score", "scores", "grade", "label", "labels", "annotation", "annotations"),
+        *("success", "successful", "succeeded", "passed", "failed", "failure", "resolved", "won", "correct"),
+        *("is_correct", "verdict", "outcome", "ground_truth", "gold", "gold_answer", "expected"),
+        *("expected_answer", "reference", "target", "answer"),
+    )
+)
+_SAMPLE = 8
+
+
+class OpenAIChat:
+    """Importer and exporter of chat messages."""
+
+    name = "openai_chat"
+    summary = "OpenAI chat messages with tool calls (JSON, or JSON Lines of runs or of messages)"
+
+    def recognises(self, value: Any) -> float:
+        """Messages with a role; sure where tools were offered and called and nothing is labelled beside."""
+        messages = value.get("messages") if isinstance(value, dict) else value
+        if not isinstance(messages, list) or not messages:
+            return 0.0
+        sample = messages[:_SAMPLE]
+        beside = value if isinstance(value, dict) else {}
+        offered = isinstance(beside.get("tools"), list) and not any("label" in key for key in beside)
+        called = any(isinstance(one, dict) and "tool_calls" in one for one in sample)
+        likely = 0.96 if offered and called else 0.8 if called else 0.6
+        return likely * sum(map(is_message, sample)) / len(sample)
+
+    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+        """Yield the one run of a list of messages or an object that has one."""
+        node = Node({"messages": value}) if isinstance(value, list) else Node.of(value)
+        chat = chat_run(node.items("messages"))
+        extra, judged = _parted(node.rest("messages", "tools", "functions", "id"))
+        for key in ("metadata", "meta"):
+            if isinstance(extra.get(key), dict):
+                extra[key], below = _parted(extra[key])
+                judged |= {key: below} if below else {}
+        yield Record(
+            trajectory=Trajectory(
+                id=node.scalar_or("id") or name,
+                format=self.name,
+                task=chat.task,
+                steps=chat.steps,
+                tools=tool_specs(node.items_or("tools"), "tools")
+                + tool_specs(node.items_or("functions"), "functions"),
+                system_prompts=chat.system_prompts,
+                extra=extra,
+            ),
+            annotation=Annotation(failed=_failed(judged), extra=judged),
+        )
+
+    def dump(self, record: Record, *, annotation: bool = False) -> dict[str, Any]:
+        """Return ``{"id", "messages", "tools", ...}``; branches have no place here and are left out.
+
+        What was judged is written back under the names it came with, if ``annotation`` is asked for.
+        """
+        run = record.trajectory
+        data: dict[str, Any] = {"id": run.id, "messages": chat_messages(run)}
+        if run.tools:
+            data["tools"] = chat_tools(run.tools)
+        if run.format == self.name:
+            data |= run.extra
+            if annotation:
+                data |= _joined(data, record.annotation.extra)
+        return data
+
+
+def _parted(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    judged = {key: value for key, value in data.items() if key.casefold() in JUDGED}
+    return {key: value for key, value in data.items() if key not in judged}, judged
+
+
+def _joined(data: dict[str, Any], judged: Any) -> dict[str, Any]:
+    joined = {}
+    for key, value in judged.items():
+        below = data.get(key)
+        joined[key] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+    return joined
+
+
+def _failed(judged: dict[str, Any]) -> bool | None:
+    """Only what is plainly a verdict counts: a boolean, or a reward of 0 or 1."""
+    for key in ("failed", "failure"):
+        if isinstance(judged.get(key), bool):
+            return bool(judged[key])
+    for key in ("success", "successful", "succeeded", "passed", "resolved", "won", "correct", "is_correct"):
+        if isinstance(judged.get(key), bool):
+            return not judged[key]
+    reward = judged.get("reward")
+    if isinstance(reward, int | float) and not isinstance(reward, bool) and reward in (0, 1):
+        return not math.isclose(reward, 1)
+    return None
+
+
+FORMAT = OpenAIChat()
