@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from examples.textworld_agent import tools
 from examples.textworld_agent.agent import Agent, Turn
 from examples.textworld_agent.games import Cooking, compile_game
@@ -122,7 +124,11 @@ def record_all(out: Path, seed: int, only: str | None = None) -> Iterator[Path]:
             recording, labels[f"{run.name}.json"] = record(run, seed)
             yield _write(out / f"{run.name}.json", recording)
     if only is None:
-        yield _write(out / "labels.json", {"about": ABOUT, "runs": labels})
+        # YAML, so that a reader given the whole folder does not take the labels for a run.
+        path = out / "labels.yaml"
+        text = yaml.safe_dump({"about": ABOUT, "runs": labels}, sort_keys=False, width=100)
+        path.write_text(text, encoding="utf-8")
+        yield path
 
 
 def _write(path: Path, value: Any) -> Path:

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+from agentguard.trajectory.formats.read import read as read_runs
+from agentguard.trajectory.model import Annotation, Record, Source
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = ROOT / "samples"
 RECORDER = ROOT / "examples" / "record_samples.py"
-FILES = sorted(path for path in SAMPLES.glob("*.json") if path.name != "labels.json")
-LABELS: dict[str, Any] = json.loads((SAMPLES / "labels.json").read_text(encoding="utf-8"))
+FILES = sorted(SAMPLES.glob("*.json"))
+LABELS: dict[str, Any] = yaml.safe_load((SAMPLES / "labels.yaml").read_text(encoding="utf-8"))
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
@@ -116,6 +120,21 @@ def test_nothing_in_a_run_tells_how_it_was_judged(path: Path) -> None:
     assert set(run["metadata"]) == {"environment", "game", "game_seed", "max_turns"}
     text = path.read_text(encoding="utf-8").lower()
     assert not any(word in text for word in ("root_cause", "agent_error", "inject", "hallucinat"))
+
+
+def test_the_folder_reads_as_runs_whose_steps_are_those_of_the_labels() -> None:
+    read = list(read_runs(SAMPLES))
+    assert [item.trajectory.id for item in read if isinstance(item, Record)] == [p.stem for p in FILES]
+    for item in read:
+        assert isinstance(item, Record)
+        run = item.trajectory
+        assert run.format == "openai_chat"
+        assert item.annotation == Annotation()
+        assert len(run.steps) == len(steps(load(SAMPLES / f"{run.id}.json")["messages"]))
+        cause = LABELS["runs"][f"{run.id}.json"].get("root_cause")
+        if cause:
+            assert run.steps[cause["step"]].agent == cause["agent"]
+            assert run.steps[cause["step"]].source is Source.AGENT
 
 
 def test_label_of_a_run_that_hit_its_limit_has_no_closing_answer() -> None:
