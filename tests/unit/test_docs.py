@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -19,9 +19,9 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 SHOWN = re.compile(r"<!-- output of: (.+?) -->\s*```[a-z]*\n(.*?)```", re.DOTALL)
 
 
-def commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, click.Command]]:
+def commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
     """Every leaf command with its full name."""
-    if isinstance(command, click.Group):
+    if hasattr(command, "commands"):
         return [leaf for name, sub in command.commands.items() for leaf in commands(sub, (*path, name))]
     return [(" ".join(path), command)]
 
@@ -43,7 +43,7 @@ def test_command_and_options_are_documented(name, command):
     assert heading in text, f"docs/cli.md lacks a section {heading!r}"
     section = text.split(heading + "\n", 1)[1].split("\n## ", 1)[0]
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and not parameter.hidden and "--help" not in parameter.opts:
+        if parameter.param_type_name == "option" and not parameter.hidden and "--help" not in parameter.opts:
             assert f"`{parameter.opts[0]}" in section, f"{heading} does not describe {parameter.opts[0]}"
 
 
