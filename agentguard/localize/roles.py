@@ -10,7 +10,11 @@ import re
 from agentguard.detect.trouble import Kind, trouble
 from agentguard.trajectory.model import Source, Step, Trajectory
 
-_STEERS = re.compile(r"orchestrat|coordinat|supervis|dispatch|moderator|router|manager|host", re.IGNORECASE)
+_STEERS = frozenset(
+    {"coordinator", "dispatcher", "host", "manager", "moderator", "orchestrator", "router", "supervisor"}
+)
+_FILLER = frozenset({"agent", "ai", "bot", "llm"})
+_NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _SPACE = re.compile(r"\W+")
 _TASK_HEAD = 120  # characters of the task that must reappear in a step for it to be the brief
 
@@ -18,7 +22,7 @@ _TASK_HEAD = 120  # characters of the task that must reappear in a step for it t
 def coordinators(trajectory: Trajectory) -> frozenset[str]:
     """Names of the agents that steer others, by name; none if nobody else would be left to do the work."""
     agents = {step.agent for step in trajectory.steps if step.source is Source.AGENT}
-    steering = frozenset(agent for agent in agents if _STEERS.search(agent))
+    steering = frozenset(filter(_steers, agents))
     return steering if agents - steering else frozenset()
 
 
@@ -79,6 +83,13 @@ def _is_error(text: str, flag: bool | None) -> bool:
     found = trouble(text.lower(), flag=flag)
     # That there was nothing to execute is an answer to a step that wanted nothing executed.
     return found is not None and found.kind is not Kind.NO_ACTION
+
+
+def _steers(agent: str) -> bool:
+    """Whether the head of a name, its last telling part, steers: that of a data manager's expert does not."""
+    parts = [part.lower() for part in _NAME_PART.findall(agent)]
+    telling = [part for part in parts if part not in _FILLER]
+    return bool(telling) and telling[-1] in _STEERS
 
 
 def _words(text: str) -> str:

@@ -98,14 +98,16 @@ def test_transfer_trains_on_the_other_set_without_shared_questions() -> None:
 
 
 def test_shuffled_labels_take_away_what_there_was_to_learn() -> None:
-    # The label is the run's length less one: easy to learn, and gone once labels are dealt anew.
-    held = [record(f"r{i}", step=i % 10, steps=i % 10 + 1) for i in range(60)]
+    # The label is the middle of the run: easy to learn, and gone once labels are dealt anew.
+    held = [record(f"r{i}", step=i % 10 // 2, steps=i % 10 + 1) for i in range(60)]
     honest = evaluate(held, LengthLearner(), cv="question", folds=3, repeats=1)
     dealt = evaluate(held, LengthLearner(), cv="question", folds=3, repeats=1, shuffle_labels=True)
     assert honest.localization is not None
     assert dealt.localization is not None
     assert honest.localization.step.mean == 1.0
     assert dealt.localization.step.mean < 0.5
+    assert honest.beats_baselines()
+    assert not dealt.beats_baselines()
 
 
 def test_shuffling_trains_even_a_method_that_comes_trained() -> None:

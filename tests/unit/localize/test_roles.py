@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from agentguard.localize import roles
 from tests.unit.localize.runs import A, E, U, calls, chat, run, steered
 
@@ -19,6 +21,25 @@ def test_brief_does_not_mind_case_and_punctuation() -> None:
 def test_coordinators_are_left_out_of_the_workers() -> None:
     assert roles.coordinators(steered()) == {"Orchestrator"}
     assert roles.worker_steps(steered()) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "steers"),
+    [
+        ("Orchestrator", True),
+        ("orchestrator_agent", True),
+        ("GroupChatManager", True),
+        ("chat_manager", True),
+        ("SupervisorAI", True),
+        ("Data_Manager_Expert", False),
+        ("Ghostwriter", False),
+        ("", False),
+        ("42", False),
+    ],
+)
+def test_who_steers_is_told_by_the_head_of_the_name(name: str, steers: bool) -> None:
+    held = run((A, name, "x"), (A, "Worker", "y"))
+    assert roles.coordinators(held) == (frozenset({name}) if steers else frozenset())
 
 
 def test_an_agent_alone_is_a_worker_whatever_it_is_called() -> None:
