@@ -112,9 +112,9 @@ def _notes(results: Sequence[Evaluation], plan: Plan) -> Iterator[RenderableType
     if published(results[0].dataset, part=_only_part(results[0])) or results[0].subsets:
         yield _note("zero-shot, retrieval, trained: published results, as their authors report them")
     if plan.shuffle_labels:
-        beat = [r.method for r in results if r.beats_baselines()]
-        said = f"{', '.join(beat)} DOES: look for a leak" if beat else "none does"
-        yield _note(f"trained on shuffled labels, so no method may beat the baselines: {said}", "yellow")
+        beat = [r.method for r in results if r.above_baselines()]
+        said = f"{', '.join(beat)} IS: look for a leak" if beat else "none is"
+        yield _note(f"trained on shuffled labels, so no method may be above the baselines: {said}", "yellow")
     for result in results:
         failed = sum(p.error is not None for p in result.predictions)
         if failed:

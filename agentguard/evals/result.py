@@ -68,12 +68,13 @@ class Evaluation:
         """How often every run was scored."""
         return len({prediction.repeat for prediction in self.predictions})
 
-    def beats_baselines(self) -> bool:
-        """Whether step accuracy is above every baseline's; trained on shuffled labels it must not be."""
-        if self.localization is None:
-            return False
-        best = max((b.localization.step.mean for b in self.baselines.values() if b.localization), default=0.0)
-        return self.localization.step.mean > best
+    def above_baselines(self) -> bool:
+        """Whether step accuracy is above the 95 % interval of every baseline.
+
+        Trained on shuffled labels it must not be; a bare comparison of means would cry wolf on small sets.
+        """
+        beside = [b.localization.wilson95["step"][1] for b in self.baselines.values() if b.localization]
+        return self.localization is not None and self.localization.step.mean > max(beside, default=1.0)
 
     def as_dict(self) -> dict[str, Any]:
         """The object ``agentguard eval --json`` prints: fractions, None where there is no score."""
@@ -85,7 +86,7 @@ class Evaluation:
             "n": self.n,
             "broken": self.broken,
             "repeats": self.repeats,
-            "beats_baselines": self.beats_baselines() if self.localization else None,
+            "above_baselines": self.above_baselines() if self.localization else None,
             **_scores(self.localization, self.outcome),
             "subsets": _subsets(self),
             "baselines": {label: _baseline(held) for label, held in self.baselines.items()},
