@@ -6,23 +6,15 @@ Fields that by their name tell how the run was judged go to the annotation, the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from agentguard.trajectory.formats._chat import chat_run, is_message, tool_specs
 from agentguard.trajectory.formats._chat_dump import chat_messages, chat_tools
 from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.formats._judged import failed, join, part
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
-JUDGED = frozenset(
-    (
-        *("reward", "rewards", "score", "scores", "grade", "label", "labels", "annotation", "annotations"),
-        *("success", "successful", "succeeded", "passed", "failed", "failure", "resolved", "won", "correct"),
-        *("is_correct", "verdict", "outcome", "ground_truth", "gold", "gold_answer", "expected"),
-        *("expected_answer", "reference", "target", "answer"),
-    )
-)
 _SAMPLE = 8
 
 
@@ -48,11 +40,7 @@ class OpenAIChat:
         """Yield the one run of a list of messages or an object that has one."""
         node = Node({"messages": value}) if isinstance(value, list) else Node.of(value)
         chat = chat_run(node.items("messages"))
-        extra, judged = _parted(node.rest("messages", "tools", "functions", "id"))
-        for key in ("metadata", "meta"):
-            if isinstance(extra.get(key), dict):
-                extra[key], below = _parted(extra[key])
-                judged |= {key: below} if below else {}
+        extra, judged = part(node.rest("messages", "tools", "functions", "id"))
         yield Record(
             trajectory=Trajectory(
                 id=node.scalar_or("id") or name,
@@ -64,7 +52,7 @@ class OpenAIChat:
                 system_prompts=chat.system_prompts,
                 extra=extra,
             ),
-            annotation=Annotation(failed=_failed(judged), extra=judged),
+            annotation=Annotation(failed=failed(judged), extra=judged),
         )
 
     def dump(self, record: Record, *, annotation: bool = False) -> dict[str, Any]:
@@ -77,37 +65,8 @@ class OpenAIChat:
         if run.tools:
             data["tools"] = chat_tools(run.tools)
         if run.format == self.name:
-            data |= run.extra
-            if annotation:
-                data |= _joined(data, record.annotation.extra)
+            data |= join(run.extra, record.annotation.extra if annotation else {})
         return data
-
-
-def _parted(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    judged = {key: value for key, value in data.items() if key.casefold() in JUDGED}
-    return {key: value for key, value in data.items() if key not in judged}, judged
-
-
-def _joined(data: dict[str, Any], judged: Any) -> dict[str, Any]:
-    joined = {}
-    for key, value in judged.items():
-        below = data.get(key)
-        joined[key] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
-    return joined
-
-
-def _failed(judged: dict[str, Any]) -> bool | None:
-    """Only what is plainly a verdict counts: a boolean, or a reward of 0 or 1."""
-    for key in ("failed", "failure"):
-        if isinstance(judged.get(key), bool):
-            return bool(judged[key])
-    for key in ("success", "successful", "succeeded", "passed", "resolved", "won", "correct", "is_correct"):
-        if isinstance(judged.get(key), bool):
-            return not judged[key]
-    reward = judged.get("reward")
-    if isinstance(reward, int | float) and not isinstance(reward, bool) and reward in (0, 1):
-        return not math.isclose(reward, 1)
-    return None
 
 
 FORMAT = OpenAIChat()

@@ -1,0 +1,204 @@
+"""One ATIF step, to and from the encoded step of `agentguard.trajectory.codec`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from agentguard.errors import FormatError
+from agentguard.trajectory.codec import encode_step
+from agentguard.trajectory.formats._chat import content_text
+from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.model import Source, Step
+
+_OURS = "agentguard"
+_Read = Callable[[Node], dict[str, Any]]
+_METRICS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
+_AGENT_ONLY = ("reasoning_effort", "llm_call_count")
+_KEPT = (*_AGENT_ONLY, "is_copied_context")
+
+
+def read_step(index: int, node: Node, *, agent: str) -> dict[str, Any]:
+    """An ATIF step as an encoded step, with our own fields put in their place."""
+    source = node.text("source")
+    if source not in ("system", "user", "agent"):
+        raise node.error("source", "expected system, user or agent")
+    calls = [_read_call(one) for one in node.nodes_or("tool_calls")]
+    names = {call["id"]: call["name"] for call in calls}
+    results = node.node_or("observation").nodes_or("results")
+    data: dict[str, Any] = {
+        "index": index,
+        "source": source,
+        "agent": agent if source == "agent" else source,
+        "content": content_text(node.raw("message"), node.at("message")),
+        "reasoning": node.text_or("reasoning_content"),
+        "tool_calls": calls,
+        "observations": [_read_result(one, names) for one in results],
+        "source_index": index,
+    }
+    if "timestamp" in node:
+        data["started_at"] = _epoch(node)
+    if "model_name" in node:
+        data["model"] = node.text("model_name")
+    if "metrics" in node:
+        data["usage"] = {
+            key: value for key in _METRICS if (value := node.node("metrics").raw(key)) is not None
+        }
+    data["extra"] = _rest(node)
+    return amended(_slim(data), node.node_or("extra").node_or(_OURS).data)
+
+
+def write_step(step: Step, *, agent: str, own: bool) -> dict[str, Any]:
+    """A step as ATIF; ``own`` if its ``extra`` came from ATIF and goes back to where it was."""
+    source = "system" if step.source is Source.ENVIRONMENT else str(step.source)
+    data: dict[str, Any] = {"step_id": step.index + 1, "source": source, "message": step.content}
+    whole = encode_step(step)
+    if step.started_at is not None and (stamp := _stamp(step.started_at)) is not None:
+        data["timestamp"] = stamp
+    if source == "agent":
+        data |= _agent_fields(step, whole)
+    if step.observations and (source == "agent" or not step.tool_calls):
+        names = {call.id: call.name for call in step.tool_calls}
+        results = [_write_result(one, names, own=own) for one in whole["observations"]]
+        data["observation"] = {"results": results}
+    if own:
+        _put_back(data, step.extra)
+    _settle(data, whole, agent)
+    return data
+
+
+def difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What `amended` needs to turn ``found`` into ``wanted``; null stands for a field that has to go."""
+    return {key: wanted.get(key) for key in {**wanted, **found} if wanted.get(key) != found.get(key)}
+
+
+def amended(found: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply what `difference` gave."""
+    return {key: value for key, value in {**found, **changes}.items() if value is not None}
+
+
+def _agent_fields(step: Step, whole: dict[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if step.reasoning:
+        data["reasoning_content"] = step.reasoning
+    if step.tool_calls:
+        data["tool_calls"] = [_write_call(call) for call in whole["tool_calls"]]
+    if step.model is not None:
+        data["model_name"] = step.model
+    if step.usage is not None:
+        data["metrics"] = dict(whole["usage"])
+    return data
+
+
+def _put_back(data: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    """Fields of ATIF that the model has no place for, back to where they were."""
+    for key in _KEPT:
+        if key in extra and (data["source"] == "agent" or key not in _AGENT_ONLY):
+            data[key] = extra[key]
+    if isinstance(extra.get("message"), list):
+        data["message"] = extra["message"]
+    if isinstance(extra.get("metrics"), dict) and "metrics" in data:
+        data["metrics"] |= extra["metrics"]
+    if isinstance(extra.get("extra"), dict):
+        data["extra"] = dict(extra["extra"])
+
+
+def _settle(data: dict[str, Any], whole: dict[str, Any], agent: str) -> None:
+    """Write under our own name whatever reading ``data`` would not bring back."""
+    try:
+        found = read_step(whole["index"], Node(data), agent=agent)
+    except FormatError:
+        # A field of the wrong type under a name of ATIF's; it is ours to keep, not ATIF's to carry.
+        for key in (*_KEPT, "extra", "metrics"):
+            data.pop(key, None)
+        found = read_step(whole["index"], Node(data), agent=agent)
+    if lost := difference(whole, found):
+        data["extra"] = {**data.get("extra", {}), _OURS: lost}
+
+
+def _read_call(node: Node) -> dict[str, Any]:
+    extra = node.node_or("extra")
+    call: dict[str, Any] = {
+        "id": node.scalar("tool_call_id"),
+        "name": node.text("function_name"),
+        "arguments": node.node_or("arguments").data,
+    }
+    if rest := extra.rest(_OURS):
+        call["extra"] = {"extra": rest}
+    return amended(call, extra.node_or(_OURS).data)
+
+
+def _write_call(call: dict[str, Any]) -> dict[str, Any]:
+    data = {"tool_call_id": call["id"], "function_name": call["name"]}
+    data["arguments"] = call.get("arguments", {})
+    own = call.get("extra", {}).get("extra")
+    return _with_ours(data, own, call, _read_call)
+
+
+def _read_result(node: Node, names: Mapping[str, str]) -> dict[str, Any]:
+    extra = node.node_or("extra")
+    seen: dict[str, Any] = {"content": content_text(node.raw("content"), node.at("content"))}
+    if "source_call_id" in node:
+        seen["call_id"] = node.scalar("source_call_id")
+        seen["tool"] = names.get(seen["call_id"])
+    kept = node.rest("source_call_id", "content", "extra")
+    if isinstance(node.raw("content"), list):
+        kept["content"] = node.raw("content")
+    if rest := extra.rest(_OURS):
+        kept["extra"] = rest
+    if kept:
+        seen["extra"] = kept
+    return amended(seen, extra.node_or(_OURS).data)
+
+
+def _write_result(seen: dict[str, Any], names: Mapping[str, str], *, own: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {"content": seen["content"]}
+    if seen.get("call_id") in names:
+        data["source_call_id"] = seen["call_id"]
+    kept = seen.get("extra", {}) if own else {}
+    if isinstance(kept.get("subagent_trajectory_ref"), list):
+        data["subagent_trajectory_ref"] = kept["subagent_trajectory_ref"]
+    if isinstance(kept.get("content"), list):
+        data["content"] = kept["content"]
+    return _with_ours(data, kept.get("extra"), seen, lambda node: _read_result(node, names))
+
+
+def _with_ours(data: dict[str, Any], own: Any, wanted: dict[str, Any], read: _Read) -> dict[str, Any]:
+    if isinstance(own, dict) and own:
+        data["extra"] = dict(own)
+    if lost := difference(wanted, read(Node(data))):
+        data["extra"] = {**data.get("extra", {}), _OURS: lost}
+    return data
+
+
+def _rest(node: Node) -> dict[str, Any]:
+    known = ("step_id", "timestamp", "source", "message", "reasoning_content", "tool_calls", "observation")
+    rest = node.rest(*known, "model_name", "metrics", "extra")
+    if isinstance(node.raw("message"), list):
+        rest["message"] = node.raw("message")
+    if more := node.node_or("metrics").rest(*_METRICS):
+        rest["metrics"] = more
+    if more := node.node_or("extra").rest(_OURS):
+        rest["extra"] = more
+    return {key: value for key, value in rest.items() if value is not None}
+
+
+def _slim(data: dict[str, Any]) -> dict[str, Any]:
+    """Without what the codec leaves out, so that the two can be compared."""
+    return {key: value for key, value in data.items() if value not in ("", [], {})}
+
+
+def _epoch(node: Node) -> float:
+    try:
+        moment = datetime.fromisoformat(node.text("timestamp"))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise node.error("timestamp", "not an ISO 8601 time") from None
+
+
+def _stamp(seconds: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None
