@@ -155,7 +155,7 @@ class SpanRun:
         """Take from a model call's input what came in since the last model call."""
         told = messages(span, "input")
         prompts = [one.content for one in told if one.role in ("system", "developer")]
-        for prompt in filter(None, (span.text("system"), *prompts)):
+        for prompt in filter(None, (as_text(decoded(span.value("system"))), *prompts)):
             self.prompts.setdefault(place.agent, prompt)
         last = max((n for n, one in enumerate(told) if one.role == "assistant"), default=-1)
         for n, one in enumerate(told):

@@ -30,11 +30,12 @@ _PATTERNS = tuple(
 )
 _PLAIN = re.compile(r"^([A-Z][\w-]{0,30}(?: [A-Z][\w-]{0,30}){0,2}):(?=\s)", re.MULTILINE)
 _LABELS = frozenset(
-    "action answer args arguments assumption code command conclusion content context date description "  # noqa: SIM905
-    "details error example examples exception explanation file final goal hint important info input "
-    "instruction instructions language log name note notes observation option output plan problem question "
-    "rationale reason reasoning result results return returns score solution status step subject summary task "
-    "thought time title to todo tool traceback type url usage verdict warning".split()
+    "action answer args arguments assumption code command conclusion content context date "  # noqa: SIM905
+    "description details error example examples exception explanation file final goal "
+    "hint important info input instruction instructions language log name note notes "
+    "observation option output plan problem question rationale reason reasoning result "
+    "results return returns score solution status step subject summary task thought time "
+    "title to todo tool traceback type url usage verdict warning".split()
 )
 _MAX_SPEAKERS = 12
 

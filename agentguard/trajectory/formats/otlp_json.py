@@ -7,6 +7,7 @@ without a model call, tool call or agent (web requests, say) are none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -172,7 +173,10 @@ def _any(value: Any, path: str) -> Any:
 
 def _seconds(node: Node, key: str) -> float | None:
     """Nanoseconds since the epoch to seconds; 0 is how OTLP says that a time is not known."""
-    nanos = node.integer_or(key)
+    value = node.raw(key)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
+        value = int(value)
+    nanos = whole(value, node.at(key)) if value is not None else 0
     return nanos / 1e9 if nanos else None
 
 

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentguard.errors import FormatError
+from agentguard.taxonomy.load import Taxonomies
+from agentguard.trajectory.formats._speakers import split
+from agentguard.trajectory.formats.mast import MODES, mode_of
+from agentguard.trajectory.model import Source
+from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
+
+
+def test_a_text_is_split_by_its_speakers() -> None:
+    (record,) = records(SAMPLES / "mast.json")
+    steps = record.trajectory.steps
+    assert [(s.source, s.agent, s.content) for s in steps] == [
+        (Source.SYSTEM, "system", "Loading puzzle 4"),
+        (Source.AGENT, "Writer", "I write sort(list)."),
+        (Source.AGENT, "Checker", "Looks right to me."),
+        (Source.AGENT, "Writer", "I write sort(list)."),
+    ]
+    assert record.trajectory.id == "PairCoder/4"
+
+
+def test_numbers_count_only_where_all_sources_agree() -> None:
+    annotation = parse("mast", sample("mast.json")).annotation
+    assert annotation.modes == {"step_repetition": True, "conversation_reset": False}
+    assert annotation.extra["ambiguous_modes"] == {"3.2": True, "3.3": False}
+    assert annotation.failed is None
+
+
+def test_modes_go_by_name_and_by_the_majority() -> None:
+    annotation = records(SAMPLES / "mast.people.json")[0].annotation
+    assert annotation.modes == {
+        "no_or_incomplete_verification": True,
+        "incorrect_verification": False,
+        "step_repetition": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("label", "mode"),
+    [
+        ("3.2 Incorrect Verification", "incorrect_verification"),
+        ("3.3 Incorrect Verification", "incorrect_verification"),
+        ("3.2 No or Incomplete Verification", "no_or_incomplete_verification"),
+        ("3.3: No or incomplete verification", "no_or_incomplete_verification"),
+        ("2.5 Ignored Other Agent's Input", "ignored_other_agents_input"),
+        ("Ignored other agents input", "ignored_other_agents_input"),
+        ("2.6 Action-Reasoning Mismatch", "reasoning_action_mismatch"),
+        ("unaware_of_termination_conditions", "unaware_of_termination"),
+        ("FM-1.3 Step repetition", "step_repetition"),
+        ("1.3", "step_repetition"),
+        ("3.2", None),
+        ("3.3", None),
+        ("1.3 Something new", None),
+        ("", None),
+    ],
+)
+def test_labels(label: str, mode: str | None) -> None:
+    assert mode_of(label) == mode
+
+
+def test_modes_are_the_taxonomys() -> None:
+    assert {code.id for code in Taxonomies.load().get("mast").codes} == set(MODES)
+
+
+@pytest.mark.parametrize(
+    ("value", "present"), [(1, True), ("YES", True), (0.0, False), ("no", False), (None, None), ("", None)]
+)
+def test_yes_and_no(value: Any, present: bool | None) -> None:
+    modes = parse("mast", {"trace": "x", "mast_annotation": {"1.3": value}}).annotation.modes
+    assert modes.get("step_repetition") is present
+
+
+@pytest.mark.parametrize("value", ["perhaps", 2, [], {}])
+def test_neither_yes_nor_no_is_refused(value: Any) -> None:
+    with pytest.raises(FormatError) as caught:
+        parse("mast", {"trace": "x", "mast_annotation": {"1.3": value}})
+    assert caught.value.field == "mast_annotation.1.3"
+
+
+def test_outcome_answer_and_unknown_fields() -> None:
+    value = {"trace": "x", "success": False, "ground_truth": "42", "judge_says": "bad", "task": "Add."}
+    record = parse("mast", value)
+    assert record.annotation.failed is True
+    assert record.annotation.answer == "42"
+    assert record.annotation.extra == {"judge_says": "bad"}
+    assert record.trajectory.extra == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "speakers"),
+    [
+        ("Coder (to Tester):\nhere\nTester (to Coder):\nfails", ["Coder", "Tester"]),
+        ("[09:00] FROM: Lead TO: {'all'}\nplan\n[09:01] FROM: Dev TO: Lead\nok", ["Lead", "Dev"]),
+        ("log - INFO - Planner's Response: go\nlog - INFO - Editor's Response: gone", ["Planner", "Editor"]),
+        ("Ann: hi\nBen: hello\nthere\nAnn: bye", ["Ann", "Ben", "Ann"]),
+    ],
+)
+def test_speakers(text: str, speakers: list[str]) -> None:
+    turns = split(text)
+    assert turns is not None
+    assert [speaker for speaker, _ in turns] == speakers
+
+
+@pytest.mark.parametrize("text", ["no speakers", "Note: this\nError: that", "Ann: hi\nAnn: still me"])
+def test_no_speakers(text: str) -> None:
+    assert split(text) is None
+
+
+def test_without_speakers_paragraphs_are_steps() -> None:
+    steps = parse("mast", {"mas_name": "Team", "trace": "one\nmore\n\n\ntwo\n \nthree"}).trajectory.steps
+    assert [(s.agent, s.content) for s in steps] == [
+        ("Team", "one\nmore"),
+        ("Team", "two"),
+        ("Team", "three"),
+    ]
+
+
+def test_a_hostile_text_takes_linear_time() -> None:
+    for unit in ("-" * 50 + " ", "A" * 60, "a - INFO - ", "**<->", "\n \n", "[" * 61):
+        assert split(unit * (400_000 // len(unit))) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [({"trace": 3}, "trace"), ({"trace": {"trajectory": {}}}, "trace.trajectory"), ({}, "trace")],
+)
+def test_what_is_wrong_is_named(value: Any, field: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        parse("mast", value)
+    assert caught.value.field == field
