@@ -57,7 +57,7 @@ def _where(
 ) -> RenderableType:
     first, scores = rows[0]
     table = _table(f"{_title(first, part)}: root causes of {scores.n} runs, in %")
-    for name in ("method", "trained"):
+    for name in ("method", "setting"):
         table.add_column(name, no_wrap=True)
     for name in ("agent", "step", "95 %", "±1/3/5", "top 3/5"):
         table.add_column(name, justify="right", no_wrap=True)

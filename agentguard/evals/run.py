@@ -83,16 +83,29 @@ def compare(
     """
     learnt_from = None if train is None else as_dataset(train)
     bench = Bench(as_dataset(records), plan, train=learnt_from, fresh=fresh)
-    results: dict[str, Evaluation] = {}
     complete = False
     try:
-        for spec in (*BASELINES, *methods):
-            label = spec.label if isinstance(spec, Spec) else spec.name
-            if label not in results or not isinstance(spec, Spec):
-                results[label] = bench.measure(spec, label=label, progress=progress, resume=resume)
+        beside = {
+            spec.label: bench.measure(spec, label=spec.label, progress=progress, resume=resume)
+            for spec in BASELINES
+        }
+        results = [_measure(bench, method, beside, progress=progress, resume=resume) for method in methods]
         complete = True
     finally:
         bench.close(complete=complete)
-    beside = {spec.label: results[spec.label] for spec in BASELINES}
-    labels = [spec.label if isinstance(spec, Spec) else spec.name for spec in methods]
-    return tuple(replace(results[label], baselines=beside) for label in labels)
+    return tuple(replace(result, baselines=beside) for result in results)
+
+
+def _measure(
+    bench: Bench,
+    method: Spec | Method,
+    beside: Mapping[str, Evaluation],
+    *,
+    progress: Progress | None,
+    resume: Path | None,
+) -> Evaluation:
+    """The result of one method; a baseline has been measured already."""
+    if isinstance(method, Spec) and method.label in beside:
+        return beside[method.label]
+    label = method.label if isinstance(method, Spec) else method.name
+    return bench.measure(method, label=label, progress=progress, resume=resume)

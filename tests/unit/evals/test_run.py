@@ -266,6 +266,15 @@ def test_several_methods_share_the_baselines() -> None:
     assert [first.method, second.method] == ["says", "other"]
 
 
+def test_an_object_may_bear_the_name_of_a_baseline() -> None:
+    mine, other = compare(HELD, [Says(1, name="two_line"), Says(3, name="two_line")], plan=Plan(repeats=1))
+    assert mine.localization is not None
+    assert other.localization is not None
+    assert mine.localization.step.mean == pytest.approx(8 / 12)
+    assert other.localization.step.mean == 0.0
+    assert mine.baselines["two_line"].predictions[0].steps == (0, 1, 2, 3)
+
+
 def test_json_has_what_it_promises() -> None:
     given = evaluate(HELD, Says(1), cv="question", folds=3, repeats=1).as_dict()
     needed = {
