@@ -9,7 +9,7 @@ unreadable is left out, never an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "kind": ("openinference.span.kind", "gen_ai.operation.name", "traceloop.span.kind"),
+    "kind": ("openinference.span.kind", "gen_ai.operation.name", "traceloop.span.kind", "llm.request.type"),
     "agent": ("gen_ai.agent.name", "agent.name", "agent_name"),
     "model": ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
     "prompt_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
@@ -96,6 +96,12 @@ JUDGEMENTS = ("gen_ai.evaluation.", "eval.", "evaluation.", "score.", "feedback.
 """Attributes that tell how a run was judged begin like this; they never enter a trajectory."""
 
 
+_TAKEN = {
+    *(name for key in ("model", "prompt_tokens", "completion_tokens", "output") for name in NAMES[key]),
+    *("gen_ai.tool.call.result", "gen_ai.tool.call.id"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """One span; times in epoch seconds; ``position`` counts the spans of the source from 0."""
@@ -114,12 +120,12 @@ class Span:
 
     @property
     def kind(self) -> Kind:
-        """What the span stands for, by its attributes; a span with a tool's name is a tool."""
-        for name in NAMES["kind"]:
-            value = self.attributes.get(name)
+        """What the span stands for; one that only names a model is a call of it."""
+        told = [self.attributes[name] for name in NAMES["kind"] if name in self.attributes]
+        for value in told:
             if isinstance(value, str) and value.lower() in KINDS:
                 return KINDS[value.lower()]
-        return Kind.OTHER
+        return Kind.LLM if not told and self.value("model") else Kind.OTHER
 
     def text(self, key: str) -> str:
         """The field ``key`` of `NAMES` as text; empty if absent."""
@@ -137,6 +143,34 @@ class Span:
                 parts = (attributes.get("exception.type"), attributes.get("exception.message"))
                 return ": ".join(as_text(part) for part in parts if part)
         return self.status
+
+
+def kept(span: Span) -> dict[str, Any]:
+    """What of a span has no field of its own; nothing that tells how the run was judged."""
+    prefixes = (*JUDGEMENTS, *(f"{prefix}." for prefix in PREFIXES["output"]))
+    rest = {
+        name: value
+        for name, value in span.attributes.items()
+        if name not in _TAKEN and not name.startswith(prefixes)
+    }
+    ids = {"span_id": span.id, "parent_span_id": span.parent, "span_name": span.name}
+    events = [
+        {"name": name, "attributes": dict(attributes)}
+        for name, attributes in span.events
+        if not name.startswith(JUDGEMENTS)
+    ]
+    return {**ids, "attributes": rest, **({"events": events} if events else {}), **span.extra}
+
+
+def judgements(spans: Sequence[Span]) -> dict[str, dict[str, Any]]:
+    """Span id to what was recorded beside it about how well it did."""
+    found: dict[str, dict[str, Any]] = {}
+    for span in spans:
+        told = {name: value for name, value in span.attributes.items() if name.startswith(JUDGEMENTS)}
+        told |= {name: dict(value) for name, value in span.events if name.startswith(JUDGEMENTS)}
+        if told:
+            found.setdefault(span.id, {}).update(told)
+    return found
 
 
 def tool_specs(span: Span) -> Iterator[ToolSpec]:

@@ -62,7 +62,8 @@ def _message(item: Any, role: str) -> Message | None:
     parts = next((item[key] for key in ("parts", "contents", "content") if item.get(key)), None)
     parts = decoded(parts) if "parts" in item else parts
     said, reasoning, calls, results = _parts(parts)
-    role = as_text(item.get("role")) or role
+    # Some libraries write the name of an enumeration's member, such as MessageRole.USER.
+    role = as_text(item.get("role")).rpartition(".")[2].lower() or role
     for number, call in enumerate(_items(item.get("tool_calls")), len(calls)):
         calls.append(_call(call.get("tool_call", call), number))
     if role in ("tool", "tool-response", "tool_response") and not results:

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentguard.trajectory.formats._otel import (
-    JUDGEMENTS,
-    NAMES,
-    PREFIXES,
     Kind,
     Span,
     arguments,
     as_text,
     decoded,
+    kept,
     tool_specs,
     usage,
 )
@@ -29,10 +27,7 @@ from agentguard.trajectory.formats._otel_chat import Message, messages
 from agentguard.trajectory.formats._span_tree import order_of
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
-_TAKEN = {
-    *(name for key in ("model", "prompt_tokens", "completion_tokens", "output") for name in NAMES[key]),
-    *("gen_ai.tool.call.result", "gen_ai.tool.call.id"),
-}
+_AGENTS = ("assistant", "ai", "model", "tool-call", "tool_call")
 _TASKS = ("task", "question", "query", "prompt", "input")
 
 
@@ -74,6 +69,7 @@ class SpanRun:
         self._places: dict[int, _Place] = {}
         self._step_of: dict[int | None, _Draft] = {}
         self._open: dict[str, list[tuple[_Draft, ToolCall]]] = {}
+        self._calling: list[_Draft] = []
         self._told: set[tuple[int, str]] = set()
         for i in order:
             self._take(i, spans[i])
@@ -141,6 +137,7 @@ class SpanRun:
         else:
             self._heard(span, place)
             draft = self._new(_Draft(Source.AGENT, place.agent, span, self._parents[i]))
+            self._calling.append(draft)
             self._step_of[i] = draft
         draft.content = "\n".join(filter(None, (one.content for one in said)))
         draft.reasoning = "\n".join(filter(None, (one.reasoning for one in said)))
@@ -157,7 +154,7 @@ class SpanRun:
         prompts = [one.content for one in told if one.role in ("system", "developer")]
         for prompt in filter(None, (as_text(decoded(span.value("system"))), *prompts)):
             self.prompts.setdefault(place.agent, prompt)
-        last = max((n for n, one in enumerate(told) if one.role == "assistant"), default=-1)
+        last = max((n for n, one in enumerate(told) if one.role in _AGENTS), default=-1)
         for n, one in enumerate(told):
             if n > last and one.role in ("user", "human") and one.content:
                 self._user(n, one, span=span, place=place)
@@ -165,22 +162,29 @@ class SpanRun:
                 found = self._opened(call_id) if call_id else None
                 if found is not None:
                     self._answer(*found, Observation(content=text))
+                elif n > last and not call_id:
+                    self._observed(place.agent, text)
 
     def _user(self, n: int, message: Message, *, span: Span, place: _Place) -> None:
         key = (n, message.content)
         if key in self._told:
             return
         self._told.add(key)
-        mine = (d for d in reversed(self.drafts) if d.source is Source.AGENT and d.agent == place.agent)
-        acted = next(mine, None)
-        if acted is not None and message.content.lstrip().lower().startswith("observation"):
-            # Agents that act in text are told their results in the user's role.
-            if not acted.seen:
-                acted.seen.append(Observation(content=message.content))
-        elif not place.in_tool:
+        # Agents that act in text are told their results in the user's role.
+        result = message.content.lstrip().lower().startswith("observation")
+        if result and self._observed(place.agent, message.content):
+            return
+        if not place.in_tool:
             if not self._given and not any(draft.source is Source.USER for draft in self.drafts):
                 self.task = message.content
             self._new(_Draft(Source.USER, "user", span, None, message.content))
+
+    def _observed(self, agent: str, text: str) -> bool:
+        """Give a result that names no call to the agent's last step, unless that has its results already."""
+        acted = next((draft for draft in reversed(self._calling) if draft.agent == agent), None)
+        if acted is not None and not acted.seen:
+            acted.seen.append(Observation(content=text))
+        return acted is not None
 
     def _tool(self, i: int, span: Span, place: _Place) -> None:
         name = _tool_name(span)
@@ -213,8 +217,8 @@ class SpanRun:
         while up is not None and up not in above:
             above.add(up)
             up = self._parents[up]
-        for draft in reversed(self.drafts):
-            if draft.source is Source.AGENT and (draft.parent is None or draft.parent in above):
+        for draft in reversed(self._calling):
+            if draft.parent is None or draft.parent in above:
                 return draft
         return self._new(_Draft(Source.AGENT, place.agent, span, self._parents[i]))
 
@@ -240,34 +244,6 @@ class SpanRun:
 
 def _tool_name(span: Span) -> str:
     return span.text("tool") or span.name.removeprefix("execute_tool ")
-
-
-def kept(span: Span) -> dict[str, Any]:
-    """What of a span has no field of its own; nothing that tells how the run was judged."""
-    prefixes = (*JUDGEMENTS, *(f"{prefix}." for prefix in PREFIXES["output"]))
-    rest = {
-        name: value
-        for name, value in span.attributes.items()
-        if name not in _TAKEN and not name.startswith(prefixes)
-    }
-    ids = {"span_id": span.id, "parent_span_id": span.parent, "span_name": span.name}
-    events = [
-        {"name": name, "attributes": dict(attributes)}
-        for name, attributes in span.events
-        if not name.startswith(JUDGEMENTS)
-    ]
-    return {**ids, "attributes": rest, **({"events": events} if events else {}), **span.extra}
-
-
-def judgements(spans: Sequence[Span]) -> dict[str, dict[str, Any]]:
-    """Span id to what was recorded beside it about how well it did."""
-    found: dict[str, dict[str, Any]] = {}
-    for span in spans:
-        told = {name: value for name, value in span.attributes.items() if name.startswith(JUDGEMENTS)}
-        told |= {name: dict(value) for name, value in span.events if name.startswith(JUDGEMENTS)}
-        if told:
-            found.setdefault(span.id, {}).update(told)
-    return found
 
 
 def _step(index: int, draft: _Draft) -> Step:

@@ -67,6 +67,7 @@ TYPES = {
 _ALIASES = {"plan": "planning", "plan_inefficient": "inefficient_plan"}
 _TAG = re.compile(rf"<(/?)({'|'.join(sorted(TAGS, key=len, reverse=True))})>", re.IGNORECASE)
 _FACTS = ("environment", "steps", "max_steps", "model", "timestamp")
+_ENVIRONMENTS = ("alfworld", "gaia", "webshop")
 _STEP = "critical_failure_step"
 
 
@@ -77,11 +78,13 @@ class AgentErrorBench:
     summary = "AgentErrorBench: failed runs with the critical step and module"
 
     def recognises(self, value: Any) -> float:
-        """By messages with a metadata that tells whether the run won."""
+        """By messages with a metadata that tells whether the run won, or names one of its environments."""
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
         metadata = value.get("metadata")
-        told = isinstance(metadata, Mapping) and ("won" in metadata or "environment" in metadata)
+        told = isinstance(metadata, Mapping) and (
+            isinstance(metadata.get("won"), bool) or metadata.get("environment") in _ENVIRONMENTS
+        )
         label = value.get("label")
         return 0.95 if told or (isinstance(label, Mapping) and _STEP in label) else 0.0
 

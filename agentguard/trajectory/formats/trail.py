@@ -26,8 +26,8 @@ from agentguard.trajectory.formats._chat import group_key
 from agentguard.trajectory.formats._fields import Node
 from agentguard.trajectory.formats._folder import document
 from agentguard.trajectory.formats._json import loads
-from agentguard.trajectory.formats._otel import NAMES, Span, as_text
-from agentguard.trajectory.formats._spans import SpanRun, judgements, kept
+from agentguard.trajectory.formats._otel import NAMES, Span, as_text, judgements, kept
+from agentguard.trajectory.formats._spans import SpanRun
 from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import files_of
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory

@@ -9,7 +9,7 @@ import pytest
 
 from agentguard.errors import FormatError
 from agentguard.taxonomy.load import Taxonomies
-from agentguard.trajectory.formats.agent_error_bench import TYPES, tagged
+from agentguard.trajectory.formats.agent_error_bench import FORMAT, TYPES, tagged
 from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import read
 from agentguard.trajectory.model import Record
@@ -110,6 +110,12 @@ def test_types_are_normalised(module: str, type: str, code: str | None) -> None:
     cause = parse("agent_error_bench", value).annotation.root_cause
     assert cause is not None
     assert cause.codes == ((code,) if code else ())
+
+
+def test_a_chat_log_with_metadata_is_not_claimed() -> None:
+    messages = RUN["messages"]
+    assert FORMAT.recognises({"messages": messages, "metadata": {"environment": "production"}}) == 0.0
+    assert FORMAT.recognises({"messages": messages, "metadata": {"environment": "gaia"}}) > 0.9
 
 
 def test_types_are_the_taxonomys() -> None:

@@ -209,6 +209,29 @@ def test_a_failed_model_call_is_an_error_of_its_step() -> None:
     assert [(one.content, one.is_error) for one in seen] == [("rate limited", True)]
 
 
+def test_tools_without_a_model_call_are_steps_of_their_own() -> None:
+    steps = run(span("a", name="job"), tool("t1", "a", at=1), tool("t2", "a", at=2)).steps
+    assert [len(step.tool_calls) for step in steps] == [1, 1]
+
+
+def test_a_result_without_an_id_belongs_to_the_step_before() -> None:
+    told = [
+        {"role": "MessageRole.USER", "content": "Go."},
+        {"role": "tool-call", "content": "look()"},
+        {"role": "tool-response", "content": "Observation: a door"},
+    ]
+    steps = run(
+        chat("m1", at=1, gen_ai__input__messages=told[:1], gen_ai__output__messages=said("look()")),
+        chat("m2", at=2, gen_ai__input__messages=told, gen_ai__output__messages=said("Out.")),
+    ).steps
+    assert [step.content for step in steps] == ["Go.", "look()", "Out."]
+    assert [one.content for one in steps[1].observations] == ["Observation: a door"]
+
+
+def test_a_span_that_only_names_a_model_is_a_call_of_it() -> None:
+    assert len(run(span("m", gen_ai__request__model="small-1")).steps) == 1
+
+
 def test_circles_of_parents_end() -> None:
     assert len(run(chat("a", "b"), chat("b", "a"), chat("c", "c")).steps) == 2
 
