@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
@@ -115,12 +116,13 @@ def _notes(results: Sequence[Evaluation], plan: Plan) -> Iterator[RenderableType
         beat = [r.method for r in results if r.above_baselines()]
         said = f"{', '.join(beat)} IS: look for a leak" if beat else "none is"
         yield _note(f"trained on shuffled labels, so no method may be above the baselines: {said}", "yellow")
+    named = {result.method for result in results}
+    for result in (*results, *(b for label, b in results[0].baselines.items() if label not in named)):
+        kinds = Counter(p.error for p in result.predictions if p.error is not None)
+        if kinds:
+            total = f"{kinds.total()} of {len(result.predictions)} predictions"
+            yield _note(f"{result.method} failed on {total}, mostly {kinds.most_common(1)[0][0]}", "yellow")
     for result in results:
-        failed = sum(p.error is not None for p in result.predictions)
-        if failed:
-            yield _note(
-                f"{result.method} failed on {failed} of {len(result.predictions)} predictions", "yellow"
-            )
         yield _note(f"{result.method}: {result.seconds:.1f} s")
     if results[0].broken:
         yield _note(f"{results[0].broken} records could not be read", "yellow")

@@ -60,6 +60,19 @@ def test_a_table_for_people(folder: Path) -> None:
     assert "index_prior" in result.stdout
 
 
+def test_failing_methods_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: TwoLine, trajectory: object, findings: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TwoLine, "locate", fails)
+    result = call("who_and_when", folder, "--method", "last_error", "--repeats", 1)
+    assert "two_line failed on 10 of 10 predictions, mostly ZeroDivisionError" in " ".join(
+        result.stdout.split()
+    )
+    assert result.exit_code == 0
+    assert call("who_and_when", folder, "--method", "two_line", "--repeats", 1).exit_code == 1
+
+
 def test_report_is_written(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "out" / "report.html"
     result = call("who_and_when", folder, "--method", "two_line", "--report", path, "--repeats", 1)
