@@ -30,6 +30,11 @@ _SUCCESS = (
     ),
     (" done", re.compile(r"\b(?:task|job|work|all|everything) (?:is |was )?(?P<verb>done)\b")),
 )
+_STATE = re.compile(
+    r"\A\W*(?:good|great|excellent|perfect|wonderful|done|nice|well done)[,.!]"
+    r"|\b(?:is|are) (?:now |already |safely )?"
+    rf"(?P<verb>{_DONE}|stored|in place|in the right place|ready|opened)\b"
+)
 _HEDGE = re.compile(
     r"\b(?:not|never|no|unable|cannot|can|could|failed|fail|once|after|if|when|whether|until|unless|will|would"
     r"|should|must|may|might|to be|before|error|ensure|verify|confirm|assuming|let|need|please|were|had)\b"
@@ -90,6 +95,23 @@ def success_claim(low: str) -> tuple[int, int, str] | None:
                 verbs = found.groupdict()
                 return found.start(), found.end(), verbs.get("verb") or verbs.get("verb2") or "succeeded"
     return None
+
+
+def content_claim(low: str) -> tuple[int, int, str] | None:
+    """As `success_claim`, and also contentment ("Good, ...") and states ("is now stored").
+
+    Just for turns that follow an error: elsewhere such words are said of anything.
+    """
+    claim = success_claim(low)
+    if claim is not None:
+        return claim
+    content = None
+    for found in _STATE.finditer(low, 0, 2_000):
+        if not _HEDGE.search(low, sentence_start(low, found.start(), 120), found.start()):
+            content = found.start(), found.end(), found["verb"] or "succeeded"
+            if found["verb"]:  # says what was done, which an opening word does not
+                break
+    return content
 
 
 def notices_trouble(low: str, *, acting: bool = False) -> bool:

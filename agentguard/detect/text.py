@@ -48,6 +48,15 @@ def sentence_start(low: str, at: int, limit: int = 200) -> int:
     return ends[-1] if ends else begin
 
 
+def sentence(low: str, start: int, end: int, limit: int = 160) -> tuple[int, int]:
+    """The span of the sentence around a span, reaching at most ``limit`` code points to either side."""
+    begin = sentence_start(low, start, limit)
+    while begin < start and low[begin].isspace():
+        begin += 1
+    close = _SENTENCE_END.search(low, end, min(len(low), end + limit))
+    return begin, close.end() if close else min(len(low), end + limit)
+
+
 def cite(step: Step, field: str, start: int = 0, end: int | None = None) -> tuple[Evidence, ...]:
     """Quote a span of a step's field, shortened to `QUOTE_LIMIT`; empty if the span holds nothing."""
     text = step.text(field)

@@ -60,8 +60,10 @@ _TEXT = re.compile(
 _EXCEPTION_LINE = re.compile(r"(?:^|\n)\s*[\w.]{0,80}(?:error|exception)(?:: |\s*$)")
 _TIMEOUT = re.compile(r"\b(?:timed out|timeout(?: expired| error|:|$)|deadline exceeded)")
 _REJECTED = re.compile(
-    r"(?:^|\n)[\s\[(>\"'*]*(?:sorry, )?(?:"
-    r"you (?:can't|cannot|can ?not|can only|don't|do not|aren't|haven't|have not|have no)\b"
+    r"\A[\s\[>\"'*]*(?:\([^()\n]{0,80}\)\s*)?(?:sorry, )?(?:"
+    r"you (?:can't|cannot|can ?not|can only|aren't|are not|haven't|have not|have no)\b"
+    r"|you (?:don't|do not) (?:see|have|need|know|own|carry|hold)\b"
+    r"|the [\w' ]{1,40} (?:is|are) (?:closed|locked|not (?:here|open|there|available))\b[^\n]{0,20}\Z"
     r"|you (?:need to|have to|must)\b"
     r"|(?:that's|that is|this is|it's|it is) (?:not|already|locked|closed|fixed in place|hardly)\b"
     r"|i (?:didn't|don't|did not|do not|only) (?:understand|understood|know)"

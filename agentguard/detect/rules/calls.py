@@ -46,7 +46,7 @@ class UnknownTool(Rule):
         return [
             self.finding(
                 step,
-                0.75,
+                0.6,
                 f"{step.agent} called {call.name!r}, none of the {len(view.tools)} tools of this run.",
                 correction="Call only tools you were given: " + ", ".join(sorted(view.tools)[:20]) + ".",
                 evidence=cite(step, f"tool_calls[{i}]"),
@@ -83,7 +83,7 @@ class SchemaViolation(Rule):
         value = error.instance if path else None
         return self.finding(
             step,
-            0.6 if kind in ("Required", "Enum", "Constant") else 0.45,
+            0.45 if kind in ("Required", "Enum", "Constant") else 0.35,
             f"The call of {action.name} breaks its schema: {where} {reason}{missing}.",
             correction=f"Call {action.name} again and follow its schema: {where} {reason}{missing}.",
             evidence=cite_value(step, action.field, value, key) if path else cite(step, action.field),
@@ -149,7 +149,7 @@ class OutOfRange(Rule):
         key = next((part for part in reversed(path) if not part.isdigit()), None)
         return self.finding(
             step,
-            0.7,
+            0.6,
             f"{where} of {action.name} is {str(value)[:40]}, but it {limit}.",
             correction=f"Call {action.name} again: {where} {limit}.",
             evidence=cite_value(step, action.field, value, key),
@@ -184,7 +184,7 @@ class UnparsableAction(Rule):
         what = f"arguments of {tool}" if tool else "action"
         return self.finding(
             step,
-            0.7 if tool else 0.5,
+            0.5 if tool else 0.45,
             f"The {what} cannot be parsed, so nothing could be carried out.",
             correction=f"Write the {what} again as one complete, valid JSON object and nothing else.",
             evidence=cite(step, field, start, end),

@@ -8,10 +8,10 @@ from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts, Form, Result
-from agentguard.detect.phrases import notices_trouble, success_claim
+from agentguard.detect.phrases import content_claim, notices_trouble, success_claim
 from agentguard.detect.rule import NOTHING, Rule
 from agentguard.detect.rules.loops import cite_move
-from agentguard.detect.text import cite
+from agentguard.detect.text import cite, sentence
 from agentguard.detect.trouble import Kind
 from agentguard.detect.values import number
 from agentguard.detect.view import RunView
@@ -47,18 +47,18 @@ class ContradictedClaim(Rule):
         return tuple(self._numbers(facts, view))
 
     def _success(self, facts: Facts, last: Result) -> Iterable[Finding]:
-        trouble, claim = last.trouble, success_claim(facts.low)
+        trouble, claim = last.trouble, content_claim(facts.low)
         if claim is None or trouble is None or trouble.kind is Kind.NO_ACTION:
             return NOTHING
         noticed = notices_trouble(facts.low)
         return (
             self.finding(
                 facts.step,
-                0.35 if noticed or trouble.kind is Kind.REJECTED else 0.65,
+                0.35 if noticed else 0.5 if trouble.kind is Kind.REJECTED else 0.65,
                 f"{facts.step.agent} claims success, but the result before it is an error.",
                 correction="The action failed: do not report success. Repair it, or say that it failed.",
                 evidence=(
-                    *cite(facts.step, "content", claim[0], claim[1]),
+                    *cite(facts.step, "content", *sentence(facts.low, claim[0], claim[1])),
                     *cite(last.step, last.field, trouble.start, trouble.end),
                 ),
                 codes=self.codes[:2],
@@ -141,7 +141,7 @@ class UnverifiedSuccess(Rule):
                 probability,
                 f"{facts.step.agent} says that something was done, but nothing that came back shows it.",
                 correction="Do not report it as done. Do it, look at what comes back, and report that.",
-                evidence=cite(facts.step, "content", claim[0], claim[1]),
+                evidence=cite(facts.step, "content", *sentence(facts.low, claim[0], claim[1])),
             ),
         )
 

@@ -52,6 +52,7 @@ class ToolError(Rule):
         super().__init__(**options)
         self.streak = self.options.int("streak")
         self._row = 0
+        self._first: Step | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Report each error, at the step that caused it."""
@@ -63,19 +64,19 @@ class ToolError(Rule):
             if result.trouble is None:
                 self._row = 0
                 continue
+            cause = _cause(result, view)
             if result.trouble.kind is not Kind.NO_ACTION:
+                self._first = self._first if self._row else cause
                 self._row += 1
-            found.append(self._error(result, view))
+            found.append(self._error(result, cause))
         return found
 
-    def _error(self, result: Result, view: RunView) -> Finding:
+    def _error(self, result: Result, cause: Step) -> Finding:
         trouble = result.trouble
         assert trouble is not None
-        cause = result.step
-        # The environment as a speaker answers the move before it: that is where the error was made.
-        if result.field == "content" and view.moves and view.moves[-1].step.index >= cause.index - 3:
-            cause = view.moves[-1].step
-        row = self._row >= self.streak
+        row = self._row >= self.streak and trouble.kind is not Kind.NO_ACTION
+        if row and self._first is not None:
+            cause = self._first  # a streak began where its first error was made
         tool = f" of {result.tool}" if result.tool else ""
         no = {
             Kind.REJECTED: "The environment rejected the action",
@@ -148,6 +149,12 @@ class ToolErrorIgnored(Rule):
                 evidence=(*cite_move(facts), *cite(last.step, last.field, trouble.start, trouble.end)),
             ),
         )
+
+
+def _cause(result: Result, view: RunView) -> Step:
+    """The environment as a speaker answers the move before it: that is where the error was made."""
+    near = view.moves and view.moves[-1].step.index >= result.step.index - 3
+    return view.moves[-1].step if near and result.field == "content" else result.step
 
 
 _READ = "Read the error, change what it complains about, and check the result before you go on."

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from agentguard.detect.base import Finding
+from agentguard.detect.facts import Facts
 from agentguard.detect.options import Option
-from agentguard.detect.phrases import last_intent, refusal
+from agentguard.detect.phrases import last_intent, refusal, success_claim
 from agentguard.detect.rule import NOTHING, Rule
 from agentguard.detect.rules.loops import cite_move
-from agentguard.detect.text import cite
+from agentguard.detect.text import cite, lowered, sentence
 from agentguard.detect.trouble import Kind
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Source, Step
 
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete", "model_length"})
+_WORD = re.compile(r"[a-z]+")
+_AROUND = frozenset((
+    "get", "find", "search", "look", "list", "read", "open", "close", "go", "think", "help", "take", "ask",
+    "wait", "examine", "inventory", "show", "view", "check", "done", "finish", "answer", "submit", "drop",
+    "lock", "unlock",
+))  # fmt: skip
 _FINISH_KEYS = ("finish_reason", "stop_reason", "finish_reasons")
 
 
@@ -108,9 +116,10 @@ class PrematureEnd(Rule):
     """The run ends while something is still open."""
 
     name = "premature_end"
-    sees = "at the end: an error nobody reacted to, or an announced action that never came"
-    codes = ("mast:premature_termination", "fault_model:omission")
-    watches = ()
+    sees = (
+        "at the end: an open error, an announced action that never came, or a tool the task names not called"
+    )
+    codes = ("mast:premature_termination", "fault_model:omission", "agent_error:reflection.progress_misjudge")
     declared = (
         Option(
             name="min_steps", shape="int", default=2, low=1, high=1_000, text="shorter runs are not judged"
@@ -120,6 +129,14 @@ class PrematureEnd(Rule):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.min_steps = self.options.int("min_steps")
+        self._called: set[str] = set()
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Note which tools were called without an error."""
+        if step.tool_calls:
+            failed = {result.tool for result in view.facts(step).results if result.trouble is not None}
+            self._called.update(call.name for call in step.tool_calls if call.name not in failed)
+        return NOTHING
 
     def finish(self, view: RunView) -> Iterable[Finding]:
         """Look at the last step."""
@@ -140,18 +157,45 @@ class PrematureEnd(Rule):
                     noticed_at=last.index,
                 ),
             )
-        span = last_intent(facts.low) if facts.is_agent and not facts.actions and last.content else None
-        if span is None:
+        if not facts.is_agent or facts.actions or not last.content:
             return NOTHING
+        span = last_intent(facts.low)
+        if span is None:
+            return self._left_out(facts, view)
         return (
             self.finding(
                 last,
                 0.45,
                 f"The run ends with an action that {last.agent} announced and never took.",
                 correction="Do what you announced, look at the result, and only then end.",
-                evidence=cite(last, "content", *span) or cite_move(facts),
+                evidence=cite(last, "content", *sentence(facts.low, *span)) or cite_move(facts),
             ),
         )
+
+    def _left_out(self, facts: Facts, view: RunView) -> Iterable[Finding]:
+        """Success claimed at the end, although a tool that the task asks for by name was never called."""
+        claim = success_claim(facts.low)
+        if claim is None or not self._called:
+            return NOTHING
+        asked = frozenset(_WORD.findall(lowered(view.task[:20_000])))
+        left = [name for name in view.tools if name not in self._called and _named(name, asked)]
+        return [
+            self.finding(
+                facts.step,
+                0.45,
+                f"{facts.step.agent} claims success, but {name}, which the task asks for, was never called.",
+                correction=f"The task asks for {name}, and that has not been done: do it before you end.",
+                evidence=cite(facts.step, "content", *sentence(facts.low, claim[0], claim[1])),
+                tool=name,
+            )
+            for name in left[:3]
+        ]
+
+
+def _named(tool: str, asked: frozenset[str]) -> bool:
+    """Whether every word of a tool's name stands in the task; names of looking around do not count."""
+    parts = [part for part in re.split(r"[^a-z]+", tool.lower()) if part]
+    return bool(parts) and all(part in asked for part in parts) and not _AROUND.intersection(parts)
 
 
 def _stopped(reason: object) -> bool:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.detect.make import call, code, env, found, run, said, user
+from tests.unit.detect.make import call, code, env, found, run, said, tool, user
 
 
 def test_a_turn_with_nothing_in_it_is_empty() -> None:
@@ -103,6 +103,30 @@ def test_runs_that_end_too_early(steps: list[dict[str, object]]) -> None:
 )
 def test_runs_that_end_in_time(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "premature_end") == ()
+
+
+EAT, COOK = tool("eat"), tool("cook_meal")
+COOKED = call("cook_meal", {}, "Cooked.")
+END = said("The meal has been prepared. The task is complete.")
+
+
+def test_a_tool_that_the_task_names_and_nobody_called() -> None:
+    (finding,) = found(run(COOKED, END, task="Cook the meal and eat it.", tools=[EAT, COOK]), "premature_end")
+    assert finding.data["tool"] == "eat"
+    assert "complete" in finding.evidence[0].quote or "prepared" in finding.evidence[0].quote
+
+
+@pytest.mark.parametrize(
+    ("steps", "task"),
+    [
+        ([COOKED, call("eat", {}, "Yummy."), END], "Cook the meal and eat it."),
+        ([COOKED, END], "Cook the meal."),
+        ([COOKED, said("I could not finish the task.")], "Cook the meal and eat it."),
+    ],
+    ids=["called", "not asked for", "no claim"],
+)
+def test_tools_that_were_called_or_not_asked_for(steps: list[dict[str, object]], task: str) -> None:
+    assert found(run(*steps, task=task, tools=[EAT, COOK]), "premature_end") == ()
 
 
 @pytest.mark.parametrize(

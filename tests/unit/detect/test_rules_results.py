@@ -30,7 +30,8 @@ def test_a_rejection_has_codes_of_its_own() -> None:
 
 
 def test_a_streak_weighs_more_and_ends_with_a_success() -> None:
-    assert [f.probability for f in found(run(FAILED, FAILED, FAILED), "tool_error")][-1] == 0.5
+    streak = max(found(run(PAID, FAILED, FAILED, FAILED), "tool_error"), key=lambda f: f.probability)
+    assert (streak.probability, streak.step, streak.noticed_at) == (0.5, 1, 3)
     assert all(f.probability < 0.5 for f in found(run(FAILED, FAILED, PAID, FAILED), "tool_error"))
 
 
@@ -78,6 +79,13 @@ def test_success_after_an_error_is_contradicted() -> None:
         (finding,) = found(run(*steps), "contradicted_claim")
         assert finding.probability >= 0.6
         assert [e.step for e in finding.evidence] == [len(steps) - 1, len(steps) - 2]
+
+
+def test_contentment_after_a_rejection_is_contradicted() -> None:
+    text = "Good, the bottle is stored in the cabinet. Back west."
+    (finding,) = found(run(call("insert", {}, "The cabinet is closed."), said(text)), "contradicted_claim")
+    assert finding.evidence[0].quote == "Good, the bottle is stored in the cabinet."
+    assert found(run(call("insert", {}, "Done."), said(text)), "contradicted_claim") == ()
 
 
 def test_another_number_than_the_result_gives_is_contradicted() -> None:

@@ -1,0 +1,59 @@
+"""docs/detectors.md says what is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentguard.detect.base import detectors
+from agentguard.detect.rule import Rule
+from agentguard.detect.run import build
+from agentguard.settings import Policy
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "detectors.md").read_text(encoding="utf-8")
+ROWS = {
+    cells[0].strip("`"): [cell.strip() for cell in cells[1:]]
+    for line in PAGE.splitlines()
+    if line.startswith("| `")
+    for cells in [[cell.strip() for cell in line.strip("|").split(" | ")]]
+}
+OWN = [n for n in detectors().names() if issubclass(detectors().get(n), Rule)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_detector_is_documented_with_all_its_codes(name: str) -> None:
+    rule = type(build({name: {}})[0])
+    assert issubclass(rule, Rule)
+    sees, codes = ROWS[name][:2]
+    assert sees == rule.sees
+    assert re.findall(r"`([^`]+)`", codes) == list(rule.codes)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_option_is_documented_with_default_and_range(name: str) -> None:
+    (made,) = build({name: {}})
+    for option in made.declared:  # type: ignore[attr-defined]
+        default, limits, meaning = ROWS[f"{name}.{option.name}"]
+        shown = yaml.safe_load(default.strip("`"))
+        assert shown == (list(option.default) if isinstance(option.default, tuple) else option.default)
+        if option.low is not None:
+            low, high = (float(n.replace(",", "")) for n in re.findall(r"\d[\d,.]*(?:e\+?\d+)?", limits))
+            assert (low, high) == (option.low, option.high)
+        assert meaning == option.text
+
+
+def test_nothing_is_documented_that_does_not_exist() -> None:
+    for name in ROWS:
+        detector, _, option = name.partition(".")
+        if option:
+            (made,) = build({detector: {}})
+            assert option in {o.name for o in made.declared}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+def test_the_example_is_a_valid_policy(text: str) -> None:
+    policy = Policy.parse(yaml.safe_load(text))
+    assert build(policy.detectors)
