@@ -1,0 +1,78 @@
+"""What secrets look like: the patterns of `agentguard.trajectory.redact`, one alternation for RE2."""
+
+from __future__ import annotations
+
+SENSITIVE = (
+    *(
+        "password",
+        "passwd",
+        "passphrase",
+        "pwd",
+        "secret",
+        "client_secret",
+        "secret_key",
+        "secret_access_key",
+    ),
+    *("aws_secret_access_key", "api_key", "apikey", "x_api_key", "access_key", "access_token", "auth_token"),
+    *("refresh_token", "id_token", "session_token", "bearer_token", "token", "authorization", "auth"),
+    *(
+        "proxy_authorization",
+        "cookie",
+        "set_cookie",
+        "private_key",
+        "credential",
+        "credentials",
+        "pin",
+        "cvv",
+    ),
+)
+"""Names whose value is a secret whatever it looks like; ``-`` and ``_`` and case do not count."""
+
+_NAMED = (
+    r"pass(?:word|wd|phrase)|pwd|client[_-]?secret|secret(?:[_-]?(?:access[_-]?)?key)?|"
+    r"(?:x[_-])?api[_-]?key|access[_-]?(?:key|token)|(?:auth|refresh|id|session|bearer)[_-]?token|"
+    r"private[_-]?key|set-cookie|cookie"
+)
+_KEYS = (
+    r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic, OpenRouter, DeepSeek
+    r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}",  # Stripe
+    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}",
+    r"gl(?:pat|ptt|dt|rt)-[A-Za-z0-9_-]{16,}",  # GitLab
+    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # AWS
+    r"AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}",  # Google
+    r"xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}",  # Slack
+    r"hf_[A-Za-z0-9]{20,}|gsk_[A-Za-z0-9]{20,}|xai-[A-Za-z0-9]{20,}|r8_[A-Za-z0-9]{20,}|pplx-[A-Za-z0-9]{20,}",
+    r"npm_[A-Za-z0-9]{20,}|pypi-[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{20,}",
+    r"SG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # SendGrid
+)
+
+PATTERN = "|".join(
+    (
+        r"(?P<private_key>-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
+        r"(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z))",
+        r"\b(?P<jwt>eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)",
+        rf"\b(?P<api_key>{'|'.join(_KEYS)})",
+        r"(?i:\bbearer)\s+(?P<bearer_token>[A-Za-z0-9._~+/=-]{8,})",
+        r"(?i:\bauthorization)(?:\\*[\"'])?\s*[:=]\s*(?:\\*[\"'])?(?i:basic|token|apikey|digest)\s+"
+        r"(?P<authorization>[A-Za-z0-9._~+/=-]{4,})",
+        r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"'<>]*:(?P<url_password>[^\s@\"'<>]+)@",
+        rf"(?i:\b(?:[a-z0-9]+[_-])*(?:{_NAMED}))(?:\\*[\"'])?\s*[:=]\s*"
+        r"(?:\\*\"(?P<quoted>[^\"\\\n]{3,})\\*\"|(?:\\*')(?P<quoted2>[^'\\\n]{3,})\\*'|(?P<secret>[^\s\"'\\,;&}{\[\]()<>]{4,}))",
+        r"(?P<email>[A-Za-z0-9][A-Za-z0-9._%+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,})",
+        r"(?P<card>\b[2-6]\d{3}(?:[ -]?\d{4}){2}[ -]?\d{1,7}\b|\b3[47]\d{2}[ -]?\d{6}[ -]?\d{5}\b)",
+    )
+)
+"""Named groups are the kinds; only what a group matched is replaced, not the words around it."""
+
+ALIASES = {"quoted": "secret", "quoted2": "secret"}
+LEARNT = frozenset({"secret", "quoted", "quoted2", "url_password", "authorization", "bearer_token"})
+"""Kinds known by the words around them: where the same text stands bare, it is a secret, too."""
+
+
+def luhn(digits: str) -> bool:
+    """Whether a card number's check digit is right (ISO/IEC 7812-1)."""
+    total = 0
+    for i, digit in enumerate(reversed(digits)):
+        value = int(digit) * (2 if i % 2 else 1)
+        total += value - 9 if value > 9 else value
+    return total % 10 == 0

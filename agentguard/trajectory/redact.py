@@ -1,0 +1,220 @@
+"""Take secrets out of a run before it is stored or shared.
+
+A secret becomes a placeholder such as ``[redacted:api_key:1a2b]``, the same one wherever the same secret
+stands, so that a reader still sees that two values are equal. Its last part is 16 bits of a keyed hash:
+enough to tell secrets of a run apart, too little to find one again. Nothing else changes; the run keeps its
+shape.
+
+Found are values of well-known shapes (keys, tokens, private keys, passwords in URLs, e-mail addresses, card
+numbers) and whatever stands under a name such as ``password``. What was a secret in one place is one
+everywhere in the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+import re2
+
+from agentguard.errors import ConfigError, FormatError
+from agentguard.trajectory._secrets import ALIASES, LEARNT, PATTERN, SENSITIVE, luhn
+from agentguard.trajectory.formats._json import MAX_LOG_DEPTH, clean, dumps, loads
+from agentguard.trajectory.model import Record, ToolCall
+
+_T = TypeVar("_T")
+# A word of a few letters under a sensitive name ("none", "yes") would be torn out of every text.
+_SHORTEST_LEARNT = 6
+_HARMLESS = frozenset({"", "none", "null", "true", "false", "string", "required", "optional", "unknown"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redacted:
+    """A run without its secrets, and how many of each kind were replaced."""
+
+    record: Record
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Redactor:
+    """Replaces secrets by stable placeholders.
+
+    Args:
+        patterns: kind to a pattern of one's own (RE2 syntax); its first group is replaced, or all of it.
+        key: key of the placeholders' hash; with another key the same secret gets another placeholder.
+
+    Raises:
+        ConfigError: a pattern that is not valid, or a kind that is no plain word.
+    """
+
+    def __init__(self, *, patterns: Mapping[str, str] | None = None, key: bytes = b"") -> None:
+        self._key = key[:64]
+        self._own = [(kind, _compile(kind, pattern)) for kind, pattern in (patterns or {}).items()]
+        self._builtin = _compile("builtin", PATTERN)
+
+    def redact(self, record: Record) -> Redacted:
+        """Return ``record`` without its secrets. Raises FormatError where it holds what is no JSON data."""
+        first = _Pass(self, {})
+        cleaned = first.walk(record)
+        if not first.learnt:
+            return Redacted(record=cleaned, counts=dict(first.counts))
+        # Once more from the start, now that it is known what else is a secret, so that counts are right.
+        second = _Pass(self, first.learnt)
+        return Redacted(record=second.walk(record), counts=dict(second.counts))
+
+    def text(self, text: str) -> str:
+        """Return ``text`` without its secrets."""
+        return _Pass(self, {}).text(text)
+
+    def placeholder(self, kind: str, secret: str) -> str:
+        """What stands for a secret."""
+        digest = hashlib.blake2b(secret.encode(), digest_size=2, key=self._key).hexdigest()
+        return f"[redacted:{kind}:{digest}]"
+
+
+class _Pass:
+    """One walk over a run; ``known`` are secrets learnt before, with their placeholders."""
+
+    def __init__(self, redactor: Redactor, known: Mapping[str, str]) -> None:
+        self._redactor = redactor
+        self._placeholders = known
+        # Placeholders first, so that nothing inside one is replaced; longer secrets before their parts.
+        literals = [re.escape(secret) for secret in sorted(known, key=len, reverse=True)]
+        self._known = re.compile("|".join((r"\[redacted:[^\]]*\]", *literals))) if known else None
+        self.learnt: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+
+    def walk(self, value: _T) -> _T:
+        """The same value without secrets."""
+        try:
+            result: _T = self._value(value)
+        except RecursionError:
+            raise FormatError(f"nested deeper than {MAX_LOG_DEPTH} levels") from None
+        return result
+
+    def text(self, text: str) -> str:
+        """Text without secrets; text that is JSON is looked into, where escapes could hide one."""
+        if text[:1] in ("{", "[") and (found := self._json(text)) is not None:
+            return found
+        return self._plain(text)
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Enum) or value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self._key(k): self._under(k, v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._value(one) for one in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return self._dataclass(value)
+        return self._number(value)
+
+    def _dataclass(self, value: Any) -> Any:
+        changed = {one.name: self._value(getattr(value, one.name)) for one in fields(value)}
+        raw = value.raw_arguments if isinstance(value, ToolCall) else None
+        if raw is not None and changed["arguments"] != value.arguments and changed["raw_arguments"] == raw:
+            # The recorded text may hide by escapes what is plain in the parsed arguments.
+            changed["raw_arguments"] = dumps(changed["arguments"]).decode()
+        return replace(value, **changed)
+
+    def _key(self, key: Any) -> Any:
+        if not isinstance(key, str) or _name(key) in SENSITIVE:
+            return key
+        return self._plain(key)
+
+    def _under(self, key: Any, value: Any) -> Any:
+        """A value under its name: a sensitive name makes it a secret, whatever it looks like."""
+        sensitive = isinstance(key, str) and _name(key) in SENSITIVE
+        if not sensitive or isinstance(value, bool) or not isinstance(value, str | int | float):
+            return self._value(value)
+        text = str(value)
+        if text.casefold() in _HARMLESS or text.startswith("[redacted:"):
+            return value
+        return self._replace("secret", text, learn=True)
+
+    def _number(self, value: Any) -> Any:
+        if isinstance(value, int) and len(text := str(value)) >= 13:
+            found = self._plain(text)
+            return value if found == text else found
+        return value
+
+    def _json(self, text: str) -> str | None:
+        try:
+            parsed = loads(text, strict=True)
+        except FormatError:
+            return None
+        if not isinstance(parsed, dict | list):
+            return None
+        found = self._value(parsed)
+        return text if found == parsed else dumps(found).decode()
+
+    def _plain(self, text: str) -> str:
+        text = clean(text)
+        text = str(self._redactor._builtin.sub(self._matched, text))
+        for kind, pattern in self._redactor._own:
+            text = str(pattern.sub(lambda match, kind=kind: self._own(kind, match), text))
+        return self._known.sub(self._again, text) if self._known is not None else text
+
+    def _again(self, match: re.Match[str]) -> str:
+        placeholder = self._placeholders.get(match[0])
+        if placeholder is None:
+            return match[0]
+        self.counts[placeholder.split(":")[1]] += 1
+        return placeholder
+
+    def _matched(self, match: Any) -> str:
+        group = next(name for name, found in match.groupdict().items() if found)
+        secret = match.group(group)
+        if group == "card" and not _is_card(secret):
+            return str(match.group())
+        if secret.startswith("[redacted:") or secret.casefold() in _HARMLESS:
+            return str(match.group())
+        new = self._replace(ALIASES.get(group, group), secret, learn=group in LEARNT)
+        return _spliced(match, match.re.groupindex[group], new)
+
+    def _own(self, kind: str, match: Any) -> str:
+        group = 1 if match.re.groups and match.group(1) is not None else 0
+        if not match.group(group):
+            return str(match.group())
+        return _spliced(match, group, self._replace(kind, match.group(group), learn=False))
+
+    def _replace(self, kind: str, secret: str, *, learn: bool) -> str:
+        self.counts[kind] += 1
+        placeholder = self._redactor.placeholder(kind, secret)
+        if learn and len(secret) >= _SHORTEST_LEARNT and _name(secret) not in SENSITIVE:
+            self.learnt[secret] = placeholder
+        return placeholder
+
+
+def _spliced(match: Any, group: int, new: str) -> str:
+    """What was matched, with one group of it replaced."""
+    begin, end = match.span(group)
+    whole, start = match.group(), match.start()
+    return f"{whole[: begin - start]}{new}{whole[end - start :]}"
+
+
+def _name(text: str) -> str:
+    return text.casefold().replace("-", "_")
+
+
+def _is_card(text: str) -> bool:
+    digits = "".join(c for c in text if c.isdigit())
+    return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and luhn(digits)
+
+
+def _compile(kind: str, pattern: str) -> Any:
+    if not kind.isidentifier():
+        raise ConfigError("the kind of a pattern must be a plain word")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError):
+        raise ConfigError(f"the pattern of {kind!r} is not a valid RE2 expression") from None
