@@ -25,6 +25,7 @@ MAX_FINDINGS = 200
 
 DEADLINE_S = 0.5
 
+_SOURCES = tuple(Source)
 _EMPTY: Iterable[Finding] = ()
 """The empty tuple is one object: what most detectors return for most steps costs one comparison."""
 
@@ -163,8 +164,8 @@ class Watcher:
     def _table(self) -> dict[Source, tuple[Detector, ...]]:
         """Which detectors a step of each source goes to: all that do not say what they watch."""
         return {
-            source: tuple(d for d in self._active if source in getattr(d, "watches", tuple(Source)))
-            for source in Source
+            source: tuple(d for d in self._active if source in getattr(d, "watches", _SOURCES))
+            for source in _SOURCES
         }
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-_TOKEN = re.compile(r"(?<![a-z0-9_@.+\-])[a-z_.+\-]*+[0-9@][a-z0-9_@.+\-]*(?<![.+\-])")
+_INSIDE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_@.+-")
+_SEPARATE = bytes(byte if byte in _INSIDE else 32 for byte in range(256))
 _NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?\Z")
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?![\d-])")
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -20,7 +21,7 @@ _RELATIVE = re.compile(
     r"\b(?:today|tonight|tomorrow|yesterday|(?:mon|tues|wednes|thurs|fri|satur|sun)day|weekend"
     r"|(?:next|last|this|in \w+|\w+) (?:days?|weeks?|months?|years?))\b"
 )
-_MAX_TOKENS = 4_000
+_MAX_TOKENS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class ValueIndex:
         window: texts kept for the search that follows a miss (a value may stand inside another token).
     """
 
-    def __init__(self, *, capacity: int = 50_000, window: int = 32) -> None:
+    def __init__(self, *, capacity: int = 200_000, window: int = 32) -> None:
         self.capacity = capacity
         self.complete = True
         self._first: dict[str, Origin] = {}
@@ -50,9 +51,13 @@ class ValueIndex:
     def add(self, low: str, origin: Origin, *, said: bool = False) -> None:
         """Index a lower-case text; ``said`` marks what a user said, which is kept longer for the search."""
         first = self._first
-        for token in _TOKEN.findall(low)[:_MAX_TOKENS]:
+        # Splitting bytes by a table costs a tenth of a pattern; words without a digit come along for free.
+        tokens = low.encode("ascii", "replace").translate(_SEPARATE).decode("ascii").split()
+        for token in tokens[:_MAX_TOKENS]:
             if token not in first:
                 first[token] = origin
+                if token[-1] in ".+-" or token[0] in ".+-":
+                    first.setdefault(token.strip(".+-"), origin)
                 if len(token) > 10 and token[4] == "-" and token[7] == "-":
                     first.setdefault(token[:10], origin)
         if len(first) > self.capacity:

@@ -218,6 +218,8 @@ _ASKED = re.compile(r"\b(?:verify|double-check|validate) (?:your|the|that|its|al
 def _label_before(low: str, at: int) -> str:
     """The words that a number at ``at`` is said to be the value of: "price is", "stock:"; else empty."""
     before = low[max(0, at - 48) : at].rstrip(" \t\"'*$")
+    if not before.endswith(_JOINS):
+        return ""
     for join in _JOINS:
         if before.endswith(join):
             words = before[: -len(join)].rstrip(" \"'*")[-40:]

@@ -123,7 +123,7 @@ class NearLoop(Rule):
         if facts.key is None:
             return NOTHING
         alike = [m for m in islice(reversed(view.moves), self.window) if _alike(m.facts, facts)]
-        if len(alike) < self.repeat or len(facts.words) < 6:
+        if len(alike) < self.repeat or not self._stale(alike[1:]) or len(facts.words) < 6:
             return NOTHING
         near = [m for m in alike if m.key == facts.key or self._close(m.facts, facts)]
         if len(near) < self.repeat or len({move.key for move in near}) < 2:
@@ -144,6 +144,13 @@ class NearLoop(Rule):
                 noticed_at=step.index,
                 count=len(near),
             ),
+        )
+
+    def _stale(self, moves: list[Move]) -> bool:
+        """Whether outcomes can make a loop at all: some repeat, or enough failed. Spares most comparing."""
+        outcomes = {move.outcome for move in moves}
+        return (
+            len(outcomes) < len(moves) or self.repeat == 2 or sum(m.failed for m in moves) >= self.repeat - 1
         )
 
     def _close(self, other: Facts, this: Facts) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts
+from agentguard.detect.lazy import lazy
 from agentguard.detect.options import Option
 from agentguard.detect.rule import NOTHING, Rule
 from agentguard.detect.rules.loops import cite_move
@@ -18,7 +19,7 @@ from agentguard.trajectory.model import Source, Step
 
 _MAX_OUTCOMES = 10_000
 _LONG_WORD = re.compile(r"[a-z]{4,}")
-_PLAN_ITEM = re.compile(r"(?:^|\n)[ \t]*(?:\d{1,2}[.)]|[-*])[ \t]+\S")
+_PLAN_ITEM = re.compile(r"^[ \t]*(?:\d{1,2}[.)]|[-*])[ \t]+\S", re.MULTILINE)
 _COMMON = frozenset((
     "this", "that", "with", "from", "have", "will", "would", "could", "should", "there", "their",
     "what", "when", "where", "which", "about", "been", "were", "they", "them", "then", "than", "your",
@@ -111,7 +112,7 @@ class GoalDrift(Rule):
         if len(self._topic) < 3:
             return NOTHING
         said = facts.low or " ".join(action.key for action in facts.actions).lower()
-        if any(word[:5] in self._topic for word in _LONG_WORD.findall(said, 0, 400)):
+        if any(word[0][:5] in self._topic for word in _LONG_WORD.finditer(said, 0, 400)):
             self._on(said)
             return NOTHING
         stems = _stems(said)
@@ -172,33 +173,34 @@ class RepeatedPlan(Rule):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.repeat, self.similarity = self.options.int("repeat"), self.options.number("similarity")
-        self._plans: list[tuple[Step, frozenset[str]]] = []
+        self._plans: list[_Plan] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare a turn that states a plan with the latest ones that did."""
         if step.source is not Source.AGENT:
             return NOTHING
-        plan = _plan(step, view.facts(step))
-        if plan is None or len(plan) < 10:
+        text = _stated(step, view.facts(step))
+        if len(text) < 40:
             return NOTHING
-        latest = islice(reversed(self._plans), 8)
-        same = [
-            s for s, words_ in latest if s.agent == step.agent and similarity(words_, plan) >= self.similarity
-        ]
-        self._plans.append((step, plan))
+        plan = _Plan(step, text)
+        alike = [other for other in self._plans if plan.comparable(other)]
+        same: list[Step] = []
+        if len(alike) + 1 >= self.repeat and len(plan.words) >= 10:
+            same = [o.step for o in alike if similarity(o.words, plan.words) >= self.similarity]
+        self._plans.append(plan)
         del self._plans[:-8]
         if len(same) + 1 < self.repeat:
             return NOTHING
-        self._plans = [entry for entry in self._plans if entry[0] not in same]
+        self._plans = [other for other in self._plans if other.step not in same]
         return (self._again(same, step),)
 
     def _again(self, same: list[Step], step: Step) -> Finding:
         return self.finding(
-            same[-1],
+            same[0],
             0.4,
             f"{step.agent} stated the same plan {len(same) + 1} times.",
             correction="Stop restating the plan. Carry out its next item, or change what does not work.",
-            evidence=(*cite(same[-1], "content"), *cite(step, "content")),
+            evidence=(*cite(same[0], "content"), *cite(step, "content")),
             noticed_at=step.index,
             count=len(same) + 1,
         )
@@ -209,11 +211,29 @@ def _stems(low: str) -> frozenset[str]:
     return frozenset(word[:5] for word in _LONG_WORD.findall(low, 0, 2_000) if word not in _COMMON)
 
 
-def _plan(step: Step, facts: Facts) -> frozenset[str] | None:
+class _Plan:
+    """A plan as one turn stated it."""
+
+    def __init__(self, step: Step, text: str) -> None:
+        self.step, self.text = step, text
+
+    @lazy
+    def words(self) -> frozenset[str]:
+        """Its words; made only once there is something to compare them with."""
+        return words(lowered(self.text[:2_000]))
+
+    def comparable(self, other: _Plan) -> bool:
+        """Whether the other is the same agent's and of about the same length: spares most comparing."""
+        longest, shortest = max(len(self.text), len(other.text)), min(len(self.text), len(other.text))
+        return self.step.agent == other.step.agent and shortest >= 0.7 * longest
+
+
+def _stated(step: Step, facts: Facts) -> str:
+    """The text of the plan that a turn states; empty if it states none."""
     stated = step.modules.get("planning", "")
     if stated.strip():
-        return words(stated[:2_000].lower())
+        return stated
     if facts.actions or step.content.count("\n") < 2:
-        return None
+        return ""
     items = sum(1 for _ in islice(_PLAN_ITEM.finditer(step.content, 0, 4_000), 3))
-    return facts.words if items >= 3 else None
+    return step.content if items >= 3 else ""
