@@ -37,7 +37,8 @@ class Form(StrEnum):
     LINE = "line"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# These two are made for every step, and freezing them would triple what that costs. Nothing changes them.
+@dataclass(slots=True, kw_only=True)
 class Action:
     """One action of an agent: ``name`` is the tool (empty for code and text), ``key`` its canonical text."""
 
@@ -50,7 +51,7 @@ class Action:
     call: ToolCall | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Result:
     """What came back: the text is ``step.text(field)``; ``low`` is the same in lower case."""
 
@@ -94,15 +95,15 @@ class Facts:
     def key(self) -> int | None:
         """Signature of the step's move: agent, tools and canonical arguments; None if it made none."""
         if self.actions:
-            return hash((self.step.agent, tuple((a.form, a.name, a.key) for a in self.actions)))
+            return hash((*self.family, *[action.key for action in self.actions]))
         if not self.is_agent or len(self.step.content) < _MIN_TEXT:
             return None
         return hash((self.step.agent, normal(self.step.content)))
 
     @lazy
-    def kind(self) -> tuple[tuple[str, str], ...]:
-        """Form and tool of each action: moves of different kinds are never near each other."""
-        return tuple((action.form.value, action.name) for action in self.actions)
+    def family(self) -> tuple[str, ...]:
+        """Agent, and form and tool of each action: moves of different families are never near each other."""
+        return (self.step.agent, *[f"{action.form} {action.name}" for action in self.actions])
 
     @lazy
     def words(self) -> frozenset[str]:

@@ -53,7 +53,7 @@ class ValueIndex:
         first = self._first
         # Splitting bytes by a table costs a tenth of a pattern; words without a digit come along for free.
         tokens = low.encode("ascii", "replace").translate(_SEPARATE).decode("ascii").split()
-        for token in tokens[:_MAX_TOKENS]:
+        for token in tokens if len(tokens) <= _MAX_TOKENS else tokens[:_MAX_TOKENS]:
             if token not in first:
                 first[token] = origin
                 if token[-1] in ".+-" or token[0] in ".+-":
@@ -72,6 +72,9 @@ class ValueIndex:
 
     def origin(self, value: str) -> Origin | None:
         """Where ``value`` first appeared as a token, in one of its usual spellings; None if it did not."""
+        found = self._first.get(value.lower().lstrip("#$"))
+        if found is not None:
+            return found
         for form in spellings(value):
             found = self._first.get(form)
             if found is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import jsonschema_rs
@@ -16,10 +17,11 @@ import jsonschema_rs
 from agentguard.detect.facts import Facts, Result, canonical
 from agentguard.detect.text import lowered
 from agentguard.detect.values import Origin, ValueIndex
-from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
+from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec, Trajectory
 
 _FACTS_KEPT = 64
 _MOVES_KEPT = 48
+_MAX_ERRORS = 5
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class RunView:
         self._facts: dict[int, Facts] = {}
         self._now = Facts(Step(index=-1, source=Source.SYSTEM, agent=""))
         self._validators: dict[str, jsonschema_rs.Validator | None] = {}
+        self._checked: tuple[ToolCall | None, list[jsonschema_rs.ValidationError]] = (None, [])
         self._fresh: tuple[Result, ...] = ()
         self._open: Move | None = None
         self._unread: tuple[Result, ...] = ()
@@ -132,6 +135,15 @@ class RunView:
             self._validators[tool] = _compile(spec.parameters) if spec and spec.parameters else None
         return self._validators[tool]
 
+    def violations(self, call: ToolCall | None) -> list[jsonschema_rs.ValidationError]:
+        """The first errors of a call that parses against its tool's schema; two detectors share one check."""
+        if call is None or call.arguments is None:
+            return []
+        if self._checked[0] is not call:
+            validator = self.validator(call.name)
+            self._checked = (call, _errors(validator, call.arguments) if validator else [])
+        return self._checked[1]
+
     def _take_move(self, facts: Facts) -> None:
         self.agents.setdefault(facts.step.agent, None)
         self._fresh = facts.results
@@ -168,6 +180,16 @@ class RunView:
         for tool in self.tools.values():
             text = f"{tool.name} {tool.description} {canonical(tool.parameters) if tool.parameters else ''}"
             self.values.add(lowered(text), Origin(-1, f"tools[{tool.name}]"))
+
+
+def _errors(
+    validator: jsonschema_rs.Validator, arguments: Mapping[str, Any]
+) -> list[jsonschema_rs.ValidationError]:
+    given = dict(arguments)
+    try:
+        return [] if validator.is_valid(given) else list(islice(validator.iter_errors(given), _MAX_ERRORS))
+    except (ValueError, TypeError, OverflowError):  # a value that no JSON text could hold
+        return []
 
 
 def _no_remote(uri: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from agentguard.detect.base import Evidence, Finding
-from agentguard.detect.facts import Action, Form, canonical, fences
+from agentguard.detect.facts import Action, canonical, fences
 from agentguard.detect.options import Option
 from agentguard.detect.rule import NOTHING, Rule
 from agentguard.detect.text import cite
@@ -18,7 +18,6 @@ from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Step
 
 _RANGE_KINDS = frozenset({"Minimum", "Maximum", "ExclusiveMinimum", "ExclusiveMaximum", "MultipleOf"})
-_MAX_ERRORS = 5
 _TAGGED = re.compile(r"<(tool_call|function_call|action)>", re.IGNORECASE)
 _MAX_PARSED = 50_000
 
@@ -70,7 +69,7 @@ class SchemaViolation(Rule):
             return NOTHING
         found: list[Finding] = []
         for action in view.facts(step).actions:
-            wrong = (error for error in violations(action, view) if _kind(error) not in _RANGE_KINDS)
+            wrong = (error for error in view.violations(action.call) if _kind(error) not in _RANGE_KINDS)
             found.extend(self._violation(step, action, error) for error in wrong)
         return found
 
@@ -128,7 +127,7 @@ class OutOfRange(Rule):
             return NOTHING
         found: list[Finding] = []
         for action in view.facts(step).actions:
-            for error in violations(action, view):
+            for error in view.violations(action.call):
                 if _kind(error) in _RANGE_KINDS:
                     path = [str(part) for part in error.instance_path]
                     found.append(self._outside(step, action, path, error.instance, _limit(error)))
@@ -189,23 +188,6 @@ class UnparsableAction(Rule):
             correction=f"Write the {what} again as one complete, valid JSON object and nothing else.",
             evidence=cite(step, field, start, end),
         )
-
-
-def violations(action: Action, view: RunView) -> list[Any]:
-    """The first schema errors of a call that parses; empty where there is no usable schema."""
-    call = action.call
-    if action.form is not Form.CALL or call is None or call.arguments is None:
-        return []
-    validator = view.validator(call.name)
-    if validator is None:
-        return []
-    arguments = dict(call.arguments)
-    try:
-        if validator.is_valid(arguments):
-            return []
-        return [error for error, _ in zip(validator.iter_errors(arguments), range(_MAX_ERRORS), strict=False)]
-    except (ValueError, TypeError, OverflowError):  # a value that no JSON text could hold
-        return []
 
 
 def numbers(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Iterator[tuple[list[str], float]]:

@@ -122,7 +122,8 @@ class NearLoop(Rule):
         facts = view.facts(step)
         if facts.key is None:
             return NOTHING
-        alike = [m for m in islice(reversed(view.moves), self.window) if _alike(m.facts, facts)]
+        family = facts.family
+        alike = [m for m in islice(reversed(view.moves), self.window) if m.facts.family == family]
         if len(alike) < self.repeat or not self._stale(alike[1:]) or len(facts.words) < 6:
             return NOTHING
         near = [m for m in alike if m.key == facts.key or self._close(m.facts, facts)]
@@ -131,7 +132,7 @@ class NearLoop(Rule):
         outcomes = {move.outcome for move in near[1:]}
         if len(outcomes) > 1 and not all(move.failed for move in near[1:]):
             return NOTHING
-        if self._once.again((step.agent, facts.kind), step.index):
+        if self._once.again(family, step.index):
             return NOTHING
         first = near[-2].step
         return (
@@ -204,10 +205,6 @@ class Oscillation(Rule):
                 period=period,
             ),
         )
-
-
-def _alike(a: Facts, b: Facts) -> bool:
-    return a.step.agent == b.step.agent and a.kind == b.kind
 
 
 def _periodic(tail: list[Move], period: int) -> bool:

@@ -23,7 +23,7 @@ from agentguard.trajectory.model import Step
 
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+\Z")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?Z?)?\Z")
-_ID = re.compile(r"(?=[^\d]*\d)[A-Za-z0-9][A-Za-z0-9_\-#]{3,63}\Z")
+_ID = re.compile(r"(?=[^\d]*\d)#?[A-Za-z0-9][A-Za-z0-9_\-#]{3,63}\Z")
 _NAMED_ID = re.compile(
     r"(?:^|_)(?:ids?|number|code|key|uuid|account|reference|ref|sku|phone|zip|card)$|[a-z]Id$"
 )
@@ -83,7 +83,7 @@ class UnknownOrigin(Rule):
         for count, (name, value) in enumerate(_leaves(arguments)):
             if count >= _MAX_VALUES:
                 return
-            if name in self.ignore:
+            if name in self.ignore or view.values.origin(str(value)) is not None:
                 continue
             probability = self._weight(name, value, action.name)
             text = str(value)

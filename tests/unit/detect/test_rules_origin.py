@@ -11,6 +11,7 @@ from tests.unit.detect.make import call, code, env, found, run, said, user
     [
         ({"order_id": "ZX81QL"}, "ZX81QL", 0.5),
         ({"email": "made.up@mail.org"}, "made.up@mail.org", 0.5),
+        ({"order_id": "#W773155"}, "#W773155", 0.5),
         ({"amount": 299}, "299", 0.4),
         ({"birthday": "1986-03-14"}, "1986-03-14", 0.3),
         ({"items": [{"part_number": "B-7731"}]}, "B-7731", 0.5),

@@ -25,6 +25,8 @@ def index(*texts: str) -> ValueIndex:
         ("on 2031-04-09.", "2031-04-09"),
         ("card gift_card_881", "gift_card_881"),
         ("ends in 881)", "881"),
+        ("order #W7731", "#W7731"),
+        ("order W7731", "#W7731"),
         ("价格100元", "100"),
         ("inside-credit_card_4421486", "4421486"),
     ],
