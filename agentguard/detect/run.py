@@ -123,7 +123,7 @@ class Watcher:
         return tuple(found)
 
     def finish(self) -> tuple[Finding, ...]:
-        """Say that the run has ended; return what is new. No deadline holds here: it is once a run."""
+        """Say that the run has ended; return what is new. The deadline holds here too."""
         found: list[Finding] = []
         for detector in tuple(self._active):
             before = time.perf_counter()
@@ -131,6 +131,9 @@ class Watcher:
                 found += self._new(detector.finish(self.view))
             except Exception as error:  # as in observe
                 self._strike(detector, None, error, time.perf_counter() - before)
+            taken = time.perf_counter() - before
+            if taken > self.deadline_s:
+                self._strike(detector, None, _Overrun(), taken)
         found.sort(key=_order)
         return tuple(found)
 

@@ -121,6 +121,17 @@ def test_a_detector_that_raises_at_the_end_is_a_value() -> None:
     assert (failure.step, failure.error) == (None, "ValueError")
 
 
+def test_a_detector_that_is_slow_at_the_end_is_a_value() -> None:
+    class Late(Scripted):
+        def finish(self, view: RunView) -> Iterable[Finding]:
+            time.sleep(0.02)
+            return ()
+
+    (failure,) = detect(RUN, [Late(lambda step: ())], deadline_s=0.01).failures
+    assert failure.step is None
+    assert failure.seconds >= 0.02
+
+
 def test_an_interrupt_goes_through() -> None:
     def interrupt(step: Step) -> Iterable[Finding]:
         raise KeyboardInterrupt
