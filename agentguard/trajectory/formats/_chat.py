@@ -126,7 +126,7 @@ def _tool_spec(node: Node) -> ToolSpec:
         extra = {**node.rest("function", "type"), **({"function": extra} if extra else {})}
     # Hosted tools of the Responses API ({"type": "web_search"}) have a type and no name.
     return ToolSpec(
-        name=inner.text_or("name") or inner.text("type"),
+        name=inner.text_or("name") or inner.text_or("type"),
         description=inner.text_or("description"),
         parameters=inner.node_or("parameters").data,
         extra=extra,

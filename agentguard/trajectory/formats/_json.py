@@ -52,9 +52,11 @@ def loads(data: bytes | str, *, strict: bool = False, depth: int = MAX_DEPTH) ->
 def dumps(value: Any) -> bytes:
     """Write one JSON value that `loads` reads back; raises FormatError on what is no JSON data."""
     try:
-        return orjson.dumps(value)
+        data = orjson.dumps(value)
     except TypeError:
-        return orjson.dumps(clean(value, depth=MAX_LOG_DEPTH))
+        data = b"null"
+    # orjson writes NaN and infinities as null, which would lose them: look closer wherever there is a null.
+    return orjson.dumps(clean(value, depth=MAX_LOG_DEPTH)) if b"null" in data else data
 
 
 def clean(value: Any, *, depth: int = MAX_DEPTH) -> Any:

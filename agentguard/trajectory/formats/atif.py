@@ -29,6 +29,7 @@ from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step
 
 _VERSION = "ATIF-v1.8"
 _OURS = "agentguard"
+_NO_NAME = "\0"  # What a reader falls back to is not known here, so an empty id is written as ours.
 _KEPT = (
     *("schema_version", "session_id", "notes"),
     *("final_metrics", "continued_trajectory_ref", "subagent_trajectories"),
@@ -78,7 +79,7 @@ class Atif:
             ours["annotation"] = encode_annotation(record.annotation)
         node = Node(document)
         steps = tuple(_step(i, one, node) for i, one in enumerate(node.nodes("steps")))
-        if lost := difference(encode_meta(run), _meta(node, steps, "")[0]):
+        if lost := difference(encode_meta(run), _meta(node, steps, _NO_NAME)[0]):
             ours["trajectory"] = lost
         if ours:
             document["extra"] = {**document.get("extra", {}), _OURS: ours}

@@ -44,9 +44,11 @@ class Format(Protocol):
         ...
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the runs in one parsed record; ``name`` is a fallback id.
+        """Yield the runs in one parsed record. Raises FormatError with the field.
 
-        Raises FormatError with the field.
+        Args:
+            value: plain JSON data as `read` hands it over: no NaN, no lone surrogates, of bounded depth.
+            name: id of the run where the record has none.
         """
         ...
 
