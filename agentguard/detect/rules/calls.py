@@ -9,9 +9,10 @@ from typing import Any
 
 import orjson
 
-from agentguard.detect.base import Evidence, Finding
-from agentguard.detect.facts import Action, canonical, fences
+from agentguard.detect.base import Finding
+from agentguard.detect.facts import Action, fences
 from agentguard.detect.options import Option
+from agentguard.detect.quotes import cite_value
 from agentguard.detect.rule import NOTHING, Rule
 from agentguard.detect.text import cite
 from agentguard.detect.view import RunView
@@ -20,15 +21,6 @@ from agentguard.trajectory.model import Step
 _RANGE_KINDS = frozenset({"Minimum", "Maximum", "ExclusiveMinimum", "ExclusiveMaximum", "MultipleOf"})
 _TAGGED = re.compile(r"<(tool_call|function_call|action)>", re.IGNORECASE)
 _MAX_PARSED = 50_000
-
-
-def cite_value(step: Step, field: str, value: object, key: str | None = None) -> tuple[Evidence, ...]:
-    """Quote an argument's value, after its key where there is one; the arguments' beginning if not found."""
-    text = step.text(field)
-    at = max(0, text.find(f'"{key}"')) if key else 0
-    needle = value if isinstance(value, str) else canonical(value)
-    found = text.find(needle, at) if needle else -1
-    return cite(step, field, found, found + len(needle)) if found >= 0 else cite(step, field)
 
 
 class UnknownTool(Rule):

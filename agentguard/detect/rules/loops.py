@@ -6,23 +6,16 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from agentguard.detect.base import Evidence, Finding
+from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts
 from agentguard.detect.options import Option
+from agentguard.detect.quotes import cite_move
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite, similarity
+from agentguard.detect.text import similarity
 from agentguard.detect.view import Move, RunView
 from agentguard.trajectory.model import Step
 
 _REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
-
-
-def cite_move(facts: Facts) -> tuple[Evidence, ...]:
-    """Quote the first action of a step, or its text if it has none."""
-    if not facts.actions:
-        return cite(facts.step, "content")
-    action = facts.actions[0]
-    return cite(facts.step, action.field, action.start, action.end)
 
 
 class _Once:
