@@ -67,7 +67,7 @@ class SchemaViolation(Rule):
 
     def _violation(self, step: Step, action: Action, error: Any) -> Finding:
         path = [str(part) for part in error.instance_path]
-        kind, where = _kind(error), ".".join(path) or "the arguments"
+        kind, where = _kind(error), ".".join(path) or "the call"
         reason = _REASONS.get(kind, "does not match the schema")
         missing = f" {error.kind.property!r}" if kind == "Required" else ""
         key = path[-1] if path and not path[-1].isdigit() else None
