@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -23,6 +24,7 @@ _VERDICTS = {
     Verdict.ABSTAINED: ("UNDECIDED", "bold black on yellow"),
 }
 _STRONG = 0.5
+_COLUMNS = {"run": 12, "steps": 5, "verdict": 10, "p": 4, "root cause": 12, "what": 8}  # least widths
 _SHOWN = 6  # findings, unless all are asked for
 _STRIP = 400  # steps; a longer strip tells nothing
 
@@ -86,8 +88,9 @@ def render(console: Console, trajectory: Trajectory, diagnosis: Diagnosis, view:
 def summary(rows: Sequence[Row]) -> RenderableType:
     """A table with a line a run, for several runs at once."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "steps", "verdict", "p", "root cause", "what"):
-        table.add_column(name, justify="right" if name in ("steps", "p") else "left", no_wrap=True)
+    for name, width in _COLUMNS.items():
+        justify: Literal["right", "left"] = "right" if name in ("steps", "p") else "left"
+        table.add_column(name, justify=justify, min_width=width, no_wrap=True)
     for row in rows:
         label, style = _VERDICTS[row.verdict]
         verdict = Text(label.lower(), style.rsplit(" ", 1)[-1])
