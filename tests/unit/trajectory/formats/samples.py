@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Iterator
@@ -44,14 +45,14 @@ def spoilt(value: Any, *, count: int, seed: int = 7) -> Iterator[Any]:
     """Copies of a value in which one to three places, at any depth, are replaced, dropped or repeated."""
     rng = random.Random(seed)
     for _ in range(count):
-        copy = json.loads(json.dumps(value))
+        spoiling = copy.deepcopy(value)
         for _ in range(rng.randint(1, 3)):
-            _spoil(copy, rng)
-        yield copy
+            _spoil(spoiling, rng)
+        yield spoiling
 
 
 def _spoil(value: Any, rng: random.Random) -> None:
-    places = [(parent, key) for parent, key in _places(value)]
+    places = list(_places(value))
     if not places:
         return
     parent, key = rng.choice(places)
@@ -59,11 +60,11 @@ def _spoil(value: Any, rng: random.Random) -> None:
     if kind == 0:
         del parent[key]
     elif kind == 1 and isinstance(parent, list):
-        parent.append(parent[key])
+        parent.append(copy.deepcopy(parent[key]))
     elif kind == 2:
         parent[key] = [parent[key]]
     else:
-        parent[key] = rng.choice(JUNK)
+        parent[key] = copy.deepcopy(rng.choice(JUNK))  # the next spoiling may change it in place
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
