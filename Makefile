@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+TEXTWORLD := $(VENV)/.textworld
 
 .PHONY: help setup run test test-fast check format samples bench clean
 
@@ -20,10 +21,15 @@ $(STAMP): pyproject.toml
 	@touch $@
 	@echo "ready: $(BIN)/agentguard"
 
+$(TEXTWORLD): $(STAMP)
+	@echo "installing TextWorld, for the tests that record the sample runs again ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[textworld]'
+	@touch $@
+
 run: setup ## diagnose the sample runs of this repository
 	@$(BIN)/agentguard diagnose samples
 
-test: setup check ## check the code and run all tests
+test: setup check $(TEXTWORLD) ## check the code and run all tests
 	$(BIN)/python -m pytest
 
 test-fast: setup ## run the tests that take no more than a few seconds each
@@ -39,8 +45,7 @@ format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-samples: setup ## record the sample runs again (needs the extra "textworld")
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[textworld]'
+samples: setup $(TEXTWORLD) ## record the sample runs again
 	$(BIN)/python examples/record_samples.py --out samples
 
 bench: setup ## run the benchmarks that need no data
