@@ -160,6 +160,7 @@ class _Builder:
     step_of: dict[int, int] = field(default_factory=dict)
     _open: list[ToolCall] = field(default_factory=list)
     _calls: tuple[ToolCall, ...] = ()
+    _turn_at: int = 0
 
     def add(self, index: int, message: Node) -> None:
         role = message.text("role")
@@ -168,7 +169,7 @@ class _Builder:
             return
         step = self._result(index, message) if role in _RESULTS else self._turn(index, message, role)
         if role not in _RESULTS:
-            self._calls, self._open = step.tool_calls, list(step.tool_calls)
+            self._calls, self._open, self._turn_at = step.tool_calls, list(step.tool_calls), step.index
         self.step_of[index] = step.index
         self.steps.append(step)
 
@@ -182,9 +183,9 @@ class _Builder:
 
     def _fold(self, index: int, message: Node, call: ToolCall) -> None:
         self._open = [other for other in self._open if other is not call]
-        step = self.steps[-1]
+        step = self.steps[self._turn_at]
         seen = _observation(message, call)
-        self.steps[-1] = replace(step, observations=(*step.observations, seen))
+        self.steps[self._turn_at] = replace(step, observations=(*step.observations, seen))
         self.step_of[index] = step.index
 
     def _turn(self, index: int, message: Node, role: str) -> Step:
@@ -193,7 +194,9 @@ class _Builder:
         extra = message.rest("role", "content", "tool_calls", "function_call", "reasoning_content")
         if role not in _STANDARD:
             extra["role"] = role
-        if isinstance(message.raw("content"), list):
+        if isinstance(message.raw("content"), list) or (
+            message.raw("content") == "" and "tool_calls" in message
+        ):
             extra["content"] = message.raw("content")
         text = content_text(message.raw("content"), message.at("content"))
         refusal = message.raw("refusal")

@@ -46,6 +46,8 @@ def _messages(step: Step, *, own: bool) -> Iterator[dict[str, Any]]:
     message: dict[str, Any] = {"role": role, "content": step.content or None}
     if not step.content and not step.tool_calls:
         message["content"] = ""
+    elif extra.get("refusal") == step.content:
+        message["content"] = None
     if step.reasoning:
         message["reasoning_content"] = step.reasoning
     legacy = [call for call in step.tool_calls if call.extra.get("legacy") is True]

@@ -84,10 +84,10 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: _natural(path.relative_to(folder).as_posix()))
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]{1,18})", name) if part
-    ]
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Sort key that counts: ``2.json`` before ``10.json``, numbers before letters."""
+    parts = filter(None, re.split(r"([0-9]{1,18})", name))
+    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]
 
 
 def _read_folder(folder: Path, chosen: Format | None) -> Iterator[Record | Broken]:
