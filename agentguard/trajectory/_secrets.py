@@ -48,6 +48,7 @@ _KEYS = (
 
 PATTERN = "|".join(
     (
+        r"(?P<done>\[redacted:\w+:[0-9a-f]{4}\])",  # What was replaced before stays as it is.
         r"(?P<private_key>-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
         r"(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z))",
         r"\b(?P<jwt>eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)",

@@ -161,6 +161,19 @@ class Recorder:
         self._state.ended = True
         return self.record
 
+    def close(self) -> None:
+        """Close the log, if there is one; the run may be resumed later."""
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     def _free_id(self) -> str:
         number = len(self._state.branch_ids) + 1
         while f"branch-{number}" in self._state.branch_ids:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agentguard.errors import FormatError
 from agentguard.trajectory.codec import encode_step
 from agentguard.trajectory.formats._chat import content_text
 from agentguard.trajectory.formats._fields import Node
@@ -15,8 +14,9 @@ from agentguard.trajectory.model import Source, Step
 _OURS = "agentguard"
 _Read = Callable[[Node], dict[str, Any]]
 _METRICS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
-_AGENT_ONLY = ("reasoning_effort", "llm_call_count")
-_KEPT = (*_AGENT_ONLY, "is_copied_context")
+_LLM_METRICS = ("prompt_token_ids", "completion_token_ids", "logprobs")
+_KEPT = ("reasoning_effort", "llm_call_count", "is_copied_context")
+_BY_LLM = ("reasoning_content", "metrics")
 
 
 def read_step(index: int, node: Node, *, agent: str) -> dict[str, Any]:
@@ -64,7 +64,9 @@ def write_step(step: Step, *, agent: str, own: bool) -> dict[str, Any]:
         data["observation"] = {"results": results}
     if own:
         _put_back(data, step.extra)
-    _settle(data, whole, agent)
+    # Whatever reading this would not bring back is written under our own name.
+    if lost := difference(whole, read_step(step.index, Node(data), agent=agent)):
+        data["extra"] = {**data.get("extra", {}), _OURS: lost}
     return data
 
 
@@ -92,29 +94,35 @@ def _agent_fields(step: Step, whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put_back(data: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    """Fields of ATIF that the model has no place for, back to where they were."""
-    for key in _KEPT:
-        if key in extra and (data["source"] == "agent" or key not in _AGENT_ONLY):
-            data[key] = extra[key]
-    if isinstance(extra.get("message"), list):
+    """Fields of ATIF that the model has no place for, back where they were if ATIF allows them there."""
+    agent = data["source"] == "agent"
+    effort, calls, copied = (extra.get(key) for key in _KEPT)
+    if agent and isinstance(effort, str | float):
+        data["reasoning_effort"] = effort
+    if agent and isinstance(calls, int) and (calls > 0 or (calls == 0 and data.keys().isdisjoint(_BY_LLM))):
+        data["llm_call_count"] = calls
+    if isinstance(copied, bool):
+        data["is_copied_context"] = copied
+    if _is_parts(extra.get("message")):
         data["message"] = extra["message"]
-    if isinstance(extra.get("metrics"), dict) and "metrics" in data:
-        data["metrics"] |= extra["metrics"]
+    metrics = extra.get("metrics")
+    if isinstance(metrics, dict) and "metrics" in data:
+        data["metrics"] |= {key: metrics[key] for key in _LLM_METRICS if isinstance(metrics.get(key), list)}
+        data["metrics"] |= {"extra": metrics["extra"]} if isinstance(metrics.get("extra"), dict) else {}
     if isinstance(extra.get("extra"), dict):
         data["extra"] = dict(extra["extra"])
 
 
-def _settle(data: dict[str, Any], whole: dict[str, Any], agent: str) -> None:
-    """Write under our own name whatever reading ``data`` would not bring back."""
-    try:
-        found = read_step(whole["index"], Node(data), agent=agent)
-    except FormatError:
-        # A field of the wrong type under a name of ATIF's; it is ours to keep, not ATIF's to carry.
-        for key in (*_KEPT, "extra", "metrics"):
-            data.pop(key, None)
-        found = read_step(whole["index"], Node(data), agent=agent)
-    if lost := difference(whole, found):
-        data["extra"] = {**data.get("extra", {}), _OURS: lost}
+def _is_parts(value: Any) -> bool:
+    """Whether a value is a list of ATIF's content parts."""
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        return False
+    return all(
+        isinstance(part.get("text"), str)
+        if part.get("type") == "text"
+        else isinstance(part.get("source"), dict)
+        for part in value
+    )
 
 
 def _read_call(node: Node) -> dict[str, Any]:
@@ -159,7 +167,7 @@ def _write_result(seen: dict[str, Any], names: Mapping[str, str], *, own: bool) 
     kept = seen.get("extra", {}) if own else {}
     if isinstance(kept.get("subagent_trajectory_ref"), list):
         data["subagent_trajectory_ref"] = kept["subagent_trajectory_ref"]
-    if isinstance(kept.get("content"), list):
+    if _is_parts(kept.get("content")):
         data["content"] = kept["content"]
     return _with_ours(data, kept.get("extra"), seen, lambda node: _read_result(node, names))
 
