@@ -155,8 +155,11 @@ def _document(reader: Reader) -> Iterator[Item]:
 
 
 def _text(reader: Reader) -> Iterator[Item]:
+    data = reader.all()
+    if b"\0" in data:
+        raise FormatError("neither JSON nor text, but binary data")
     try:
-        yield Item(0, reader.all().decode())
+        yield Item(0, data.decode())
     except UnicodeDecodeError as error:
         raise FormatError(f"neither JSON nor UTF-8 text (byte {error.start})") from None
 
