@@ -45,6 +45,7 @@ class EventLog:
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
         self.path = Path(path)
         self._fsync = fsync
+        self._torn = False
         try:
             # Unbuffered: one event is one write at the end of the file.
             self._file: BinaryIO = open(self.path, "ab", buffering=0)  # noqa: SIM115
@@ -59,10 +60,13 @@ class EventLog:
 
     def append(self, event: dict[str, Any]) -> None:
         """Write one event. Raises EventLogError, or FormatError if the event has what is no JSON data."""
-        line = dumps(event) + b"\n"
+        line = (b"\n" if self._torn else b"") + dumps(event) + b"\n"
         try:
+            # Until all of it is written the line is torn; the next one then begins with a line break.
+            self._torn = True
             while line:
                 line = line[self._file.write(line) :]
+            self._torn = False
             if self._fsync:
                 os.fsync(self._file.fileno())
         except (OSError, ValueError) as error:

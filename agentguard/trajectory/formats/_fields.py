@@ -146,7 +146,7 @@ def whole(value: Any, path: str) -> int:
     """A whole number from an int, a float without a fraction, or a text of digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, str):
         digits = value.strip().removeprefix("-")

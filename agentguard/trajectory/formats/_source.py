@@ -51,8 +51,11 @@ class Reader:
 
     def peek(self, size: int) -> bytes:
         """The next ``size`` bytes, fewer at the end, without taking them."""
-        while len(self._ahead) < size and (more := self._read(max(size, CHUNK))):
-            self._ahead += more
+        parts, total = [self._ahead], len(self._ahead)
+        while total < size and (more := self._read(max(size, CHUNK))):
+            parts.append(more)
+            total += len(more)
+        self._ahead = b"".join(parts)
         return self._ahead[:size]
 
     def take(self) -> bytes:

@@ -134,7 +134,7 @@ def _read_parsed(value: dict[str, Any] | list[Any], chosen: Format | None) -> It
 
 
 def _read_content(found: Content, chosen: Format | None, place: _Place) -> Iterator[Record | Broken]:
-    sample = list(islice(found.items, _SAMPLE))
+    sample = _sample(found.items)
     values = [item.value for item in sample if item.error is None]
     items = chain(sample, found.items)
     if found.kind != "sequence":
@@ -147,11 +147,21 @@ def _read_content(found: Content, chosen: Format | None, place: _Place) -> Itera
         raise FormatError("an empty list")
     if not values:
         # Nothing to recognise the format by; the faults themselves say more than "unknown format" would.
-        for item in items:
+        for item in sample:
             yield from _broken(item, place)
         return
     format, whole = (chosen, _is_whole(chosen, values)) if chosen else _recognise_sequence(values)
     yield from _read_sequence(format, items, whole=whole, place=place)
+
+
+def _sample(items: Iterator[Item]) -> list[Item]:
+    """The first items, and as many more as it takes to find one that could be parsed."""
+    sample = list(islice(items, _SAMPLE))
+    good = any(item.error is None for item in sample)
+    while not good and (item := next(items, None)) is not None:
+        sample.append(item)
+        good = item.error is None
+    return sample
 
 
 def _read_sequence(

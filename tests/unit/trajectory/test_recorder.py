@@ -184,6 +184,37 @@ class TestLog:
         with EventLog.open(path) as log, pytest.raises(EventLogError, match="cannot be written"):
             log.append({"event": "end"})
 
+    def test_a_write_that_failed_does_not_spoil_the_next(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Full:
+            """A file that takes some bytes and then has no room, once."""
+
+            def __init__(self, file: Any) -> None:
+                self.file, self.left = file, 5
+
+            def write(self, data: bytes) -> int:
+                if self.left == 0:
+                    self.left = -1
+                    raise OSError(28, "No space left on device")
+                taken = data[: self.left] if self.left > 0 else data
+                self.left = 0 if self.left > 0 else self.left
+                return int(self.file.write(taken))
+
+            def close(self) -> None:
+                self.file.close()
+
+        with EventLog.open(path) as log:
+            recorder = Recorder(META, log=log)
+            monkeypatch.setattr(log, "_file", Full(log._file))
+            with pytest.raises(EventLogError, match="No space"):
+                recorder.add(said("lost"))
+            recorder.add(said("kept"))
+        broken, record = read_log(path)
+        assert isinstance(broken, Broken)
+        assert isinstance(record, Record)
+        assert live(record) == ["kept"]
+
     def test_what_is_no_json_data_is_refused_and_numbers_that_are_none_become_text(self, path: Path) -> None:
         call = ToolCall(id="1", name="f", arguments={"x": float("nan"), "y": "\ud800", "z": 2**70})
         with Recorder(META, log=EventLog.open(path)) as recorder:

@@ -98,6 +98,15 @@ class TestBroken:
         assert kinds(lines("{oops", GOOD, GOOD)) == ["Broken", "Record", "Record"]
         assert kinds(lines("{oops", GOOD)) == ["Broken", "Record"]
 
+    def test_more_broken_lines_than_the_format_is_recognised_by(self) -> None:
+        assert kinds(lines(GOOD, *["{oops"] * 30, GOOD)) == ["Record", *["Broken"] * 30, "Record"]
+        array = ",".join(["{oops}"] * 30)
+        assert kinds(io.StringIO(f"[{array},{GOOD},{array}]")) == [
+            *["Broken"] * 30,
+            "Record",
+            *["Broken"] * 30,
+        ]
+
     def test_elements(self) -> None:
         text = f'[{GOOD}, {{"a": tru}}, {GOOD},, {GOOD},]'
         assert kinds(io.StringIO(text)) == ["Record", "Broken", "Record", "Broken", "Record", "Broken"]
