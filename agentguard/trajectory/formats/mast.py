@@ -76,9 +76,12 @@ class Mast:
     summary = "MAST: traces of multi-agent systems with 14 failure modes"
 
     def recognises(self, value: Any) -> float:
-        """By MAST's annotation; a bare text with visible speakers is read too, if nothing else claims it."""
+        """By MAST's annotation; a bare text with visible speakers is read too, if nothing else claims it.
+
+        A text without speakers is not claimed: in a folder it is likelier a README than a run.
+        """
         if isinstance(value, str):
-            return 0.05 if _speakers.split(value) else 0.02 if value.strip() else 0.0
+            return 0.05 if _speakers.split(value) else 0.0
         if not isinstance(value, Mapping) or not any(key in value for key in _TRACES):
             return 0.0
         if "mast_annotation" in value:
