@@ -1,7 +1,7 @@
 """Find the step that made an LLM agent fail, while it runs or after it.
 
 >>> import agentguard
->>> run = agentguard.load_trajectory("samples/runs/left-the-key.json")  # doctest: +SKIP
+>>> run = agentguard.load_trajectory("samples/13-pepper-and-potato.json")  # doctest: +SKIP
 >>> agentguard.diagnose(run).verdict  # doctest: +SKIP
 <Verdict.FAILURE: 'failure'>
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentguard.version import __version__
+
 if TYPE_CHECKING:
     from agentguard.detect.base import Evidence, Finding
     from agentguard.errors import AgentGuardError
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
     from agentguard.trajectory.formats.read import load_records, load_trajectory, read
     from agentguard.trajectory.model import Annotation, Record, Step, Trajectory
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "AgentGuardError": "agentguard.errors",

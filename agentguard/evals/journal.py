@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from agentguard import __version__
 from agentguard.evals.predict import Prediction
 from agentguard.trajectory.model import Record
+from agentguard.version import __version__
 
 Key = tuple[int, int, str]
 _PACKAGE = Path(__file__).resolve().parents[1]

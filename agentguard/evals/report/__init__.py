@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agentguard import __version__
 from agentguard.evals.bench import Plan
 from agentguard.evals.report.accuracy import accuracy
 from agentguard.evals.report.breakdown import RunRow, by_run
@@ -13,6 +12,7 @@ from agentguard.evals.report.errors import calibration, errors
 from agentguard.evals.report.page import cent, folded, heading, page, paragraph, table
 from agentguard.evals.result import Evaluation, Setting
 from agentguard.evals.scores import Outcome
+from agentguard.version import __version__
 
 _OUTCOMES = (
     *("method", "AUROC", "average precision", "Brier", "calibration error"),
