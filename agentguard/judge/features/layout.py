@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from agentguard.judge.features.scan import Scan, scan, words_of
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -141,11 +142,9 @@ def _orchestrator(steps: Sequence[Step]) -> str | None:
     given = _handed(steps)
     best = max(turns, key=lambda name: (given[name], turns[name]))
     others = sum(given.values()) - given[best]
-    back = sum(1 for a, b in zip(speakers, speakers[1:], strict=False) if a != best and b == best)
-    apart = sum(1 for a, b in zip(speakers, speakers[1:], strict=False) if a != best and b != best)
-    executed = any(
-        b.source is Source.ENVIRONMENT and a.agent == best for a, b in zip(steps, steps[1:], strict=False)
-    )
+    back = sum(1 for a, b in pairwise(speakers) if a != best and b == best)
+    apart = sum(1 for a, b in pairwise(speakers) if a != best and b != best)
+    executed = any(b.source is Source.ENVIRONMENT and a.agent == best for a, b in pairwise(steps))
     steers = (
         given[best] >= max(2, others, 0.3 * turns[best])
         and turns[best] >= 0.4 * len(speakers)

@@ -17,7 +17,7 @@ def placing(held: Layout, facts: Whole, walk: Walk, index: int) -> dict[str, flo
     out = _position(held, index)
     out |= _role(held, facts, walk, index)
     out |= _neighbours(held, index)
-    out |= _layout(held, walk, index, out)
+    out |= _layout(held, index, out)
     return out
 
 
@@ -93,7 +93,7 @@ def _neighbours(held: Layout, index: int) -> dict[str, float]:
     return out
 
 
-def _layout(held: Layout, walk: Walk, index: int, known: dict[str, float]) -> dict[str, float]:
+def _layout(held: Layout, index: int, known: dict[str, float]) -> dict[str, float]:
     turns, turn, works = len(held.workers), known["role.turn"], index in held.turn
     left, directs = known["role.turns_left"], held.roles[index] is Role.ORCHESTRATOR
     short = 1 / (1 + math.exp(min(50.0, turns - _SHORT_TURNS)))

@@ -7,6 +7,7 @@ import math
 from agentguard.judge.features.layout import Layout
 from agentguard.judge.features.lexicon import AT, NAMES
 from agentguard.judge.features.scan import Scan
+from agentguard.judge.features.tools import changes
 from agentguard.judge.features.walk import Walk, Whole, overlap
 
 _PER = 30.0  # words a rate counts over
@@ -26,7 +27,9 @@ def saying(held: Layout, facts: Whole, walk: Walk, index: int) -> dict[str, floa
     after = held.said[candidates[place + 1]] if place + 1 < len(candidates) else None
     one = held.said[index]
     out = _form(one, facts, before, after)
-    out["form.calls"] = len(held.run.steps[index].tool_calls)
+    calls = held.run.steps[index].tool_calls
+    out["form.calls"] = len(calls)
+    out["form.changes"] = sum(changes(call.name) for call in calls)
     out |= _code(held, walk, index)
     out |= zip(_WORDS, map(math.log1p, one.counts), strict=True)
     out |= zip(_RATES, _rates(one), strict=True)

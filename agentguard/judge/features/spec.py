@@ -128,6 +128,7 @@ form.next_code: the next candidate has code
 form.previous_code: the previous candidate has code
 form.next_ends: the next candidate has words that end a run
 form.calls: tool calls in it
+form.changes: tool calls in it whose name says that they change something
 code.length: length of the code
 code.stand_ins: examples, placeholders and the like in the code
 code.strings: string literals in the code

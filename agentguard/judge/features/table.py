@@ -55,7 +55,7 @@ def step_features(run: Trajectory) -> tuple[Layout, list[dict[str, float]]]:
 
 
 def step_table(run: Trajectory) -> StepTable:
-    """The table of a run; the last few hundred are kept, since a cross-validation asks for each many times."""
+    """The table of a run; a few hundred are kept, since a cross-validation asks for each many times."""
     import numpy as np
 
     key = id(run)

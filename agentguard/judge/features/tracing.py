@@ -1,4 +1,4 @@
-"""Features of what happened: outcomes, evidence, where values come from and go to, corrections, ledger flags."""
+"""Features of what happened: outcomes, evidence, where values come from and go, corrections, flags."""
 
 from __future__ import annotations
 

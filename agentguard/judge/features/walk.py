@@ -1,4 +1,4 @@
-"""What is known of a run up to a step: kept while walking it once, so that the cost is linear in its steps."""
+"""What is known of a run up to a step, kept while walking it once: the cost is linear in its steps."""
 
 from __future__ import annotations
 

@@ -1,0 +1,142 @@
+"""Conditional logit (McFadden 1974): which step of a run, as a softmax over the run's own candidates.
+
+Linear and kernel form. Both are fitted by L-BFGS on the penalised likelihood, which is convex: no seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Runs = NDArray[np.intp]
+
+_EPS = 1e-9
+_ITERATIONS = 100
+
+
+def softmax_by_run(scores: Array, runs: Runs) -> Array:
+    """Softmax of ``scores`` within each run; ``runs`` numbers the rows' runs from 0."""
+    top = np.full(int(runs.max()) + 1, -np.inf)
+    np.maximum.at(top, runs, scores)
+    weights = np.exp(scores - top[runs])
+    total = np.zeros_like(top)
+    np.add.at(total, runs, weights)
+    return np.asarray(weights / total[runs])
+
+
+def relative(values: Array) -> Array:
+    """Each column of one run as deviations from the run's mean, in its standard deviations; 0 if constant."""
+    deviation = values.std(axis=0)
+    shifted = (values - values.mean(axis=0)) / (deviation + _EPS)
+    return np.asarray(np.where(deviation > _EPS, shifted, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Scaler:
+    """Standard scores, clipped, then weighted by column: a column of smaller weight is shrunk harder."""
+
+    mean: Array
+    deviation: Array
+    weight: Array
+    clip: float = 3.0
+
+    @classmethod
+    def of(cls, values: Array, weight: Array | None = None) -> Scaler:
+        """Learn means and deviations from rows."""
+        weights = np.ones(values.shape[1]) if weight is None else weight
+        return cls(values.mean(axis=0), values.std(axis=0) + _EPS, weights)
+
+    def __call__(self, values: Array) -> Array:
+        """Scaled rows."""
+        scaled = np.clip((values - self.mean) / self.deviation, -self.clip, self.clip)
+        return np.asarray(scaled * self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear conditional logit over scaled columns."""
+
+    scaler: Scaler
+    weights: Array
+
+    def score(self, values: Array) -> Array:
+        """Log-odds of each row, up to a constant of its run."""
+        return np.asarray(self.scaler(values) @ self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A conditional logit with a Gaussian kernel over scaled columns; ``width`` multiplies mean squares."""
+
+    scaler: Scaler
+    points: Array
+    weights: Array
+    width: float
+
+    def score(self, values: Array) -> Array:
+        """Log-odds of each row, up to a constant of its run."""
+        return np.asarray(_gauss(self.scaler(values), self.points, self.width) @ self.weights)
+
+
+def fit_weights(
+    scaled: Array, chosen: Array, runs: Runs, *, ridge: float, offset: Array | None = None
+) -> Array:
+    """Weights that maximise the likelihood of the chosen rows less ``ridge`` / 2 times their squares."""
+    fixed = np.zeros(len(scaled)) if offset is None else offset
+
+    def loss(weights: Array) -> tuple[float, Array]:
+        p = softmax_by_run(scaled @ weights + fixed, runs)
+        value = -np.log(p[chosen > 0] + 1e-12).sum() + 0.5 * ridge * (weights @ weights)
+        return float(value), ridge * weights - scaled.T @ (chosen - p)
+
+    return _minimise(loss, scaled.shape[1])
+
+
+def fit_linear(
+    values: Array, chosen: Array, runs: Runs, *, ridge: float, weight: Array | None = None
+) -> Linear:
+    """Fit the linear form; runs without a chosen row are left out."""
+    scaler = Scaler.of(values, weight)
+    kept, renumbered = _labelled(chosen, runs)
+    return Linear(scaler, fit_weights(scaler(values)[kept], chosen[kept], renumbered, ridge=ridge))
+
+
+def fit_kernel(values: Array, chosen: Array, runs: Runs, *, ridge: float, width: float) -> Kernel:
+    """Fit the kernel form; runs without a chosen row are left out."""
+    scaler = Scaler.of(values)
+    kept, renumbered = _labelled(chosen, runs)
+    # Stored in single precision: rounded before the fit, so that what is stored is what was fitted.
+    points = scaler(values)[kept].astype(np.float32).astype(np.float64)
+    gram, picked = _gauss(points, points, width), chosen[kept]
+
+    def loss(weights: Array) -> tuple[float, Array]:
+        scores = gram @ weights
+        p = softmax_by_run(scores, renumbered)
+        value = -np.log(p[picked > 0] + 1e-12).sum() + 0.5 * ridge * (weights @ scores)
+        return float(value), ridge * scores - gram @ (picked - p)
+
+    return Kernel(scaler, points, _minimise(loss, len(points)), width)
+
+
+def _gauss(a: Array, b: Array, width: float) -> Array:
+    squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * a @ b.T
+    return np.asarray(np.exp(-width / a.shape[1] * np.maximum(squares, 0.0)))
+
+
+def _labelled(chosen: Array, runs: Runs) -> tuple[NDArray[np.bool_], Runs]:
+    has = np.zeros(int(runs.max()) + 1, dtype=bool)
+    has[runs[chosen > 0]] = True
+    kept = has[runs]
+    return kept, np.unique(runs[kept], return_inverse=True)[1].astype(np.intp)
+
+
+def _minimise(loss: Callable[[Array], tuple[float, Array]], size: int) -> Array:
+    from scipy.optimize import minimize
+
+    found: Any = minimize(loss, np.zeros(size), jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
+    return np.asarray(found.x, dtype=np.float64)

@@ -1,0 +1,126 @@
+"""The embedded judge's model: specialists for kinds of log it knows, what transfers for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from agentguard.detect.base import Finding
+from agentguard.judge.choice import Array
+from agentguard.judge.features.answer import answer_columns
+from agentguard.judge.features.layout import Layout
+from agentguard.judge.features.table import StepTable, step_table
+from agentguard.judge.kinds import Kind
+from agentguard.judge.outcome import UNKNOWN_FAILED, UNKNOWN_PASSED, Outcome, run_row, thumb
+from agentguard.judge.ranker import Ranker
+from agentguard.trajectory.model import Trajectory
+
+_PULL = 3.0  # log-odds that a certain finding adds to its step, in a kind never seen
+_NOTABLE = 0.4
+_CONSEQUENCE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Specialist:
+    """What was learnt of one kind of log: its ranker, its outcome model, or both.
+
+    Attributes:
+        kind: the structure of its runs.
+        ranker: of steps; None if too few runs of the kind were annotated.
+        outcome: of runs; None unless enough runs of the kind failed and enough passed.
+        runs: number of training runs.
+    """
+
+    kind: Kind
+    ranker: Ranker | None
+    outcome: Outcome | None
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the model says of a run.
+
+    Attributes:
+        table: the run's candidates and features.
+        steps: probability of each candidate to be the root cause, given that the run failed.
+        failed: probability that the run failed.
+        low, high: up to which, and above which, the run is called passed and failed.
+        known_ranking, known_outcome: whether a specialist answered.
+    """
+
+    table: StepTable
+    steps: Array
+    failed: float
+    low: float
+    high: float
+    known_ranking: bool
+    known_outcome: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A trained embedded judge; ``with_answer`` if it learnt to read the gold answer."""
+
+    specialists: tuple[Specialist, ...]
+    portable: Ranker
+    with_answer: bool = False
+
+    def judge(
+        self,
+        run: Trajectory,
+        findings: Sequence[Finding] = (),
+        *,
+        risk: float,
+        answer: str | None = None,
+    ) -> Judgement:
+        """Judge a run; ``findings`` count only where no specialist answers. The run must have a step."""
+        table = step_table(run)
+        values = with_columns(table, answer) if self.with_answer else table.values
+        held = table.layout
+        known = [one for one in self.specialists if one.kind.holds(held)]
+        ranker = next((one.ranker for one in known if one.ranker is not None), None)
+        outcome = next((one.outcome for one in known if one.outcome is not None), None)
+        if ranker is not None:
+            steps = ranker.probabilities(values)
+        else:
+            steps = _pulled(self.portable.probabilities(values), table, findings)
+        failed, low, high = _outcome(held, outcome, findings, risk)
+        return Judgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
+
+    def portable_only(self) -> Model:
+        """The model as it answers on a format it never saw."""
+        return replace(self, specialists=())
+
+
+def with_columns(table: StepTable, answer: str | None) -> Array:
+    """The table's values with the columns that the gold answer adds."""
+    return np.hstack([table.values, answer_columns(table, answer)])
+
+
+def _outcome(
+    held: Layout, model: Outcome | None, findings: Sequence[Finding], risk: float
+) -> tuple[float, float, float]:
+    if model is None:
+        return thumb(held, findings), UNKNOWN_PASSED, UNKNOWN_FAILED
+    low, high = model.thresholds(risk)
+    return float(model.probability(run_row(held))[0]), low, high
+
+
+def _pulled(steps: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
+    """Move belief towards steps with notable findings: on an unknown kind they are the best evidence.
+
+    The earliest counts most, since what goes wrong later is often its consequence.
+    """
+    best: dict[int, float] = {}
+    for finding in findings:
+        if finding.probability >= _NOTABLE:
+            best[finding.step] = max(best.get(finding.step, 0.0), min(1.0, finding.probability))
+    pull = np.zeros(len(steps))
+    rows = [row for row, index in enumerate(table.steps) if index in best]
+    for order, row in enumerate(rows):
+        pull[row] = _PULL * best[table.steps[row]] * _CONSEQUENCE**order
+    weights = steps * np.exp(pull)
+    return np.asarray(weights / weights.sum())

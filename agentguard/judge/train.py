@@ -1,0 +1,162 @@
+"""Training: one specialist a kind of log, the portable ranker from all of them, and calibration out of fold.
+
+Deterministic: forests are seeded, folds are dealt from sorted groups, everything else is convex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentguard.errors import JudgeError
+from agentguard.judge.choice import Array
+from agentguard.judge.features.table import StepTable, step_table
+from agentguard.judge.kinds import key, kind_of
+from agentguard.judge.model import Model, Specialist, with_columns
+from agentguard.judge.outcome import MIN_RUNS as MIN_OUTCOMES
+from agentguard.judge.outcome import Outcome, calibrated, fit_outcome, run_row
+from agentguard.judge.ranker import MIN_RUNS, Ranker, fit_ranker, portable_ranker
+from agentguard.trajectory.model import Record
+
+_FOLDS = 4
+_OUTCOME_REPEATS = 3
+_TEMPERATURES = np.linspace(0.3, 2.5, 45)
+
+
+def train(records: Sequence[Record], *, seed: int = 0, with_answer: bool = False) -> Model:
+    """Learn from annotated runs alone.
+
+    Args:
+        records: runs with a root cause, an outcome, or both; others are left out.
+        seed: of the forests and folds.
+        with_answer: let the ranker read the gold answers.
+
+    Raises:
+        JudgeError: no run is annotated.
+    """
+    useful = [r for r in records if r.trajectory.steps and (_cause(r) is not None or _failed(r) is not None)]
+    if not useful:
+        raise JudgeError("there is nothing to learn from: no run has a root cause or an outcome")
+    tables = [_table(record, with_answer) for record in useful]
+    by_kind: dict[str, list[int]] = {}
+    for place, table in enumerate(tables):
+        by_kind.setdefault(key(table.layout), []).append(place)
+    specialists = []
+    for name in sorted(by_kind):
+        places = by_kind[name]
+        specialists.append(_specialist([useful[i] for i in places], [tables[i] for i in places], seed))
+    return Model(
+        specialists=tuple(one for one in specialists if one.ranker is not None or one.outcome is not None),
+        portable=_portable(useful, tables),
+        with_answer=with_answer,
+    )
+
+
+def _table(record: Record, with_answer: bool) -> StepTable:
+    table = step_table(record.trajectory)
+    return replace(table, values=with_columns(table, record.annotation.answer)) if with_answer else table
+
+
+def _specialist(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> Specialist:
+    return Specialist(
+        kind=kind_of([table.layout for table in tables]),
+        ranker=_ranker(records, tables, seed),
+        outcome=_outcome(records, tables, seed),
+        runs=len(records),
+    )
+
+
+def _ranker(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> Ranker | None:
+    labelled = [(r, t) for r, t in zip(records, tables, strict=True) if _labels(r, t).sum() > 0]
+    if len(labelled) < MIN_RUNS:
+        return None
+    values = [t.values for _, t in labelled]
+    chosen = [_labels(r, t) for r, t in labelled]
+    fitted = fit_ranker(values, chosen, seed=seed)
+    folds = grouped([_group(r, n) for n, (r, _) in enumerate(labelled)], _FOLDS, seed)
+    scores: list[Array] = [np.zeros(0)] * len(labelled)
+    for fold in range(_FOLDS):
+        rest = [i for i, f in enumerate(folds) if f != fold]
+        part = fit_ranker([values[i] for i in rest], [chosen[i] for i in rest], seed=seed)
+        for i in np.flatnonzero(folds == fold):
+            scores[i] = part.score(values[i])
+    return replace(fitted, temperature=_temperature(scores, chosen))
+
+
+def _portable(records: Sequence[Record], tables: Sequence[StepTable]) -> Ranker:
+    pairs = [(t.values, _labels(r, t)) for r, t in zip(records, tables, strict=True) if _cause(r) is not None]
+    values, chosen = [v for v, _ in pairs], [c for _, c in pairs]
+    fitted = portable_ranker(values, chosen)
+    if not any(labels.sum() for labels in chosen):
+        return fitted
+    # Sixteen heavily shrunk weights hardly overfit: the temperature may be learnt on the same runs.
+    scores = [fitted.score(v) for v in values]
+    return replace(fitted, temperature=_temperature(scores, chosen))
+
+
+def _temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:
+    """The temperature of least log-loss (Guo et al. 2017), over a grid."""
+    held = [(s, c) for s, c in zip(scores, chosen, strict=True) if c.sum() > 0]
+
+    def loss(temperature: float) -> float:
+        total = 0.0
+        for score, labels in held:
+            z = temperature * score
+            total -= float(z[labels > 0][0] - z.max() - np.log(np.exp(z - z.max()).sum()))
+        return total
+
+    return float(min(_TEMPERATURES, key=loss))
+
+
+def _outcome(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> Outcome | None:
+    known = [(r, t) for r, t in zip(records, tables, strict=True) if _failed(r) is not None]
+    failed = np.array([bool(_failed(r)) for r, _ in known], dtype=bool)
+    if min(failed.sum(), (~failed).sum()) < MIN_OUTCOMES:
+        return None
+    values = np.vstack([run_row(t.layout) for _, t in known])
+    groups = [_group(r, n) for n, (r, _) in enumerate(known)]
+    odds = [_out_of_fold(values, failed, groups, seed + repeat) for repeat in range(_OUTCOME_REPEATS)]
+    return calibrated(fit_outcome(values, failed, seed=seed), np.mean(odds, axis=0), failed)
+
+
+def _out_of_fold(values: Array, failed: NDArray[np.bool_], groups: Sequence[str], seed: int) -> Array:
+    folds, odds = grouped(groups, _FOLDS, seed), np.zeros(len(failed))
+    for fold in range(_FOLDS):
+        rest, held = folds != fold, folds == fold
+        if held.any() and 0 < failed[rest].sum() < rest.sum():
+            odds[held] = fit_outcome(values[rest], failed[rest], seed=seed).raw(values[held])
+    return odds
+
+
+def grouped(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.intp]:
+    """Fold of each row; rows of one group share a fold."""
+    names = sorted(set(groups))
+    order = np.random.default_rng(seed).permutation(len(names))
+    fold_of = {names[place]: number % folds for number, place in enumerate(order)}
+    return np.array([fold_of[group] for group in groups], dtype=np.intp)
+
+
+def _labels(record: Record, table: StepTable) -> Array:
+    cause = _cause(record)
+    return np.array([float(index == cause) for index in table.steps])
+
+
+def _cause(record: Record) -> int | None:
+    cause = record.annotation.root_cause
+    return None if cause is None else cause.step
+
+
+def _failed(record: Record) -> bool | None:
+    return record.annotation.failed
+
+
+def _group(record: Record, place: int) -> str:
+    return record.annotation.group or f"\0{place}"
+
+
+def untrained() -> Model:
+    """The model that knows nothing but the structural prior: what is left if no run is annotated."""
+    return Model(specialists=(), portable=portable_ranker([], []))

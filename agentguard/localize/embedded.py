@@ -1,0 +1,161 @@
+"""``embedded``: the embedded judge as a localizer; it learns from annotated runs and needs no LLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError, JudgeError
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.ranking import MOST, reject
+from agentguard.trajectory.model import Record, Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.judge.model import Judgement, Model
+
+DEFAULT_RISK = 0.1
+GOLD_ANSWER = "gold_answer"
+"""Key of ``trajectory.extra`` under which the setting ``with_answer`` hands over the gold answer."""
+_LEAST = 0.005  # a hypothesis less likely than this helps nobody
+
+
+class Embedded:
+    """Ranks steps and outcomes by a trained model.
+
+    Args:
+        model: folder of a model file and its card; None is the model that ships with agentguard.
+        risk: share of the runs that passed in which a root cause may be named, in (0, 0.5]. On kinds of log
+            whose outcomes the model learnt it sets where failure, abstention and no failure meet.
+        with_answer: let training and `locate_with_answer` read the gold answer; a model that ships never does.
+        seed: of training.
+
+    Raises:
+        ModelFileError: the model file is missing (the message has the command that trains one), was changed,
+            or does not match its card.
+        ConfigError: an option does not exist or is out of its range.
+    """
+
+    name = "embedded"
+
+    def __init__(
+        self,
+        *,
+        model: str | Path | None = None,
+        risk: float = DEFAULT_RISK,
+        with_answer: bool = False,
+        seed: int = 0,
+        **unknown: object,
+    ) -> None:
+        reject(self.name, unknown)
+        if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk <= 0.5:
+            raise ConfigError(f"localizer 'embedded': risk is {risk!r}, expected a number in (0, 0.5]")
+        self.risk = float(risk)
+        self.with_answer = bool(with_answer)
+        self.seed = int(seed)
+        self._model: Model = _loaded(Path(model) if model is not None else None)
+
+    @classmethod
+    def of(
+        cls, model: Model, *, risk: float = DEFAULT_RISK, with_answer: bool = False, seed: int = 0
+    ) -> Embedded:
+        """A localizer around a trained model, without reading a file."""
+        made = cls.__new__(cls)
+        made.risk, made.with_answer, made.seed, made._model = risk, with_answer, seed, model
+        return made
+
+    def fit(self, records: Sequence[Record]) -> Embedded:
+        """Learn from annotated runs alone; returns a fitted copy. Deterministic for one seed."""
+        from agentguard.judge.train import train, untrained
+
+        try:
+            model = train(records, seed=self.seed, with_answer=self.with_answer)
+        except JudgeError:
+            model = untrained()
+        return Embedded.of(model, risk=self.risk, with_answer=self.with_answer, seed=self.seed)
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Diagnose a run; hypotheses stand in an abstention too, as the first places to look."""
+        answer = trajectory.extra.get(GOLD_ANSWER) if self.with_answer else None
+        return self.locate_with_answer(trajectory, findings, answer if isinstance(answer, str) else None)
+
+    def locate_with_answer(
+        self, trajectory: Trajectory, findings: Sequence[Finding], answer: str | None
+    ) -> Diagnosis:
+        """As `locate`, with the gold answer beside the run; a model trained without answers ignores it."""
+        if not trajectory.steps:
+            return Diagnosis(
+                trajectory_id=trajectory.id,
+                method=self.name,
+                verdict=Verdict.ABSTAINED,
+                probability=0.5,
+                notes=("the run has no step",),
+            )
+        judged = self._model.judge(trajectory, findings, risk=self.risk, answer=answer)
+        verdict = _verdict(judged)
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method=self.name,
+            verdict=verdict,
+            probability=judged.failed,
+            hypotheses=() if verdict is Verdict.NO_FAILURE else _hypotheses(judged, findings),
+            notes=_notes(judged, verdict),
+        )
+
+
+@lru_cache(maxsize=4)
+def _loaded(folder: Path | None) -> Model:
+    from agentguard.judge.store import load
+
+    return load(folder)
+
+
+def _verdict(judged: Judgement) -> Verdict:
+    if judged.failed > judged.high:
+        return Verdict.FAILURE
+    return Verdict.NO_FAILURE if judged.failed <= judged.low else Verdict.ABSTAINED
+
+
+def _hypotheses(judged: Judgement, findings: Sequence[Finding]) -> tuple[Hypothesis, ...]:
+    from agentguard.judge.features.spec import NAMES
+    from agentguard.localize.explain import account
+
+    table = judged.table
+    order = sorted(range(len(table.steps)), key=lambda row: (-judged.steps[row], row))[:MOST]
+    kept = [row for place, row in enumerate(order) if place < 3 or judged.steps[row] >= _LEAST]
+    at: dict[int, list[Finding]] = {}
+    for finding in findings:
+        at.setdefault(finding.step, []).append(finding)
+    made = []
+    for row in kept:
+        step = table.steps[row]
+        said = account(table.layout, step, dict(zip(NAMES, table.values[row], strict=True)), at.get(step, []))
+        made.append(
+            Hypothesis(
+                step=step,
+                agent=table.agents[row],
+                module=said.module,
+                codes=said.codes,
+                probability=float(judged.steps[row]),
+                evidence=said.evidence,
+                correction=said.correction,
+                reason=said.reason,
+            )
+        )
+    return tuple(made)
+
+
+def _notes(judged: Judgement, verdict: Verdict) -> tuple[str, ...]:
+    notes = []
+    if verdict is Verdict.ABSTAINED:
+        notes.append("whether the run failed is not sure enough to say; the steps are where to look first")
+    if not judged.known_outcome:
+        notes.append(
+            "the model knows no outcomes of this kind of log: the probability of failure is a rule of thumb, "
+            "from how the run ends and what the detectors found"
+        )
+    if not judged.known_ranking:
+        notes.append("the model knows no root causes of this kind of log: the ranking is what transfers")
+    return tuple(notes)
