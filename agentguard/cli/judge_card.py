@@ -20,10 +20,10 @@ from agentguard.trajectory.model import Record
 Told = Callable[[str], None]
 
 LIMITS = (
-    "Root causes were learnt from failed runs of two multi-agent systems; on other kinds of log the ranking is "
-    "a structural prior with a few behaviours, and findings of detectors.",
-    "Outcomes were learnt from one tool-calling domain; on other kinds of log the probability of failure is a "
-    "rule of thumb and is not calibrated.",
+    "Root causes were learnt from failed runs of two multi-agent systems; on other kinds of log the ranking "
+    "is a structural prior with a few behaviours, and findings of detectors.",
+    "Outcomes were learnt from one tool-calling domain; on other kinds of log the probability of failure is "
+    "a rule of thumb and is not calibrated.",
     "The blend and the features were chosen while looking at cross-validation on the same development data: "
     "expect a little less on new data.",
     "Two groups of annotators agree on the exact step in about a third of long orchestrated runs: no score "

@@ -14,10 +14,13 @@ from agentguard.judge.features.layout import Layout
 from agentguard.judge.features.table import StepTable, step_table
 from agentguard.judge.kinds import Kind
 from agentguard.judge.outcome import UNKNOWN_FAILED, UNKNOWN_PASSED, Outcome, run_row, thumb
+from agentguard.judge.portable import alone
 from agentguard.judge.ranker import Ranker
 from agentguard.trajectory.model import Trajectory
 
-_PULL = 3.0  # log-odds that a certain finding adds to its step, in a kind never seen
+# Log-odds that a certain finding adds to its step in a kind never seen; more where one agent calls tools,
+# since there the order of turns tells less.
+_PULL, _PULL_ALONE = 2.0, 3.0
 _NOTABLE = 0.4
 _CONSEQUENCE = 0.6
 
@@ -120,7 +123,8 @@ def _pulled(steps: Array, table: StepTable, findings: Sequence[Finding]) -> Arra
             best[finding.step] = max(best.get(finding.step, 0.0), min(1.0, finding.probability))
     pull = np.zeros(len(steps))
     rows = [row for row, index in enumerate(table.steps) if index in best]
+    strength = _PULL_ALONE if alone(table.values) else _PULL
     for order, row in enumerate(rows):
-        pull[row] = _PULL * best[table.steps[row]] * _CONSEQUENCE**order
+        pull[row] = strength * best[table.steps[row]] * _CONSEQUENCE**order
     weights = steps * np.exp(pull)
     return np.asarray(weights / weights.sum())

@@ -60,14 +60,19 @@ class Portable:
 def prior(values: Array) -> Array:
     """The structural prior of each row of one run, up to a constant: falls with the worker's ordinal."""
     turn = np.maximum(values[:, _TURN], 0.0)
-    calls = values[:, _CALLS] > 0
-    if calls.any() and values[:, _SHARE].min() >= 1:
-        return _lone(values, turn, calls)
+    if alone(values):
+        return _lone(values, turn)
     steered = -_DECAY * np.log1p(turn) - _LATER * (turn > 0)
     return np.where(values[:, _EARLY] > 0, steered, -_NOT_WORKING)
 
 
-def _lone(values: Array, turn: Array, calls: NDArray[np.bool_]) -> Array:
+def alone(values: Array) -> bool:
+    """Whether the run is of one agent that calls tools."""
+    return bool((values[:, _CALLS] > 0).any() and values[:, _SHARE].min() >= 1)
+
+
+def _lone(values: Array, turn: Array) -> Array:
+    calls = values[:, _CALLS] > 0
     fixed = -_LONE_DECAY * np.log1p(turn) - _LONE_LATER * (turn > 0) - _NO_CALL * ~calls
     changed = np.flatnonzero(values[:, _CHANGES] > 0)
     if len(changed) and (values[:, _AFTER_USER] > 0).sum() > 1:

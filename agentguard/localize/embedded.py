@@ -29,7 +29,7 @@ class Embedded:
         model: folder of a model file and its card; None is the model that ships with agentguard.
         risk: share of the runs that passed in which a root cause may be named, in (0, 0.5]. On kinds of log
             whose outcomes the model learnt it sets where failure, abstention and no failure meet.
-        with_answer: let training and `locate_with_answer` read the gold answer; a model that ships never does.
+        with_answer: let training and `locate_with_answer` read the gold answer; what ships never does.
         seed: of training.
 
     Raises:

@@ -162,7 +162,7 @@ SIGNS = (
         holds=lambda row: row["role.brief"] > 0 and row["brief.repeats_task"] < 0.5,
         codes=("mast:disobey_task_specification", "agent_error:planning.constraint_ignorance"),
         reason="what it asks for says little of the task",
-        correction="Restate the task in step {step} in full, with every constraint, and plan from that alone.",
+        correction="Restate the task in full in step {step}, with every constraint, and plan from that.",
         quote=_opening,
     ),
     Sign(
@@ -170,7 +170,7 @@ SIGNS = (
         holds=lambda row: row["outcome.failed"] > 0 and (row["form.code"] > 0 or row["form.calls"] > 0),
         codes=("agent_error:action.invalid_action", "agentrx:invalid_invocation"),
         reason="what it ran failed",
-        correction="Do not run step {step} as it is: read the error it returned, change what the error names, "
+        correction="Do not run step {step} as it is: read the error it returned, change what it names, "
         "and test that on a small case before going on.",
         quote=_outcome,
     ),
@@ -188,8 +188,8 @@ SIGNS = (
         holds=lambda row: row["claim.final_numbers"] > 0 or row["claim.made"] > 0,
         codes=("agentrx:invention_of_new_information", "agent_error:memory.hallucination"),
         reason="it states values that nothing before it shows",
-        correction="Name the source of every value stated in step {step}; look up those that have none before "
-        "using them.",
+        correction="Name the source of every value stated in step {step}; look up those that have none "
+        "before using them.",
         quote=_number,
     ),
     Sign(

@@ -176,12 +176,17 @@ def _candidates(run: Trajectory, roles: Sequence[Role], said: Sequence[Scan]) ->
     if len(held) > 1 and _closes(held[-1], roles, said):
         last = held[-1]
         held = [i for i in held if i < last - 1 or not _closes(i, roles, said)] or held
-    full = [i for i in held if said[i].words > _EMPTY_WORDS or run.steps[i].tool_calls]
+    full = [i for i in held if _full(said[i]) or run.steps[i].tool_calls]
     return tuple((full if len(held) > 1 else held) or held or working or range(len(roles)))
 
 
 def _says(step: Step) -> bool:
     return bool(step.content or step.reasoning or step.tool_calls)
+
+
+def _full(one: Scan) -> bool:
+    """Whether a text is more than a word of ending."""
+    return one.words > _EMPTY_WORDS or one.has_code or bool(one.numbers)
 
 
 def _relays(index: int, roles: Sequence[Role], said: Sequence[Scan], names: set[str]) -> bool:

@@ -7,7 +7,6 @@ none is a sentence: a class counts what kind of thing is said.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 
 _CLASSES: Final[tuple[tuple[str, str, str], ...]] = (
@@ -127,7 +126,16 @@ AT: Final = {name: place for place, name in enumerate(NAMES)}
 _PATTERNS: Final = tuple(re.compile(rf"(?:{pattern})\Z") for _, _, pattern in _CLASSES)
 
 
-@lru_cache(maxsize=65_536)
+_SEEN: dict[str, tuple[int, ...]] = {}
+_MOST_SEEN: Final = 65_536
+
+
 def classes_of(word: str) -> tuple[int, ...]:
     """Places in `NAMES` of the classes a lower-case word belongs to; most words belong to none."""
-    return tuple(place for place, pattern in enumerate(_PATTERNS) if pattern.match(word))
+    found = _SEEN.get(word)
+    if found is None:
+        if len(_SEEN) >= _MOST_SEEN:  # a run may hold any number of different words
+            _SEEN.clear()
+        found = tuple(place for place, pattern in enumerate(_PATTERNS) if pattern.match(word))
+        _SEEN[word] = found
+    return found

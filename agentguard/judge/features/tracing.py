@@ -151,7 +151,7 @@ def _flow(held: Layout, facts: Whole, walk: Walk, index: int) -> dict[str, float
         "flow.new_numbers": math.log1p(len(new)),
         "flow.unsourced": math.log1p(len(one.numbers - walk.env_numbers)),
         "flow.new_unsourced": math.log1p(len(new - walk.env_numbers)),
-        "flow.new_used_later": math.log1p(len(new & facts.later_numbers[index])),
+        "flow.new_used_later": math.log1p(sum(facts.last_at[number] > index for number in new)),
         "flow.numbers_to_end": math.log1p(len(reach)),
         "flow.numbers_to_end_share": len(reach) / (1 + len(facts.final_numbers)),
         "flow.final_numbers": len(one.numbers & facts.final_numbers) / (1 + len(facts.final_numbers)),

@@ -65,7 +65,7 @@ class Whole:
         said_before: step to the weight first said before it; ``said_most``: the most an author first said.
         brief_repeats: brief to the shares of the task's words that it has at least twice, and three times.
         alignment: the least first share of them: a brief that strays from the task repeats little of it.
-        later_numbers: candidate to the numbers in later candidates.
+        last_at: number to the last candidate that has it.
         left: candidate to the runs and the acts from it on; ``all_failed``: whether every run failed.
         turns_of: agent to the number of its candidates and the index of its last one.
     """
@@ -84,7 +84,7 @@ class Whole:
     alignment: float
     said_before: dict[int, float]
     said_most: float
-    later_numbers: dict[int, frozenset[str]]
+    last_at: dict[str, int]
     left: dict[int, tuple[int, int]]
     all_failed: bool
     turns_of: dict[str, tuple[int, int]]
@@ -123,7 +123,7 @@ def whole(held: Layout) -> Whole:
         said_before=_running(held, first),
         said_most=max((w for i, w in first.items() if _authored(held, i)), default=0.0),
         alignment=min((twice for twice, _ in repeats.values()), default=1.0),
-        later_numbers=_later_numbers(held),
+        last_at={number: i for i in held.candidates for number in held.said[i].numbers},
         left=_left(held),
         all_failed=_all_failed(held),
         turns_of=_turns_of(held),
@@ -284,15 +284,6 @@ def _repeats(held: Layout, index: int) -> tuple[float, float]:
     return sum(1 for n in counts.values() if n >= 2) / total, sum(
         1 for n in counts.values() if n >= 3
     ) / total
-
-
-def _later_numbers(held: Layout) -> dict[int, frozenset[str]]:
-    later: frozenset[str] = frozenset()
-    held_at = {}
-    for index in reversed(held.candidates):
-        held_at[index] = later
-        later = later | held.said[index].numbers
-    return held_at
 
 
 def neighbours(items: tuple[int, ...], place: int, width: int) -> Iterator[int]:

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentguard.judge.features.answer import ANSWER_FEATURES, answer_columns
+from agentguard.judge.features.layout import Role, layout
+from agentguard.judge.features.lexicon import CLASSES, classes_of
+from agentguard.judge.features.scan import scan
+from agentguard.judge.features.spec import COLUMN, FEATURES, GROUPS, NAMES, columns, markdown
+from agentguard.judge.features.table import step_features, step_table
+from agentguard.judge.features.tools import changes, looks
+from agentguard.judge.features.whole_run import RUN_FEATURES, RUN_NAMES, run_features
+from agentguard.trajectory.formats.base import formats
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+from tests.unit.judge.runs import dialogue, group_chat, steered
+
+RUNS = [group_chat(1).trajectory, steered(2).trajectory, dialogue(3, failed=True).trajectory]
+
+
+def row(run: Trajectory, step: int) -> dict[str, float]:
+    held, rows = step_features(run)
+    return rows[held.place[step]]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.id)
+def test_the_registry_names_just_what_is_computed(run: Trajectory) -> None:
+    held, rows = step_features(run)
+    assert all(set(one) == set(NAMES) for one in rows)
+    assert set(run_features(held)) == set(RUN_NAMES)
+
+
+def test_every_feature_has_a_name_of_its_own_a_group_and_a_meaning() -> None:
+    every = [*FEATURES, *RUN_FEATURES, *ANSWER_FEATURES]
+    assert len({feature.name for feature in every}) == len(every)
+    assert all(feature.meaning and feature.name.count(".") == 1 for feature in every)
+    assert {feature.group for feature in FEATURES} == set(GROUPS)
+
+
+def test_columns_of_groups_and_of_all_others_are_a_partition() -> None:
+    chosen, rest = columns("role", "code"), columns("role", "code", without=True)
+    assert sorted(chosen + rest) == list(range(len(NAMES)))
+    assert {FEATURES[i].group for i in chosen} == {"role", "code"}
+
+
+def test_the_documentation_has_the_table_of_the_registry() -> None:
+    text = Path("docs/embedded-judge.md").read_text()
+    assert markdown() in text
+    for feature in RUN_FEATURES:
+        assert f"`{feature.name}`" in text or feature.name.partition(".")[0] in ("agent", "user")
+
+
+def test_no_feature_knows_a_format() -> None:
+    source = "".join(file.read_text() for file in Path("agentguard/judge").rglob("*.py")).lower()
+    for name in (*formats().names(), "websurfer", "computer_terminal", "captain", "magentic"):
+        assert not re.search(rf"\b{name}\b", source), name
+
+
+def test_a_label_changes_no_feature() -> None:
+    record = group_chat(1)
+    other = replace(record, annotation=replace(record.annotation, failed=False, root_cause=None))
+    assert step_features(record.trajectory)[1] == step_features(other.trajectory)[1]
+
+
+def test_roles_come_from_behaviour() -> None:
+    chat, chief = layout(group_chat(1).trajectory), layout(steered(2).trajectory)
+    assert not chat.orchestrated
+    assert chat.roles[2] is Role.EXECUTOR
+    assert chat.brief == {0}
+    assert chief.orchestrated
+    assert [chief.run.steps[i].agent for i in chief.workers] == ["Browser"] * 3 + ["Reader"]
+
+
+def test_who_only_executes_or_relays_is_no_candidate() -> None:
+    run = steered(2).trajectory
+    relay = replace(run.steps[2], content="Next: Browser")
+    held = layout(replace(run, steps=(*run.steps[:2], relay, *run.steps[3:])))
+    assert 2 not in held.candidates
+    assert 0 not in held.candidates
+    chat = layout(group_chat(1).trajectory)
+    assert all(chat.roles[i] is not Role.EXECUTOR for i in chat.candidates)
+
+
+def test_ordinals_do_not_depend_on_how_many_entries_a_turn_has() -> None:
+    run = steered(2).trajectory
+    notes = [replace(step, content="Next: Browser") for step in run.steps if step.agent == "Chief"][:1]
+    longer = (*run.steps[:3], *notes, *run.steps[3:])
+    held = replace(run, steps=tuple(replace(step, index=i) for i, step in enumerate(longer)))
+    assert row(run, 3)["role.turn"] == row(held, 4)["role.turn"] == 0
+    assert row(run, 5)["role.turn"] == row(held, 6)["role.turn"] == 1
+
+
+def test_what_first_appears_here_and_reaches_the_end_is_seen() -> None:
+    said = (
+        "Count the boats.",
+        "I looked at the northern pier first.",
+        "There are 417 boats, says Marlow.",
+        "So the answer is 417, as Marlow said. The task is complete and nobody objects to it.",
+    )
+    steps = tuple(
+        Step(index=i, source=Source.USER if i == 0 else Source.AGENT, agent=f"a{i}", content=text)
+        for i, text in enumerate(said)
+    )
+    run = Trajectory(id="x", format="test", task=said[0], steps=steps)
+    assert row(run, 2)["flow.numbers_to_end"] > 0
+    assert row(run, 2)["claim.final_numbers"] > 0
+    assert row(run, 1)["flow.numbers_to_end"] == 0
+    assert row(run, 3)["flow.new_numbers"] == 0
+
+
+def test_a_value_that_a_tool_returned_has_a_source() -> None:
+    steps = (
+        Step(index=0, source=Source.USER, agent="user", content="How many?"),
+        Step(index=1, source=Source.AGENT, agent="a", tool_calls=(ToolCall(id="1", name="get_count"),),
+             observations=(Observation(content="the count is 417 today, all told", call_id="1"),)),
+        Step(index=2, source=Source.AGENT, agent="a", content="There are 417."),
+        Step(index=3, source=Source.AGENT, agent="a", content="And 992 more."),
+    )  # fmt: skip
+    run = Trajectory(id="x", format="test", task="How many?", steps=steps)
+    assert row(run, 2)["flow.unsourced"] == 0
+    assert row(run, 3)["flow.unsourced"] > 0
+    assert row(run, 1)["outcome.fine"] == 1
+
+
+def test_an_error_that_comes_back_is_the_outcome_of_the_step_before() -> None:
+    record = group_chat(1)
+    failing = replace(record.trajectory.steps[2], content="exitcode: 1\nTraceback: NameError")
+    run = replace(
+        record.trajectory, steps=(*record.trajectory.steps[:2], failing, *record.trajectory.steps[3:])
+    )
+    assert row(run, 1)["outcome.failed"] == 1
+    assert row(run, 3)["outcome.after_failed"] == 1
+    assert row(record.trajectory, 1)["outcome.failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("assuming", "assume"), ("couldn't", "failure"), ("double-check", "verify"), ("instead", "correct")],
+)
+def test_words_fall_into_classes(word: str, name: str) -> None:
+    assert name in {CLASSES[place][0] for place in classes_of(word)}
+
+
+def test_scan_reads_flags_code_and_endings() -> None:
+    held = scan('{"is_progress_being_made": {"reason": "x", "answer": false}, "is_in_loop": true}')
+    assert held.flags == {"is_progress_being_made": False, "is_in_loop": True}
+    code = scan("Run this:\n```python\nimport math\nx = 'example'\nprint(x)\n```\nTERMINATE")
+    assert code.has_code
+    assert code.ends
+    assert code.code.imports == 1
+    assert code.code.stand_ins == 1
+    assert scan("a plain text").code.length == 0
+
+
+def test_a_long_text_is_read_at_both_ends_only() -> None:
+    held = scan("assume " * 2 + "x" * 50_000 + " therefore")
+    assert held.length > 50_000
+    assert len(held.low) < 7_000
+    assert "therefore" in held.low
+
+
+@pytest.mark.parametrize(("name", "writes"), [("book_flight", True), ("Update_x", True), ("get_user", False)])
+def test_tools_that_change_are_told_by_their_verb(name: str, writes: bool) -> None:
+    assert changes(name) is writes
+    assert looks(name) is not writes
+
+
+def test_the_answer_adds_its_columns() -> None:
+    record = group_chat(1)
+    table = step_table(record.trajectory)
+    assert answer_columns(table, None).sum() == 0
+    number = next(iter(table.layout.said[table.steps[-1]].numbers))
+    assert answer_columns(table, number)[-1, 0] == 1
+
+
+def test_the_work_grows_linearly() -> None:
+    def seconds(count: int) -> float:
+        steps = tuple(
+            Step(index=i, source=Source.AGENT, agent=f"a{i % 3}", content=f"I counted {i * 17} boats. " * 8)
+            for i in range(count)
+        )
+        run = Trajectory(id="x", format="test", task="Count the boats.", steps=steps)
+        started = time.process_time()
+        step_features(run)
+        return time.process_time() - started
+
+    seconds(300)
+    assert min(seconds(2_400) for _ in range(2)) < 3.2 * min(seconds(1_200) for _ in range(2))
+
+
+texts = st.text(max_size=60)
+steps = st.builds(
+    Step,
+    index=st.just(0),
+    source=st.sampled_from(Source),
+    agent=st.sampled_from(["a", "b", "", "Shell"]),
+    content=texts,
+    reasoning=texts,
+    tool_calls=st.lists(st.builds(ToolCall, id=texts, name=texts, raw_arguments=texts), max_size=2).map(
+        tuple
+    ),
+    observations=st.lists(
+        st.builds(Observation, content=texts, is_error=st.sampled_from([None, True, False])), max_size=2
+    ).map(tuple),
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(steps, min_size=1, max_size=7), texts)
+def test_any_run_has_a_finite_table(made: list[Step], task: str) -> None:
+    import numpy as np
+
+    run = Trajectory(
+        id="x", format="t", task=task, steps=tuple(replace(s, index=i) for i, s in enumerate(made))
+    )
+    table = step_table(run)
+    assert len(table.steps) >= 1
+    assert table.values.shape == (len(table.steps), len(NAMES))
+    assert np.isfinite(table.values).all()
+    assert all(map(np.isfinite, run_features(table.layout).values()))
+    assert COLUMN["position.last"] < table.values.shape[1]
