@@ -63,7 +63,7 @@ def account(held: Layout, index: int, row: Row, findings: list[Finding]) -> Acco
             correction=sign.correction.format(step=index),
             reason=reason,
         )
-    ranked = sorted(findings, key=lambda f: (-f.probability, f.detector, f.message))
+    ranked = sorted(findings, key=lambda f: (_environmental(f), -f.probability, f.detector, f.message))
     codes = tuple(dict.fromkeys(code for finding in ranked for code in finding.codes))
     quotes = tuple(dict.fromkeys(quote for finding in ranked for quote in finding.evidence))[:_MOST_QUOTES]
     correction = next((f.correction for f in ranked if f.correction), sign.correction.format(step=index))
@@ -72,8 +72,13 @@ def account(held: Layout, index: int, row: Row, findings: list[Finding]) -> Acco
         codes=codes,
         evidence=quotes or sign.quote(held, index) or _opening(held, index),
         correction=correction,
-        reason=f"{ranked[0].message}; {_standing(row)}",
+        reason=f"{ranked[0].message.rstrip('.')}; {_standing(row)}",
     )
+
+
+def _environmental(finding: Finding) -> bool:
+    """Whether a finding says only what the environment answered; what the agent did to get that says more."""
+    return _module(finding.codes) == "system"
 
 
 def _module(codes: tuple[str, ...]) -> str | None:
