@@ -27,6 +27,8 @@ $(TEXTWORLD): $(STAMP)
 	@touch $@
 
 run: setup ## diagnose the sample runs of this repository
+	@$(BIN)/agentguard diagnose samples/13-pepper-and-potato.json
+	@echo "All sample runs (one whole: $(BIN)/agentguard diagnose FILE):"
 	@$(BIN)/agentguard diagnose samples
 
 test: setup check $(TEXTWORLD) ## check the code and run all tests
