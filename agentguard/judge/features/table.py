@@ -77,3 +77,8 @@ def step_table(run: Trajectory) -> StepTable:
 
 
 _TABLES: OrderedDict[int, StepTable] = OrderedDict()
+
+
+def forget() -> None:
+    """Drop the tables that are kept; for measuring what a run costs."""
+    _TABLES.clear()

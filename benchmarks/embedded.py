@@ -1,0 +1,182 @@
+"""How good the embedded judge is: cross-validation, transfer, ablation by group, shuffled labels, outcomes.
+
+Run: .venv/bin/python benchmarks/embedded.py TASK PATH... [--repeats N] [--json]
+
+    cv PATH             5-fold cross-validation grouped by question or task, as `agentguard eval` does
+    shuffled PATH       the same, trained on labels dealt anew: must fall to the baselines
+    transfer A B        trained on each, tested on the other, without the training runs of tested questions
+    ablation PATH       step accuracy of the specialist without one group of features at a time
+    speed PATH          milliseconds a run, features and models together, after loading
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentguard.evals import metrics
+from agentguard.evals.run import evaluate
+from agentguard.evals.splits import cross_validation
+from agentguard.judge.features.spec import COLUMN, GROUPS, columns
+from agentguard.judge.features.table import forget, step_table
+from agentguard.judge.ranker import fit_ranker
+from agentguard.judge.train import untrained
+from agentguard.localize.embedded import Embedded
+from agentguard.trajectory.formats.read import load_records
+from agentguard.trajectory.model import Record
+
+# The structural prior reads these whatever is ablated: it is fixed, and not learnt.
+PRIOR = [
+    COLUMN[name]
+    for name in (
+        "role.turn",
+        "role.share",
+        "layout.early",
+        "form.calls",
+        "form.changes",
+        "structure.after_user",
+    )
+]
+
+
+def scores(paths: Sequence[Path], repeats: int, *, shuffle: bool = False) -> list[dict[str, Any]]:
+    """Cross-validated scores of each path."""
+    made = []
+    for path in paths:
+        result = evaluate(
+            load_records(path),
+            Embedded.of(untrained()),
+            cv="question",
+            repeats=repeats,
+            shuffle_labels=shuffle,
+        )
+        made.append({"data": path.name, **_line(result)})
+    return made
+
+
+def transfer(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
+    """Scores on each path after training on each other one; deterministic, so that repeats change nothing."""
+    del repeats
+    held = {path: load_records(path) for path in paths}
+    made = []
+    for test in paths:
+        for train in paths:
+            if train != test:
+                result = evaluate(held[test], Embedded.of(untrained()), train=held[train])
+                made.append({"trained_on": train.name, "tested_on": test.name, **_line(result)})
+    return made
+
+
+def ablation(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
+    """Step accuracy, top 3 and agent accuracy without each group; columns of a group are held at 0."""
+    made = []
+    for path in paths:
+        records = [r for r in load_records(path) if r.annotation.root_cause is not None]
+        for group in ("", *GROUPS):
+            dropped = [i for i in columns(group) if i not in PRIOR] if group else []
+            made.append(
+                {"data": path.name, "without": group or "nothing", **_ablated(records, dropped, repeats)}
+            )
+    return made
+
+
+def _ablated(records: Sequence[Record], dropped: list[int], repeats: int) -> dict[str, float]:
+    step, agent, three = [], [], []
+    for split in cross_validation(records, folds=5, repeats=repeats, seed=0):
+        ranker = fit_ranker(*_rows(split.train or (), dropped))
+        for place in split.test:
+            cause = records[place].annotation.root_cause
+            table = step_table(records[place].trajectory)
+            order = np.argsort(-ranker.score(_masked(table.values, dropped)), kind="stable")
+            ranked = [table.steps[i] for i in order]
+            step.append(ranked[0] == cause.step)
+            agent.append(table.agents[order[0]] == cause.agent)
+            three.append(cause.step in ranked[:3])
+    return {"step": metrics.mean(step), "agent": metrics.mean(agent), "top3": metrics.mean(three)}
+
+
+def _rows(records: Sequence[Record], dropped: list[int]) -> tuple[list[Any], list[Any]]:
+    values, chosen = [], []
+    for record in records:
+        table = step_table(record.trajectory)
+        labels = np.array([float(i == record.annotation.root_cause.step) for i in table.steps])
+        if labels.sum():
+            values.append(_masked(table.values, dropped))
+            chosen.append(labels)
+    return values, chosen
+
+
+def _masked(values: Any, dropped: list[int]) -> Any:
+    held = values.copy()
+    held[:, dropped] = 0.0
+    return held
+
+
+def speed(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
+    """Milliseconds the localizer takes for a run."""
+    method, made = Embedded(), []
+    for path in paths:
+        runs = [r.trajectory for r in load_records(path)]
+        method.locate(runs[0], ())
+        spent = []
+        for _ in range(repeats):
+            for run in runs:
+                forget()
+                started = time.perf_counter()
+                method.locate(run, ())
+                spent.append(1e3 * (time.perf_counter() - started))
+        steps = statistics.median(len(run.steps) for run in runs)
+        made.append({"data": path.name, "median_steps": steps, "median_ms": statistics.median(spent)})
+    return made
+
+
+def _line(result: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {"n": result.n}
+    if result.localization is not None and result.localization.n:
+        held = result.localization
+        row |= {"step": held.step.mean, "step_sd": held.step.sd, "agent": held.agent.mean, **dict(held.top)}
+        row |= {
+            f"{name}_step": beside.localization.step.mean
+            for name, beside in result.baselines.items()
+            if name in ("two_line", "index_prior", "last_error") and beside.localization
+        }
+    if result.outcome is not None:
+        held = result.outcome
+        row |= {"auroc": held.auroc.mean, "brier": held.brier.mean, "named_on_passed": held.named_on_passed}
+        row |= {"abstained": held.abstained, "run_size_auroc": result.run_size_auroc}
+    return row
+
+
+TASKS: dict[str, Callable[[Sequence[Path], int], list[dict[str, Any]]]] = {
+    "cv": scores,
+    "shuffled": lambda paths, repeats: scores(paths, repeats, shuffle=True),
+    "transfer": transfer,
+    "ablation": ablation,
+    "speed": speed,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("paths", type=Path, nargs="+")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    rows = TASKS[given.task](given.paths, given.repeats)
+    if given.json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+
+
+if __name__ == "__main__":
+    main()
