@@ -18,11 +18,12 @@ from agentguard.judge.portable import alone
 from agentguard.judge.ranker import Ranker
 from agentguard.trajectory.model import Trajectory
 
-# Log-odds that a certain finding adds to its step in a kind never seen; more where one agent calls tools,
-# since there the order of turns tells less.
-_PULL, _PULL_ALONE = 2.0, 3.0
+# Log-odds that a certain finding adds to its step in a kind never seen. Where one agent calls tools, the order
+# of turns tells little and results tell much: there rules outrank the ranking.
+_PULL, _PULL_ALONE = 2.0, 5.0
 _NOTABLE = 0.4
 _CONSEQUENCE = 0.6
+_EPISODE = 3  # steps within which a detector that fires again sees the same trouble go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,13 @@ def _pulled(steps: Array, table: StepTable, findings: Sequence[Finding]) -> Arra
     The earliest counts most, since what goes wrong later is often its consequence.
     """
     best: dict[int, float] = {}
-    for finding in findings:
-        if finding.probability >= _NOTABLE:
+    last: dict[str, int] = {}
+    for finding in sorted(findings, key=lambda f: f.step):
+        if finding.probability < _NOTABLE:
+            continue
+        goes_on = finding.step - last.get(finding.detector, -_EPISODE - 1) <= _EPISODE
+        last[finding.detector] = finding.step
+        if not goes_on or finding.step in best:
             best[finding.step] = max(best.get(finding.step, 0.0), min(1.0, finding.probability))
     pull = np.zeros(len(steps))
     rows = [row for row, index in enumerate(table.steps) if index in best]
