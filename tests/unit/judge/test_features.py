@@ -191,7 +191,8 @@ def test_the_work_grows_linearly() -> None:
         return time.process_time() - started
 
     seconds(300)
-    assert min(seconds(2_400) for _ in range(2)) < 3.2 * min(seconds(1_200) for _ in range(2))
+    # Eight times the steps: linear work takes 8 times as long, quadratic 64; the machine may be busy.
+    assert seconds(4_000) < 24 * min(seconds(500) for _ in range(3))
 
 
 texts = st.text(max_size=60)
