@@ -18,8 +18,8 @@ from agentguard.judge.portable import alone
 from agentguard.judge.ranker import Ranker
 from agentguard.trajectory.model import Trajectory
 
-# Log-odds that a certain finding adds to its step in a kind never seen. Where one agent calls tools, the order
-# of turns tells little and results tell much: there rules outrank the ranking.
+# Log-odds that a certain finding adds to its step in a kind never seen. Where one agent calls tools, the
+# order of turns tells little and results tell much: there rules outrank the ranking.
 _PULL, _PULL_ALONE = 2.0, 5.0
 _NOTABLE = 0.4
 _CONSEQUENCE = 0.6
