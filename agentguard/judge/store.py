@@ -16,13 +16,14 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from agentguard import __version__, resources
+from agentguard import resources
 from agentguard.errors import ModelFileError
 from agentguard.judge.coding import Arrays, decode, encode
 from agentguard.judge.features.spec import NAMES
 from agentguard.judge.features.whole_run import RUN_NAMES
 from agentguard.judge.model import Model
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.version import __version__
 
 FILE: Final = "embedded.skops"
 CARD: Final = "card.json"
