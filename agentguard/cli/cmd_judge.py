@@ -84,7 +84,7 @@ def check(model: Folder = None, json: Json = False) -> None:
 
     Exit status: 0 it is sound, 2 it is not.
     """
-    from agentguard.judge.store import checked
+    from agentguard.judge.check import checked
 
     found = checked(model)
     if json:

@@ -1,14 +1,8 @@
-"""Small helpers over text: lower-casing that keeps offsets, normal forms, quotes with exact offsets."""
+"""Small helpers over text: lower-casing that keeps offsets, normal forms, sentences."""
 
 from __future__ import annotations
 
 import re
-
-from agentguard.detect.base import Evidence
-from agentguard.trajectory.model import Step
-
-QUOTE_LIMIT = 240
-"""Longest quote, in code points: a finding shows the telling place, not the whole observation."""
 
 _WORD = re.compile(r"[a-z0-9_]{2,}")
 _SENTENCE_END = re.compile(r"[.!?;\n](?=\s|$)")
@@ -55,19 +49,3 @@ def sentence(low: str, start: int, end: int, limit: int = 160) -> tuple[int, int
         begin += 1
     close = _SENTENCE_END.search(low, end, min(len(low), end + limit))
     return begin, close.end() if close else min(len(low), end + limit)
-
-
-def cite(step: Step, field: str, start: int = 0, end: int | None = None) -> tuple[Evidence, ...]:
-    """Quote a span of a step's field, shortened to `QUOTE_LIMIT`; empty if the span holds nothing."""
-    text = step.text(field)
-    stop = min(len(text) if end is None else end, start + QUOTE_LIMIT)
-    quote = text[start:stop]
-    if not quote.strip():
-        return ()
-    return (Evidence(step=step.index, field=field, quote=quote, start=start, end=start + len(quote)),)
-
-
-def cite_text(step: Step, field: str, needle: str) -> tuple[Evidence, ...]:
-    """Quote the first place of ``needle`` in a field; the field's beginning where it is not in it."""
-    at = step.text(field).find(needle) if needle else -1
-    return cite(step, field, at, at + len(needle)) if at >= 0 else cite(step, field)

@@ -50,7 +50,7 @@ def _encode(value: object, arrays: Arrays) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, arrays) for item in value]}
     if is_dataclass(value) and type(value).__name__ in TRUSTED:
-        held = {f.name: _encode(getattr(value, f.name), arrays) for f in fields(value)}
+        held = {f.name: _encode(getattr(value, f.name), arrays) for f in fields(value) if f.init}
         return {"class": type(value).__name__, "fields": held}
     raise TypeError(f"{type(value).__name__} is not a part of a model")
 

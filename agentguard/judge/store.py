@@ -22,14 +22,13 @@ from agentguard.judge.coding import Arrays, decode, encode
 from agentguard.judge.features.spec import NAMES
 from agentguard.judge.features.whole_run import RUN_NAMES
 from agentguard.judge.model import Model
-from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.version import __version__
 
 FILE: Final = "embedded.skops"
 CARD: Final = "card.json"
 FORMAT: Final = 1
 TRAIN_COMMAND: Final = "agentguard judge train --data PATH --out DIR"
-_STRUCTURE: Final = "structure"
+STRUCTURE: Final = "structure"
 _MOST_BYTES: Final = 64_000_000
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -105,7 +104,7 @@ def dump(model: Model) -> bytes:
 
     structure, arrays = encode(model)
     text = np.frombuffer(orjson.dumps(structure), dtype=np.uint8)
-    return _normal(skops.io.dumps({**arrays, _STRUCTURE: text}))
+    return _normal(skops.io.dumps({**arrays, STRUCTURE: text}))
 
 
 def parse(data: bytes) -> Model:
@@ -115,7 +114,7 @@ def parse(data: bytes) -> Model:
             if sum(info.file_size for info in held.infolist()) > _MOST_BYTES:
                 raise ModelFileError("the model file unpacks to more than any model")
             arrays = _arrays(held)
-        structure = orjson.loads(arrays.pop(_STRUCTURE).tobytes())
+        structure = orjson.loads(arrays.pop(STRUCTURE).tobytes())
     except ModelFileError:
         raise
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError, OSError, EOFError) as error:
@@ -160,49 +159,3 @@ def _normal(data: bytes) -> bytes:
 
 def _missing(place: Path) -> ModelFileError:
     return ModelFileError(f"there is no model file and card in {place}; train one with: {TRAIN_COMMAND}")
-
-
-def checked(folder: Path | None = None) -> dict[str, Any]:
-    """Read a model twice, by NumPy and through skops with no type trusted beyond arrays, and ask it.
-
-    Raises:
-        ModelFileError: it does not match its card, skops finds a type that is not trusted, the two readings
-            differ, or it gives no answer.
-    """
-    import skops.io
-
-    from agentguard.judge.base import RUN_FAILED, root_cause_question
-    from agentguard.judge.embedded import EmbeddedJudge
-
-    place = folder or default_folder()
-    model = load(place)
-    data = (place / FILE).read_bytes()
-    strange = skops.io.get_untrusted_types(data=data)
-    if strange:
-        raise ModelFileError(f"{place / FILE} holds types that are not trusted: {', '.join(sorted(strange))}")
-    held = skops.io.loads(data, trusted=[])
-    structure = orjson.loads(held.pop(_STRUCTURE).tobytes())
-    if encode(decode(structure, held))[0] != encode(model)[0] or dump(model) != data:
-        raise ModelFileError(f"{place / FILE} is not what training writes")
-    run = _probe()
-    answers = EmbeddedJudge(model).decide(run, [RUN_FAILED, root_cause_question(run)])
-    if any(answer.error for answer in answers):
-        raise ModelFileError(f"{place / FILE} does not answer")
-    return {
-        "file": str(place / FILE),
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "bytes": len(data),
-        "arrays": len(held),
-        "untrusted_types": 0,
-        "answers": True,
-    }
-
-
-def _probe() -> Trajectory:
-    """A run of two turns, to see that a model answers."""
-    said = ("Add the two numbers 12 and 30.", "The sum of 12 and 30 is 41.")
-    steps = tuple(
-        Step(index=i, source=source, agent=source.value, content=text)
-        for i, (source, text) in enumerate(zip((Source.USER, Source.AGENT), said, strict=True))
-    )
-    return Trajectory(id="probe", format="probe", task=said[0], steps=steps)

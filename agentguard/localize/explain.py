@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.phrases import made_up
-from agentguard.detect.text import cite, lowered, sentence
+from agentguard.detect.quotes import cite
+from agentguard.detect.text import lowered, sentence
 from agentguard.judge.features.layout import Layout, Role
 from agentguard.trajectory.model import Step
 

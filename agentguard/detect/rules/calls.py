@@ -12,9 +12,8 @@ import orjson
 from agentguard.detect.base import Finding
 from agentguard.detect.facts import Action, fences
 from agentguard.detect.options import Option
-from agentguard.detect.quotes import cite_value
+from agentguard.detect.quotes import cite, cite_value
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Step
 

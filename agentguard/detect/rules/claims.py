@@ -9,9 +9,9 @@ from typing import Any
 from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts, Form, Result
 from agentguard.detect.phrases import content_claim, notices_trouble, success_claim
-from agentguard.detect.quotes import cite_move
+from agentguard.detect.quotes import cite, cite_move
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite, sentence
+from agentguard.detect.text import sentence
 from agentguard.detect.trouble import Kind
 from agentguard.detect.values import number
 from agentguard.detect.view import RunView

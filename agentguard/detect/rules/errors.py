@@ -9,9 +9,8 @@ from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts, Form, Result
 from agentguard.detect.options import Option
 from agentguard.detect.phrases import notices_trouble
-from agentguard.detect.quotes import cite_move
+from agentguard.detect.quotes import cite, cite_move
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite
 from agentguard.detect.trouble import Kind
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Source, Step

@@ -14,9 +14,8 @@ from agentguard.detect.base import Finding
 from agentguard.detect.facts import Action, Facts, Form
 from agentguard.detect.options import Option
 from agentguard.detect.phrases import made_up
-from agentguard.detect.quotes import cite_value
+from agentguard.detect.quotes import cite, cite_value
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite
 from agentguard.detect.values import number
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Step

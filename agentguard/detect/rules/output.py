@@ -10,9 +10,9 @@ from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts
 from agentguard.detect.options import Option
 from agentguard.detect.phrases import last_intent, refusal, success_claim
-from agentguard.detect.quotes import cite_move
+from agentguard.detect.quotes import cite, cite_move
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite, lowered, sentence
+from agentguard.detect.text import lowered, sentence
 from agentguard.detect.trouble import Kind
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Source, Step

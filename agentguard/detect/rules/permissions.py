@@ -7,8 +7,8 @@ from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.detect.options import Option
+from agentguard.detect.quotes import cite
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Source, Step
 

@@ -11,9 +11,9 @@ from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts
 from agentguard.detect.lazy import lazy
 from agentguard.detect.options import Option
-from agentguard.detect.quotes import cite_move
+from agentguard.detect.quotes import cite, cite_move
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite, lowered, similarity, words
+from agentguard.detect.text import lowered, similarity, words
 from agentguard.detect.view import Move, RunView
 from agentguard.trajectory.model import Source, Step
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from agentguard.detect.base import Finding
 from agentguard.detect.facts import Facts
+from agentguard.detect.quotes import cite
 from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import cite, lowered
+from agentguard.detect.text import lowered
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Step
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from agentguard.detect.facts import Facts, Form, canonical, fences
-from agentguard.detect.text import cite, cite_text, lowered, similarity
+from agentguard.detect.quotes import cite, cite_text
+from agentguard.detect.text import lowered, similarity
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Trajectory
 from tests.unit.detect.make import call, code, env, run, said, tool, user

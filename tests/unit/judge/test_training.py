@@ -13,10 +13,11 @@ import pytest
 from agentguard.errors import JudgeError, ModelFileError
 from agentguard.evals.splits import shuffled
 from agentguard.judge.base import RUN_FAILED, Predicate, root_cause_question
+from agentguard.judge.check import checked
 from agentguard.judge.coding import decode, encode
 from agentguard.judge.embedded import EmbeddedJudge
 from agentguard.judge.model import Model
-from agentguard.judge.store import CARD, FILE, checked, default_folder, dump, load, parse, save
+from agentguard.judge.store import CARD, FILE, default_folder, dump, load, parse, save
 from agentguard.judge.train import grouped, train, untrained
 from agentguard.trajectory.model import Record, Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
