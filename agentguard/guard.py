@@ -29,6 +29,7 @@ class Guard:
         detectors: detector name to its options (None for the defaults); None runs all with their defaults.
         localizer: name of a registered localizer, or an object that has ``locate``. A localizer that must be
             trained first is given fitted.
+        options: options of the localizer, where it is named.
         detector_deadline_s: seconds a detector may take over one step before it counts as failed.
 
     Raises:
@@ -42,10 +43,11 @@ class Guard:
         *,
         detectors: DetectorOptions | None = None,
         localizer: str | Localizer = "embedded",
+        options: Mapping[str, Any] | None = None,
         detector_deadline_s: float = 0.5,
     ) -> None:
         self.detectors = None if detectors is None else {name: dict(o or {}) for name, o in detectors.items()}
-        self.localizer = _localizer(localizer, {}) if isinstance(localizer, str) else localizer
+        self.localizer = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
         self.detector_deadline_s = detector_deadline_s
         _check(self.detectors)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from agentguard.cli.render import Row, View, render, summary
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.settings import Policy
+from agentguard.settings import LocalizerSettings, Policy
 from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import read
 from agentguard.trajectory.model import Trajectory
@@ -55,6 +55,9 @@ def diagnose(
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Show every finding with its evidence.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one Diagnosis a line, as JSON.")] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="The runs are known to have failed: only name the steps.")
+    ] = False,
     fail_on_failure: Annotated[
         bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for use in CI.")
     ] = False,
@@ -64,7 +67,7 @@ def diagnose(
     Exit status: 0 all runs were diagnosed, 1 some records could not be read, 2 nothing could be,
     3 a run failed and --fail-on-failure was given.
     """
-    guard = _guard(policy, method)
+    guard = _guard(policy, method, failed=failed)
     outcome = _Outcome()
     results = _diagnosed(guard, _trajectories(runs, format, outcome), outcome)
     if json:
@@ -107,10 +110,13 @@ def _show(results: Iterator[tuple[Trajectory, Diagnosis]], view: View, *, each: 
         console.print(summary(rows))
 
 
-def _guard(policy: Path | None, method: str | None) -> Guard:
-    if policy is None:
-        return Guard(localizer=method or "embedded")
-    return Guard.from_policy(Policy.load(policy), localizer=method)
+def _guard(policy: Path | None, method: str | None, *, failed: bool) -> Guard:
+    """The policy's guard; a method named on the command line outranks the policy's and has no options."""
+    settings = Policy() if policy is None else Policy.load(policy)
+    chosen = settings.localizer if method is None else LocalizerSettings(name=method)
+    if failed:
+        chosen = LocalizerSettings.model_validate({**chosen.model_dump(), "given_failed": True})
+    return Guard.from_policy(settings.model_copy(update={"localizer": chosen}))
 
 
 def _trajectories(runs: list[Path], format: str | None, outcome: _Outcome) -> Iterator[Trajectory]:

@@ -10,10 +10,7 @@ from pathlib import Path
 from agentguard.errors import EvaluationError, InputError
 from agentguard.evals.scores import Case
 from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.model import Record
-
-GOLD_ANSWER = "gold_answer"
-"""Key of the gold answer in ``Trajectory.extra``, in the setting called ``with_answer`` and in no other."""
+from agentguard.trajectory.model import GOLD_ANSWER, Record
 
 _PARTS_BY_FOLDER = frozenset({"who_and_when"})  # published as folders that are reported apart
 _BLOCK = 1 << 20

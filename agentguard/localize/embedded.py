@@ -11,14 +11,12 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.localize.ranking import MOST, reject
-from agentguard.trajectory.model import Record, Trajectory
+from agentguard.trajectory.model import GOLD_ANSWER, Record, Trajectory
 
 if TYPE_CHECKING:
     from agentguard.judge.model import Judgement, Model
 
 DEFAULT_RISK = 0.1
-GOLD_ANSWER = "gold_answer"
-"""Key of ``trajectory.extra`` under which the setting ``with_answer`` hands over the gold answer."""
 _LEAST = 0.005  # a hypothesis less likely than this helps nobody
 
 
@@ -31,6 +29,7 @@ class Embedded:
             whose outcomes the model learnt it sets where failure, abstention and no failure meet.
         with_answer: let training and `locate_with_answer` read the gold answer; what ships never does.
         seed: of training.
+        given_failed: take it as known that every run failed, and only rank the steps.
 
     Raises:
         ModelFileError: the model file is missing (the message has the command that trains one), was changed,
@@ -47,6 +46,7 @@ class Embedded:
         risk: float = DEFAULT_RISK,
         with_answer: bool = False,
         seed: int = 0,
+        given_failed: bool = False,
         **unknown: object,
     ) -> None:
         reject(self.name, unknown)
@@ -55,6 +55,7 @@ class Embedded:
         self.risk = float(risk)
         self.with_answer = bool(with_answer)
         self.seed = int(seed)
+        self.given_failed = bool(given_failed)
         self._model: Model = _loaded(Path(model) if model is not None else None)
 
     @classmethod
@@ -64,6 +65,7 @@ class Embedded:
         """A localizer around a trained model, without reading a file."""
         made = cls.__new__(cls)
         made.risk, made.with_answer, made.seed, made._model = risk, with_answer, seed, model
+        made.given_failed = False
         return made
 
     def fit(self, records: Sequence[Record]) -> Embedded:
@@ -74,7 +76,9 @@ class Embedded:
             model = train(records, seed=self.seed, with_answer=self.with_answer)
         except JudgeError:
             model = untrained()
-        return Embedded.of(model, risk=self.risk, with_answer=self.with_answer, seed=self.seed)
+        fitted = Embedded.of(model, risk=self.risk, with_answer=self.with_answer, seed=self.seed)
+        fitted.given_failed = self.given_failed
+        return fitted
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Diagnose a run; hypotheses stand in an abstention too, as the first places to look."""
@@ -94,14 +98,14 @@ class Embedded:
                 notes=("the run has no step",),
             )
         judged = self._model.judge(trajectory, findings, risk=self.risk, answer=answer)
-        verdict = _verdict(judged)
+        verdict = Verdict.FAILURE if self.given_failed else _verdict(judged)
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
             verdict=verdict,
-            probability=judged.failed,
+            probability=1.0 if self.given_failed else judged.failed,
             hypotheses=() if verdict is Verdict.NO_FAILURE else _hypotheses(judged, findings),
-            notes=_notes(judged, verdict),
+            notes=_notes(judged, verdict, given_failed=self.given_failed),
         )
 
 
@@ -147,11 +151,13 @@ def _hypotheses(judged: Judgement, findings: Sequence[Finding]) -> tuple[Hypothe
     return tuple(made)
 
 
-def _notes(judged: Judgement, verdict: Verdict) -> tuple[str, ...]:
+def _notes(judged: Judgement, verdict: Verdict, *, given_failed: bool) -> tuple[str, ...]:
     notes = []
     if verdict is Verdict.ABSTAINED:
         notes.append("whether the run failed is not sure enough to say; the steps are where to look first")
-    if not judged.known_outcome:
+    if given_failed:
+        notes.append("that the run failed was given, not found")
+    elif not judged.known_outcome:
         notes.append(
             "the model knows no outcomes of this kind of log: the probability of failure is a rule of thumb, "
             "from how the run ends and what the detectors found"

@@ -46,6 +46,8 @@ class Account:
 
 
 _MOST_QUOTES = 3
+_TELLING = frozenset({"made_up", "strayed", "gave_up", "unsourced"})
+"""Signs that say more of a step than that the environment answered it with an error."""
 _MODULES = ("memory", "reflection", "planning", "action", "system")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
 _TEXT = re.compile(r"\S")
@@ -53,14 +55,18 @@ _TEXT = re.compile(r"\S")
 
 def account(held: Layout, index: int, row: Row, findings: list[Finding]) -> Account:
     """Say why a step may be the root cause; ``findings`` are those at this step, in any order."""
-    sign = next(sign for sign in SIGNS if sign.holds(row))
+    signs = [sign for sign in SIGNS if sign.holds(row)]
+    telling = next((sign for sign in signs if sign.name in _TELLING), None)
+    only_answered = bool(findings) and all(map(_environmental, findings))
+    sign = telling if telling and only_answered else signs[0]
     reason = f"{_standing(row)}; {sign.reason}"
-    if not findings:
+    if not findings or (telling and only_answered):
         evidence = sign.quote(held, index) or _opening(held, index)
+        answered = (quote for finding in findings for quote in finding.evidence)
         return Account(
             module=_module(sign.codes),
             codes=sign.codes,
-            evidence=evidence,
+            evidence=tuple(dict.fromkeys((*evidence, *answered)))[:_MOST_QUOTES],
             correction=sign.correction.format(step=index),
             reason=reason,
         )

@@ -22,6 +22,9 @@ import orjson
 
 Extra = Mapping[str, Any]
 
+GOLD_ANSWER = "gold_answer"
+"""Key of ``Trajectory.extra`` for the gold answer; only an evaluation ``with_answer`` puts it there."""
+
 
 class Source(StrEnum):
     """Who produced a step."""

@@ -80,3 +80,14 @@ def test_unknown_detector_and_option_are_errors_when_the_guard_is_made():
 def test_a_method_that_must_be_trained_says_so():
     with pytest.raises(ConfigError, match="fit it first"):
         Guard(localizer="label_copy")
+
+
+def test_a_run_known_to_have_failed_is_only_ranked():
+    guard = Guard(localizer="embedded", options={"given_failed": True})
+    diagnosis = guard.diagnose(RUN)
+    assert diagnosis.verdict is Verdict.FAILURE
+    assert diagnosis.probability == 1.0
+    assert diagnosis.hypotheses
+    assert "that the run failed was given, not found" in diagnosis.notes
+    with pytest.raises(ConfigError, match="given_failed"):
+        Guard(localizer="two_line", options={"given_failed": True})

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import EvaluationError, UnknownPlugin
-from agentguard.evals.dataset import GOLD_ANSWER, Dataset, as_dataset, checksum, load, with_answer
+from agentguard.evals.dataset import Dataset, as_dataset, checksum, load, with_answer
+from agentguard.trajectory.model import GOLD_ANSWER
 from tests.unit.evals.cases import record, records
 
 

@@ -10,11 +10,11 @@ import agentguard
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, EvaluationError, UnknownPlugin
 from agentguard.evals.baselines import BASELINES
-from agentguard.evals.dataset import GOLD_ANSWER, Dataset
+from agentguard.evals.dataset import Dataset
 from agentguard.evals.result import Setting
 from agentguard.evals.run import Plan, compare, evaluate
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import GOLD_ANSWER, Trajectory
 from tests.unit.evals.cases import Remembers, Says, record, records
 
 HELD = records(12)

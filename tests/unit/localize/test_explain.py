@@ -1,0 +1,46 @@
+"""What is said of a step: the agent's part before the environment's answer to it."""
+
+from __future__ import annotations
+
+from agentguard.guard import Guard
+from agentguard.localize.base import Hypothesis
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+TASK = "What is the difference in population between the towns of Alder and Birch?"
+CODE = "```python\nprint({a} - {b})\n```"
+
+
+def hypothesis(said: str, answer: str, *, step: int) -> Hypothesis:
+    """What is said of a step of a short run in which an analyst says something and the code it runs fails."""
+    turns = [
+        (Source.AGENT, "Analyst", f"The task: {TASK} Plan: find both populations, then subtract them."),
+        (Source.AGENT, "Analyst", said),
+        (Source.ENVIRONMENT, "Terminal", answer),
+        (Source.AGENT, "Analyst", f"Let me correct that.\n{CODE.format(a=73715, b=4965)}"),
+        (Source.ENVIRONMENT, "Terminal", "exitcode: 0 (execution succeeded)\nCode output: 68750"),
+        (Source.AGENT, "Analyst", "The difference is 68,750, from 73,715 for Alder and 4,965 for Birch."),
+    ]
+    steps = tuple(
+        Step(index=i, source=source, agent=agent, content=text)
+        for i, (source, agent, text) in enumerate(turns)
+    )
+    run = Trajectory(id="towns", format="test", task=TASK, steps=steps)
+    given = Guard(options={"given_failed": True}).diagnose(run)
+    return next(h for h in given.hypotheses if h.step == step)
+
+
+def test_invented_values_say_more_than_the_error_of_the_code_that_uses_them():
+    said = f"The census gives 73,715 for Alder and 4,965 for Birch.\n{CODE.format(a='73,715', b='4,965')}"
+    found = hypothesis(said, "exitcode: 1 (execution failed)\nCode output: TypeError: bad operand", step=1)
+    assert found.codes[0] == "agentrx:invention_of_new_information"
+    assert found.module == "memory"
+    assert "73,715" in found.evidence[0].quote
+    assert any(e.step == 2 for e in found.evidence), "the error is quoted, too"
+    assert ".;" not in found.reason
+
+
+def test_an_error_speaks_where_nothing_else_does():
+    said = "I look both up in the table of towns.\n```python\nprint(table['Alder'] - table['Birch'])\n```"
+    found = hypothesis(said, "exitcode: 1 (execution failed)\nCode output: NameError: table", step=1)
+    assert found.module in {"system", "action"}
+    assert any(e.step == 2 and "exitcode: 1" in e.quote for e in found.evidence)
