@@ -54,6 +54,7 @@ bench: setup ## run the benchmarks that need no data
 	$(BIN)/python benchmarks/rules.py
 	$(BIN)/python benchmarks/diagnose.py
 	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/samples.py
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
