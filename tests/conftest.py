@@ -1,0 +1,6 @@
+"""Settings of all tests: no example is timed, since machines are noisy and speed is measured in benchmarks."""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("agentguard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("agentguard")
