@@ -1,4 +1,4 @@
-"""Settings of all tests: no example is timed, since machines are noisy and speed is measured in benchmarks."""
+"""Settings of all tests: no example is timed, as machines are noisy; speed is measured in benchmarks."""
 
 from hypothesis import HealthCheck, settings
 
