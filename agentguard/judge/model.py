@@ -116,7 +116,8 @@ def _outcome(
 def _pulled(steps: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
     """Move belief towards steps with notable findings: on an unknown kind they are the best evidence.
 
-    The earliest counts most, since what goes wrong later is often its consequence.
+    The earliest counts most, since what goes wrong later is often its consequence; for the same reason a
+    detector that fires again within `_EPISODE` steps counts only where it began, or where another fires too.
     """
     best: dict[int, float] = {}
     last: dict[str, int] = {}
