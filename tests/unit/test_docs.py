@@ -38,9 +38,12 @@ def test_links_resolve(page):
 
 @pytest.mark.parametrize(("name", "command"), LEAVES, ids=[name for name, _ in LEAVES])
 def test_command_and_options_are_documented(name, command):
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = ROOT / "docs" / "cli" / f"{name.split()[0]}.md"
+    assert page.exists(), f"there is no page {page.relative_to(ROOT)}"
+    text = page.read_text(encoding="utf-8")
     heading = f"## agentguard {name}"
-    assert heading in text, f"docs/cli.md lacks a section {heading!r}"
+    assert heading in text, f"{page.name} lacks a section {heading!r}"
+    assert f"({page.name})" in (page.parent / "README.md").read_text(encoding="utf-8")
     section = text.split(heading + "\n", 1)[1].split("\n## ", 1)[0]
     for parameter in command.params:
         if parameter.param_type_name == "option" and not parameter.hidden and "--help" not in parameter.opts:
