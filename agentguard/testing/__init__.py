@@ -1,0 +1,1 @@
+"""Environments, scripted agents and contract suites, for agentguard's tests and for those of its users."""
