@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agentguard.errors import EvaluationError
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import Annotation, Record
-
-_APART = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +19,6 @@ class Split:
     fold: int
     test: tuple[int, ...]
     train: tuple[Record, ...] | None
-
-
-def group_key(text: str) -> str:
-    """A question or task id with case, punctuation, spacing and Unicode forms made equal."""
-    return _APART.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
 
 
 def groups_of(records: Sequence[Record]) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""What earlier failures taught: error schemata, distilled, retrieved, and kept up to date (CORRECT, arXiv 2509.24088)."""
+"""What earlier failures taught: error schemata, distilled, retrieved and kept up to date."""

@@ -1,9 +1,9 @@
 """What an error schema is: a failure condensed to what will be recognisable in another run.
 
-After CORRECT (arXiv 2509.24088): signature, context and heuristics of one kind of failure, kept as text and found
-again by likeness. Two things differ from what was published. The gold step and agent never enter a schema, so
-that nothing of a label can leak into another run's diagnosis. And a schema says what a failure *looks like*, not
-what the task was about: names, numbers and topics are taken out before anything is stored.
+After CORRECT (arXiv 2509.24088): signature, context and heuristics of one kind of failure, kept as text and
+found again by likeness. Two things differ from what was published. The gold step and agent never enter a
+schema, so that nothing of a label can leak into another run's diagnosis. And a schema says what a failure
+*looks like*, not what the task was about: names, numbers and topics are taken out before anything is stored.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Provenance:
     Attributes:
         method: ``"embedded"``, or ``"chat:<model>"``.
         runs: ids of the runs it was distilled from.
-        groups: the questions (or task ids) of those runs, made equal by `agentguard.evals.splits.group_key`;
-            at evaluation a schema is left out for every run that shares one.
+        groups: the questions (or task ids) of those runs, as `agentguard.trajectory.groups.group_key` makes
+            them equal; at evaluation a schema is left out for every run that shares one.
         origin: natural failures or injected ones.
     """
 

@@ -1,1 +1,1 @@
-"""What is kept: runs, findings, diagnoses, schemata, verdicts, recoveries and effects, in SQLite or PostgreSQL."""
+"""What is kept, in SQLite or PostgreSQL: runs, findings, diagnoses, schemata, recoveries, effects."""

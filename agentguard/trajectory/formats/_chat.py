@@ -8,7 +8,6 @@ ENVIRONMENT step: folding it into an earlier turn would show that turn something
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -246,8 +245,3 @@ def _observation(message: Node, call: ToolCall) -> Observation:
         tool=message.text_or("name") or call.name,
         extra=extra,
     )
-
-
-def group_key(text: str) -> str:
-    """A question or task id as a group: case, white space and punctuation do not count."""
-    return " ".join(re.findall(r"\w+", text.casefold()))

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._chat import content_text, group_key
+from agentguard.trajectory.formats._chat import content_text
 from agentguard.trajectory.formats._fields import Node
 from agentguard.trajectory.formats._folder import document, items
 from agentguard.trajectory.formats._text_action import text_action
 from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import files_of
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import (
     Annotation,
     Observation,

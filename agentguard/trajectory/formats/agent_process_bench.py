@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.trajectory.formats._chat import ChatRun, chat_run, group_key, tool_specs
+from agentguard.trajectory.formats._chat import ChatRun, chat_run, tool_specs
 from agentguard.trajectory.formats._fields import Node, whole
 from agentguard.trajectory.formats._otel import as_text
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
 
 _FACTS = ("data_source", "query_index", "sample_index", "terminated", "stop_reason")

@@ -22,9 +22,9 @@ from typing import Any
 
 from agentguard.errors import FormatError
 from agentguard.trajectory.formats import _speakers
-from agentguard.trajectory.formats._chat import group_key
 from agentguard.trajectory.formats._fields import Node, kind
 from agentguard.trajectory.formats._otel import as_text
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
 
 MODES: Mapping[str, tuple[str, str]] = {

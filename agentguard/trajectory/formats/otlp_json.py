@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._chat import group_key
 from agentguard.trajectory.formats._fields import Node, kind, whole
 from agentguard.trajectory.formats._otel import Kind, Span, judgements
 from agentguard.trajectory.formats._source import Item
 from agentguard.trajectory.formats._spans import SpanRun
 from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import Annotation, Record
 
 _RESOURCES = ("resourceSpans", "resource_spans")

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.trajectory.formats._chat import group_key, tool_call
+from agentguard.trajectory.formats._chat import tool_call
 from agentguard.trajectory.formats._fields import Node
 from agentguard.trajectory.formats._otel import as_text
 from agentguard.trajectory.formats._text_action import text_action
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import Annotation, Observation, Record, Source, Step, ToolCall, Trajectory
 
 _ENTRY = ("thought", "action", "observation", "tool_calls")

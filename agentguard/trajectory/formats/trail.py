@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._chat import group_key
 from agentguard.trajectory.formats._fields import Node
 from agentguard.trajectory.formats._folder import document
 from agentguard.trajectory.formats._json import loads
@@ -30,6 +29,7 @@ from agentguard.trajectory.formats._otel import NAMES, Span, as_text, judgements
 from agentguard.trajectory.formats._spans import SpanRun
 from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import files_of
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
 
 _KNOWN = (

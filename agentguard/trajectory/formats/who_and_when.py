@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory.formats._chat import content_text, group_key
+from agentguard.trajectory.formats._chat import content_text
 from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
 
 _VERDICTS = ("is_correct", "is_corrected")

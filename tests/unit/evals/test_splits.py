@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.splits import cross_validation, disjoint, group_key, grouped_folds, groups_of, shuffled
+from agentguard.evals.splits import cross_validation, disjoint, grouped_folds, groups_of, shuffled
+from agentguard.trajectory.groups import group_key
 from tests.unit.evals.cases import record, records
 
 names = st.sampled_from(["Who?", "who", " WHO ", "what", "What!", "when", "where", "why", "how", ""])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._chat import chat_run, group_key, parse_arguments, tool_specs
+from agentguard.trajectory.formats._chat import chat_run, parse_arguments, tool_specs
 from agentguard.trajectory.formats.base import formats
 from agentguard.trajectory.model import Source, Step
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
@@ -185,8 +185,3 @@ class TestDump:
         record = records(SAMPLES / "who_and_when.json")[0]
         dumped = formats().get("openai_chat").dump(record)  # type: ignore[attr-defined]
         assert dumped["messages"][0] == {"role": "system", "name": "Counter_Expert", "content": "You count."}
-
-
-def test_groups() -> None:
-    assert group_key("  What's\tthe  Time?? ") == group_key("what s the time") == "what s the time"
-    assert group_key("?!") == ""
