@@ -1,0 +1,49 @@
+"""Diagnoses as JSON data and back; what the store keeps and what ``diagnose --json`` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from agentguard.detect.codec import decode_evidence, decode_failure, decode_finding, texts
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.trajectory.formats._fields import Node
+
+
+def encode_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as JSON data, every field of it."""
+    data: dict[str, Any] = orjson.loads(orjson.dumps(diagnosis, default=str, option=orjson.OPT_NON_STR_KEYS))
+    return data
+
+
+def decode_diagnosis(node: Node) -> Diagnosis:
+    """A diagnosis from JSON data. Raises FormatError that names the field."""
+    verdict = node.text("verdict")
+    if verdict not in set(Verdict):
+        raise node.error("verdict", f"expected one of {', '.join(Verdict)}")
+    timing = node.node_or("timing")
+    return Diagnosis(
+        trajectory_id=node.text("trajectory_id"),
+        method=node.text("method"),
+        verdict=Verdict(verdict),
+        probability=node.number("probability"),
+        hypotheses=tuple(_hypothesis(one) for one in node.nodes_or("hypotheses")),
+        findings=tuple(decode_finding(one) for one in node.nodes_or("findings")),
+        failures=tuple(decode_failure(one) for one in node.nodes_or("failures")),
+        timing={part: timing.number(part) for part in timing.data},
+        notes=texts(node, "notes"),
+    )
+
+
+def _hypothesis(node: Node) -> Hypothesis:
+    return Hypothesis(
+        step=node.integer("step"),
+        agent=node.text("agent"),
+        module=node.text("module") if "module" in node else None,
+        codes=texts(node, "codes"),
+        probability=node.number("probability"),
+        evidence=tuple(decode_evidence(one) for one in node.nodes_or("evidence")),
+        correction=node.text_or("correction"),
+        reason=node.text_or("reason"),
+    )
