@@ -1,0 +1,63 @@
+"""The terms of a text: its words, and pairs of neighbouring words, that vectorisers count.
+
+Portraits and schemata are written in plain English sentences, one a line. Small words that only hold a
+sentence together are left out, so that pairs join what carries meaning ("ignored error", not "the error");
+words that turn a meaning round ("not", "never", "without") stay.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from math import log
+from typing import Final
+
+from agentguard.errors import InputError
+
+MOST_CHARACTERS: Final = 20_000
+"""A text is read up to here: no portrait is as long, and a hostile one must not cost more."""
+
+_LONGEST_WORD: Final = 40
+_WORD: Final = re.compile(r"[^\W_]+")
+_HOLDING: Final = frozenset(
+    "a an the of to in on at by for from with as is are was were be been being it its this that these those "
+    "and or but if then than so which who whom whose has have had do does did will would can could may might "
+    "shall should there their they them he she his her him i you your we our us my me".split()  # noqa: SIM905
+)
+
+
+def terms(text: str) -> list[str]:
+    """Words and pairs of neighbouring words, in order, repeated as they occur.
+
+    Letter case and Unicode forms do not count; a pair does not reach over the end of a line.
+    """
+    # Cut before and after: one character can become eighteen under NFKC.
+    plain = unicodedata.normalize("NFKC", text[:MOST_CHARACTERS]).casefold()[:MOST_CHARACTERS]
+    found: list[str] = []
+    for line in plain.splitlines():
+        words = [word[:_LONGEST_WORD] for word in _WORD.findall(line) if word not in _HOLDING]
+        found += words
+        found += [f"{one} {other}" for one, other in pairwise(words)]
+    return found
+
+
+def weighted_terms(text: str) -> dict[str, float]:
+    """Each term of a text with ``1 + ln(count)``: said five times is not five times as true."""
+    return {term: 1.0 + log(count) for term, count in Counter(terms(text)).items()}
+
+
+def checked_texts(texts: Sequence[str]) -> Sequence[str]:
+    """``texts`` themselves.
+
+    Raises:
+        InputError: it is one string instead of several, or one of them is no string.
+    """
+    if isinstance(texts, str):
+        raise InputError("one text was given where several are expected", hint="put it into a list")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"expected a text, got {type(text).__name__}", record=place)
+    return texts

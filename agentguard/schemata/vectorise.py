@@ -1,0 +1,184 @@
+"""From texts to vectors whose cosine says how alike the texts are: the seam, the registry, and what ships.
+
+``hashing`` needs no training and is the default. ``tfidf_svd`` learns from the schemata's own texts,
+``sentence`` uses a sentence-embedding model and ``endpoint`` asks an embeddings server. A package adds one
+through the entry-point group ``agentguard.vectorisers``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from agentguard.errors import ConfigError
+from agentguard.registry import Registry
+from agentguard.schemata.terms import checked_texts, weighted_terms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+
+DEFAULT: Final = "hashing"
+_PLACES: Final = 16
+"""Non-zero places a term has in its vector; one byte of its digest decides each."""
+
+
+class Vectoriser(Protocol):
+    """Turns texts into vectors."""
+
+    @property
+    def name(self) -> str:
+        """Name it is registered under."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Hash of its options and of all that it learnt; vectors of different versions do not compare."""
+        ...
+
+    def fit(self, texts: Sequence[str]) -> Vectoriser:
+        """Return a copy that learnt from ``texts``, or itself if it learns nothing; deterministic."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of ``texts``, float32 of shape (n, d); d stays the same for one version.
+
+        Rows have length 1; the row of a text without a known word is all zero.
+        """
+        ...
+
+
+class Storable(Vectoriser, Protocol):
+    """A vectoriser that `agentguard.schemata.vectoriser_file` can write and read back."""
+
+    def options(self) -> Mapping[str, Any]:
+        """What its factory must be called with; JSON values, and never a secret."""
+        ...
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """What it learnt; empty if nothing."""
+        ...
+
+    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> Vectoriser:
+        """A copy with what was learnt. Raises ModelFileError if ``arrays`` are not what `arrays` gives."""
+        ...
+
+
+class VectoriserFactory(Protocol):
+    """Makes a vectoriser from its options."""
+
+    def __call__(self, **options: Any) -> Vectoriser:
+        """Raise ConfigError on an option that does not exist or is out of its range."""
+        ...
+
+
+_REGISTRY: Registry[VectoriserFactory] = Registry(
+    "vectoriser",
+    group="agentguard.vectorisers",
+    builtin={
+        "hashing": "agentguard.schemata.vectorise:Hashing",
+        "tfidf_svd": "agentguard.schemata.tfidf_svd:TfidfSvd",
+        "sentence": "agentguard.schemata.embedding:SentenceEmbedding",
+        "endpoint": "agentguard.schemata.embedding:EndpointEmbedding",
+    },
+)
+
+
+def vectorisers() -> Registry[VectoriserFactory]:
+    """The registry of vectorisers: those in ``agentguard.schemata`` and installed ones."""
+    return _REGISTRY
+
+
+class Hashing:
+    """Hashed counts of words and word pairs, projected to few dimensions; learns nothing.
+
+    Each term has 16 fixed places, one in each sixteenth of the vector, with fixed signs (the block form of
+    the sparse Johnson-Lindenstrauss transform, Kane and Nelson, 2014), so that no vocabulary and no
+    projection matrix is held. Cosines differ from those of the counts themselves by about ``1 / sqrt(dims)``.
+
+    Args:
+        dims: length of a vector: 64, 128, 256, 512, 1024, 2048 or 4096.
+
+    Raises:
+        ConfigError: ``dims`` is another number, or an option does not exist.
+    """
+
+    name = "hashing"
+
+    def __init__(self, *, dims: int = 256, **unknown: object) -> None:
+        refuse(self.name, unknown)
+        if dims not in (64, 128, 256, 512, 1024, 2048, 4096):
+            raise ConfigError(f"vectoriser 'hashing': dims is {dims!r}, expected a power of 2 in [64, 4096]")
+        self._dims = dims
+        self.version = content_hash("hashing 1", str(dims).encode())
+
+    def fit(self, texts: Sequence[str]) -> Hashing:
+        """Itself: there is nothing to learn."""
+        checked_texts(texts)
+        return self
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of shape (n, dims); see `Vectoriser.encode`."""
+        return sketch([weighted_terms(text) for text in checked_texts(texts)], self._dims)
+
+    def options(self) -> Mapping[str, Any]:
+        """``dims``."""
+        return {"dims": self._dims}
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Nothing."""
+        return {}
+
+    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> Hashing:  # noqa: ARG002
+        """Itself."""
+        return self
+
+
+def sketch(weighted: Sequence[Mapping[str, float]], dims: int) -> Vectors:
+    """Rows of length 1 that hold weighted terms; shape (n, dims), ``dims`` a power of two from 16 to 4096."""
+    import numpy as np
+
+    rows = np.repeat(np.arange(len(weighted)), [len(held) for held in weighted])
+    if not len(rows):
+        return np.zeros((len(weighted), dims), dtype=np.float32)
+    digests = np.frombuffer(b"".join(_digest(term) for held in weighted for term in held), dtype="<u2")
+    weights = np.fromiter((weight for held in weighted for weight in held.values()), dtype=np.float64)
+    block = dims // _PLACES
+    drawn = digests.reshape(-1, _PLACES).astype(np.int64)
+    places = (drawn % block) + np.arange(_PLACES) * block + rows[:, None] * dims
+    signed = np.where(drawn >> 15, weights[:, None], -weights[:, None])
+    summed = np.bincount(places.ravel(), weights=signed.ravel(), minlength=len(weighted) * dims)
+    return unit_rows(summed.reshape(len(weighted), dims))
+
+
+@lru_cache(maxsize=16_384)
+def _digest(term: str) -> bytes:
+    return hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=2 * _PLACES).digest()
+
+
+def unit_rows(rows: NDArray[Any]) -> Vectors:
+    """Rows brought to length 1 as float32; a row of zeros stays one."""
+    import numpy as np
+
+    wide = np.asarray(rows, dtype=np.float64)
+    length = np.sqrt((wide * wide).sum(axis=1, keepdims=True))
+    return np.asarray(wide / np.where(length > 0, length, 1.0), dtype=np.float32)
+
+
+def content_hash(kind: str, *parts: bytes) -> str:
+    """A version: ``kind`` and sixteen hexadecimal digits of the SHA-256 of what was learnt."""
+    made = hashlib.sha256(kind.encode())
+    for part in parts:
+        made.update(len(part).to_bytes(8, "little"))
+        made.update(part)
+    return f"{kind.split()[0]}-{made.hexdigest()[:16]}"
+
+
+def refuse(name: str, unknown: Mapping[str, object]) -> None:
+    """Raise ConfigError if there is an unknown option."""
+    if unknown:
+        raise ConfigError(f"vectoriser {name!r} has no option {sorted(unknown)[0]!r}")
