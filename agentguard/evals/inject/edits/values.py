@@ -1,0 +1,164 @@
+"""Values that a run carries along (amounts, dates, codes, addresses, names), and what they may be mistaken for.
+
+Pure functions over text; which value came from where is `agentguard.evals.inject.edits.reading`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import StrEnum
+from functools import lru_cache
+
+_LIMIT = 40_000
+_FOUND = re.compile(
+    r"(?P<email>[\w.+-]{1,64}@[\w-]{1,64}\.[\w.]{1,32}\w)"
+    r"|(?P<skip>https?://\S+|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.Z]*|\b\d{1,2}:\d\d(?::\d\d)?)"
+    r"|(?<![\w-])(?P<date>\d{4}-\d\d-\d\d)(?![\w-])"
+    r"|(?<![\w-])(?P<code>(?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])\w[\w-]{2,38}\w)(?![\w-])"
+    r"|(?<![\w.,-])\$?(?P<amount>\d[\d,]*(?:\.\d+)?)(?![\w-]|[.,]\d)"
+)
+_NO_CODE = re.compile(r"\d+(?:st|nd|rd|th|am|pm|km|kg|ms|px)|\d+-[a-z]+(?:-[a-z]+)*", re.IGNORECASE)
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_NAME = re.compile(r"[^\W\d_][\w' -]{1,28}\w")
+
+
+class Kind(StrEnum):
+    """What a value is, by its form."""
+
+    AMOUNT = "amount"
+    DATE = "date"
+    CODE = "code"
+    EMAIL = "email"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value in its plain form: an amount without currency sign and thousands separators."""
+
+    text: str
+    kind: Kind
+
+
+@lru_cache(maxsize=2_048)
+def values_in(text: str) -> tuple[Value, ...]:
+    """The distinct values of a text, in order; names are found by `names_in`."""
+    found: dict[Value, None] = {}
+    for match in _FOUND.finditer(text, 0, _LIMIT):
+        value = _value(match.lastgroup or "", match[match.lastgroup or 0])
+        if value is not None:
+            found[value] = None
+    return tuple(found)
+
+
+def names_in(text: str, names: Iterable[Value]) -> tuple[Value, ...]:
+    """Those of ``names`` that stand in the text as words."""
+    low = text[:_LIMIT].lower()
+    return tuple(name for name in names if name.text.lower() in low and holds(text, name))
+
+
+def classify(text: str) -> Value | None:
+    """The value that a whole text (an argument) is; None if it is none, or prose."""
+    stripped = text.strip()
+    match = _FOUND.fullmatch(stripped) if len(stripped) <= 60 else None
+    if match:
+        return _value(match.lastgroup or "", match[match.lastgroup or 0])
+    if _NAME.fullmatch(stripped) and stripped.count(" ") < 4:
+        return Value(stripped, Kind.NAME)
+    return None
+
+
+def holds(text: str, value: Value) -> bool:
+    """Whether a value stands in a text as a whole word."""
+    return _pattern(value).search(text) is not None
+
+
+def put(text: str, old: Value, new: str) -> str:
+    """``text`` with every whole occurrence of ``old`` replaced, in the spelling it is found in."""
+
+    def spelled(match: re.Match[str]) -> str:
+        if old.kind is Kind.AMOUNT and "," in match[0]:
+            return _with_commas(new)
+        if old.kind is Kind.NAME and match[0][:1].isupper() and new[:1].islower():
+            return new[:1].upper() + new[1:]
+        return new
+
+    return _pattern(old).sub(spelled, text)
+
+
+def like(a: Value, b: Value) -> bool:
+    """Whether two values could be confused: one kind and, for codes, one form."""
+    if a.kind is not b.kind or a.text.lower() == b.text.lower():
+        return False
+    return a.kind is not Kind.CODE or _form(a.text) == _form(b.text)
+
+
+def variants(value: Value) -> tuple[str, ...]:
+    """Slips of a value: neighbouring digits swapped, one digit or letter changed, a date some days off.
+
+    Names and addresses have none. Always in the same order.
+    """
+    if value.kind is Kind.DATE:
+        return _other_days(value.text)
+    if value.kind in (Kind.NAME, Kind.EMAIL):
+        return ()
+    return tuple(dict.fromkeys(slip for slip in _slips(value.text) if slip != value.text))
+
+
+def _value(group: str, text: str) -> Value | None:
+    if group == "code":
+        return None if _NO_CODE.fullmatch(text) else Value(text, Kind.CODE)
+    if group == "amount":
+        plain = text.replace(",", "")
+        short = sum(c.isdigit() for c in plain) < 2
+        return None if short or _YEAR.fullmatch(plain) or len(plain) > 15 else Value(plain, Kind.AMOUNT)
+    if group in ("email", "date"):
+        return Value(text, Kind(group))
+    return None
+
+
+@lru_cache(maxsize=4_096)
+def _pattern(value: Value) -> re.Pattern[str]:
+    if value.kind is Kind.AMOUNT:
+        forms = {value.text, _with_commas(value.text)}
+        body = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+        return re.compile(rf"(?<![\w.,-])(?:{body})(?![\w-]|[.,]\d)")
+    flags = re.IGNORECASE if value.kind is Kind.NAME else 0
+    return re.compile(rf"(?<![\w-]){re.escape(value.text)}(?![\w-])", flags)
+
+
+def _with_commas(plain: str) -> str:
+    whole, dot, rest = plain.partition(".")
+    return f"{int(whole):,}{dot}{rest}" if whole.isdigit() else plain
+
+
+def _form(code: str) -> str:
+    """The form of a code: runs of letters and digits with their lengths, letters of words without."""
+    classes = re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", code))
+    return re.sub(r"[a-z]+", "a", classes)
+
+
+def _slips(text: str) -> Iterable[str]:
+    digits = [i for i, c in enumerate(text) if c.isdigit()]
+    for i in digits:
+        if i + 1 in digits and text[i] != text[i + 1] and not (i == digits[0] and text[i + 1] == "0"):
+            yield text[:i] + text[i + 1] + text[i] + text[i + 2 :]
+    for i in digits:
+        for by in (1, 2, 8, 9):
+            changed = str((int(text[i]) + by) % 10)
+            if not (changed == "0" and i == digits[0]):
+                yield text[:i] + changed + text[i + 1 :]
+    for i, c in enumerate(text):
+        if c.isascii() and c.isupper():
+            yield text[:i] + chr((ord(c) - 65 + 5) % 26 + 65) + text[i + 1 :]
+
+
+def _other_days(text: str) -> tuple[str, ...]:
+    try:
+        day = date.fromisoformat(text)
+        return tuple((day + timedelta(days=by)).isoformat() for by in (1, -1, 2, -2, 7, 10))
+    except (ValueError, OverflowError):
+        return ()
