@@ -22,11 +22,12 @@ MOST_CHARACTERS: Final = 20_000
 
 _LONGEST_WORD: Final = 40
 _WORD: Final = re.compile(r"[^\W_]+")
-_HOLDING: Final = frozenset(
-    "a an the of to in on at by for from with as is are was were be been being it its this that these those "
-    "and or but if then than so which who whom whose has have had do does did will would can could may might "
-    "shall should there their they them he she his her him i you your we our us my me".split()  # noqa: SIM905
-)
+_SMALL_WORDS: Final = """
+a an the of to in on at by for from with as is are was were be been being it its this that these those and or
+but if then than so which who whom whose has have had do does did will would can could may might shall should
+there their they them he she his her him i you your we our us my me
+"""
+_SMALL: Final = frozenset(_SMALL_WORDS.split())
 
 
 def terms(text: str) -> list[str]:
@@ -38,7 +39,7 @@ def terms(text: str) -> list[str]:
     plain = unicodedata.normalize("NFKC", text[:MOST_CHARACTERS]).casefold()[:MOST_CHARACTERS]
     found: list[str] = []
     for line in plain.splitlines():
-        words = [word[:_LONGEST_WORD] for word in _WORD.findall(line) if word not in _HOLDING]
+        words = [word[:_LONGEST_WORD] for word in _WORD.findall(line) if word not in _SMALL]
         found += words
         found += [f"{one} {other}" for one, other in pairwise(words)]
     return found

@@ -1,0 +1,76 @@
+"""Text and traits in one vector, so that one product compares both.
+
+The parts are brought to length 1 and weighted by the square roots of their shares; the cosine of two such
+vectors is then ``(1 - share) * cosine of the texts + share * cosine of the traits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from agentguard.errors import ConfigError, InputError
+from agentguard.schemata.model import Portrait, Schema
+from agentguard.schemata.vectorise import Vectoriser, sketch, unit_rows
+
+if TYPE_CHECKING:
+    from agentguard.schemata.vectorise import Vectors
+
+Asked = str | Portrait | Schema
+"""What can be looked up: a text, what a step looks like, or another schema."""
+
+TRAIT_DIMS: Final = 128
+
+
+def text_of(item: Asked) -> str:
+    """The text that a vectoriser reads."""
+    if isinstance(item, str):
+        return item
+    return item.text() if isinstance(item, Schema) else item.text
+
+
+def blended(items: Sequence[Asked], vectoriser: Vectoriser, *, traits: float) -> Vectors:
+    """Vectors of text and traits.
+
+    Args:
+        items: what to encode.
+        vectoriser: encodes the texts.
+        traits: the share of traits in [0, 1]; with 0 the vectors are those of the texts alone.
+
+    Returns:
+        float32 of shape (n, d) or, with traits, (n, d + 128). Rows have length 1; one that has neither a
+        known word nor a trait is all zero. A part that is missing leaves the whole length to the other.
+
+    Raises:
+        InputError: an item is nothing that can be looked up, or the weight of a trait is no finite number.
+        ConfigError: the vectoriser gave anything but a finite row for each text.
+    """
+    import numpy as np
+
+    for place, item in enumerate(items):
+        if not isinstance(item, str | Portrait | Schema):
+            raise InputError(f"{type(item).__name__} cannot be looked up", record=place)
+    texts = _rows([text_of(item) for item in items], vectoriser)
+    if traits == 0:
+        return texts
+    facts = sketch([_traits(item, place) for place, item in enumerate(items)], TRAIT_DIMS)
+    return unit_rows(np.hstack([texts * (1 - traits) ** 0.5, facts * traits**0.5]))
+
+
+def _traits(item: Asked, place: int) -> Mapping[str, float]:
+    if isinstance(item, str):
+        return {}
+    for name, weight in item.traits.items():
+        if not isfinite(weight):
+            raise InputError("the weight is not finite", record=place, field=f"traits.{name}")
+    return {name: weight for name, weight in item.traits.items() if weight}
+
+
+def _rows(texts: Sequence[str], vectoriser: Vectoriser) -> Vectors:
+    import numpy as np
+
+    made = np.asarray(vectoriser.encode(texts))
+    if made.ndim != 2 or len(made) != len(texts) or not np.isfinite(made).all():
+        raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")
+    return unit_rows(made)
