@@ -12,6 +12,18 @@
     ├── JudgeError             a judge could not answer
     │   └── ModelFileError     a model file is missing, changed or does not match its card
     ├── EvaluationError        an evaluation that cannot be carried out as asked
+    ├── StoreError             the store of runs and of what was learnt from them
+    │   ├── StoreVersion       the database was made by another version of agentguard
+    │   ├── StoreUnavailable   the database cannot be reached, read or written now
+    │   ├── StoreTimeout       rows were not written in the time allowed; they are still waiting
+    │   └── RowsLost           rows that will not be written
+    ├── ResilienceError        a call to an endpoint was not carried out; says how far it had got
+    │   ├── BackendError       the endpoint refused, failed, or broke off
+    │   ├── DeadlineExceeded   the time for the call is up
+    │   ├── Stalled            a stream made no progress in its time
+    │   ├── CircuitOpen        not sent: the endpoint failed too often just now
+    │   ├── Overloaded         not sent: there is more work than can be done in time
+    │   └── RetriesExhausted   tried again as often as allowed, in vain
     └── MissingExtra           an optional dependency is not installed
 
 Messages are built from names, paths, positions and limits, never from the contents of a run, so that every
@@ -19,6 +31,11 @@ error is safe to log. ``code`` is stable and meant for programs.
 """
 
 from __future__ import annotations
+
+from typing import Literal
+
+Stage = Literal["unsent", "sent", "committed"]
+"""How far a call had got: nothing left us; the endpoint may have acted; the caller has a part of the answer."""
 
 
 class AgentGuardError(Exception):
@@ -118,6 +135,114 @@ class EvaluationError(AgentGuardError):
     """An evaluation cannot be carried out as asked."""
 
     code = "evaluation_error"
+
+
+class ResilienceError(AgentGuardError):
+    """A call to an endpoint was not carried out.
+
+    Attributes:
+        reason: what went wrong, in one clause, without contents of the request or the answer.
+        stage: how far the call had got, which decides whether it may be tried again.
+        retry_after_s: seconds after which it may be tried again, if known; negative: do not try again.
+    """
+
+    code = "resilience_error"
+
+    def __init__(
+        self, reason: str, *, stage: Stage = "unsent", retry_after_s: float | None = None
+    ) -> None:
+        self.reason, self.stage, self.retry_after_s = reason, stage, retry_after_s
+        super().__init__(reason)
+
+
+class BackendError(ResilienceError):
+    """The endpoint refused the call, failed, or broke off; ``status`` is its HTTP status if it gave one."""
+
+    code = "backend_error"
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        status: int | None = None,
+        stage: Stage = "sent",
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.status = status
+        super().__init__(reason, stage=stage, retry_after_s=retry_after_s)
+
+
+class DeadlineExceeded(ResilienceError):
+    """The time for the call, with all its attempts and waits, is up."""
+
+    code = "deadline_exceeded"
+
+
+class Stalled(ResilienceError):
+    """A stream brought nothing but heartbeats, or nothing at all, for longer than it may."""
+
+    code = "stalled"
+
+
+class CircuitOpen(ResilienceError):
+    """The call was not sent, because the endpoint failed too often just now."""
+
+    code = "circuit_open"
+
+
+class Overloaded(ResilienceError):
+    """The call was not sent, because there is more work than can be done in time."""
+
+    code = "overloaded"
+
+
+class RetriesExhausted(ResilienceError):
+    """The call failed as often as it may be tried.
+
+    Attributes:
+        attempts: how often it was tried.
+        last: the error of the last attempt.
+    """
+
+    code = "retries_exhausted"
+
+    def __init__(self, reason: str, *, attempts: int, last: ResilienceError) -> None:
+        self.attempts, self.last = attempts, last
+        super().__init__(
+            f"{reason} after {attempts} attempts, the last error: {last}",
+            stage=last.stage,
+            retry_after_s=last.retry_after_s,
+        )
+
+
+class StoreError(AgentGuardError):
+    """The store, or what was asked of it, is wrong."""
+
+    code = "store_error"
+
+
+class StoreVersion(StoreError):
+    """The database was made by another version of agentguard; the message says what to do."""
+
+    code = "store_version"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, read or written now."""
+
+    code = "store_unavailable"
+
+
+class StoreTimeout(StoreError):
+    """Rows were not written in the time allowed; they are still waiting."""
+
+    code = "store_timeout"
+
+
+class RowsLost(StoreError):
+    """Rows that will not be written: the database refused them, or the queue was full."""
+
+    code = "rows_lost"
 
 
 class MissingExtra(AgentGuardError):
