@@ -1,0 +1,296 @@
+"""What now: what an integration can do, what a plan is, and what a strategy is.
+
+A strategy never touches a framework. It looks at a `Situation` and returns a `Plan`: a tuple of `Action`
+values from a closed set, which the integration carries out. So that every recovery can be recorded, replayed
+and shown, a plan is data: reason, evidence, tier and cost go with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum, StrEnum
+from typing import Any, Literal, Protocol
+
+from agentguard.detect.base import Evidence
+from agentguard.localize.base import Diagnosis, Hypothesis
+from agentguard.recover.budget import Account
+from agentguard.recover.ledger import Effect, Ledger
+from agentguard.registry import Registry
+from agentguard.trajectory.model import Trajectory
+
+
+class Tier(IntEnum):
+    """How deep a recovery cuts; the planner takes the lowest that will do.
+
+    T0 to T3 of the design are REJECT, TRUNCATE, FORK and COMPENSATE; the others lie around them.
+    """
+
+    NUDGE = 0
+    REJECT = 1
+    TRUNCATE = 2
+    FORK = 3
+    COMPENSATE = 4
+    SUBSTITUTE = 5
+    RESTART = 6
+    HAND_OVER = 7
+    STOP = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an integration can do with a running agent.
+
+    Attributes:
+        tell: add a message for the agent at a turn boundary.
+        reject: drop the model's answer before it is committed, and ask again.
+        truncate: drop turns from the agent's view.
+        fork: restore the state saved before a step, all channels of it.
+        compensate: run the undo functions of tools.
+        withhold: take tools away from the agent.
+        substitute: let another tool, agent or model take over.
+        restart: begin again with another initial input.
+        repair: put a corrected state or observation in place and go on.
+        sample: ask the model several times for one turn.
+        hand_over: ask a person and wait.
+        stop: end the run.
+        sticky_view: a rewritten view must be rewritten again in each later request, as in a proxy.
+        stream_hold: tool calls in a stream can be held back until the verdict.
+    """
+
+    tell: bool = True
+    reject: bool = False
+    truncate: bool = False
+    fork: bool = False
+    compensate: bool = False
+    withhold: bool = False
+    substitute: bool = False
+    restart: bool = False
+    repair: bool = False
+    sample: bool = False
+    hand_over: bool = False
+    stop: bool = True
+    sticky_view: bool = False
+    stream_hold: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        """What can be done, by name."""
+        return tuple(one.name for one in fields(self) if getattr(self, one.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Add ``text`` for the agent at the next boundary."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """Drop the answer that is not committed yet and ask again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """Leave the live line before ``to_step``: by cutting the messages, or by restoring the saved state."""
+
+    to_step: int
+    by: Literal["truncate", "fork"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compensate:
+    """Undo these effects, the latest first."""
+
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withhold:
+    """Take these tools away for the rest of the run."""
+
+    tools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitute:
+    """Let ``by`` take the place of ``name``."""
+
+    what: Literal["tool", "agent", "model"]
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Begin the run again; ``note`` is added to the task, so that the initial input is another one."""
+
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """Put a corrected text in place of a field of a step (`Step.texts` names them), and go on."""
+
+    step: int
+    field: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Ask for ``n`` candidates of one turn and take the one that at least ``quorum`` agree on.
+
+    ``models`` names the models to ask in turn; empty asks the same one each time.
+    """
+
+    n: int
+    quorum: int
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Ask a person; the run waits."""
+
+    question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End the run."""
+
+    reason: str
+
+
+Action = (
+    Tell | Reject | Rewind | Compensate | Withhold | Substitute | Restart | Repair | Sample | HandOver | Stop
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do about a failure.
+
+    Attributes:
+        strategy: name of the strategy that made it.
+        tier: how deep it cuts.
+        actions: what the integration does, in order.
+        step: the step held to be the root cause, from 0.
+        hypothesis: its rank in the diagnosis, from 0.
+        codes: what is held to have gone wrong there.
+        reason: why, in a sentence for a person.
+        evidence: quotes from the run.
+        undone: steps of the live line that are lost by it: its price in work.
+    """
+
+    strategy: str
+    tier: Tier
+    actions: tuple[Action, ...]
+    step: int
+    hypothesis: int = 0
+    codes: tuple[str, ...] = ()
+    reason: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    undone: int = 0
+
+
+class Outcome(StrEnum):
+    """Whether a recovery helped."""
+
+    PENDING = "pending"
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """A plan that was carried out.
+
+    Attributes:
+        id: unique within the run, in order of time.
+        plan: what was done.
+        trigger: name of the detector that set it off, or ``"diagnosis"``.
+        at_step: length of the live line when it was done.
+        outcome: pending until `verify` has seen enough.
+        cost: what it has cost so far: ``steps``, ``tokens``, ``seconds``, where known.
+        schemata: ids of the schemata that spoke for the hypothesis; they learn from the outcome.
+    """
+
+    id: int
+    plan: Plan
+    trigger: str
+    at_step: int
+    outcome: Outcome = Outcome.PENDING
+    cost: Mapping[str, float] = field(default_factory=dict)
+    schemata: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a strategy may look at.
+
+    Attributes:
+        run: the live line so far, its branches with it.
+        diagnosis: what is held to have gone wrong; has at least one hypothesis.
+        rank: which of its hypotheses to act on.
+        can: what the integration can do.
+        account: what may still be spent.
+        ledger: what the tools did.
+        history: recoveries of this run, the earliest first.
+        committed: False while the last step's tool calls have not run and it can be taken back whole.
+    """
+
+    run: Trajectory
+    diagnosis: Diagnosis
+    can: Capabilities
+    account: Account
+    ledger: Ledger
+    rank: int = 0
+    history: tuple[Recovery, ...] = ()
+    committed: bool = True
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        """The hypothesis to act on."""
+        return self.diagnosis.hypotheses[self.rank]
+
+    @property
+    def last(self) -> int:
+        """Index of the last step of the live line."""
+        return len(self.run.steps) - 1
+
+
+class Strategy(Protocol):
+    """One way to recover."""
+
+    @property
+    def name(self) -> str:
+        """Name it is registered under, and that a policy's ladder uses."""
+        ...
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """What to do; None where this strategy cannot help or the integration is not capable of it."""
+        ...
+
+
+class StrategyFactory(Protocol):
+    """Makes a strategy from its options."""
+
+    def __call__(self, **options: Any) -> Strategy:
+        """Raise ConfigError on an option that does not exist or is out of its range."""
+        ...
+
+
+def strategies() -> Registry[StrategyFactory]:
+    """The registry of strategies: those in ``agentguard.recover.strategies`` and installed ones."""
+    return _REGISTRY
+
+
+def _builtin() -> dict[str, str]:
+    from agentguard.recover.strategies import BUILTIN
+
+    return dict(BUILTIN)
+
+
+_REGISTRY: Registry[StrategyFactory] = Registry("strategy", group="agentguard.strategies", builtin=_builtin())

@@ -1,0 +1,126 @@
+"""What recoveries of one run may cost: rollbacks in all and at a step, tokens, model calls, time.
+
+Agent text that triggers recovery again and again must run out of budget and not of money; that is why
+nothing here can be raised from within a run.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, fields
+
+from agentguard.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of one run; None is no limit.
+
+    Attributes:
+        rollbacks: times the run may be taken back, restarts among them.
+        per_step: times it may be taken back to one and the same step.
+        nudges: hints that may be given.
+        extra_tokens: tokens that recoveries may cost, re-asked turns included.
+        extra_calls: model calls that recoveries may cost.
+        seconds: wall time that recoveries may take.
+
+    Raises:
+        ConfigError: a limit is negative or no number.
+    """
+
+    rollbacks: int | None = 3
+    per_step: int | None = 1
+    nudges: int | None = 3
+    extra_tokens: int | None = 20_000
+    extra_calls: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            limit = getattr(self, one.name)
+            whole = one.name != "seconds"
+            if limit is None:
+                continue
+            if isinstance(limit, bool) or not isinstance(limit, int if whole else int | float):
+                raise ConfigError(f"budget {one.name}: {limit!r} is no {'whole ' if whole else ''}number")
+            if limit < 0 or not math.isfinite(limit):
+                raise ConfigError(f"budget {one.name}: {limit!r} is out of range, expected 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What recoveries of one run have cost so far."""
+
+    rollbacks: int = 0
+    nudges: int = 0
+    tokens: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class Account:
+    """Keeps what one run has spent; thread-safe. A refusal names the limit, and spends nothing."""
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.budget = budget or Budget()
+        self._lock = threading.Lock()
+        self._spent = Spent()
+        self._by_step: dict[int, int] = {}
+
+    @property
+    def spent(self) -> Spent:
+        """What has been spent so far."""
+        return self._spent
+
+    def back_to(self, step: int) -> int:
+        """How often the run was taken back to ``step``."""
+        return self._by_step.get(step, 0)
+
+    def why_not(self, *, rollback_to: int | None = None, nudge: bool = False) -> str | None:
+        """Name of the limit that forbids it, None if it may be done."""
+        spent, budget = self._spent, self.budget
+        used: list[tuple[str, float, float | None]] = [
+            ("extra_tokens", spent.tokens, budget.extra_tokens),
+            ("extra_calls", spent.calls, budget.extra_calls),
+            ("seconds", spent.seconds, budget.seconds),
+        ]
+        if nudge:
+            used.append(("nudges", spent.nudges, budget.nudges))
+        if rollback_to is not None:
+            used.append(("rollbacks", spent.rollbacks, budget.rollbacks))
+            used.append(("per_step", self.back_to(rollback_to), budget.per_step))
+        return next((name for name, so_far, limit in used if limit is not None and so_far >= limit), None)
+
+    def take(self, *, rollback_to: int | None = None, nudge: bool = False) -> str | None:
+        """Spend a rollback or a nudge. Returns the limit that forbids it, None if it was taken."""
+        with self._lock:
+            refused = self.why_not(rollback_to=rollback_to, nudge=nudge)
+            if refused is None:
+                self._count(rollback_to, nudge)
+            return refused
+
+    def charge(self, *, tokens: int = 0, calls: int = 0, seconds: float = 0.0) -> None:
+        """Add what a recovery turned out to cost; never refuses, since it has been spent already."""
+        with self._lock:
+            now = self._spent
+            self._spent = Spent(
+                rollbacks=now.rollbacks,
+                nudges=now.nudges,
+                tokens=now.tokens + max(0, tokens),
+                calls=now.calls + max(0, calls),
+                seconds=now.seconds + max(0.0, seconds),
+            )
+
+    def _count(self, rollback_to: int | None, nudge: bool) -> None:
+        now = self._spent
+        back = rollback_to is not None
+        self._spent = Spent(
+            rollbacks=now.rollbacks + back,
+            nudges=now.nudges + nudge,
+            tokens=now.tokens,
+            calls=now.calls,
+            seconds=now.seconds,
+        )
+        if rollback_to is not None:
+            self._by_step[rollback_to] = self.back_to(rollback_to) + 1

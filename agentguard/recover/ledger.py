@@ -1,0 +1,214 @@
+"""The effect ledger: what tools did to the world, so that a run that is taken back never does it twice.
+
+Deleting a tool call cannot undo its effect. The ledger keeps, for each call that has one, whether it was
+attempted, done or compensated. A call is known again by its *logical step*: tool, canonical arguments, and
+how many calls like it lie before it on the live line. A ``tool_call_id`` would not do, since a model writes a
+new one each time. Counting on the live line alone lets an agent do the same thing twice on purpose, while the
+same call after a rollback, at whatever turn, is the one that was done on the line that was left.
+
+*Attempted* is written before the tool runs and *done* after it. What is found attempted after a crash is in
+doubt: it may have happened. It is not repeated unless the tool is idempotent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from agentguard.recover.effects import UNKNOWN, EffectClass, ToolEffect, effect_key
+
+
+class EffectState(StrEnum):
+    """How far an effect got."""
+
+    ATTEMPTED = "attempted"
+    DONE = "done"
+    FAILED = "failed"
+    COMPENSATED = "compensated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """One call with an effect.
+
+    Attributes:
+        key: SHA-256 of tool and canonical arguments.
+        occurrence: calls of that key before it on the line it was made on.
+        tool, arguments: the call.
+        step: index of the step that made it.
+        state: how far it got.
+        result: what the tool returned, as text; empty until it is done.
+    """
+
+    key: str
+    occurrence: int
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    step: int = 0
+    state: EffectState = EffectState.ATTEMPTED
+    result: str = ""
+
+    @property
+    def id(self) -> tuple[str, int]:
+        """What makes it one effect within its run."""
+        return self.key, self.occurrence
+
+
+class Ruling(StrEnum):
+    """What is to be done with a call."""
+
+    RUN = "run"
+    """Run the tool, then settle the effect."""
+    REUSE = "reuse"
+    """It has been done: give the agent the recorded result."""
+    IN_DOUBT = "in_doubt"
+    """It was attempted and nobody knows whether it happened: do not run it, tell the agent to look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The answer to "may this call run"."""
+
+    ruling: Ruling
+    effect: Effect
+
+
+class EffectBook(Protocol):
+    """Where effects are kept: one run's, by id.
+
+    Each call is atomic and, where the book is a database, durable before it returns.
+    """
+
+    def claim(self, effect: Effect) -> Effect | None:
+        """Enter an attempt. None if it is new (or was compensated, or failed); else what is there already."""
+        ...
+
+    def settle(self, effect: Effect) -> None:
+        """Write the state and the result of an effect that was claimed."""
+        ...
+
+    def effects(self) -> tuple[Effect, ...]:
+        """All effects of the run, in the order in which they were first claimed."""
+        ...
+
+
+class MemoryBook:
+    """Effects of one run in memory; thread-safe. Nothing of it survives the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[str, int], Effect] = {}
+
+    def claim(self, effect: Effect) -> Effect | None:
+        """As `EffectBook.claim`."""
+        with self._lock:
+            there = self._held.get(effect.id)
+            if there is not None and there.state in _BARS:
+                return there
+            self._held[effect.id] = replace(effect, state=EffectState.ATTEMPTED)
+            return None
+
+    def settle(self, effect: Effect) -> None:
+        """As `EffectBook.settle`."""
+        with self._lock:
+            self._held[effect.id] = effect
+
+    def effects(self) -> tuple[Effect, ...]:
+        """As `EffectBook.effects`."""
+        with self._lock:
+            return tuple(self._held.values())
+
+
+_BARS = frozenset({EffectState.ATTEMPTED, EffectState.DONE})
+"""States in which the same call does not run again."""
+
+
+class Ledger:
+    """Effects of one run, with its live line in view; thread-safe, since tools of one turn run side by side.
+
+    Args:
+        book: where the effects are kept.
+        tools: what is declared of the tools; one that is not declared has ``default``.
+        default: of tools that nothing is declared of.
+    """
+
+    def __init__(
+        self,
+        book: EffectBook | None = None,
+        tools: Mapping[str, ToolEffect] | None = None,
+        *,
+        default: ToolEffect = UNKNOWN,
+    ) -> None:
+        self._book: EffectBook = book if book is not None else MemoryBook()
+        self._tools = dict(tools or {})
+        self._default = default
+        self._lock = threading.Lock()
+        self._line: list[tuple[int, tuple[str, int]]] = []
+
+    def declared(self, tool: str) -> ToolEffect:
+        """What is known of a tool."""
+        return self._tools.get(tool, self._default)
+
+    def declare(self, tool: str, effect: ToolEffect) -> None:
+        """Say what a tool does; outranks what was said before."""
+        self._tools[tool] = effect
+
+    def begin(self, tool: str, arguments: Mapping[str, Any], *, step: int) -> Claim:
+        """Ask whether a call may run; call this before the tool, in the order of the calls of a turn."""
+        known = self.declared(tool)
+        key = effect_key(tool, arguments, known.key)
+        effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
+        if known.effect is EffectClass.READ:
+            return Claim(ruling=Ruling.RUN, effect=effect)
+        with self._lock:
+            effect = replace(effect, occurrence=sum(1 for _, (other, _) in self._line if other == key))
+            self._line.append((step, effect.id))
+        there = self._book.claim(effect)
+        if there is None:
+            return Claim(ruling=Ruling.RUN, effect=effect)
+        if there.state is EffectState.DONE:
+            return Claim(ruling=Ruling.REUSE, effect=there)
+        return Claim(ruling=Ruling.RUN if known.idempotent else Ruling.IN_DOUBT, effect=there)
+
+    def done(self, effect: Effect, result: str) -> None:
+        """The tool returned ``result``."""
+        self._settle(effect, EffectState.DONE, result)
+
+    def failed(self, effect: Effect) -> None:
+        """The tool refused and nothing happened.
+
+        Not for a tool that may have acted before it failed: leave that one attempted, it is in doubt.
+        """
+        self._settle(effect, EffectState.FAILED, "")
+        with self._lock:
+            self._line = [entry for entry in self._line if entry[1] != effect.id]
+
+    def compensated(self, effect: Effect) -> None:
+        """Its undo has run; the same call may run again."""
+        self._settle(effect, EffectState.COMPENSATED, effect.result)
+
+    def _settle(self, effect: Effect, state: EffectState, result: str) -> None:
+        if self.declared(effect.tool).effect is not EffectClass.READ:
+            self._book.settle(replace(effect, state=state, result=result))
+
+    def rewind(self, to_step: int) -> None:
+        """The live line was left before ``to_step``: calls after it will be counted anew."""
+        with self._lock:
+            self._line = [entry for entry in self._line if entry[0] < to_step]
+
+    def standing(self) -> tuple[Effect, ...]:
+        """Effects that happened, or may have, and were not undone; on whatever line they were made."""
+        return tuple(effect for effect in self._book.effects() if effect.state in _BARS)
+
+    def since(self, step: int) -> tuple[Effect, ...]:
+        """Standing effects that a rewind to ``step`` leaves without their call, the earliest first."""
+        with self._lock:
+            kept = {id for at, id in self._line if at < step}
+        return tuple(effect for effect in self.standing() if effect.id not in kept)
+
+    def effects(self) -> tuple[Effect, ...]:
+        """All effects of the run, whatever their state."""
+        return self._book.effects()

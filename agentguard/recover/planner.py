@@ -1,0 +1,116 @@
+"""The planner: which strategy, against which hypothesis, within the budget.
+
+A *ladder* is the policy's list of strategies for what one detector finds (``on_fail``). The planner takes the
+lowest rung that can do something here, has not been tried in vain, and is within the budget. A rung that acts
+on a step is tried on the next hypothesis before the next rung is: a located step is a hypothesis, and where
+the first one fails the second often holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentguard.errors import ConfigError
+from agentguard.recover.base import Outcome, Plan, Recovery, Situation, Strategy, Tier
+
+DIAGNOSIS = "diagnosis"
+"""The trigger's name where no single detector set the recovery off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the planner came to.
+
+    Attributes:
+        plan: what to do; None if nothing is left to do.
+        refused: strategy, rank of the hypothesis, and why it was passed over, in the order of trying.
+    """
+
+    plan: Plan | None
+    refused: tuple[tuple[str, int, str], ...] = ()
+
+
+class Planner:
+    """Chooses plans for one policy; holds no state of a run, so that one serves all.
+
+    Args:
+        ladders: detector name to its strategies, the mildest first.
+        default: the ladder of all other detectors.
+        top_k: how many hypotheses of a diagnosis may be acted on.
+
+    Raises:
+        ConfigError: a ladder is empty or ``top_k`` is below 1.
+    """
+
+    def __init__(
+        self,
+        default: Sequence[Strategy],
+        ladders: Mapping[str, Sequence[Strategy]] | None = None,
+        *,
+        top_k: int = 3,
+    ) -> None:
+        if top_k < 1:
+            raise ConfigError(f"recovery: top_k is {top_k}, expected 1 or more")
+        self.default = tuple(default)
+        self.ladders = {name: tuple(rungs) for name, rungs in (ladders or {}).items()}
+        self.top_k = top_k
+        empty = [name for name, rungs in self.ladders.items() if not rungs]
+        if empty or not self.default:
+            raise ConfigError(f"recovery: the ladder of {', '.join(empty) or 'the default'} has no strategy")
+
+    def ladder(self, trigger: str) -> tuple[Strategy, ...]:
+        """The strategies for what ``trigger`` found, the mildest first."""
+        return self.ladders.get(trigger, self.default)
+
+    def plan(self, situation: Situation, trigger: str = DIAGNOSIS) -> Decision:
+        """Choose a plan and spend its budget; ``situation.rank`` is where to begin among the hypotheses."""
+        refused: list[tuple[str, int, str]] = []
+        if not situation.diagnosis.hypotheses:
+            return Decision(plan=None, refused=(("", 0, "the diagnosis names no step"),))
+        for strategy in self.ladder(trigger):
+            for rank in self._ranks(situation):
+                plan, why = self._try(strategy, replace(situation, rank=rank), trigger)
+                if plan is not None:
+                    return Decision(plan=plan, refused=tuple(refused))
+                refused.append((strategy.name, rank, why))
+        return Decision(plan=None, refused=tuple(refused))
+
+    def _ranks(self, situation: Situation) -> range:
+        return range(situation.rank, min(len(situation.diagnosis.hypotheses), situation.rank + self.top_k))
+
+    def _try(self, strategy: Strategy, situation: Situation, trigger: str) -> tuple[Plan | None, str]:
+        plan = strategy.plan(situation)
+        if plan is None:
+            return None, "cannot help here, or the integration cannot do it"
+        if any(in_vain(recovery, plan, trigger) for recovery in situation.history):
+            return None, "was tried and did not help"
+        if plan.tier in _LAST:
+            return plan, ""
+        refused = situation.account.take(
+            rollback_to=_goes_back_to(plan), nudge=plan.tier in (Tier.NUDGE, Tier.SUBSTITUTE)
+        )
+        return (plan, "") if refused is None else (None, f"the budget {refused!r} is spent")
+
+
+_LAST = frozenset({Tier.HAND_OVER, Tier.STOP})
+"""Rungs that cost the agent nothing: no budget may keep a run from being stopped."""
+
+
+def in_vain(recovery: Recovery, plan: Plan, trigger: str) -> bool:
+    """Whether ``plan`` does over again what ``recovery`` did without success, or has not shown yet.
+
+    A nudge is one and the same wherever it points: who ignored one hint about a loop ignores the next.
+    """
+    if recovery.outcome is Outcome.CONFIRMED or recovery.plan.strategy != plan.strategy:
+        return False
+    if plan.tier in (Tier.NUDGE, Tier.RESTART):
+        return recovery.trigger == trigger
+    return recovery.plan.step == plan.step and recovery.plan.tier == plan.tier
+
+
+def _goes_back_to(plan: Plan) -> int | None:
+    """The step a plan takes the run back to, None if it leaves the line as it is."""
+    if plan.tier is Tier.RESTART:
+        return 0
+    return plan.step if plan.undone else None

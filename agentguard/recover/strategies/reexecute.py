@@ -1,0 +1,31 @@
+"""``reexecute``: begin the run again with a different initial input."""
+
+from __future__ import annotations
+
+from agentguard.recover.base import Plan, Restart, Situation, Tier
+from agentguard.recover.strategies._plan import plan, reject
+from agentguard.recover.wording import advice, listed
+
+
+class Reexecute:
+    """The acceptance-test loop's step: re-execution with another input (Wang, IFIP WG 10.4, 2024).
+
+    A deterministic agent repeats its failure on the same input, so what went wrong is added to the task.
+    """
+
+    name = "reexecute"
+
+    def __init__(self, **unknown: object) -> None:
+        reject(self.name, unknown)
+
+    def plan(self, situation: Situation) -> Plan | None:
+        """Restart with the correction as a note; effects that stand are told."""
+        if not situation.can.restart:
+            return None
+        note = (
+            f"[guard] An earlier attempt failed. {situation.hypothesis.reason} {advice(situation.hypothesis)}"
+        )
+        done = situation.ledger.since(0)
+        if done:
+            note += f" These calls have already taken effect; do not repeat them: {listed(done)}."
+        return plan(situation, self.name, Tier.RESTART, Restart(note=note), undone=situation.last + 1)

@@ -1,0 +1,74 @@
+"""Did it help: the outcome of a recovery, from what the run did next.
+
+A recovery is *refuted* when what set it off is found again soon after, or the run fails in the end. It is
+*confirmed* when enough steps went by without it, or the run is accepted. Until then it is pending. Confirmed
+and refuted recoveries are what the schema store learns from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError
+from agentguard.recover.base import Outcome, Recovery, Restart, Rewind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """How an outcome is judged.
+
+    Attributes:
+        window: steps after the recovery within which what set it off must not come again.
+        threshold: probability from which a finding counts.
+
+    Raises:
+        ConfigError: the window is below 1, or the threshold outside (0, 1].
+    """
+
+    window: int = 4
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ConfigError(f"verification window: {self.window} is out of range, expected 1 or more")
+        if not 0 < self.threshold <= 1:
+            raise ConfigError(f"verification threshold: {self.threshold} is out of range, expected (0, 1]")
+
+    def outcome(
+        self, recovery: Recovery, findings: Iterable[Finding], *, steps: int, accepted: bool | None = None
+    ) -> Outcome:
+        """Judge a recovery.
+
+        Args:
+            recovery: what was done.
+            findings: all findings on the live line as it is now.
+            steps: length of the live line now.
+            accepted: whether the run, having ended, was accepted; None while it goes on or nobody knows.
+        """
+        if accepted is not None:
+            return Outcome.CONFIRMED if accepted else Outcome.REFUTED
+        begin = resumed_at(recovery)
+        end = begin + self.window
+        again = any(
+            begin <= finding.step < end and finding.probability >= self.threshold and _same(recovery, finding)
+            for finding in findings
+        )
+        if again:
+            return Outcome.REFUTED
+        return Outcome.CONFIRMED if steps >= end else Outcome.PENDING
+
+
+def resumed_at(recovery: Recovery) -> int:
+    """The step the run went on from after a recovery."""
+    for action in recovery.plan.actions:
+        if isinstance(action, Rewind):
+            return action.to_step
+        if isinstance(action, Restart):
+            return 0
+    return recovery.at_step - (1 if recovery.plan.undone else 0)
+
+
+def _same(recovery: Recovery, finding: Finding) -> bool:
+    return finding.detector == recovery.trigger or bool(set(finding.codes) & set(recovery.plan.codes))

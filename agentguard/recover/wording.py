@@ -1,0 +1,67 @@
+"""What an agent is told when its run is taken back: in one place, so that every strategy says it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from agentguard.localize.base import Hypothesis
+from agentguard.recover.ledger import Effect, EffectState
+
+_MOST_EFFECTS = 20
+_MOST_CHARACTERS = 300
+
+_GENERAL = "Look again at what was asked and at what has been observed, and choose another way."
+
+
+def advice(hypothesis: Hypothesis) -> str:
+    """The correction of a hypothesis, or a general one where it has none."""
+    return hypothesis.correction.strip() or _GENERAL
+
+
+def hint(hypothesis: Hypothesis) -> str:
+    """A hint for an agent that goes on from where it is."""
+    reason = hypothesis.reason.strip()
+    return f"[guard] A check of your last steps found a problem. {reason} {advice(hypothesis)}".replace(
+        "  ", " "
+    )
+
+
+def correction(hypothesis: Hypothesis, effects: Sequence[Effect], *, undone: Sequence[Effect] = ()) -> str:
+    """What an agent is told that has been taken back to before the step of ``hypothesis``.
+
+    Args:
+        hypothesis: what went wrong.
+        effects: calls that took effect and stay, though the agent no longer sees them.
+        undone: calls that took effect and were undone.
+    """
+    parts = [
+        "[guard] Your run was taken back to this point, because the step you took here led to a failure.",
+        hypothesis.reason.strip(),
+        advice(hypothesis),
+    ]
+    if effects:
+        parts.append("These calls have already taken effect; do not repeat them: " + listed(effects) + ".")
+    if undone:
+        parts.append("These calls were undone: " + listed(undone) + ".")
+    return " ".join(part for part in parts if part)
+
+
+def listed(effects: Sequence[Effect]) -> str:
+    """Calls as text, with what they returned; those in doubt are named as such."""
+    lines = [_call(effect) for effect in effects[:_MOST_EFFECTS]]
+    more = len(effects) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
+
+
+def _call(effect: Effect) -> str:
+    arguments = orjson.dumps(dict(effect.arguments), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    text = f"{effect.tool}({_short(arguments)})"
+    if effect.state is EffectState.ATTEMPTED:
+        return f"{text}, which may or may not have happened: check before you go on"
+    return f"{text} returned {_short(effect.result)}" if effect.result else text
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"

@@ -1,0 +1,72 @@
+"""Situations to plan in: a run of six turns whose third is held to be at fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.recover.base import Capabilities, Situation
+from agentguard.recover.budget import Account, Budget
+from agentguard.recover.effects import EffectClass, ToolEffect
+from agentguard.recover.ledger import Ledger
+from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec, Trajectory
+
+ALL = Capabilities(
+    reject=True,
+    truncate=True,
+    fork=True,
+    compensate=True,
+    withhold=True,
+    substitute=True,
+    restart=True,
+    hand_over=True,
+)
+TOOLS = {
+    "book": ToolEffect(effect=EffectClass.WRITE, undo=lambda **_: None),
+    "mail": ToolEffect(effect=EffectClass.DESTRUCTIVE),
+    "look": ToolEffect(effect=EffectClass.READ, idempotent=True),
+}
+
+
+def run(length: int = 6) -> Trajectory:
+    steps = tuple(
+        Step(
+            index=i,
+            source=Source.AGENT,
+            agent="clerk",
+            content=f"turn {i}",
+            tool_calls=(ToolCall(id=f"c{i}", name="book", arguments={"seat": i}),),
+            model="small",
+        )
+        for i in range(length)
+    )
+    tools = tuple(ToolSpec(name=name) for name in TOOLS)
+    return Trajectory(id="r", format="event_log", task="book a seat", steps=steps, tools=tools)
+
+
+def diagnosis(*steps: int) -> Diagnosis:
+    hypotheses = tuple(
+        Hypothesis(
+            step=step,
+            agent="clerk",
+            codes=("agent_error:action.parameter_error",),
+            probability=0.5 / (rank + 1),
+            correction=f"Take the seat that was asked for ({step}).",
+            reason="The seat is not the one that was asked for.",
+        )
+        for rank, step in enumerate(steps)
+    )
+    return Diagnosis(
+        trajectory_id="r", method="test", verdict=Verdict.FAILURE, probability=0.9, hypotheses=hypotheses
+    )
+
+
+def situation(*steps: int, budget: Budget | None = None, **changes: Any) -> Situation:
+    given: dict[str, Any] = {
+        "run": run(),
+        "diagnosis": diagnosis(*(steps or (2,))),
+        "can": ALL,
+        "account": Account(budget),
+        "ledger": Ledger(tools=TOOLS),
+    }
+    return Situation(**(given | changes))

@@ -1,0 +1,194 @@
+"""What each strategy plans, what it needs, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.recover.base import (
+    Capabilities,
+    Compensate,
+    HandOver,
+    Reject,
+    Restart,
+    Rewind,
+    Stop,
+    Substitute,
+    Tell,
+    Tier,
+    Withhold,
+    strategies,
+)
+from agentguard.recover.ledger import Ledger
+from tests.unit.recover.situations import ALL, TOOLS, run, situation
+
+OPTIONS = {"alternate": {"agents": {"clerk": "senior"}}}
+NEEDS = {
+    "nudge": ("tell",),
+    "reprompt": ("reject", "tell"),
+    "rollback": ("tell",),
+    "compensate": ("compensate", "tell"),
+    "drop_tool": ("withhold", "tell"),
+    "alternate": ("substitute", "tell"),
+    "reexecute": ("restart",),
+    "hand_over": ("hand_over",),
+    "stop": ("stop",),
+}
+
+
+def made(name: str, **options: object):
+    return strategies().get(name)(**(OPTIONS.get(name, {}) | options))
+
+
+def booked(*steps: int) -> Ledger:
+    ledger = Ledger(tools=TOOLS)
+    for step in steps:
+        ledger.done(ledger.begin("book", {"seat": step}, step=step).effect, f"seat {step} is yours")
+    return ledger
+
+
+def told(plan) -> str:
+    return " ".join(action.text for action in plan.actions if isinstance(action, Tell))
+
+
+def test_every_built_in_strategy_is_tested_here() -> None:
+    assert set(strategies().names()) == set(NEEDS)
+
+
+@pytest.mark.parametrize(("name", "needs"), NEEDS.items())
+def test_nothing_is_planned_that_the_integration_cannot_do(name: str, needs: tuple[str, ...]) -> None:
+    here = situation(5, committed=False, ledger=booked(5))
+    assert made(name).plan(here) is not None
+    for need in needs:
+        assert made(name).plan(replace(here, can=replace(ALL, **{need: False}))) is None
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_unknown_option_is_an_error(name: str) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        made(name, colour="red")
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_plan_names_step_reason_and_codes(name: str) -> None:
+    here = situation(5, 1, committed=False, ledger=booked(5))
+    plan = made(name).plan(here)
+    assert (plan.strategy, plan.step, plan.hypothesis) == (name, 5, 0)
+    assert plan.reason == here.hypothesis.reason
+    assert plan.codes == here.hypothesis.codes
+
+
+def test_a_nudge_takes_nothing_back() -> None:
+    plan = made("nudge").plan(situation(2))
+    assert (plan.tier, plan.undone) == (Tier.NUDGE, 0)
+    assert "Take the seat that was asked for (2)." in told(plan)
+
+
+def test_reprompt_is_for_an_answer_that_is_not_committed() -> None:
+    plan = made("reprompt").plan(situation(5, committed=False))
+    assert isinstance(plan.actions[0], Reject)
+    assert made("reprompt").plan(situation(5, committed=True)) is None
+    assert made("reprompt").plan(situation(4, committed=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("can", "prefer", "tier", "by"),
+    [
+        (ALL, "cheapest", Tier.TRUNCATE, "truncate"),
+        (ALL, "fork", Tier.FORK, "fork"),
+        (replace(ALL, truncate=False), "cheapest", Tier.FORK, "fork"),
+        (replace(ALL, fork=False), "fork", Tier.TRUNCATE, "truncate"),
+    ],
+)
+def test_rollback_takes_the_tier_there_is(can: Capabilities, prefer: str, tier: Tier, by: str) -> None:
+    plan = made("rollback", prefer=prefer).plan(situation(2, can=can))
+    assert (plan.tier, plan.actions[0], plan.undone) == (tier, Rewind(to_step=2, by=by), 4)
+
+
+def test_rollback_rejects_where_that_is_enough() -> None:
+    plan = made("rollback").plan(situation(5, committed=False))
+    assert (plan.tier, plan.strategy) == (Tier.REJECT, "rollback")
+
+
+def test_rollback_says_what_has_been_done_already() -> None:
+    text = told(made("rollback").plan(situation(2, ledger=booked(1, 3))))
+    assert "seat 3 is yours" in text
+    assert "seat 1 is yours" not in text, "the call of step 1 stays in the agent's view"
+
+
+def test_an_effect_in_doubt_is_told_as_such_and_never_undone() -> None:
+    ledger = booked(3)
+    ledger.begin("book", {"seat": 9}, step=4)
+    plan = made("compensate").plan(situation(2, ledger=ledger))
+    undone = plan.actions[0]
+    assert isinstance(undone, Compensate)
+    assert [effect.arguments["seat"] for effect in undone.effects] == [3]
+    assert "may or may not have happened" in told(plan)
+
+
+def test_the_latest_effect_is_undone_first_and_what_has_no_undo_is_told() -> None:
+    ledger = booked(2, 4)
+    ledger.done(ledger.begin("mail", {"to": "all"}, step=3).effect, "sent")
+    plan = made("compensate").plan(situation(2, ledger=ledger))
+    undone, rewind, tell = plan.actions
+    assert [effect.arguments["seat"] for effect in undone.effects] == [4, 2]
+    assert isinstance(rewind, Rewind)
+    assert "do not repeat them: mail" in tell.text
+    assert "were undone: book" in tell.text
+
+
+def test_nothing_to_undo_is_left_to_rollback() -> None:
+    assert made("compensate").plan(situation(2, ledger=booked(0, 1))) is None
+
+
+def test_drop_tool_takes_the_tool_of_the_step() -> None:
+    plan = made("drop_tool").plan(situation(2))
+    assert plan.actions[0] == Withhold(tools=("book",))
+    assert made("drop_tool", keep=["book"]).plan(situation(2)) is None
+
+
+def test_the_last_tool_is_not_taken_away() -> None:
+    bare = replace(run(), tools=run().tools[:1])
+    assert made("drop_tool").plan(situation(2, run=bare)) is None
+
+
+def test_alternate_replaces_tool_before_agent_before_model() -> None:
+    every = {"tools": {"book": "book_slowly"}, "agents": {"clerk": "senior"}, "models": {"*": "large"}}
+    for what, name, by in (
+        ("tool", "book", "book_slowly"),
+        ("agent", "clerk", "senior"),
+        ("model", "small", "large"),
+    ):
+        plan = strategies().get("alternate")(**every).plan(situation(2))
+        assert plan.actions[0] == Substitute(what=what, name=name, by=by)
+        del every[f"{what}s"]
+
+
+def test_alternate_needs_one() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        strategies().get("alternate")()
+    assert strategies().get("alternate")(models={"*": "small"}).plan(situation(2)) is None
+
+
+def test_reexecution_changes_the_input_and_tells_what_stands() -> None:
+    plan = made("reexecute").plan(situation(2, ledger=booked(0)))
+    (restart,) = plan.actions
+    assert isinstance(restart, Restart)
+    assert "Take the seat" in restart.note
+    assert "seat 0 is yours" in restart.note
+    assert plan.undone == 6
+
+
+def test_a_person_is_asked_with_all_that_is_known() -> None:
+    (action,) = made("hand_over").plan(situation(2, ledger=booked(1))).actions
+    assert isinstance(action, HandOver)
+    for part in ("Step 2", "clerk", "not the one that was asked for", "seat 1 is yours"):
+        assert part in action.question
+
+
+def test_stopping_says_why() -> None:
+    (action,) = made("stop").plan(situation(2)).actions
+    assert isinstance(action, Stop)
+    assert "not the one that was asked for" in action.reason

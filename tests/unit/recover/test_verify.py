@@ -1,0 +1,74 @@
+"""A recovery helped if what set it off did not come again."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError
+from agentguard.recover.base import Outcome, Plan, Recovery, Restart, Rewind, Tell, Tier
+from agentguard.recover.verify import Verification, resumed_at
+
+CODE = "agent_error:action.parameter_error"
+
+
+def recovery(*actions: object, undone: int = 0) -> Recovery:
+    plan = Plan(
+        strategy="x",
+        tier=Tier.NUDGE,
+        actions=actions,
+        step=3,
+        codes=(CODE,),
+        undone=undone,  # type: ignore[arg-type]
+    )
+    return Recovery(id=0, plan=plan, trigger="exact_loop", at_step=6)
+
+
+BACK = recovery(Rewind(to_step=3, by="truncate"), undone=3)
+
+
+def finding(
+    step: int, *, detector: str = "exact_loop", code: str = "mast:x", probability: float = 0.9
+) -> Finding:
+    return Finding(detector=detector, step=step, codes=(code,), probability=probability, message="again")
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [
+        (BACK, 3),
+        (recovery(Restart(note="n"), undone=6), 0),
+        (recovery(Tell(text="t")), 6),
+        (recovery(undone=1), 5),
+    ],
+)
+def test_where_the_run_went_on(given: Recovery, at: int) -> None:
+    assert resumed_at(given) == at
+
+
+@pytest.mark.parametrize(
+    ("found", "steps", "outcome"),
+    [
+        ([], 4, Outcome.PENDING),
+        ([], 7, Outcome.CONFIRMED),
+        ([finding(5)], 6, Outcome.REFUTED),
+        ([finding(5, detector="other", code=CODE)], 6, Outcome.REFUTED),
+        ([finding(5, detector="other")], 7, Outcome.CONFIRMED),
+        ([finding(5, probability=0.2)], 7, Outcome.CONFIRMED),
+        ([finding(2)], 7, Outcome.CONFIRMED),
+        ([finding(7)], 8, Outcome.CONFIRMED),
+    ],
+)
+def test_outcome(found: list[Finding], steps: int, outcome: Outcome) -> None:
+    assert Verification(window=4).outcome(BACK, found, steps=steps) is outcome
+
+
+def test_how_the_run_ends_outranks_what_was_found() -> None:
+    assert Verification().outcome(BACK, [finding(4)], steps=5, accepted=True) is Outcome.CONFIRMED
+    assert Verification().outcome(BACK, [], steps=20, accepted=False) is Outcome.REFUTED
+
+
+@pytest.mark.parametrize("wrong", [{"window": 0}, {"threshold": 0}, {"threshold": 1.5}])
+def test_settings_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="verification"):
+        Verification(**wrong)  # type: ignore[arg-type]
