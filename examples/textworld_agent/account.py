@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.textworld_agent.planner import Planner, Task
+from agentguard.testing.textworld.planner import Planner, Task
 from examples.textworld_agent.voice import listed
 
 if TYPE_CHECKING:

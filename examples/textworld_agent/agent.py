@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from agentguard.testing.textworld.memory import Memory, Place
+from agentguard.testing.textworld.planner import Intent, Planner, Task
+from agentguard.testing.textworld.reading import Reading, names, read, recipe
 from examples.textworld_agent import account
 from examples.textworld_agent.faults import Fault
-from examples.textworld_agent.memory import Memory, Place
-from examples.textworld_agent.planner import Intent, Planner, Task
-from examples.textworld_agent.reading import Reading, names, read, recipe
 from examples.textworld_agent.voice import Voice, listed
 
 Call = tuple[str, str]

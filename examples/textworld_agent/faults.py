@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.textworld_agent.planner import Intent, Planner
-from examples.textworld_agent.reading import Reading, recipe
+from agentguard.testing.textworld.planner import Intent, Planner
+from agentguard.testing.textworld.reading import Reading, recipe
 
 if TYPE_CHECKING:
     from examples.textworld_agent.agent import Agent

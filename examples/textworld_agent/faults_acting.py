@@ -8,9 +8,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agentguard.testing.textworld.planner import Intent, Planner
+from agentguard.testing.textworld.reading import Reading
 from examples.textworld_agent.faults import Fault
-from examples.textworld_agent.planner import Intent, Planner
-from examples.textworld_agent.reading import Reading
 
 if TYPE_CHECKING:
     from examples.textworld_agent.agent import Agent

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from examples.textworld_agent import tools
+from agentguard.testing.textworld import tools
+from agentguard.testing.textworld.games import Cooking, compile_game
+from agentguard.testing.textworld.world import World
 from examples.textworld_agent.agent import Agent, Turn
-from examples.textworld_agent.games import Cooking, compile_game
 from examples.textworld_agent.runs import RUNS, Run
 from examples.textworld_agent.voice import Voice
-from examples.textworld_agent.world import World
 
 _SYSTEM = (
     "You are a household assistant in a text world. You see it only through your tools, and you "

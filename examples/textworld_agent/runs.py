@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agentguard.testing.textworld.games import Cooking, Game, House
+from agentguard.testing.textworld.planner import Deliver, Task
 from examples.textworld_agent import faults, faults_acting
-from examples.textworld_agent.games import Cooking, Game, House
-from examples.textworld_agent.planner import Deliver, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

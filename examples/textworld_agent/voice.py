@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from examples.textworld_agent.memory import Memory
+from agentguard.testing.textworld.memory import Memory
+from agentguard.testing.textworld.planner import Intent
+from agentguard.testing.textworld.reading import Reading
 from examples.textworld_agent.phrases import PHRASES
-from examples.textworld_agent.planner import Intent
-from examples.textworld_agent.reading import Reading
 
 
 def listed(items: list[str] | tuple[str, ...], last: str = "and") -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from examples.textworld_agent import tools
-from examples.textworld_agent.memory import Memory
-from examples.textworld_agent.planner import Deliver, Intent, Planner, Task
-from examples.textworld_agent.reading import names, read, recipe
-from examples.textworld_agent.world import strip
+from agentguard.testing.textworld import tools
+from agentguard.testing.textworld.memory import Memory
+from agentguard.testing.textworld.planner import Deliver, Intent, Planner, Task
+from agentguard.testing.textworld.reading import names, read, recipe
+from agentguard.testing.textworld.world import strip
 
 HALL = (
     "-= Hall =-\nYou are in a hall.\n\nYou see a closed cabinet. "

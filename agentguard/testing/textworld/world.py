@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from examples.textworld_agent import tools
+from agentguard.testing.textworld import tools
 
 
 class World:

@@ -68,7 +68,7 @@ class House:
         return maker.build()
 
     def _rooms(self, maker: Any, entities: dict[str, Any]) -> list[tuple[Any, str]]:
-        from examples.textworld_agent.memory import OPPOSITE
+        from agentguard.testing.textworld.memory import OPPOSITE
 
         locks = []
         for line in _entries(self.links):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from examples.textworld_agent.memory import Memory
+from agentguard.testing.textworld.memory import Memory
 
 VERB_APPLIANCE = {"fry": "stove", "roast": "oven", "grill": "BBQ"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from examples.textworld_agent.reading import Reading
+from agentguard.testing.textworld.reading import Reading
 
 OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
 
