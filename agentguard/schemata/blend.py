@@ -39,8 +39,9 @@ def blended(items: Sequence[Asked], vectoriser: Vectoriser, *, traits: float) ->
         traits: the share of traits in [0, 1]; with 0 the vectors are those of the texts alone.
 
     Returns:
-        float32 of shape (n, d) or, with traits, (n, d + 128). Rows have length 1; one that has neither a
-        known word nor a trait is all zero. A part that is missing leaves the whole length to the other.
+        float32 of shape (n, d) or, with traits, (n, d + 128); (0, 1) for no items. Rows have length 1; one
+        with neither a known word nor a trait is all zero. A part that is missing leaves the whole length to
+        the other.
 
     Raises:
         InputError: an item is nothing that can be looked up, or the weight of a trait is no finite number.
@@ -52,7 +53,7 @@ def blended(items: Sequence[Asked], vectoriser: Vectoriser, *, traits: float) ->
         if not isinstance(item, str | Portrait | Schema):
             raise InputError(f"{type(item).__name__} cannot be looked up", record=place)
     texts = _rows([text_of(item) for item in items], vectoriser)
-    if traits == 0:
+    if traits == 0 or not items:
         return texts
     facts = sketch([_traits(item, place) for place, item in enumerate(items)], TRAIT_DIMS)
     return unit_rows(np.hstack([texts * (1 - traits) ** 0.5, facts * traits**0.5]))
@@ -70,6 +71,8 @@ def _traits(item: Asked, place: int) -> Mapping[str, float]:
 def _rows(texts: Sequence[str], vectoriser: Vectoriser) -> Vectors:
     import numpy as np
 
+    if not texts:
+        return np.zeros((0, 1), dtype=np.float32)
     made = np.asarray(vectoriser.encode(texts))
     if made.ndim != 2 or len(made) != len(texts) or not np.isfinite(made).all():
         raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")

@@ -90,7 +90,7 @@ class SchemaIndex:
             self._refuse(new, held=False)
             vectors = self.encode(new)
             with self._lock:
-                rows = self._room(len(new), vectors.shape[1])
+                rows = self._room(len(new), vectors.shape[1] if new else None)
                 for schema, vector in zip(new, vectors, strict=True):
                     self._put(rows, schema, vector)
 
@@ -106,10 +106,10 @@ class SchemaIndex:
         with self._writing:
             self._refuse(new, held=True)
             changed = [schema for schema in new if not _same(schema, self._held[schema.id])]
-            encoded = self.encode(changed) if changed else ()
+            encoded = self.encode(changed)
             vectors = {schema.id: vector for schema, vector in zip(changed, encoded, strict=True)}
             with self._lock:
-                rows = self._room(0, len(encoded[0]) if changed else None)
+                rows = self._room(0, encoded.shape[1] if changed else None)
                 for schema in new:
                     self._forget_groups(schema.id)
                     self._put(rows, schema, vectors.get(schema.id))

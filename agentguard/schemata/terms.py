@@ -26,6 +26,7 @@ _SMALL_WORDS: Final = """
 a an the of to in on at by for from with as is are was were be been being it its this that these those and or
 but if then than so which who whom whose has have had do does did will would can could may might shall should
 there their they them he she his her him i you your we our us my me
+s t d m ll re ve
 """
 _SMALL: Final = frozenset(_SMALL_WORDS.split())
 
