@@ -2,6 +2,6 @@
 
 Online: `agentguard.evals.inject.generate` plays scripted agents with one fault in a real environment, which
 answers whatever they do. Offline: `agentguard.evals.inject.rewrite` makes failed runs from a user's own
-recorded runs that passed. What either makes says so in its annotation (``extra["origin"] == "injected"``), and
+recorded runs that passed. What either makes says so in its annotation (``extra["origin"] == "injected"``);
 figures measured on it are never put together with figures on natural failures.
 """

@@ -1,4 +1,4 @@
-"""Values that a run carries along (amounts, dates, codes, addresses, names), and what they may be mistaken for.
+"""Values that a run carries along (amounts, dates, codes, addresses, names), and slips of them.
 
 Pure functions over text; which value came from where is `agentguard.evals.inject.edits.reading`'s.
 """
@@ -106,6 +106,11 @@ def variants(value: Value) -> tuple[str, ...]:
     if value.kind in (Kind.NAME, Kind.EMAIL):
         return ()
     return tuple(dict.fromkeys(slip for slip in _slips(value.text) if slip != value.text))
+
+
+def number_like(like: float, text: str) -> int | float:
+    """The number a text is, whole where ``like`` is and it can be."""
+    return int(text) if isinstance(like, int) and text.isdigit() else float(text)
 
 
 def _value(group: str, text: str) -> Value | None:

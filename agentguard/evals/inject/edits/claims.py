@@ -1,0 +1,101 @@
+"""Errors in what an agent says: a result misread, and a value recalled that never was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from agentguard.evals.inject.edits.base import Rewritten
+from agentguard.evals.inject.edits.carry import Swap, carry
+from agentguard.evals.inject.edits.draft import Draft
+from agentguard.evals.inject.edits.maker import Maker
+from agentguard.evals.inject.edits.reading import Reading
+from agentguard.evals.inject.edits.values import Kind, Value, like, variants
+
+_RECALLED = (Kind.AMOUNT, Kind.CODE, Kind.DATE)
+
+
+class MisreadObservation(Maker):
+    """A value of the result just received is stated wrongly, and used wrongly from there on."""
+
+    name = "misread_observation"
+    summary = "a value of the last result is stated wrongly and used so from there on"
+    codes = (
+        "agent_error:reflection.outcome_misinterpretation",
+        "agentrx:misinterpretation_of_tool_output",
+    )
+    module = "reflection"
+
+    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+        """Take another value of the same result, or a slip of it."""
+        source = read.last_seen(step)
+        if source is None:
+            return None
+        swaps = [
+            Swap(old=old, new=new, invented=new.lower() not in read.known, users=True)
+            for old in _sorted(read.said[step])
+            if old in read.seen[source] and read.origin(old) == source
+            for new in _misread(read, source, old)
+        ]
+        reason = "The result says {old}; the agent states {new}."
+        return _stated(self, read, step, swaps, reason, rng)
+
+
+class HallucinatedMemory(Maker):
+    """A value from earlier in the run is recalled as one that nobody ever gave."""
+
+    name = "hallucinated_memory"
+    summary = "a value from earlier in the run is recalled as one that stands nowhere"
+    codes = ("agent_error:memory.hallucination", "agentrx:invention_of_new_information")
+    module = "memory"
+
+    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+        """Take a slip of a value that does not stand in the last result."""
+        source = read.last_seen(step)
+        fresh = read.seen[source] if source is not None else frozenset()
+        swaps = []
+        for old in _sorted(read.said[step]):
+            origin = read.origin(old)
+            if old.kind not in _RECALLED or old in fresh or origin is None or origin >= step:
+                continue
+            from_user = origin < 0 or not read.seen[origin] & {old}
+            slips = [new for new in variants(old) if new.lower() not in read.known]
+            swaps += [Swap(old=old, new=new, invented=True, users=not from_user) for new in slips]
+        return _stated(
+            self, read, step, swaps, "The agent recalls {new}, which nobody gave; it was {old}.", rng
+        )
+
+
+MISREAD_OBSERVATION = MisreadObservation()
+HALLUCINATED_MEMORY = HallucinatedMemory()
+
+
+def _stated(
+    edit: Maker, read: Reading, step: int, swaps: list[Swap], reason: str, rng: random.Random
+) -> Rewritten | None:
+    """The first of the swaps, in an order drawn by ``rng``, that can honestly be carried on."""
+    for swap in _dealt(swaps, rng):
+        draft = Draft(read, rng)
+        tail = carry(draft, step, swap, rng)
+        if tail is not None:
+            told = reason.format(old=swap.old.text, new=swap.new)
+            return draft.finish(step=step, cause=edit.cause(read.steps[step].agent, step, told), tail=tail)
+    return None
+
+
+def _dealt(swaps: list[Swap], rng: random.Random) -> Iterator[Swap]:
+    """All swaps; each value is as likely to come first, however many slips it has."""
+    shuffled = rng.sample(swaps, len(swaps))
+    olds = list(dict.fromkeys(swap.old for swap in swaps))
+    rng.shuffle(olds)
+    yield from sorted(shuffled, key=lambda swap: olds.index(swap.old))
+
+
+def _misread(read: Reading, source: int, old: Value) -> list[str]:
+    beside = [one.text for one in _sorted(read.seen[source]) if like(one, old)]
+    return beside or [slip for slip in variants(old) if slip.lower() not in read.known]
+
+
+def _sorted(values: frozenset[Value]) -> list[Value]:
+    """Sets have no order of their own: the draw must not depend on it."""
+    return sorted(values, key=lambda value: (value.kind, value.text))

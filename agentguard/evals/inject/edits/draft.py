@@ -1,0 +1,211 @@
+"""A run's steps while they are rewritten; what differs in the end is found by comparing the two."""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Iterator
+from dataclasses import replace
+
+from agentguard.evals.inject.edits.base import Change, Rewritten, Tail
+from agentguard.evals.inject.edits.reading import Reading, sent_text
+from agentguard.trajectory.model import RootCause, Source, Step
+
+_CLIP = 400
+_AROUND = 12
+_MAX_FAREWELL = 300
+_NUMBER = re.compile(r"\d+")
+
+
+class Draft:
+    """The steps of a run, each with the index it had in the source run (None if it is new).
+
+    Args:
+        read: the source run.
+        rng: draws the ids of calls that are made again.
+    """
+
+    def __init__(self, read: Reading, rng: random.Random) -> None:
+        self.read = read
+        self._rng = rng
+        self._lines: list[tuple[Step, int | None]] = [(step, step.index) for step in read.steps]
+        self._ids = [call.id for step in read.steps for call in step.tool_calls]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, step: int) -> Step:
+        return self._lines[step][0]
+
+    def set(self, step: int, to: Step) -> None:
+        """Replace a step."""
+        self._lines[step] = (to, self._lines[step][1])
+
+    def remove(self, first: int, end: int) -> None:
+        """Leave steps out."""
+        del self._lines[first:end]
+
+    def cut(self, end: int) -> None:
+        """End the run before step ``end``."""
+        del self._lines[end:]
+
+    def add(self, step: Step) -> None:
+        """Append a step that the source run does not have."""
+        self._lines.append((step, None))
+
+    def say(self, like: Step, text: str) -> None:
+        """Append a turn of the agent of ``like`` that says ``text`` and calls nothing."""
+        self.add(plain_turn(like, text))
+
+    def again(self, step: Step) -> Step:
+        """A step made once more: its calls have ids of their own."""
+        ids = {call.id: self._fresh_id(call.id) for call in step.tool_calls}
+        calls = tuple(replace(call, id=ids[call.id]) for call in step.tool_calls)
+        seen = tuple(
+            replace(one, call_id=ids.get(one.call_id or "", one.call_id)) for one in step.observations
+        )
+        return replace(step, tool_calls=calls, observations=seen)
+
+    def farewell(self, before: int) -> None:
+        """Append the user's last turn, if the source ends with one and it tells nothing unknown so far."""
+        last = self.read.steps[-1]
+        if last.source is not Source.USER or len(last.content) > _MAX_FAREWELL or last.index < before:
+            return
+        if self.read.said[last.index] <= self.read.before(before) | self.read.given:
+            self.add(last)
+
+    def finish(self, *, step: int, cause: RootCause, tail: Tail) -> Rewritten:
+        """Number the steps and say what differs from the source."""
+        steps = tuple(self._numbered(step))
+        changes = tuple(self._changes(steps))
+        return Rewritten(steps=steps, step=step, cause=cause, changes=changes, tail=tail)
+
+    def _numbered(self, first: int) -> Iterator[Step]:
+        before: Step | None = None
+        for index, (step, origin) in enumerate(self._lines):
+            if index >= first or origin != index:
+                step = replace(step, index=index, source_index=self._place(step, before, origin))
+                if origin is None and before is not None:
+                    step = _timed(step, before)
+            before = step
+            yield step
+
+    def _place(self, step: Step, before: Step | None, origin: int | None) -> int | None:
+        """Where the step would begin in the source's own counting, had the source been recorded like this."""
+        counted = all(one.source_index is not None for one in self.read.steps)
+        if before is None or before.source_index is None or not counted:
+            return step.source_index if origin is not None else None
+        return before.source_index + self._width(before)
+
+    def _width(self, step: Step) -> int:
+        """Source records that a (numbered) step takes: as many as in the source if it is of the source."""
+        origin = self._lines[step.index][1]
+        usual = 1 + len(step.observations)
+        if origin is None or origin + 1 >= len(self.read.steps):
+            return usual
+        here, following = self.read.steps[origin], self.read.steps[origin + 1]
+        if here.source_index is None or following.source_index is None:
+            return usual
+        same = len(here.observations) == len(step.observations)
+        return max(1, following.source_index - here.source_index) if same else usual
+
+    def _changes(self, steps: tuple[Step, ...]) -> Iterator[Change]:
+        origins = {origin for _, origin in self._lines if origin is not None}
+        last = max(origins, default=-1)
+        for index, (_, origin) in enumerate(self._lines):
+            if origin is None:
+                yield Change(step=index, field="step", before=None, after="inserted")
+            else:
+                yield from differences(self.read.steps[origin], steps[index])
+        for origin in range(last):
+            if origin not in origins:
+                yield Change(step=origin, field="step", before="removed", after=None)
+        if (rest := len(self.read.steps) - last - 1) > 0:
+            yield Change(step=last + 1, field="steps", before=f"{rest} left out", after=None)
+
+    def _fresh_id(self, like: str) -> str:
+        counted = _next_in_line(self._ids, like)
+        found = counted or _drawn(like, self._rng)
+        while found in self._ids:
+            found = _drawn(like, self._rng) if counted is None else f"{found}0"
+        self._ids.append(found)
+        return found
+
+
+def plain_turn(like: Step, text: str) -> Step:
+    """A turn of the agent of ``like`` that says ``text`` and calls nothing."""
+    return replace(like, content=text, reasoning="", modules={}, tool_calls=(), observations=(), extra={})
+
+
+def differences(old: Step, new: Step) -> Iterator[Change]:
+    """Every field in which two versions of a step differ, but for its number, place and time."""
+    one, two = _fields(old), _fields(new)
+    for field in dict.fromkeys((*one, *two)):
+        before, after = one.get(field), two.get(field)
+        if before is not None and after is not None and before != after:
+            before, after = _clipped(before, after)
+        if before != after:
+            yield Change(step=new.index, field=field, before=_short(before), after=_short(after))
+
+
+def _fields(step: Step) -> dict[str, str]:
+    """Everything of a step that an edit may change, as text."""
+    found = {"content": step.content, "reasoning": step.reasoning}
+    found |= {f"modules.{name}": text for name, text in step.modules.items()}
+    for i, call in enumerate(step.tool_calls):
+        found |= {f"tool_calls[{i}].name": call.name, f"tool_calls[{i}].arguments": sent_text(call)}
+    for i, seen in enumerate(step.observations):
+        found[f"observations[{i}]"] = seen.content
+        found |= {f"observations[{i}].tool": seen.tool} if seen.tool else {}
+        found |= (
+            {f"observations[{i}].is_error": str(seen.is_error).lower()} if seen.is_error is not None else {}
+        )
+    return found | ({"extra": repr(dict(step.extra))} if step.extra else {})
+
+
+def _clipped(before: str, after: str) -> tuple[str, str]:
+    """The parts in which two texts differ, with a little of what they share around them."""
+    size = min(len(before), len(after))
+    start = next((i for i in range(size) if before[i] != after[i]), size)
+    end = next((i for i in range(size - start) if before[-1 - i] != after[-1 - i]), size - start)
+    first, last = max(0, start - _AROUND), max(0, end - _AROUND)
+    return before[first : len(before) - last], after[first : len(after) - last]
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _CLIP else f"{text[:_CLIP]} …"
+
+
+def _timed(step: Step, before: Step) -> Step:
+    """A new step follows the one before it at once and takes as long as the step it is made of."""
+    if before.started_at is None:
+        return replace(step, started_at=None, ended_at=None)
+    begins = before.ended_at if before.ended_at is not None else before.started_at
+    if step.started_at is None or step.ended_at is None:
+        return replace(step, started_at=begins, ended_at=None)
+    return replace(step, started_at=begins, ended_at=begins + (step.ended_at - step.started_at))
+
+
+def _next_in_line(ids: list[str], like: str) -> str | None:
+    """The next id where the ids of the run count up ("call-7-0"), else None."""
+    numbers = [int(found[0][:9]) for one in ids if (found := _NUMBER.search(one))]
+    rising = len(numbers) == len(ids) and numbers == sorted(numbers)
+    place = _NUMBER.search(like)
+    if not rising or place is None or len(place[0]) > 6:
+        return None
+    return f"{like[: place.start()]}{max(numbers) + 1}{like[place.end() :]}"
+
+
+def _drawn(like: str, rng: random.Random) -> str:
+    """Another id of the same make: what stands behind the first ``_`` or ``-`` drawn anew, class by class."""
+    head = re.match(r"[A-Za-z]+[_-]", like)
+    start = head.end() if head else 0
+    return like[:start] + "".join(_other(c, rng) for c in like[start:] or "a0a0a0")
+
+
+def _other(c: str, rng: random.Random) -> str:
+    for letters in (string.digits, string.ascii_lowercase, string.ascii_uppercase):
+        if c in letters:
+            return rng.choice(letters)
+    return c

@@ -1,0 +1,252 @@
+"""What an edit must know of a run: who said what, where each value came from, what depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from agentguard.detect.text import lowered
+from agentguard.detect.trouble import trouble
+from agentguard.evals.inject.edits.values import Kind, Value, classify, names_in, values_in
+from agentguard.judge.features.tools import changes
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+
+Values = frozenset[Value]
+_MAX_NAMES = 200
+_MAX_LEAVES = 2_000
+
+
+class Reading:
+    """One run, indexed once for all edits that are tried on it."""
+
+    def __init__(self, run: Trajectory) -> None:
+        self.run = run
+        self.steps = run.steps
+
+    # -- who and what ------------------------------------------------------------------------------------
+
+    def is_agent(self, step: int) -> bool:
+        """Whether a step is an agent's turn."""
+        return 0 <= step < len(self.steps) and self.steps[step].source is Source.AGENT
+
+    def acts(self, step: int) -> bool:
+        """Whether a step is an agent's turn whose calls were all answered."""
+        one = self.steps[step]
+        answered = {seen.call_id for seen in one.observations}
+        return self.is_agent(step) and bool(one.tool_calls) and all(c.id in answered for c in one.tool_calls)
+
+    def writes(self, step: int) -> bool:
+        """Whether a turn calls a tool that changes something, as far as its name tells."""
+        return self.is_agent(step) and any(changes(call.name) for call in self.steps[step].tool_calls)
+
+    def writes_from(self, step: int) -> bool:
+        """Whether anything is changed in this step or a later one."""
+        return any(self.writes(i) for i in range(step, len(self.steps)))
+
+    def went_well(self, step: int) -> bool:
+        """Whether nothing that came back in a step looks like an error."""
+        return not any(is_trouble(seen) for seen in self.steps[step].observations)
+
+    @cached_property
+    def environment_speaks(self) -> bool:
+        """Whether the environment's answers are steps of their own."""
+        return any(step.source is Source.ENVIRONMENT for step in self.steps)
+
+    def answers_after(self, step: int) -> bool:
+        """Whether anything comes back from the environment in a later step."""
+        return any(s.observations or s.source is Source.ENVIRONMENT for s in self.steps[step + 1 :])
+
+    def end_of_turn(self, step: int) -> int:
+        """Index behind an agent's turn and the environment steps that answer it."""
+        end = step + 1
+        while end < len(self.steps) and self.steps[end].source is Source.ENVIRONMENT:
+            end += 1
+        return end
+
+    # -- values ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def names(self) -> tuple[Value, ...]:
+        """Names used as arguments anywhere in the run."""
+        found = {
+            value: None
+            for step in self.steps
+            for call in step.tool_calls
+            for _, leaf in leaves(call.arguments)
+            if isinstance(leaf, str) and (value := classify(leaf)) and value.kind is Kind.NAME
+        }
+        return tuple(found)[:_MAX_NAMES]
+
+    @cached_property
+    def given(self) -> Values:
+        """Values of the task, the prompts and the tools."""
+        tools = (f"{tool.description} {_json(tool.parameters)}" for tool in self.run.tools)
+        texts = (self.run.task, *self.run.system_prompts.values(), *tools)
+        return frozenset(value for text in texts for value in self._in(text))
+
+    @cached_property
+    def said(self) -> tuple[Values, ...]:
+        """Values of what each agent, user or system step says."""
+        return tuple(
+            frozenset(v for text in spoken(step) for v in self._in(text))
+            if step.source is not Source.ENVIRONMENT
+            else frozenset()
+            for step in self.steps
+        )
+
+    @cached_property
+    def sent(self) -> tuple[Values, ...]:
+        """Values of each step's calls."""
+        return tuple(
+            frozenset(v for call in step.tool_calls for v in self._in(sent_text(call))) for step in self.steps
+        )
+
+    @cached_property
+    def seen(self) -> tuple[Values, ...]:
+        """Values of what came back in each step."""
+        return tuple(frozenset(v for text in returned(step) for v in self._in(text)) for step in self.steps)
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Every value of the run in lower case, to tell what would be new to it."""
+        every = (self.given, *self.said, *self.sent, *self.seen)
+        return frozenset(value.text.lower() for values in every for value in values)
+
+    def origin(self, value: Value) -> int | None:
+        """Step in which a value first came from outside the agents; -1 if it was given; None if never."""
+        if value in self.given:
+            return -1
+        for i, step in enumerate(self.steps):
+            if value in self.seen[i] or (step.source is not Source.AGENT and value in self.said[i]):
+                return i
+        return None
+
+    def before(self, step: int) -> Values:
+        """Values there were before a step."""
+        found = set(self.given)
+        for i in range(step):
+            found |= self.said[i] | self.sent[i] | self.seen[i]
+        return frozenset(found)
+
+    def last_seen(self, step: int) -> int | None:
+        """The step whose result lies directly before an agent's turn, if a result does."""
+        i = step - 1
+        while i >= 0 and self.steps[i].source is Source.ENVIRONMENT and not self.steps[i].content:
+            i -= 1
+        if i < 0 or not tuple(returned(self.steps[i])):
+            return None
+        return i
+
+    def needed_later(self, first: int, end: int) -> bool:
+        """Whether agents, from step ``end`` on, use a value that steps ``first`` to ``end`` brought in."""
+        earlier = {value.text.lower() for value in self.before(first)}
+        fresh = {
+            value
+            for i in range(first, end)
+            for value in self.seen[i] | self.said[i] | self.sent[i]
+            if value.text.lower() not in earlier
+        }
+        for i in range(end, len(self.steps)):
+            if self.is_agent(i) and (self.said[i] | self.sent[i]) & fresh:
+                return True
+            fresh -= self.seen[i]
+            if not self.is_agent(i):
+                fresh -= self.said[i]
+        return False
+
+    def under(self, key: str, before: int) -> tuple[Value, ...]:
+        """Values that stood under a key of a result or an argument before a step, oldest first."""
+        found: dict[Value, None] = {}
+        for i, name, value in self._keyed:
+            if i < before and name == key:
+                found[value] = None
+        return tuple(found)
+
+    @cached_property
+    def _keyed(self) -> tuple[tuple[int, str, Value], ...]:
+        found = []
+        for i, step in enumerate(self.steps):
+            parsed = [_parsed(text) for text in returned(step)]
+            for data in (*(call.arguments for call in step.tool_calls), *parsed):
+                for path, leaf in leaves(data):
+                    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+                    value = classify(_scalar(leaf)) if key else None
+                    if value is not None:
+                        found.append((i, key, value))
+        return tuple(found)
+
+    def _in(self, text: str) -> Iterator[Value]:
+        yield from values_in(text)
+        yield from names_in(text, self.names)
+
+
+_LAST: list[Reading] = []
+
+
+def reading(run: Trajectory) -> Reading:
+    """The reading of a run; the last one is kept, as all edits are tried on one run before the next."""
+    if not _LAST or _LAST[0].run is not run:
+        _LAST[:] = [Reading(run)]
+    return _LAST[0]
+
+
+def spoken(step: Step) -> Iterator[str]:
+    """What a step says itself."""
+    yield from (step.reasoning, step.content, *step.modules.values())
+
+
+def returned(step: Step) -> Iterator[str]:
+    """What came back from the environment in a step."""
+    if step.source is Source.ENVIRONMENT and step.content:
+        yield step.content
+    yield from (seen.content for seen in step.observations if seen.content)
+
+
+def sent_text(call: ToolCall) -> str:
+    """A call's arguments as text."""
+    return call.raw_arguments or _json(call.arguments)
+
+
+def is_trouble(seen: Observation) -> bool:
+    """Whether a result looks like an error."""
+    return trouble(lowered(seen.content), flag=seen.is_error) is not None
+
+
+def leaves(data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """``(path, scalar)`` of every text or number in JSON data, in order; booleans are left out."""
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), data)]
+    count = 0
+    while stack and count < _MAX_LEAVES:
+        path, value = stack.pop()
+        if isinstance(value, dict):
+            stack.extend(((*path, k), v) for k, v in reversed(value.items()))
+        elif isinstance(value, list):
+            stack.extend(((*path, i), v) for i, v in reversed(list(enumerate(value))))
+        elif isinstance(value, str | int | float) and not isinstance(value, bool) and path:
+            count += 1
+            yield path, value
+
+
+def _parsed(text: str) -> Any:
+    if text[:1] not in "{[":
+        return None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _scalar(leaf: Any) -> str:
+    return leaf if isinstance(leaf, str) else f"{leaf}"
+
+
+def _json(value: Any) -> str:
+    if not value:
+        return ""
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except (TypeError, ValueError):
+        return repr(value)

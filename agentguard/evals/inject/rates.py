@@ -1,0 +1,79 @@
+"""How often each kind of error is drawn."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from agentguard.errors import ConfigError
+from agentguard.evals.inject.edits.base import edits
+
+NATURAL: Mapping[str, float] = {
+    "misread_observation": 16,
+    "hallucinated_memory": 14,
+    "dropped_constraint": 14,
+    "progress_misjudge": 12,
+    "parameter_error": 12,
+    "repeat_loop": 10,
+    "tool_error_ignored": 8,
+    "misaligned_action": 4,
+    "step_limit": 4,
+    "invalid_action": 3,
+    "format_error": 3,
+}
+"""Our own estimate for agents of today, which rarely write what cannot be parsed and more often misjudge what
+they have read or reached. It is not measured on anything: give rates of your own where you know them."""
+
+_READERS = {".json": orjson.loads, ".toml": tomllib.loads}
+
+
+def rates_of(given: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[str, float]:
+    """Weight of each edit, above 0.
+
+    Args:
+        given: ``natural``, ``uniform``, or a JSON or TOML file of edit name to weight.
+        kinds: only these edits; all if empty. One that has no weight of its own gets 1.
+
+    Raises:
+        UnknownPlugin: there is no edit of a name.
+        ConfigError: the file cannot be used, or nothing is left.
+    """
+    for name in kinds:
+        edits().get(name)
+    if given == "natural":
+        weights = dict(NATURAL)
+    elif given == "uniform":
+        weights = dict.fromkeys(edits(), 1.0)
+    else:
+        weights = _read(Path(given))
+    if kinds:
+        weights = {name: weights.get(name, 1.0) for name in dict.fromkeys(kinds)}
+    kept = {name: float(weight) for name, weight in weights.items() if weight > 0}
+    if not kept:
+        raise ConfigError("no kind of error is left to draw from")
+    return kept
+
+
+def _read(path: Path) -> dict[str, float]:
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ConfigError(f"--rates {path}: write natural, uniform, or a .json or .toml file")
+    try:
+        data: Any = reader(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # both readers' errors, and text that is not UTF-8
+        raise ConfigError(f"{path} is not valid: {error}") from None
+    if not isinstance(data, dict) or not all(map(_is_weight, data.values())):
+        raise ConfigError(f"{path}: expected names of edits with a weight of 0 or more each")
+    for name in data:
+        edits().get(name)
+    return data
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

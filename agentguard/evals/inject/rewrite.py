@@ -1,0 +1,186 @@
+"""Failed runs from recorded ones that passed: one error is put in at a known step, and the record says so.
+
+After CORRECT-Error (arXiv 2509.24088), for any format that agentguard reads and without a language model. The
+rewritten trajectory carries no sign of it: its id is a hash, and what was changed stands in the annotation,
+where no detector, judge or feature reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentguard.errors import InputError
+from agentguard.evals.inject.edits.base import Change, Edit, Rewritten, edits
+from agentguard.evals.inject.rates import rates_of
+from agentguard.trajectory.events import events_of
+from agentguard.trajectory.formats._json import dumps
+from agentguard.trajectory.model import Annotation, Branch, Record, Trajectory
+
+INJECTED = "injected"
+"""Key of ``Annotation.extra`` for what was rewritten, and value of its ``origin``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewritePlan:
+    """How runs are rewritten.
+
+    Attributes:
+        rates: edit name to its weight; an edit that applies nowhere in a run leaves its share to the others.
+        per_run: rewritten runs made from each run, each with an error or a step of its own; fewer if there
+            are fewer.
+        seed: the same seed makes the same runs, in whatever order and company they come.
+        assume_passed: takes runs of which nobody knows whether they passed.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=rates_of)
+    per_run: int = 1
+    seed: int = 0
+    assume_passed: bool = False
+
+
+def rewritten(record: Record, plan: RewritePlan | None = None) -> Iterator[Record]:
+    """Yield failed runs made from one that passed; none if no edit applies.
+
+    Raises:
+        InputError: the run failed, or is not known to have passed.
+    """
+    plan = plan or RewritePlan()
+    check_passed(record, assume=plan.assume_passed)
+    source = fingerprint(record.trajectory)
+    taken: set[tuple[str, int]] = set()
+    for number in range(plan.per_run):
+        rng = random.Random(f"{plan.seed}:{source}:{number}")  # noqa: S311  (a draw, not a secret)
+        found = _drawn(record.trajectory, plan.rates, taken, rng)
+        if found is None:
+            return
+        taken.add(found)
+        yield rewrite(record, edits().get(found[0]), found[1], rng=rng, source=source)
+
+
+def rewrite(
+    record: Record, edit: Edit, step: int, *, rng: random.Random | None = None, source: str = ""
+) -> Record:
+    """Put one error into one step of a run.
+
+    Args:
+        record: the run; that it passed is not asked here.
+        edit: the kind of error.
+        step: the step it is put into.
+        rng: draws what the edit leaves open.
+        source: the run's `fingerprint`, if it is already known.
+
+    Raises:
+        InputError: the edit does not apply to that step.
+    """
+    made = edit.apply(record.trajectory, step, rng or random.Random(0))  # noqa: S311
+    run = record.trajectory
+    name = _id(source or fingerprint(run), edit.name, step, made)
+    branches, dropped = _branches(run, made.step)
+    told = _told(run, edit, made, dropped)
+    return Record(
+        trajectory=replace(run, id=name, steps=made.steps, branches=branches),
+        annotation=Annotation(
+            failed=True,
+            root_cause=made.cause,
+            failures=(made.cause,),
+            answer=record.annotation.answer,
+            group=group_of(record),
+            extra={"origin": INJECTED, INJECTED: told},
+        ),
+    )
+
+
+def unchanged(record: Record) -> Record:
+    """The run that passed, under an id like those of the rewritten ones, to be kept beside them."""
+    run = record.trajectory
+    return Record(
+        trajectory=replace(run, id=hashlib.sha256(fingerprint(run).encode()).hexdigest()[:16]),
+        annotation=Annotation(
+            failed=False,
+            answer=record.annotation.answer,
+            group=group_of(record),
+            extra={"origin": "recorded", "source_run": run.id},
+        ),
+    )
+
+
+def check_passed(record: Record, *, assume: bool = False) -> None:
+    """Raise InputError unless a run is known, or may be assumed, to have passed."""
+    if record.annotation.failed:
+        raise InputError("the run failed already", hint="only runs that passed can be given an error")
+    if record.annotation.failed is None and not assume:
+        raise InputError(
+            "the run is not known to have passed", hint="--assume-passed takes such runs as passed"
+        )
+
+
+def group_of(record: Record) -> str:
+    """What keeps a run and all that is made from it in one part of a split."""
+    return record.annotation.group or record.trajectory.task or record.trajectory.id
+
+
+def fingerprint(run: Trajectory) -> str:
+    """SHA-256, in hex, of everything that was recorded of a run."""
+    digest = hashlib.sha256()
+    for event in events_of(Record(trajectory=run)):
+        digest.update(dumps(event) + b"\n")
+    return digest.hexdigest()
+
+
+def records_of(
+    records: Iterable[Record], plan: RewritePlan, *, with_passed: bool = False
+) -> Iterator[Record]:
+    """`rewritten` over many runs; ``with_passed`` yields each source too, before what is made of it."""
+    for record in records:
+        made = list(rewritten(record, plan))
+        if with_passed:
+            yield unchanged(record)
+        yield from made
+
+
+def _drawn(
+    run: Trajectory, rates: Mapping[str, float], taken: set[tuple[str, int]], rng: random.Random
+) -> tuple[str, int] | None:
+    """An edit, by its rate, and a step it applies to; every step is as likely."""
+    left = dict(rates)
+    while left:
+        name = rng.choices(list(left), list(left.values()))[0]
+        del left[name]
+        edit = edits().get(name)
+        for step in rng.sample(range(len(run.steps)), len(run.steps)):
+            if (name, step) not in taken and edit.applies(run, step):
+                return name, step
+    return None
+
+
+def _told(run: Trajectory, edit: Edit, made: Rewritten, dropped: int) -> dict[str, Any]:
+    changes = [change.as_dict() for change in made.changes]
+    if dropped:
+        lost = Change(step=made.step, field="branches", before=f"{dropped} left out", after=None)
+        changes.append(lost.as_dict())
+    return {
+        "edit": edit.name,
+        "step": made.step,
+        "fields": changes,
+        "tail": made.tail.value,
+        "source_run": run.id,
+    }
+
+
+def _branches(run: Trajectory, first: int) -> tuple[tuple[Branch, ...], int]:
+    """The branches that left the run before the error, and how many did not."""
+    kept: dict[str, Branch] = {}
+    for branch in run.branches:
+        stays = branch.fork_step <= first if branch.parent is None else branch.parent in kept
+        if stays:
+            kept[branch.id] = branch
+    return tuple(kept.values()), len(run.branches) - len(kept)
+
+
+def _id(source: str, edit: str, step: int, made: Rewritten) -> str:
+    changed = repr([change.as_dict() for change in made.changes])
+    return hashlib.sha256(f"{source}:{edit}:{step}:{changed}".encode()).hexdigest()[:16]
