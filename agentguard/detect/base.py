@@ -62,6 +62,15 @@ class DetectorFailure:
 
 
 @runtime_checkable
+class Foresight(Protocol):
+    """A detector that can also judge a turn before its tool calls run; not every one can."""
+
+    def foresee(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at a turn that may yet be refused; ``view`` ends before it, and nothing may be remembered."""
+        ...
+
+
+@runtime_checkable
 class Detector(Protocol):
     """One object watches one run, live or recorded; work per step does not grow with the steps before it.
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from agentguard.detect.base import Detector, DetectorFailure, Evidence, Finding, detectors
+from agentguard.detect.base import Detector, DetectorFailure, Evidence, Finding, Foresight, detectors
 from agentguard.detect.view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -98,6 +99,7 @@ class Watcher:
         self.failures: list[DetectorFailure] = []
         self._active = build(specs) if specs is None or isinstance(specs, Mapping) else list(specs)
         self._by_source = self._table()
+        self._foresighted = self._foreseeing()
         self._strikes: dict[int, int] = {}
         self._known: set[tuple[object, ...]] = set()
 
@@ -121,6 +123,23 @@ class Watcher:
             before = after
         found.sort(key=_order)
         return tuple(found)
+
+    def foresee(self, step: Step) -> tuple[Finding, ...]:
+        """What is wrong with a turn whose tool calls have not run yet; it may be refused, so nothing is kept.
+
+        ``step.index`` must be the number of steps so far. What is found here is found again by `observe` if
+        the turn is committed after all.
+        """
+        self.view.settle()
+        found: list[Finding] = []
+        for detector in self._foresighted[step.source]:
+            before = time.perf_counter()
+            try:
+                found += islice(detector.foresee(step, self.view), MAX_FINDINGS)
+            except Exception as error:  # as in observe
+                self._strike(detector, step.index, error, time.perf_counter() - before)
+        found.sort(key=_order)
+        return tuple(one for one in found if isinstance(one, Finding) and one.step == step.index)
 
     def finish(self) -> tuple[Finding, ...]:
         """Say that the run has ended; return what is new. The deadline holds here too."""
@@ -154,15 +173,24 @@ class Watcher:
         self._known.update(new)
         return list(new.values())
 
-    def _strike(self, detector: Detector, step: int | None, error: Exception, seconds: float) -> None:
+    def _strike(
+        self, detector: Detector | Foresight, step: int | None, error: Exception, seconds: float
+    ) -> None:
         name = getattr(detector, "name", type(detector).__name__)
         # The text of a foreign exception may quote the run: only its type is safe to log.
         reason = str(error) if isinstance(error, (_Junk, _Overrun)) else type(error).__name__
         self.failures.append(DetectorFailure(detector=str(name), step=step, error=reason, seconds=seconds))
         self._strikes[id(detector)] = self._strikes.get(id(detector), 0) + 1
-        if self._strikes[id(detector)] >= MAX_FAILURES and detector in self._active:
-            self._active.remove(detector)
+        if self._strikes[id(detector)] >= MAX_FAILURES:
+            self._active = [one for one in self._active if one is not detector]
             self._by_source = self._table()
+            self._foresighted = self._foreseeing()
+
+    def _foreseeing(self) -> dict[Source, tuple[Foresight, ...]]:
+        return {
+            source: tuple(d for d in watching if isinstance(d, Foresight))
+            for source, watching in self._by_source.items()
+        }
 
     def _table(self) -> dict[Source, tuple[Detector, ...]]:
         """Which detectors a step of each source goes to: all that do not say what they watch."""

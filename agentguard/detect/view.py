@@ -101,7 +101,7 @@ class RunView:
 
     def append(self, step: Step) -> Facts:
         """Take in one more step; `Watcher` calls this, detectors do not. Returns the step's facts."""
-        self._read_results()
+        self.settle()
         facts = Facts(step, self._fresh)
         self.steps._list.append(step)  # type: ignore[attr-defined]
         self._facts[step.index] = self._now = facts
@@ -167,8 +167,11 @@ class RunView:
             self._open.outcome = hash((self._open.outcome, facts.outcome))
             self._open.failed = self._open.failed or facts.failed
 
-    def _read_results(self) -> None:
-        """Index the results of the step before: an argument must not find its origin in its own effect."""
+    def settle(self) -> None:
+        """Index the results of the step before, once the next one begins; `Watcher` calls this.
+
+        Not earlier: an argument must not find its origin in its own effect.
+        """
         for result in self._unread:
             self.values.add(result.low, Origin(result.step.index, result.field))
         self._unread = ()

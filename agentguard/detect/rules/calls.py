@@ -46,6 +46,8 @@ class UnknownTool(Rule):
             if call.name not in view.tools
         ]
 
+    foresee = observe
+
 
 class SchemaViolation(Rule):
     """Arguments that the tool's JSON Schema does not allow."""
@@ -63,6 +65,8 @@ class SchemaViolation(Rule):
             wrong = (error for error in view.violations(action.call) if _kind(error) not in _RANGE_KINDS)
             found.extend(self._violation(step, action, error) for error in wrong)
         return found
+
+    foresee = observe
 
     def _violation(self, step: Step, action: Action, error: Any) -> Finding:
         path = [str(part) for part in error.instance_path]
@@ -126,6 +130,8 @@ class OutOfRange(Rule):
                 found += self._declared(step, action)
         return found
 
+    foresee = observe
+
     def _declared(self, step: Step, action: Action) -> Iterator[Finding]:
         arguments = action.call.arguments if action.call else None
         for path, value in numbers(arguments):
@@ -169,6 +175,8 @@ class UnparsableAction(Rule):
         if "<" not in step.content and "```json" not in facts.low:
             return NOTHING
         return [self._unparsable(step, "content", start, end, "") for start, end in _broken(step.content)]
+
+    foresee = observe
 
     def _unparsable(self, step: Step, field: str, start: int, end: int | None, tool: str) -> Finding:
         what = f"arguments of {tool}" if tool else "action"

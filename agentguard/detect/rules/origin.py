@@ -35,6 +35,7 @@ _TEXTUAL = re.compile(
 _LITERALS = re.compile(r"=\s*[\[{(][^\n]{0,400}\d")
 _MIN_NUMBER = 100
 _MAX_VALUES = 60
+_MAX_MET = 5_000
 
 
 class UnknownOrigin(Rule):
@@ -70,12 +71,26 @@ class UnknownOrigin(Rule):
             return NOTHING
         found: list[Finding] = []
         if step.tool_calls and view.values.complete:
-            for action in facts.actions:
-                if action.call is not None and action.call.arguments:
-                    found += self._trace(step, action, view)
+            found += self.foresee(step, view)
+            for one in found:
+                self._met[one.data["value"]] = None
+            while len(self._met) > _MAX_MET:
+                del self._met[next(iter(self._met))]
         elif step.content and self._made_up < 20:
             found += self._admitted(facts)
         return found
+
+    def foresee(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Trace the values of each call."""
+        if not view.values.complete:
+            return
+        told: set[str] = set()
+        for action in view.facts(step).actions:
+            if action.call is not None and action.call.arguments:
+                for one in self._trace(step, action, view):
+                    if one.data["value"] not in told:
+                        told.add(one.data["value"])
+                        yield one
 
     def _trace(self, step: Step, action: Action, view: RunView) -> Iterator[Finding]:
         arguments = action.call.arguments if action.call else None
@@ -88,9 +103,6 @@ class UnknownOrigin(Rule):
             text = str(value)
             if probability == 0 or text in self._met or view.values.knows(text):
                 continue
-            self._met[text] = None
-            if len(self._met) > 5_000:
-                del self._met[next(iter(self._met))]
             yield self._unknown(step, action, name, value, probability)
 
     def _weight(self, name: str, value: object, tool: str) -> float:
@@ -121,6 +133,7 @@ class UnknownOrigin(Rule):
             evidence=cite_value(step, action.field, value, name),
             tool=action.name,
             argument=name,
+            value=str(value),
         )
 
     def _admitted(self, facts: Facts) -> Iterator[Finding]:

@@ -47,13 +47,18 @@ class ControlFlow(Rule):
         self._wanted = {name for names in self.before.values() for name in names}
         self.watches = tuple(Source) if self.before else ()
 
-    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+    def foresee(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare each call with what has succeeded before it."""
-        found = [
+        del view
+        return [
             self._early(step, i, call.name, sorted(missing))
             for i, call in enumerate(step.tool_calls)
             if (missing := self.before.get(call.name, set()) - self._done - {call.name})
         ]
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """As `foresee`; then note what has succeeded now."""
+        found = self.foresee(step, view)
         failed = {result.tool for result in view.facts(step).results if result.trouble is not None}
         self._done |= {call.name for call in step.tool_calls if call.name not in failed} & self._wanted
         return found
@@ -103,6 +108,8 @@ class Capability(Rule):
             for i, call in enumerate(step.tool_calls)
             if call.name in denied or (allowed is not None and call.name not in allowed)
         ]
+
+    foresee = observe
 
     def _forbidden(self, step: Step, index: int, tool: str, offered: int) -> Finding:
         return self.finding(

@@ -65,15 +65,21 @@ class Policy(Rule):
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Match each constraint against the texts of the step that it is about."""
+        found = self.foresee(step, view)
+        for i, rule in enumerate(self.rules):
+            if rule.kind != "forbid" and i not in self._seen and next(_matches(step, rule), None) is not None:
+                self._seen.add(i)
+        return found
+
+    def foresee(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """What is forbidden in the step, or comes too early in it."""
+        del view
         found: list[Finding] = []
         for i, rule in enumerate(self.rules):
             if rule.kind == "forbid":
                 found += self._forbidden(step, rule)
-                continue
-            if rule.kind == "before":
-                found += self._too_early(step, i, rule, len(view.steps))
-            if i not in self._seen and next(_matches(step, rule), None) is not None:
-                self._seen.add(i)
+            elif rule.kind == "before":
+                found += self._too_early(step, i, rule)
         return found
 
     def finish(self, view: RunView) -> Iterable[Finding]:
@@ -90,8 +96,8 @@ class Policy(Rule):
         for field, start, end in _matches(step, rule):
             yield self._broken(step, rule, "is forbidden", cite(step, field, start, max(end, start + 1)))
 
-    def _too_early(self, step: Step, index: int, rule: _Constraint, length: int) -> Iterator[Finding]:
-        if index in self._seen or not length:
+    def _too_early(self, step: Step, index: int, rule: _Constraint) -> Iterator[Finding]:
+        if index in self._seen:
             return
         for i, call in enumerate(step.tool_calls):
             if call.name == rule.tool:
