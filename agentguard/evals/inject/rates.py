@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ NATURAL: Mapping[str, float] = {
 """Our own estimate for agents of today, which rarely write what cannot be parsed and more often misjudge what
 they have read or reached. It is not measured on anything: give rates of your own where you know them."""
 
-_READERS = {".json": orjson.loads, ".toml": tomllib.loads}
+_READERS: Mapping[str, Callable[[str], Any]] = {".json": orjson.loads, ".toml": tomllib.loads}
 
 
 def rates_of(given: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[str, float]:

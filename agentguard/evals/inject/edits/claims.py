@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from agentguard.evals.inject.edits.base import Rewritten
+from agentguard.evals.inject.edits.base import Rewritten, Tail
 from agentguard.evals.inject.edits.carry import Swap, carry
 from agentguard.evals.inject.edits.draft import Draft
 from agentguard.evals.inject.edits.maker import Maker
@@ -77,10 +77,18 @@ def _stated(
     for swap in _dealt(swaps, rng):
         draft = Draft(read, rng)
         tail = carry(draft, step, swap, rng)
-        if tail is not None:
+        if tail is not None and (tail is Tail.TRUNCATED or _matters(draft)):
             told = reason.format(old=swap.old.text, new=swap.new)
             return draft.finish(step=step, cause=edit.cause(read.steps[step].agent, step, told), tail=tail)
     return None
+
+
+def _matters(draft: Draft) -> bool:
+    """Whether the wrong value reaches a call or the agent's last words: a slip in passing fails no run."""
+    source = draft.read.steps
+    talk = [i for i in range(len(draft)) if draft.read.is_agent(i) and source[i].content]
+    acted = any(draft[i].tool_calls != source[i].tool_calls for i in range(len(draft)))
+    return acted or (bool(talk) and draft[talk[-1]].content != source[talk[-1]].content)
 
 
 def _dealt(swaps: list[Swap], rng: random.Random) -> Iterator[Swap]:

@@ -66,8 +66,8 @@ class ProgressMisjudge(Maker):
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Replace a turn by the claim, and end the run."""
         turn = read.steps[step]
-        first = next(i for i in range(len(read.steps)) if read.is_agent(i))
-        if turn.modules or step == first or not read.writes_from(step):
+        begun = any(read.is_agent(i) and read.end_of_turn(i) > i + 1 or read.acts(i) for i in range(step))
+        if turn.modules or not begun or not read.writes_from(step):
             return None
         draft = Draft(read, rng)
         draft.cut(step + 1)

@@ -13,9 +13,12 @@ from enum import StrEnum
 from functools import lru_cache
 
 _LIMIT = 40_000
+_FAR_DAYS, _FAR_FACTOR = 60, 5
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
 _FOUND = re.compile(
     r"(?P<email>[\w.+-]{1,64}@[\w-]{1,64}\.[\w.]{1,32}\w)"
-    r"|(?P<skip>https?://\S+|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.Z]*|\b\d{1,2}:\d\d(?::\d\d)?)"
+    r"|(?P<skip>https?://\S+|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.Z]*|\b\d{1,2}:\d\d(?::\d\d)?"
+    rf"|\b{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?\b|\b\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH})"
     r"|(?<![\w-])(?P<date>\d{4}-\d\d-\d\d)(?![\w-])"
     r"|(?<![\w-])(?P<code>(?=[\w-]{0,40}\d)(?=[\w-]{0,40}[A-Za-z])\w[\w-]{2,38}\w)(?![\w-])"
     r"|(?<![\w.,-])\$?(?P<amount>\d[\d,]*(?:\.\d+)?)(?![\w-]|[.,]\d)"
@@ -90,10 +93,17 @@ def put(text: str, old: Value, new: str) -> str:
 
 
 def like(a: Value, b: Value) -> bool:
-    """Whether two values could be confused: one kind and, for codes, one form."""
+    """Whether two values could be confused: one kind, of one form (codes) or not far apart (others)."""
     if a.kind is not b.kind or a.text.lower() == b.text.lower():
         return False
-    return a.kind is not Kind.CODE or _form(a.text) == _form(b.text)
+    if a.kind is Kind.CODE:
+        return _form(a.text) == _form(b.text)
+    if a.kind is Kind.DATE:
+        return _days_apart(a.text, b.text) <= _FAR_DAYS
+    if a.kind is Kind.AMOUNT:
+        small, large = sorted((float(a.text), float(b.text)))
+        return large <= small * _FAR_FACTOR
+    return True
 
 
 def variants(value: Value) -> tuple[str, ...]:
@@ -159,6 +169,13 @@ def _slips(text: str) -> Iterable[str]:
     for i, c in enumerate(text):
         if c.isascii() and c.isupper():
             yield text[:i] + chr((ord(c) - 65 + 5) % 26 + 65) + text[i + 1 :]
+
+
+def _days_apart(a: str, b: str) -> int:
+    try:
+        return abs((date.fromisoformat(a) - date.fromisoformat(b)).days)
+    except ValueError:
+        return _FAR_DAYS + 1
 
 
 def _other_days(text: str) -> tuple[str, ...]:
