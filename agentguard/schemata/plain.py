@@ -1,0 +1,145 @@
+"""Takes the topic out of a text: what is left says how something is done, not what it is about.
+
+Nothing is removed by guessing what is topical. The other way round: only words of a closed list
+(`agentguard.schemata.lexicon`) are kept, and what falls away is replaced by a word for its class or by a gap.
+So no number, name, quotation or subject can be left, whatever the text; agents' and tools' names go even where
+they are made of words of the list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from agentguard.schemata.lexicon import NUMBER_WORDS, WORDS
+from agentguard.trajectory.model import Trajectory
+
+GAP: Final = "…"
+"""Stands where something was left out; never between two words that were neighbours."""
+
+LIMIT: Final = 20_000
+"""Characters of a text that are read."""
+
+_FILE_ENDINGS = (
+    r"(?:pdf|csv|tsv|xlsx?|docx?|pptx?|txt|md|json|ya?ml|xml|html?|py|js|png|jpe?g|gif|mp[34]|wav|zip)"
+)
+_TOKEN = re.compile(
+    r"(?P<word>[^\W\d_]++(?:['’-][^\W\d_]++)*+(?![\w(@]|[._]\w|://))"
+    r"|(?P<stop>[.!?:;]++|\n[ \t]*+(?:\d{1,3}[.)](?!\w)|[-*•#]+)?)"
+    r"|(?P<number>\d[\w.,:/%]*+)"
+    r"|(?P<code>```.*?(?:```|\Z))"
+    r"|(?P<quote>\"[^\"\n]{1,200}\"|“[^”\n]{1,200}”|`[^`\n]{1,200}`)"
+    r"|(?P<url>(?:https?://|www\.)\S{1,2000}+|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})"
+    rf"|(?P<file>[\w.-]{{1,100}}\.{_FILE_ENDINGS}\b|(?:/[\w.-]{{1,100}}){{2,20}})"
+    r"|(?P<identifier>(?=[^\W\d]|_)\w++(?:[._-]\w++){0,20}+(?:\(\)?)?)",
+    re.DOTALL,
+)
+_CLASSES: Final = {
+    "code": "some code", "url": "an address", "file": "a file", "quote": "a quotation",
+    "identifier": "an identifier", "number": "a number", "name": "a name",
+}  # fmt: skip
+CLASS_WORDS: Final = frozenset(word for phrase in _CLASSES.values() for word in phrase.split())
+_SAYABLE: Final = WORDS | CLASS_WORDS
+_AMBIGUOUS: Final = frozenset({"may", "will", "us", "it", "he", "or", "in", "so", "mark", "frank"})
+"""Words of the list that are names (of a month, a person, a state) when they are written like one."""
+
+_STOP: Final = "."
+_NAME_PART = re.compile(r"[^\W_]+")
+
+
+class Plainer:
+    """Takes the topic out of texts of one run.
+
+    Args:
+        run: whose agents' and tools' names may not be left.
+    """
+
+    def __init__(self, run: Trajectory) -> None:
+        names = [step.agent for step in run.steps] + [tool.name for tool in run.tools]
+        names += [call.name for step in run.steps for call in step.tool_calls]
+        names += [seen.tool for step in run.steps for seen in step.observations if seen.tool]
+        names += [name for name in run.system_prompts if name]
+        self._names = frozenset(name.lower() for name in names if name)
+        self._phrases = _phrases(self._names)
+
+    def __call__(self, text: str, limit: int = LIMIT) -> str:
+        """The text without its topic, in lower case; of a longer one two thirds at the head, one at the tail.
+
+        Every word of it is of `lexicon.WORDS` or of `CLASS_WORDS`.
+        """
+        if len(text) > limit:
+            text = f"{text[: limit * 2 // 3]}\n{GAP}\n{text[-(limit // 3) :]}"
+        tokens: list[str] = []
+        opens = True
+        for found in _TOKEN.finditer(text):
+            kind = found.lastgroup
+            if kind == "stop":
+                _close(tokens)
+                opens = True
+                continue
+            token = self._word(found[0], opens) if kind == "word" else self._other(found[0], str(kind))
+            opens = False
+            if token != GAP or (tokens and tokens[-1] != GAP):
+                _add(tokens, token)
+        return " ".join(self._unnamed(" ".join(tokens).split())).replace(f" {_STOP}", _STOP)
+
+    def _word(self, word: str, opens: bool) -> str:
+        low = word.lower().replace("’", "'")
+        if low in self._names:
+            return _CLASSES["name"]
+        if low in NUMBER_WORDS:
+            return _CLASSES["number"]
+        if low in WORDS:
+            capital = not opens and low in _AMBIGUOUS and word != low and not word.isupper()
+            return GAP if capital else low
+        return _CLASSES["name"] if word[0].isupper() and not opens else GAP
+
+    def _other(self, token: str, kind: str) -> str:
+        low = token.lower().rstrip("(")
+        return _CLASSES["name" if low in self._names else kind]
+
+    def _unnamed(self, tokens: Sequence[str]) -> Sequence[str]:
+        """Leave a gap for each name of an agent or tool that the words kept would still spell."""
+        if not self._phrases:
+            return tokens
+        out, at = [], 0
+        while at < len(tokens):
+            size = max((n for n, known in self._phrases if tuple(tokens[at : at + n]) in known), default=0)
+            if not size:
+                out.append(tokens[at])
+            elif not out or out[-1] != GAP:
+                out.append(GAP)
+            at += size or 1
+        return out
+
+
+def plain(text: str, run: Trajectory) -> str:
+    """Take the topic out of one text; see `Plainer` for many of one run."""
+    return Plainer(run)(text)
+
+
+def _phrases(names: Iterable[str]) -> tuple[tuple[int, frozenset[tuple[str, ...]]], ...]:
+    """Names that words of the list alone could spell, by their number of words; the longest first."""
+    spelt = {tuple(_NAME_PART.findall(name)) for name in names}
+    spelt |= {tuple(name.split()) for name in names}
+    kept = {words for words in spelt if words and all(word in _SAYABLE for word in words)}
+    sizes = sorted({len(words) for words in kept}, reverse=True)
+    return tuple((n, frozenset(words for words in kept if len(words) == n)) for n in sizes)
+
+
+def _add(tokens: list[str], token: str) -> None:
+    """Append, but say a class once where several of it follow each other with nothing between."""
+    if token == GAP or " " not in token:
+        tokens.append(token)
+        return
+    before = next((one for one in reversed(tokens[-2:]) if one != GAP), None)
+    if before != token:
+        tokens.append(token)
+
+
+def _close(tokens: list[str]) -> None:
+    if tokens and tokens[-1] == GAP:
+        tokens.pop()
+    if tokens and tokens[-1] != _STOP:
+        tokens.append(_STOP)
