@@ -117,7 +117,7 @@ _RESULTS = st.sampled_from(["Error: item not found", "You see a red lamp.", "{}"
 
 @st.composite
 def runs(draw: st.DrawFn) -> Record:
-    """Runs of every shape: talk, one or two calls a turn, results in JSON or text, errors, calls unanswered."""
+    """Runs of every shape: talk, one or two calls a turn, results in JSON or text, errors, no answer."""
     messages = [said("system", POLICY)] if draw(st.booleans()) else []
     messages.append(said("user", draw(_TEXTS)))
     for number in range(draw(st.integers(1, 7))):
