@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import Literal
 
 Stage = Literal["unsent", "sent", "committed"]
-"""How far a call had got: nothing left us; the endpoint may have acted; the caller has a part of the answer."""
+"""How far a call got: nothing left us; the endpoint may have acted; the caller has a part of the answer."""
 
 
 class AgentGuardError(Exception):
@@ -148,9 +148,7 @@ class ResilienceError(AgentGuardError):
 
     code = "resilience_error"
 
-    def __init__(
-        self, reason: str, *, stage: Stage = "unsent", retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, reason: str, *, stage: Stage = "unsent", retry_after_s: float | None = None) -> None:
         self.reason, self.stage, self.retry_after_s = reason, stage, retry_after_s
         super().__init__(reason)
 

@@ -1,0 +1,50 @@
+"""Options of strategies: frozen dataclasses that check their ranges when made and can be printed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from agentguard.errors import ConfigError
+
+SECONDS = (0.001, 86_400.0)
+"""The range of a duration: from a millisecond to a day."""
+RATIO = (0.0, 1.0)
+
+
+def check(owner: object, **ranges: tuple[float, float]) -> None:
+    """Check that number fields lie in their ranges; a range of two ints wants an int.
+
+    Raises:
+        ConfigError: names class, field, range and value; NaN and bool are out of every range.
+    """
+    for name, (low, high) in ranges.items():
+        value: Any = getattr(owner, name)
+        whole = isinstance(low, int) and isinstance(high, int)
+        good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not (good and low <= value <= high):
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(
+                f"{type(owner).__name__}.{name} must be {kind} from {low:g} to {high:g}, not {value!r}"
+            )
+
+
+class Options:
+    """Base of the strategies' options: a name, and one line that tells every value."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+
+    def describe(self) -> str:
+        """The name and all options in the order of their declaration, e.g. ``throttle k=2 window_s=120``."""
+        return " ".join([self.name, *(f"{f.name}={_shown(getattr(self, f.name))}" for f in fields(self))])  # type: ignore[arg-type]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Options):
+        return f"({value.describe()})"
+    if isinstance(value, frozenset):
+        return ",".join(sorted(map(str, value)))
+    return getattr(value, "__name__", str(value))

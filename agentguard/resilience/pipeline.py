@@ -1,0 +1,170 @@
+"""The order of strategies is data: a tuple that is printed, compared and checked before anything runs.
+
+::
+
+    pipeline = Pipeline((Timeout(total_s=60), Retry(), Breaker(), AttemptTimeout(seconds=20), Progress()))
+    send = pipeline.bind(backend)                     # backend: send(request, deadline) -> response
+    answer = await send(Call(payload=...), Deadline.never())
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from agentguard.errors import ConfigError, DeadlineExceeded
+from agentguard.resilience.breaker import Breaker
+from agentguard.resilience.clock import MONOTONIC, Clock
+from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.events import EventKind, Observer, Observers
+from agentguard.resilience.hedge import Hedge
+from agentguard.resilience.options import SECONDS, Options, check
+from agentguard.resilience.progress import Progress
+from agentguard.resilience.retry import Retry
+from agentguard.resilience.seam import Layer, Response, Runtime, Send, Strategy
+from agentguard.resilience.shed import Shed
+from agentguard.resilience.throttle import Throttle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout(Options):
+    """A deadline over everything inside: attempts, waits and streams; the caller's, if that is earlier."""
+
+    name: ClassVar[str] = "timeout"
+
+    total_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        check(self, total_s=SECONDS)
+
+    def build(self, inner: Send, runtime: Runtime) -> Timer:
+        """Make the working part."""
+        return Timer(self.name, self.total_s, inner, runtime, hand_on=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptTimeout(Options):
+    """A limit on one attempt up to its head or first chunk; the stream after it has the whole deadline."""
+
+    name: ClassVar[str] = "attempt_timeout"
+
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        check(self, seconds=SECONDS)
+
+    def build(self, inner: Send, runtime: Runtime) -> Timer:
+        """Make the working part."""
+        return Timer(self.name, self.seconds, inner, runtime, hand_on=False)
+
+
+class Timer:
+    """Ends a call when its time is up."""
+
+    def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, hand_on: bool) -> None:
+        self._name, self._seconds, self._inner, self._runtime = name, seconds, inner, runtime
+        self._hand_on = hand_on
+
+    async def send(self, request: Any, deadline: Deadline) -> Response:
+        """Send on. Raises DeadlineExceeded when the time is up."""
+        sooner = deadline.sooner(self._seconds)
+        try:
+            async with sooner.limit("the call" if self._hand_on else "the attempt"):
+                return await self._inner(request, sooner if self._hand_on else deadline)
+        except DeadlineExceeded:
+            if sooner.expired:  # else it is that of a timer further in
+                self._runtime.tell(EventKind.TIMEOUT, self._name, seconds=self._seconds)
+            raise
+
+
+class Pipeline:
+    """Strategies around a backend, the first one outermost.
+
+    Args:
+        strategies: their options, in order.
+        clock: source of the time, for all of them.
+        rng: source of chance, for all of them; seed it to repeat a run.
+        observers: are told every event; what they raise is logged and goes no further.
+
+    Raises:
+        ConfigError: an order that can't be meant; see `docs/resilience.md`.
+    """
+
+    def __init__(
+        self,
+        strategies: Iterable[Strategy],
+        *,
+        clock: Clock = MONOTONIC,
+        rng: random.Random | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self.strategies = tuple(strategies)
+        self.runtime = Runtime(clock=clock, rng=rng or random.Random(), emit=Observers(observers))  # noqa: S311
+        _check_order([strategy.name for strategy in self.strategies])
+
+    def describe(self) -> list[str]:
+        """One line a strategy, outermost first, with every option."""
+        return [f"{n}. {strategy.describe()}" for n, strategy in enumerate(self.strategies, 1)]
+
+    def bind(self, backend: Send) -> Bound:
+        """Put the strategies around a backend; each binding has a state of its own."""
+        return Bound(self, backend)
+
+
+class Bound:
+    """A pipeline at work: itself a ``send(request, deadline)``.
+
+    Attributes:
+        layers: the working strategies by name, for their state.
+        deadline: makes the deadline of a call from its seconds.
+    """
+
+    def __init__(self, pipeline: Pipeline, backend: Send) -> None:
+        self.layers: dict[str, Layer] = {}
+        self._clock, send = pipeline.runtime.clock, backend
+        for strategy in reversed(pipeline.strategies):
+            layer = strategy.build(send, pipeline.runtime)
+            self.layers[strategy.name] = layer
+            send = layer.send
+        self._send = send
+
+    async def __call__(self, request: Any, deadline: Deadline | None = None) -> Response:
+        """Send a request through all strategies. Raises ResilienceError of the kind that fits."""
+        return await self._send(request, deadline or Deadline.never(clock=self._clock))
+
+
+_INNERMOST = (Progress.name,)
+
+
+def _check_order(names: list[str]) -> None:
+    """Refuse what can't be meant."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ConfigError(f"Pipeline.strategies has {', '.join(twice)} twice: attempts would multiply")
+    if AttemptTimeout.name in names:
+        after = [n for n in names[names.index(AttemptTimeout.name) + 1 :] if n not in _INNERMOST]
+        known = {Breaker.name, Hedge.name, Retry.name, Shed.name, Throttle.name, Timeout.name}
+        if known.intersection(after):
+            raise ConfigError(
+                f"Pipeline.strategies: {', '.join(after)} must stand before {AttemptTimeout.name}, "
+                "or it would not see that an attempt ran out of time"
+            )
+    if Progress.name in names and names.index(Progress.name) != len(names) - 1:
+        raise ConfigError(f"Pipeline.strategies: {Progress.name} must be the last, next to the backend")
+
+
+def standard(total_s: float = 600.0, attempt_s: float = 60.0) -> tuple[Strategy, ...]:
+    """The usual order, with the usual options."""
+    return (
+        Timeout(total_s=total_s),
+        Shed(),
+        Retry(),
+        Hedge(),
+        Throttle(),
+        Breaker(),
+        AttemptTimeout(seconds=attempt_s),
+        Progress(),
+    )

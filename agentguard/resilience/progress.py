@@ -1,0 +1,201 @@
+"""A stream must make progress, and must end as it should: heartbeats and a quiet close don't count.
+
+A read timeout is defeated by a server that sends comments, and a stream that is closed early looks like one
+that is complete. So only chunks that carry something reset the clock, and the protocol's last event is
+required.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
+from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.events import EventKind
+from agentguard.resilience.options import SECONDS, Options, check
+from agentguard.resilience.seam import Response, Runtime, Send
+
+GRACE_S = 0.1
+"""How long something cancelled may take to end before it is left to itself."""
+
+
+def anything(_chunk: Any) -> bool:
+    """Every chunk carries something: there are no heartbeats."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Options):
+    """Options for streams.
+
+    Attributes:
+        first_s: most seconds to the first chunk that carries something; until then the call may be retried.
+        idle_s: most seconds between two such chunks, not counting the time that the reader takes.
+        carries: whether a chunk carries something; a heartbeat does not.
+        ends: whether a chunk is the protocol's last one; None if there is no such thing.
+        ahead: most heartbeats that are kept before the first chunk; more of them are a fault.
+    """
+
+    name: ClassVar[str] = "progress"
+
+    first_s: float = 60.0
+    idle_s: float = 20.0
+    carries: Callable[[Any], bool] = anything
+    ends: Callable[[Any], bool] | None = None
+    ahead: int = 1000
+
+    def __post_init__(self) -> None:
+        check(self, first_s=SECONDS, idle_s=SECONDS, ahead=(0, 1_000_000))
+
+    def build(self, inner: Send, runtime: Runtime) -> Watcher:
+        """Make the working part."""
+        return Watcher(self, inner, runtime)
+
+
+class Watcher:
+    """Turns a streamed answer into a `Stream`, once its first chunk is there; leaves others as they are."""
+
+    def __init__(self, options: Progress, inner: Send, runtime: Runtime) -> None:
+        self._options, self._inner, self._runtime = options, inner, runtime
+
+    async def send(self, request: Any, deadline: Deadline) -> Response:
+        """Send on. Raises Stalled if the first chunk does not come in time, with stage ``sent``."""
+        response = await self._inner(request, deadline)
+        if not hasattr(response, "__anext__"):
+            return response
+        stream = Stream(response, deadline, self._options, self._runtime)
+        await stream.start()
+        return stream
+
+
+class Stream:
+    """An async iterator of chunks under a deadline. Read it to its end or close it; it holds a connection.
+
+    Iterating raises Stalled, DeadlineExceeded, or BackendError if it breaks off; stage ``committed``.
+    """
+
+    def __init__(
+        self, source: AsyncIterator[Any], deadline: Deadline, options: Progress, runtime: Runtime
+    ) -> None:
+        self._source, self._deadline, self._options, self._runtime = source, deadline, options, runtime
+        self._ahead: deque[Any] = deque()
+        self._left = options.first_s
+        self._started = self._complete = self._over = False
+        self._callbacks: list[Callable[[BaseException | None], None]] = []
+        self._error: BaseException | None = None
+
+    def on_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Call back once when the stream is over, with the error or None; at once if it is."""
+        if self._over:
+            callback(self._error)
+        else:
+            self._callbacks.append(callback)
+
+    async def start(self) -> None:
+        """Wait for the first chunk that carries something; the reader gets it, and what came before it."""
+        while not self._started and not self._over:
+            try:
+                self._ahead.append(await self._next())
+            except StopAsyncIteration:
+                return
+            if len(self._ahead) > self._options.ahead:
+                await self._fail(Stalled("a stream sent only heartbeats", stage="sent"))
+        self._started = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._ahead:
+            return self._ahead.popleft()
+        if self._over:
+            if self._error is not None:
+                raise self._error
+            raise StopAsyncIteration
+        return await self._next()
+
+    async def aclose(self) -> None:
+        """Close it and what it reads from; at most `GRACE_S` are spent on that."""
+        self._ahead.clear()
+        if not self._over:
+            self._end(asyncio.CancelledError())
+            await discard(self._source)
+
+    async def _next(self) -> Any:
+        """The next chunk; ends the stream at its end and on any error."""
+        try:
+            chunk = await self._pull()
+        except StopAsyncIteration:
+            if self._options.ends is not None and not self._complete:
+                await self._fail(BackendError("the stream ended before its last event", stage=self._stage))
+            self._end(None)
+            raise
+        except ResilienceError as error:
+            error.stage = self._stage  # whatever the backend thought: the caller may have a part of it
+            await self._fail(error)
+        except (OSError, EOFError) as error:
+            await self._fail(BackendError(f"the stream broke off: {type(error).__name__}", stage=self._stage))
+        except BaseException as error:
+            self._end(error)
+            await discard(self._source)
+            raise
+        return chunk
+
+    async def _pull(self) -> Any:
+        """Read one chunk in the time that is left since the last progress."""
+        clock, options = self._runtime.clock, self._options
+        before = clock.now()
+        try:
+            async with asyncio.timeout(min(self._left, self._deadline.remaining())) as timer:
+                chunk = await anext(self._source)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            if self._deadline.expired:
+                raise DeadlineExceeded("the stream took longer than the call may") from None
+            raise Stalled("the stream made no progress in its time") from None
+        if options.carries(chunk):
+            self._started, self._left = True, options.idle_s
+            self._complete = self._complete or (options.ends is not None and options.ends(chunk))
+        else:
+            self._left -= clock.now() - before
+        return chunk
+
+    @property
+    def _stage(self) -> Any:
+        return "committed" if self._started else "sent"
+
+    async def _fail(self, error: ResilienceError) -> None:
+        kind = EventKind.STALL if isinstance(error, Stalled) else EventKind.CUT
+        self._runtime.tell(kind, self._options.name, reason=error.code)
+        self._end(error)
+        await discard(self._source)
+        raise error
+
+    def _end(self, error: BaseException | None) -> None:
+        self._over, self._error = True, error
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(error)
+
+
+def when_done(response: Response, callback: Callable[[BaseException | None], None]) -> None:
+    """Call back when an answer is over: a `Stream` at its end, anything else now."""
+    if isinstance(response, Stream):
+        response.on_end(callback)
+    else:
+        callback(None)
+
+
+async def discard(response: Response) -> None:
+    """Close an answer nobody wants, if it can be closed; no longer than `GRACE_S`, whatever it raises."""
+    close = getattr(response, "aclose", None)
+    if close is not None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(GRACE_S):
+                await close()

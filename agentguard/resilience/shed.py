@@ -1,0 +1,169 @@
+"""Load shedding: do what can be done in time, refuse the rest at once, the least important first.
+
+Calls beyond the limit wait in a bounded queue, those of higher priority in front. Work that can't be done by
+its deadline is refused when it comes, not when its time is up, so that a refusal is quick and no time is
+spent on answers that nobody waits for (Google SRE book, chapters 21 and 22).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from agentguard.errors import Overloaded
+from agentguard.resilience.concurrency import Concurrency
+from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.events import EventKind
+from agentguard.resilience.options import SECONDS, Options, check
+from agentguard.resilience.progress import when_done
+from agentguard.resilience.seam import (
+    Priority,
+    Request,
+    Response,
+    Runtime,
+    Send,
+    Verdict,
+    overloaded,
+    verdict,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shed(Options):
+    """Options of load shedding.
+
+    Attributes:
+        queue: most calls that wait.
+        wait_s: longest wait.
+        concurrency: how many calls run at once.
+    """
+
+    name: ClassVar[str] = "shed"
+
+    queue: int = 100
+    wait_s: float = 5.0
+    concurrency: Concurrency = field(default_factory=Concurrency)
+
+    def __post_init__(self) -> None:
+        check(self, queue=(0, 100_000), wait_s=SECONDS)
+
+    def build(self, inner: Send, runtime: Runtime) -> Shedder:
+        """Make the working part."""
+        return Shedder(self, inner, runtime)
+
+
+class _Waiter:
+    """A call in the queue: its turn comes as True, its refusal as False."""
+
+    __slots__ = ("future", "priority")
+
+    def __init__(self, priority: Priority) -> None:
+        self.future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.priority = priority
+
+
+class Shedder:
+    """Lets so many calls through at once, keeps some waiting, refuses the rest."""
+
+    def __init__(self, options: Shed, inner: Send, runtime: Runtime) -> None:
+        self._options, self._inner, self._runtime = options, inner, runtime
+        self.limit = options.concurrency.build()
+        self.inflight = 0
+        self._queues: tuple[deque[_Waiter], ...] = tuple(deque() for _ in Priority)
+        self._typical = 0.0  # a moving average of how long calls take, in seconds
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return sum(map(len, self._queues))
+
+    async def acquire(self, priority: Priority, deadline: Deadline) -> float:
+        """Get leave for a call, to be given back with `release`; returns the time.
+
+        Raises:
+            Overloaded: the queue is full of calls that are as important, or the wait would be too long.
+        """
+        if self.inflight < int(self.limit.value) and not self.waiting:
+            self.inflight += 1
+            return self._runtime.clock.now()
+        waiter = _Waiter(priority)
+        self._enqueue(waiter, deadline)
+        seconds = min(self._options.wait_s, deadline.remaining())
+        try:
+            async with asyncio.timeout(seconds):
+                mine = await waiter.future
+        except BaseException as error:
+            self._withdraw(waiter)
+            if isinstance(error, TimeoutError):
+                raise self._refusal("no turn came in time") from None
+            raise
+        if not mine:
+            raise self._refusal("something more important took the place in the queue")
+        return self._runtime.clock.now()
+
+    def release(self, started: float, *, overload: bool, counts: bool = True) -> None:
+        """Give leave back: when it was got, whether the call met overload, and whether it says anything."""
+        now = self._runtime.clock.now()
+        if counts:
+            self.limit.update(started=started, ended=now, inflight=self.inflight, overload=overload)
+            taken = now - started
+            self._typical += (taken - self._typical) / 16 if self._typical else taken
+        self.inflight -= 1
+        self._admit()
+
+    async def send(self, request: Request, deadline: Deadline) -> Response:
+        """Send on when it is the call's turn, or raise Overloaded; a stream holds its leave until its end."""
+        started = await self.acquire(request.priority, deadline)
+        try:
+            response = await self._inner(request, deadline)
+        except BaseException as error:
+            self._end(started, error, deadline)
+            raise
+        when_done(response, lambda error: self._end(started, error, deadline))
+        return response
+
+    def _end(self, started: float, error: BaseException | None, deadline: Deadline) -> None:
+        overload = overloaded(error, deadline)
+        said = overload or verdict(error, deadline) is not Verdict.NOTHING
+        self.release(started, overload=overload, counts=said)
+
+    def _enqueue(self, waiter: _Waiter, deadline: Deadline) -> None:
+        before = sum(len(queue) for queue in self._queues[: waiter.priority + 1])
+        wait = self._typical * (before + 1) / max(1, int(self.limit.value))
+        if wait > min(self._options.wait_s, deadline.remaining() - self._typical):
+            raise self._refusal("it would not be done in time")
+        if self.waiting >= self._options.queue:
+            self._make_room(waiter.priority)
+        self._queues[waiter.priority].append(waiter)
+
+    def _make_room(self, priority: Priority) -> None:
+        """Refuse the last of the least important that wait, if they are less important than this."""
+        for queue in reversed(self._queues[priority + 1 :]):
+            while queue:
+                waiter = queue.pop()
+                if not waiter.future.done():
+                    waiter.future.set_result(False)
+                    return
+        raise self._refusal("the queue is full")
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """A call stopped waiting; if its turn had just come, it goes to the next."""
+        if waiter.future.done() and not waiter.future.cancelled() and waiter.future.result():
+            self.inflight -= 1
+            self._admit()
+        elif waiter in self._queues[waiter.priority]:
+            self._queues[waiter.priority].remove(waiter)
+
+    def _admit(self) -> None:
+        for queue in self._queues:
+            while queue and self.inflight < int(self.limit.value):
+                waiter = queue.popleft()
+                if not waiter.future.done():
+                    waiter.future.set_result(True)
+                    self.inflight += 1
+
+    def _refusal(self, reason: str) -> Overloaded:
+        self._runtime.tell(EventKind.SHED, self._options.name, reason=reason)
+        return Overloaded(f"shed: {reason}", retry_after_s=self._typical or None)

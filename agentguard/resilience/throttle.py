@@ -1,0 +1,74 @@
+"""A client that is refused much asks less: adaptive throttling after Google's SRE book, chapter 21.
+
+A request is held back with probability ``max(0, (requests - K * accepts) / (requests + 1))``: nothing at all
+while the endpoint accepts at least one in K, and nearly all of it once it accepts none, without any state to
+recover from: some requests always pass, and what they bring moves the ratio.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from agentguard.errors import Overloaded
+from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.events import EventKind
+from agentguard.resilience.options import SECONDS, Options, check
+from agentguard.resilience.progress import when_done
+from agentguard.resilience.seam import Response, Runtime, Send, Verdict, overloaded, verdict
+from agentguard.resilience.window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle(Options):
+    """Options of the throttle.
+
+    Attributes:
+        k: how many requests are sent for one that is accepted before any is held back.
+        window_s: how far back it looks.
+    """
+
+    name: ClassVar[str] = "throttle"
+
+    k: float = 2.0
+    window_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        check(self, k=(1.0, 100.0), window_s=SECONDS)
+
+    def build(self, inner: Send, runtime: Runtime) -> Throttler:
+        """Make the working part."""
+        return Throttler(self, inner, runtime)
+
+
+class Throttler:
+    """Holds back a share of the requests, by what became of the last ones."""
+
+    def __init__(self, options: Throttle, inner: Send, runtime: Runtime) -> None:
+        self._options, self._inner, self._runtime = options, inner, runtime
+        self._window = Window(options.window_s, runtime.clock)
+
+    def held_back(self) -> float:
+        """The probability with which a request is held back now."""
+        accepted, requests = self._window.counts()
+        return max(0.0, (requests - self._options.k * accepted) / (requests + 1))
+
+    async def send(self, request: Any, deadline: Deadline) -> Response:
+        """Send on, or raise Overloaded."""
+        share = self.held_back()
+        if share and self._runtime.rng.random() < share:
+            self._window.add(False)
+            self._runtime.tell(EventKind.THROTTLE, self._options.name, reason=f"{share:.0%} held back")
+            raise Overloaded("the endpoint refuses too much; this call was held back")
+        try:
+            response = await self._inner(request, deadline)
+        except BaseException as error:
+            self._count(error, deadline)
+            raise
+        when_done(response, lambda error: self._count(error, deadline))
+        return response
+
+    def _count(self, error: BaseException | None, deadline: Deadline) -> None:
+        refused = overloaded(error, deadline)
+        if refused or verdict(error, deadline) is not Verdict.NOTHING:
+            self._window.add(not refused)
