@@ -2,8 +2,8 @@
 
 Nothing is removed by guessing what is topical. The other way round: only words of a closed list
 (`agentguard.schemata.lexicon`) are kept, and what falls away is replaced by a word for its class or by a gap.
-So no number, name, quotation or subject can be left, whatever the text; agents' and tools' names go even where
-they are made of words of the list.
+So no number, name, quotation or subject can be left, whatever the text; agents' and tools' names go even
+where they are made of words of the list.
 """
 
 from __future__ import annotations

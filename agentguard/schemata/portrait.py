@@ -67,8 +67,8 @@ def looks(run: Trajectory, findings: Sequence[Finding]) -> tuple[Look, ...]:
 def portray(run: Trajectory, findings: Sequence[Finding]) -> tuple[Portrait, ...]:
     """A portrait of each step that could be at fault; row ``i`` is row ``i`` of ``step_table(run)``.
 
-    Deterministic. Nothing of the task, no name and no number is in a portrait's text; its traits' names are of
-    the vocabulary, or ``"code:<qualified code>"`` of a finding.
+    Deterministic. Nothing of the task, no name and no number is in a portrait's text; its traits' names are
+    of the vocabulary, or ``"code:<qualified code>"`` of a finding.
 
     Args:
         run: a recorded run.

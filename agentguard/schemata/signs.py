@@ -1,4 +1,4 @@
-"""Traits that come from findings: which detector fired at a step, next to it or shortly before, and its codes."""
+"""Traits that come from findings: which detector fired at a step, next to it or shortly before; its codes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The closed vocabulary of behaviour: traits of a step, each with its sentence and the features it is read from.
+"""The closed vocabulary of behaviour: traits of a step, each with its sentence and its features.
 
-A trait has a weight in [0, 1] and belongs to one of three parts: what the step itself does, what came after it,
-what had gone before it. Where it stands is told in ordinals and thirds only. Bounds are where a feature starts
-to count and where it counts in full; they were set from the spread of the features, not from any label.
+A trait has a weight in [0, 1] and belongs to one of three parts: what the step itself does, what came after
+it, what had gone before it. Where it stands is told in ordinals and thirds only. Bounds are where a feature
+starts to count and where it counts in full; they were set from the spread of the features, not from a label.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ act:last | It is the last that acts. | evidence.last_act
 talk:after_failure | It only talks after an action that failed. | evidence.talks_after_failure
 talk:after_result | It only talks after an action that went well. | evidence.talks_after_result
 talk:without | It only talks before anything was run. | evidence.talks_without
-talk:first_after_run | It is the first that only talks after something was run. | evidence.first_talk_after_run
+talk:first_after_run | It is the first to only talk after a run. | evidence.first_talk_after_run
 talk:gives_up | It only talks after a failure, and nothing is run any more. | evidence.gives_up
 talk:gives_up_at_once | It gives up right after the failure. | evidence.gives_up_at_once
 talk:ends_after_failure | It ends the work after a failure. | evidence.ends_after_failure
@@ -155,8 +155,8 @@ after:executor_repeats | What is executed next reports its numbers. | flow.to_ex
 after:first_said | Much of the ending was first said here. | final.first_said_before 0.05 0.25
 after:first_seen | Much of the ending first came back from it. | final.first_seen 0.02 0.12
 after:said_most | Nothing says more of the ending first. | final.said_most
-after:said_after_failure | Part of the ending is first said here, after a failure. | final.said_after_failure 0 0.2
-after:said_without | Part of the ending is first said here, before anything was run. | final.said_without 0.03 0.25
+after:said_after_failure | It first says part of the ending after a failure. | final.said_after_failure 0 0.2
+after:said_without | It first says part of the ending before any run. | final.said_without 0.03 0.25
 after:is_final | It is one of the last texts. | final.is_final
 after:ending_held | It holds most of the ending. | final.holds 0.4 0.8
 after:stalls | The next flags say that there is no progress. | ledger.after_stalls
