@@ -45,7 +45,7 @@ class Vectoriser(Protocol):
         ...
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of ``texts``, float32 of shape (n, d); d stays the same for one version.
+        """Vectors of ``texts``, float32 of shape (n, d); but for n = 0, d is the same for one version.
 
         Rows have length 1; the row of a text without a known word is all zero.
         """
