@@ -9,6 +9,7 @@ fault.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, TextIO
@@ -85,7 +86,7 @@ class Reader:
             data = self._stream.read(size)
         except UnicodeDecodeError:
             raise FormatError("not UTF-8 text", hint="save it as UTF-8") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, zlib.error) as error:
             raise FormatError(f"cannot be read: {type(error).__name__}") from None
         return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data or b"")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory.formats._json import MAX_DEPTH, check_depth, clean
@@ -18,7 +19,7 @@ from agentguard.trajectory.model import Record, Trajectory
 
 Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
 
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt")
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt", ".json.gz", ".jsonl.gz")
 _SAMPLE = 8
 _NAME_IT = "name it with --format"
 
@@ -107,7 +108,9 @@ def _read_folder(folder: Path, chosen: Format | None) -> Iterator[Record | Broke
 
 def _read_file(path: Path, chosen: Format | None, *, name: str) -> Iterator[Record | Broken]:
     try:
-        stream = path.open("rb")
+        # A file named so is unpacked as it is read, record by record; other compressed files are refused.
+        opened = gzip.open if path.suffix.lower() == ".gz" else open
+        stream = cast(BinaryIO, opened(path, "rb"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a path"
         raise FormatError(f"cannot be opened: {reason}", file=str(path)) from None
