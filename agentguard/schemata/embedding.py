@@ -207,7 +207,7 @@ class EndpointEmbedding:
             raise JudgeError(f"{self._host} gave no embeddings: {type(error).__name__}") from None
         except (ValueError, TypeError, KeyError, AttributeError):
             raise JudgeError(f"{self._host} answered something else than embeddings") from None
-        if rows.ndim != 2 or len(answer.data) != len(texts) or not np.isfinite(rows).all():
+        if rows.ndim != 2 or not rows.size or len(answer.data) != len(texts) or not np.isfinite(rows).all():
             raise JudgeError(f"{self._host} did not give a finite vector for each text")
         return rows
 
