@@ -4,8 +4,8 @@ A row is its indexed columns and ``data``, any JSON. The store lies below detect
 knows none of their types: who writes a finding, a diagnosis or a schema maps it to a row. What ``data`` holds
 comes back as it was, except that tuples come back as lists; it must not be changed after the row was written.
 
-Every row has ``tenant`` and ``created_at`` (epoch seconds), and rows without a name of their own have an ``id``
-made here, so that writing a row twice stores it once.
+Every row has ``tenant`` and ``created_at`` (epoch seconds), and rows without a name of their own have an
+``id`` made here, so that writing a row twice stores it once.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class BranchRow(Row):
         run_id, id: the run and the branch.
         fork_step: index of its first step.
         parent: the branch it left; None for the live line.
+        place: its place among branches made at the same time.
         takes: the live line's steps from ``fork_step`` on become the branch's, as when a run is rolled back.
     """
 
@@ -97,6 +98,7 @@ class BranchRow(Row):
     id: str
     fork_step: int
     parent: str | None = None
+    place: int = 0
     takes: bool = False
 
 

@@ -1,0 +1,132 @@
+"""Rows as statements: what the writer does inside one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, Executable, Table, and_, delete, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from agentguard.store.engine import is_outage
+from agentguard.store.fit import checked_id, fitted
+from agentguard.store.pack import Refused
+from agentguard.store.rows import BranchRow, ClearRow, EffectRow, Row
+from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, STEPS, Home
+
+_Ready = tuple[type[Row], Row, dict[str, Any]]
+
+Refusals = dict[int, str]
+"""Position of a row to the reason why it cannot be stored."""
+
+
+def apply(connection: Connection, rows: Sequence[Row]) -> Refusals:
+    """Write rows, in order. A row that cannot be stored is left out and does no harm to the others.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
+    """
+    refused: Refusals = {}
+    ready = list(_prepared(rows, refused))
+    for kind, group in groupby(ready, key=lambda one: one[1][0]):
+        _write(connection, kind, list(group), refused)
+    return refused
+
+
+def _prepared(rows: Sequence[Row], refused: Refusals) -> Iterable[tuple[int, _Ready]]:
+    for place, row in enumerate(rows):
+        try:
+            yield place, (type(row), row, _parameters(row))
+        except Refused as error:
+            refused[place] = f"{type(row).__name__}: {error}"
+        except Exception as error:  # whatever a caller hands over, its neighbours are written
+            refused[place] = f"{type(row).__name__}: cannot be stored ({type(error).__name__})"
+
+
+def _parameters(row: Row) -> dict[str, Any]:
+    if isinstance(row, EffectRow):
+        raise Refused("an effect is claimed, not written")
+    if isinstance(row, ClearRow):
+        tenant = checked_id(row.tenant, "tenant", most=MAX_TENANT, empty=True)
+        return {"tenant": tenant, "run_id": checked_id(row.run_id, "run_id")}
+    if type(row) not in HOMES:
+        raise Refused("no row of the store")
+    return fitted(row)
+
+
+def _write(
+    connection: Connection, kind: type[Row], group: list[tuple[int, _Ready]], refused: Refusals
+) -> None:
+    """Write rows of one type at once; where that fails, each on its own to find the bad ones."""
+    one_by_one = kind in (BranchRow, ClearRow)
+    if not one_by_one:
+        try:
+            with connection.begin_nested():
+                connection.execute(
+                    _upsert(HOMES[kind], connection.dialect.name), [one[2] for _, one in group]
+                )
+            return
+        except (SQLAlchemyError, ValueError, OverflowError) as error:
+            if is_outage(error):
+                raise
+    for place, ready in group:
+        try:
+            with connection.begin_nested():
+                _write_one(connection, ready)
+        except (SQLAlchemyError, ValueError, OverflowError) as error:
+            if is_outage(error):
+                raise
+            refused[place] = f"{kind.__name__}: the database refused it ({_cause(error)})"
+
+
+def _write_one(connection: Connection, ready: _Ready) -> None:
+    kind, row, values = ready
+    if kind is ClearRow:
+        for table in (STEPS, BRANCHES):
+            connection.execute(delete(table).where(_of_run(table, values, "run_id")))
+        return
+    made = connection.execute(_upsert(HOMES[kind], connection.dialect.name), values).rowcount
+    # Written again after a commit whose answer was lost, the branch must not take the new line's steps.
+    if isinstance(row, BranchRow) and row.takes and made == 1:
+        _take_steps(connection, values)
+
+
+def _take_steps(connection: Connection, values: dict[str, Any]) -> None:
+    """Move the live line's steps, and the branches that left it after that point, to the new branch."""
+    moved = and_(_of_run(STEPS, values, "run_id"), STEPS.c.line == "", STEPS.c.index >= values["fork_step"])
+    connection.execute(update(STEPS).where(moved).values(line=values["id"]))
+    later = and_(
+        _of_run(BRANCHES, values, "run_id"),
+        BRANCHES.c.parent.is_(None),
+        BRANCHES.c.id != values["id"],
+        BRANCHES.c.fork_step > values["fork_step"],
+    )
+    connection.execute(update(BRANCHES).where(later).values(parent=values["id"]))
+
+
+def _of_run(table: Table, values: dict[str, Any], column: str) -> Any:
+    return and_(table.c.tenant == values["tenant"], table.c[column] == values["run_id"])
+
+
+@cache
+def _upsert(home: Home, dialect: str) -> Executable:
+    # The two have the same methods, and no common base that has them.
+    insert: Any = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    statement: Any = insert(home.table)
+    keys = [column.name for column in home.table.primary_key.columns]
+    if not home.replace:
+        unless: Executable = statement.on_conflict_do_nothing(index_elements=keys)
+        return unless
+    new = statement.excluded
+    columns = {c.name: new[c.name] for c in home.table.columns if c.name not in {*keys, *home.keep}}
+    where = new[home.guard] >= home.table.c[home.guard] if home.guard else None
+    upsert: Executable = statement.on_conflict_do_update(index_elements=keys, set_=columns, where=where)
+    return upsert
+
+
+def _cause(error: Exception) -> str:
+    orig = getattr(error, "orig", None)
+    return getattr(orig, "sqlstate", None) or type(orig or error).__name__

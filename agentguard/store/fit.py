@@ -1,0 +1,165 @@
+"""A row as parameters of a statement, made to fit its columns, and a row read back."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from sqlalchemy import Boolean, Column, Double, RowMapping
+
+from agentguard.errors import StoreError
+from agentguard.store.pack import Refused, pack, unpack
+from agentguard.store.rows import Row
+from agentguard.store.tables import HOMES, MAX_ID, MAX_TENANT, MAX_TEXT
+
+R = TypeVar("R", bound=Row)
+
+_NOT_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+_INT64 = 2**63
+
+
+def fitted(row: Row) -> dict[str, Any]:
+    """Parameters for every column of the row's table.
+
+    Raises:
+        Refused: an id that cannot name a row, a number out of range, data that is not JSON.
+    """
+    originals: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for column in HOMES[type(row)].table.columns:
+        if column.name != "data":
+            values[column.name] = _value(column, getattr(row, column.name), originals)
+    values["data"] = pack(row.data, originals)
+    return values
+
+
+def row_of(kind: type[R], found: RowMapping) -> R:
+    """The row that was stored. Raises StoreError if its data is damaged."""
+    data, originals = unpack(found["data"])
+    values = {name: found[name] for name in _PLAIN[kind]} | originals
+    values["data"] = data
+    for name in _PACKED[kind]:
+        values[name] = unpack(found[name])[0]
+    return kind(**values)
+
+
+def checked_id(value: object, name: str, *, most: int = MAX_ID, empty: bool = False) -> str:
+    """An id as it is. Raises Refused unless it is printable text of at most ``most`` characters."""
+    if not isinstance(value, str):
+        raise Refused(f"{name} is a {type(value).__name__}, not text")
+    if not value and not empty:
+        raise Refused(f"{name} is empty")
+    if len(value) > most:
+        raise Refused(f"{name} is longer than {most} characters")
+    if _NOT_ID.search(value):
+        raise Refused(f"{name} holds characters that are not printable")
+    return value
+
+
+def cleaned(text: str) -> str:
+    """A text as a column keeps it: short, and without what a database refuses."""
+    return _NOT_TEXT.sub("\ufffd", text[:MAX_TEXT])
+
+
+def asked_id(value: object, name: str = "run_id") -> str:
+    """An id in a question to the store. Raises StoreError unless it could name a row."""
+    try:
+        return checked_id(value, name)
+    except Refused as error:
+        raise StoreError(str(error)) from None
+
+
+def asked_tenant(value: object) -> str:
+    """A tenant in a question to the store. Raises StoreError unless it could be one."""
+    try:
+        return checked_id(value, "tenant", most=MAX_TENANT, empty=True)
+    except Refused as error:
+        raise StoreError(str(error)) from None
+
+
+def _value(column: Column[Any], value: Any, originals: dict[str, str]) -> Any:
+    return _FITS[column.info["kind"]](column, value, originals)
+
+
+def _fit_tenant(column: Column[Any], value: Any, _: dict[str, str]) -> str:
+    return checked_id(value, column.name, most=MAX_TENANT, empty=True)
+
+
+def _fit_id(column: Column[Any], value: Any, _: dict[str, str]) -> str | None:
+    if value is None and column.nullable:
+        return None
+    return checked_id(value, column.name, empty=column.info.get("empty", False))
+
+
+def _fit_text(column: Column[Any], value: Any, originals: dict[str, str]) -> str:
+    if not isinstance(value, str):
+        raise Refused(f"{column.name} is a {type(value).__name__}, not text")
+    text = cleaned(value)
+    if text != value:
+        originals[column.name] = value
+    return text
+
+
+def _fit_packed(_: Column[Any], value: Any, __: dict[str, str]) -> bytes:
+    return pack(value)
+
+
+def _fit_plain(column: Column[Any], value: Any, _: dict[str, str]) -> Any:
+    if value is None and column.nullable:
+        return None
+    if isinstance(column.type, Boolean):
+        if not isinstance(value, bool):
+            raise Refused(f"{column.name} is a {type(value).__name__}, not true or false")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused(f"{column.name} is a {type(value).__name__}, not a number")
+    return _real(column, value) if isinstance(column.type, Double) else _whole(column, value)
+
+
+def _real(column: Column[Any], value: int | float) -> float | None:
+    """SQLite keeps NaN as null: a number that is none is no number."""
+    try:
+        real = float(value)
+    except OverflowError:
+        raise Refused(f"{column.name} is too large") from None
+    if math.isfinite(real):
+        return real
+    if column.nullable:
+        return None
+    raise Refused(f"{column.name} is not a finite number")
+
+
+def _whole(column: Column[Any], value: int | float) -> int:
+    if not isinstance(value, int):
+        raise Refused(f"{column.name} is not a whole number")
+    if not -_INT64 <= value < _INT64:
+        raise Refused(f"{column.name} is too large")
+    return int(value)
+
+
+_FITS: dict[str, Callable[[Column[Any], Any, dict[str, str]], Any]] = {
+    "tenant": _fit_tenant,
+    "id": _fit_id,
+    "text": _fit_text,
+    "packed": _fit_packed,
+    "plain": _fit_plain,
+}
+
+
+def _packed(kind: type[Row]) -> tuple[str, ...]:
+    columns = HOMES[kind].table.columns
+    return tuple(one.name for one in columns if one.info["kind"] == "packed" and one.name != "data")
+
+
+def _fields(kind: type[Row]) -> tuple[str, ...]:
+    columns = set(HOMES[kind].table.columns.keys()) - {"data", *_packed(kind)}
+    return tuple(one.name for one in fields(kind) if one.name in columns)
+
+
+# Fields that are columns as they are, and packed columns beside ``data``.
+_PLAIN = {kind: _fields(kind) for kind in HOMES}
+_PACKED = {kind: _packed(kind) for kind in HOMES}

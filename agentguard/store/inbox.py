@@ -1,0 +1,124 @@
+"""Rows that wait to be written: bounded by count and by bytes, and cheap to add to."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from agentguard.store.receipt import Receipt
+from agentguard.store.rows import Row
+
+_ROW_BYTES = 400
+_VALUE_BYTES = 48
+_MOST_LOOKED_AT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The rows of one `Store.write`: they become durable together."""
+
+    rows: tuple[Row, ...]
+    weight: int
+    receipt: Receipt
+
+
+class Inbox:
+    """A queue with one reader. ``changed`` is its lock, and tells of receipts that were settled.
+
+    What the reader has taken counts until it says `done`: it is still in memory.
+    """
+
+    def __init__(self, *, max_rows: int, max_bytes: int) -> None:
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.rows = 0
+        self.bytes = 0
+        self.closed = False
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._arrived = threading.Condition(self.lock)
+        self._reader_waits = False
+        self._units: deque[Unit] = deque()
+
+    def put(self, unit: Unit) -> str:
+        """Add a unit; returns why it was not added, empty if it was. Never waits for the reader's work."""
+        with self.lock:
+            if self.closed:
+                return "the store is closed"
+            rows, total = self.rows + len(unit.rows), self.bytes + unit.weight
+            # A unit that is over the limits on its own is taken when there is nothing else.
+            if self.rows and (rows > self._max_rows or total > self._max_bytes):
+                return "the queue is full, as the database does not take rows fast enough"
+            self.rows, self.bytes = rows, total
+            self._units.append(unit)
+            if self._reader_waits:
+                self._arrived.notify()
+        return ""
+
+    def take(self, *, max_rows: int, max_bytes: int) -> list[Unit]:
+        """Wait for units and take the first ones, whole; nothing once the inbox is closed and empty."""
+        with self.lock:
+            while not self._units and not self.closed:
+                self._reader_waits = True
+                self._arrived.wait()
+                self._reader_waits = False
+            taken: list[Unit] = []
+            rows = total = 0
+            while self._units and (not taken or (rows < max_rows and total < max_bytes)):
+                unit = self._units.popleft()
+                taken.append(unit)
+                rows, total = rows + len(unit.rows), total + unit.weight
+            return taken
+
+    def done(self, units: list[Unit]) -> None:
+        """Say that units are no longer in memory. The caller holds the lock."""
+        self.rows -= sum(len(unit.rows) for unit in units)
+        self.bytes -= sum(unit.weight for unit in units)
+
+    def drain(self) -> list[Unit]:
+        """Take all that waits. The caller holds the lock."""
+        left = list(self._units)
+        self._units.clear()
+        return left
+
+    def close(self) -> None:
+        """Take nothing more, and wake the reader."""
+        with self.lock:
+            self.closed = True
+            self._arrived.notify_all()
+            self.changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not once the inbox is closed."""
+        with self.lock:
+            if not self.closed:
+                self._reader_waits = False
+                self.changed.wait_for(lambda: self.closed, seconds)
+
+
+def weigh(rows: tuple[Row, ...]) -> int:
+    """About how many bytes rows take in memory, without looking at more than a few hundred values of each."""
+    return sum(_ROW_BYTES + _weight(row.data) + _weight(getattr(row, "annotation", None)) for row in rows)
+
+
+def _weight(data: Any) -> int:
+    total = 0
+    waiting: list[Any] = [data]
+    for _ in range(_MOST_LOOKED_AT):
+        if not waiting:
+            return total
+        value = waiting.pop()
+        if isinstance(value, str | bytes):
+            total += _VALUE_BYTES + len(value)
+        elif isinstance(value, Mapping):
+            total += _VALUE_BYTES * len(value)
+            waiting.extend(islice(value.values(), _MOST_LOOKED_AT))
+        elif isinstance(value, list | tuple):
+            total += _VALUE_BYTES * len(value)
+            waiting.extend(value[:_MOST_LOOKED_AT])
+        else:
+            total += _VALUE_BYTES
+    return total + _VALUE_BYTES * len(waiting)

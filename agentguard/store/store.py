@@ -1,0 +1,217 @@
+"""The store as others use it: write rows, ask for them, claim effects, delete."""
+
+from __future__ import annotations
+
+import atexit
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from agentguard.errors import StoreTimeout
+from agentguard.store import rows as r
+from agentguard.store.effects import Claim, Ledger
+from agentguard.store.engine import Synchronous, unavailable
+from agentguard.store.page import Page, RunFilter, Slice
+from agentguard.store.place import Place
+from agentguard.store.read import Reader
+from agentguard.store.receipt import Receipt
+from agentguard.store.runs import run_rows
+from agentguard.store.url import Address, resolve
+from agentguard.store.writer import Health, Writer
+from agentguard.trajectory.model import Record, Trajectory
+
+_CLOSE_S = 5.0
+
+
+class Store:
+    """Rows on disk; safe to use from many threads, and from several processes at once.
+
+    `write` never waits for the database and never raises. Everything else answers from the database, waits
+    for it, and raises StoreUnavailable where it cannot be used now; in asyncio code call it through
+    ``asyncio.to_thread``. Questions are answered from what is durable: `flush` first to see one's own rows.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        max_rows: int = 50_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        synchronous: Synchronous = "normal",
+        busy_s: float = 5.0,
+    ) -> None:
+        """Use `open`. Nothing is connected here."""
+        self.address = address
+        self._place = Place(address, synchronous=synchronous, busy_s=busy_s)
+        self._writer = Writer(self._place, max_rows=max_rows, max_bytes=max_bytes)
+        self._reader = Reader(self._place)
+        # A claim that a power cut forgets would let an effect happen twice: it always waits for the disk.
+        self._claims = Place(address, synchronous="full", busy_s=busy_s)
+        self._ledger = Ledger(self._claims)
+        atexit.register(self.close)
+
+    @classmethod
+    def open(
+        cls,
+        url: str | Path | None = None,
+        *,
+        connect: bool = True,
+        max_rows: int = 50_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        synchronous: Synchronous = "normal",
+        busy_s: float = 5.0,
+    ) -> Store:
+        """Open a store, and make its tables if the database has none.
+
+        Args:
+            url: a path, ``sqlite:///path`` or ``postgresql://user:password@host/name``; None: what the
+                environment variable ``AGENTGUARD_STORE`` says, else ``.agentguard/store.db``.
+            connect: try the database now; if False, a database that cannot be reached is waited for.
+            max_rows, max_bytes: how much may wait to be written; what comes on top of it is lost and counted.
+            synchronous: SQLite only: with ``"normal"`` a power cut may lose the last rows, with ``"full"``
+                every group of rows waits for the disk. Claims of effects always do.
+            busy_s: how long to wait for a lock that another process holds, before trying again later.
+
+        Raises:
+            ConfigError: no address of a database that can be used.
+            MissingExtra: its driver is not installed.
+            StoreVersion: its tables are of another version of agentguard.
+            StoreUnavailable: it cannot be used now (only with ``connect``).
+        """
+        store = cls(
+            resolve(url), max_rows=max_rows, max_bytes=max_bytes, synchronous=synchronous, busy_s=busy_s
+        )
+        if connect:
+            try:
+                store._place.engine()
+            except (SQLAlchemyError, OSError) as error:
+                store.close()
+                raise unavailable(error, store.address) from None
+            except BaseException:
+                store.close()
+                raise
+        return store
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- writing
+
+    def write(self, *rows: r.Row) -> Receipt:
+        """Queue rows; they become durable together, soon. Never raises and never touches the disk."""
+        return self._writer.write(rows)
+
+    def write_run(self, record: Record | Trajectory, *, tenant: str = "") -> Receipt:
+        """Queue a whole run; it replaces what is stored under its id."""
+        whole = record if isinstance(record, Record) else Record(trajectory=record)
+        return self.write(*run_rows(whole, tenant=tenant))
+
+    def health(self) -> Health:
+        """How many rows were written, wait, were refused or lost, and what is wrong with the database."""
+        return self._writer.health()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until no row waits any more. Raises StoreTimeout after ``timeout_s`` seconds."""
+        if not self._writer.flush(timeout_s):
+            raise StoreTimeout(
+                f"rows still wait to be written after {timeout_s} s: {self.health().last_error}"
+            )
+
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
+        """Write what waits, for at most ``timeout_s`` seconds; what is left then is lost and counted."""
+        atexit.unregister(self.close)
+        self._writer.close(timeout_s)
+        self._place.forget()
+        self._claims.forget()
+
+    # -- effects
+
+    def claim(self, effect: r.EffectRow) -> Claim:
+        """Claim an effect before it is carried out; only a claim that is ``"new"`` allows that.
+
+        Raises:
+            StoreUnavailable: the claim could not be made durable: do not carry the effect out.
+            StoreError: the row cannot be stored.
+        """
+        return self._ledger.claim(effect)
+
+    def settle(
+        self, effect: r.EffectRow, state: Literal["done", "compensated"], *, result: r.Data | None = None
+    ) -> bool:
+        """Note that a claimed effect is done or compensated; ``result`` becomes its data.
+
+        Returns False if it was never claimed, or had got that far before.
+        """
+        return self._ledger.settle(effect, state, result)
+
+    # -- questions
+
+    def runs(
+        self, filter: RunFilter | None = None, page: Page | None = None, *, tenant: str = ""
+    ) -> Slice[r.RunRow]:
+        """A page of runs, the newest first."""
+        return self._reader.runs(filter or RunFilter(), page or Page(), tenant)
+
+    def run(self, run_id: str, *, tenant: str = "") -> r.RunRow | None:
+        """A run without its steps; None if it is not there."""
+        return self._reader.by_key(r.RunRow, run_id, tenant)
+
+    def trajectory(self, run_id: str, *, tenant: str = "") -> Trajectory | None:
+        """A run as it was written, with its branches; None if it is not there."""
+        found = self._reader.record(run_id, tenant, annotated=False)
+        return None if found is None else found.trajectory
+
+    def record(self, run_id: str, *, tenant: str = "") -> Record | None:
+        """A run, and how its data set judged it; None if it is not there."""
+        return self._reader.record(run_id, tenant, annotated=True)
+
+    def findings(self, run_id: str, *, tenant: str = "") -> tuple[r.FindingRow, ...]:
+        """What detectors saw in a run."""
+        return self._reader.of_run(r.FindingRow, run_id, tenant)
+
+    def diagnoses(self, run_id: str, *, tenant: str = "") -> tuple[r.DiagnosisRow, ...]:
+        """What localizers said of a run, the latest last."""
+        return self._reader.of_run(r.DiagnosisRow, run_id, tenant)
+
+    def schema(self, schema_id: str, *, tenant: str = "") -> r.SchemaRow | None:
+        """A schema; None if it is not there."""
+        return self._reader.by_key(r.SchemaRow, schema_id, tenant)
+
+    def schemata(
+        self, *, status: str | None = None, origin: str | None = None, tenant: str = ""
+    ) -> tuple[r.SchemaRow, ...]:
+        """All schemata, or those of a status and an origin, in the order they were made."""
+        return self._reader.where(r.SchemaRow, {"status": status, "origin": origin}, tenant)
+
+    def verdict(self, key: str, *, tenant: str = "") -> r.VerdictRow | None:
+        """The answer of a judge stored under a key (`agentguard.store.rows.verdict_key`); None if none is."""
+        return self._reader.by_key(r.VerdictRow, key, tenant)
+
+    def recoveries(self, run_id: str, *, tenant: str = "") -> tuple[r.RecoveryRow, ...]:
+        """Attempts to recover a run, and how they ended."""
+        return self._reader.of_run(r.RecoveryRow, run_id, tenant)
+
+    def effects(self, run_id: str, *, tenant: str = "") -> tuple[r.EffectRow, ...]:
+        """Effects that were claimed in a run."""
+        return self._reader.of_run(r.EffectRow, run_id, tenant)
+
+    def backend_events(
+        self, backend: str | None = None, page: Page | None = None, *, tenant: str = ""
+    ) -> Slice[r.BackendEventRow]:
+        """A page of what happened to backends, or to one, the newest first."""
+        return self._reader.events(backend, page or Page(), tenant)
+
+    def judgements(self, run_id: str, *, tenant: str = "") -> tuple[r.JudgementRow, ...]:
+        """What people said of what was said of a run."""
+        return self._reader.of_run(r.JudgementRow, run_id, tenant)
+
+    def counts(self, *, tenant: str | None = None) -> dict[str, int]:
+        """Table to its number of rows; of all tenants for None."""
+        return self._reader.counts(tenant)

@@ -1,0 +1,89 @@
+"""Which database: a path, a URL or the environment; and its address without its password."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote, quote_plus
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from agentguard.errors import ConfigError
+
+ENVIRONMENT = "AGENTGUARD_STORE"
+DEFAULT = Path(".agentguard") / "store.db"
+_SECRETS = frozenset({"password", "sslpassword", "passfile"})
+_POSTGRES = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
+_MASK = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a database is. ``str()`` and ``repr()`` never hold a password.
+
+    Attributes:
+        kind: which kind of database.
+        path: the file, for SQLite.
+        url: what SQLAlchemy is given; it does hold the password.
+    """
+
+    kind: Literal["sqlite", "postgresql"]
+    path: Path | None = None
+    url: URL = field(repr=False)
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return str(self.path)
+        query = {key: _MASK if key in _SECRETS else value for key, value in self.url.query.items()}
+        return self.url.set(query=query).render_as_string(hide_password=True)
+
+    def masked(self, text: str) -> str:
+        """``text`` without the password, in whichever way it may be written in it."""
+        secrets = [self.url.password or "", *(self._query(key) for key in _SECRETS)]
+        for secret in sorted(filter(None, map(str, secrets)), key=len, reverse=True):
+            for form in {secret, quote(secret, safe=""), quote(secret), quote_plus(secret)}:
+                text = text.replace(form, _MASK)
+        return text
+
+    def _query(self, key: str) -> str:
+        value = self.url.query.get(key, "")
+        return value if isinstance(value, str) else ",".join(value)
+
+
+def resolve(url: str | Path | None, environ: Mapping[str, str] | None = None) -> Address:
+    """Find the database: what is given, else ``AGENTGUARD_STORE``, else ``.agentguard/store.db``.
+
+    Raises:
+        ConfigError: no URL or path of a database that agentguard can use; the message does not repeat it.
+    """
+    found = url or (os.environ if environ is None else environ).get(ENVIRONMENT) or DEFAULT
+    text = str(found)
+    if "\0" in text:
+        raise ConfigError("the path of the store holds U+0000")
+    if isinstance(found, Path) or "://" not in text:
+        return _file(Path(text))
+    try:
+        parsed = make_url(text)
+    except (ArgumentError, ValueError):
+        raise ConfigError("the URL of the store is not a URL") from None
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        return _from_sqlite(parsed)
+    if parsed.drivername in _POSTGRES:
+        return Address(kind="postgresql", url=parsed.set(drivername="postgresql+psycopg"))
+    raise ConfigError("the URL of the store begins with neither sqlite:// nor postgresql://")
+
+
+def _file(path: Path) -> Address:
+    whole = path.expanduser().absolute()
+    return Address(kind="sqlite", path=whole, url=URL.create("sqlite+pysqlite", database=str(whole)))
+
+
+def _from_sqlite(parsed: URL) -> Address:
+    name = parsed.database
+    if not name or name == ":memory:" or name.startswith("file:") or parsed.query:
+        raise ConfigError("a store in SQLite is a file: sqlite:///path/to/store.db, without options")
+    return _file(Path(name))
