@@ -11,6 +11,8 @@
     │   └── TaxonomyError      a taxonomy or crosswalk file
     ├── JudgeError             a judge could not answer
     │   └── ModelFileError     a model file is missing, changed or does not match its card
+    ├── RecoveryError          a recovery that cannot be carried out, or a run that the guard stopped
+    │   └── RunStopped         the guard ended the run; says why
     ├── EvaluationError        an evaluation that cannot be carried out as asked
     ├── StoreError             the store of runs and of what was learnt from them
     │   ├── StoreVersion       the database was made by another version of agentguard
@@ -129,6 +131,18 @@ class ModelFileError(JudgeError):
     """A model file is missing, was changed, or does not match its card."""
 
     code = "model_file_error"
+
+
+class RecoveryError(AgentGuardError):
+    """A recovery cannot be carried out as planned."""
+
+    code = "recovery_error"
+
+
+class RunStopped(RecoveryError):
+    """The guard ended the run; the message is the reason."""
+
+    code = "run_stopped"
 
 
 class EvaluationError(AgentGuardError):

@@ -1,29 +1,56 @@
-"""The one place that composes the rooms: what happened, did it fail, which step.
+"""The one place that composes the rooms: what happened, did it fail, which step, what now.
 
-``detect`` finds what went wrong in each step, a localizer ranks the steps, and the result is one `Diagnosis`.
-A part that fails is recorded in the diagnosis; it never aborts it.
+Over a recorded run a guard detects and localizes (`Guard.diagnose`). Inside a running agent it also recovers:
+each integration asks it for a `Session` of its run. A part that fails is noted; it never aborts a diagnosis.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from agentguard.detect.base import DetectorFailure, Finding, detectors
-from agentguard.detect.run import detect
+from agentguard.detect.run import Watcher, detect
+from agentguard.detect.view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
+from agentguard.live.rules import Accept, Observer, Rules
+from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Localizer, Verdict, localizers
+from agentguard.recover.base import Capabilities
+from agentguard.recover.budget import Budget
+from agentguard.recover.effects import EffectClass, ToolEffect, Undo
+from agentguard.recover.ledger import EffectBook, Ledger
+from agentguard.recover.policy import DEFAULT_LADDER, Recover
+from agentguard.recover.verify import Verification
+from agentguard.registry import Registry
 from agentguard.settings import Policy
 from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.recorder import Recorder
 
 DetectorOptions = Mapping[str, Mapping[str, Any] | None]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a guard is made of; `Guard.override` replaces some for a while."""
+
+    detectors: Mapping[str, Mapping[str, Any]] | None
+    localizer: Localizer
+    detector_deadline_s: float
+    recover: Recover
+    accept: Accept | None = None
+    observers: tuple[Observer, ...] = ()
+    rules: Rules | None = field(default=None, compare=False)
 
 
 class Guard:
-    """Diagnoses runs with one set of detectors and one localizer.
+    """Diagnoses runs, and guards them while they go on, with one set of detectors and one localizer.
 
     Args:
         detectors: detector name to its options (None for the defaults); None runs all with their defaults.
@@ -31,10 +58,14 @@ class Guard:
             trained first is given fitted.
         options: options of the localizer, where it is named.
         detector_deadline_s: seconds a detector may take over one step before it counts as failed.
+        recover: what is done about failures of a running agent.
+        tools: what the tools of an agent do to the world; `tool` declares them where they are defined.
+        accept: acceptance test of a run that wants to end: True accepts, False or a reason refuses.
+        observers: told of each recovery when it begins and when its outcome is known.
 
     Raises:
-        ConfigError: an option of a detector is wrong, or the localizer must be fitted first.
-        UnknownPlugin: there is no detector or localizer of that name.
+        ConfigError: an option of a detector or a strategy is wrong, or the localizer must be fitted first.
+        UnknownPlugin: there is no detector, localizer or strategy of that name.
         ModelFileError: the embedded judge's model file is missing or was changed.
     """
 
@@ -45,27 +76,129 @@ class Guard:
         localizer: str | Localizer = "embedded",
         options: Mapping[str, Any] | None = None,
         detector_deadline_s: float = 0.5,
+        recover: Recover | None = None,
+        tools: Mapping[str, ToolEffect] | None = None,
+        accept: Accept | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
-        self.detectors = None if detectors is None else {name: dict(o or {}) for name, o in detectors.items()}
-        self.localizer = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
-        self.detector_deadline_s = detector_deadline_s
-        _check(self.detectors)
+        chosen = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
+        self._override: ContextVar[Parts | None] = ContextVar("agentguard_override", default=None)
+        self._tools = dict(tools or {})
+        self._parts = _with_rules(
+            Parts(
+                detectors=_specs(detectors),
+                localizer=chosen,
+                detector_deadline_s=detector_deadline_s,
+                recover=recover or Recover(),
+                accept=accept,
+                observers=tuple(observers),
+            )
+        )
 
     @classmethod
-    def from_policy(cls, policy: str | Path | Policy, *, localizer: str | Localizer | None = None) -> Guard:
-        """Make a guard from a policy or the YAML file of one; ``localizer`` outranks the policy's."""
+    def from_policy(
+        cls, policy: str | Path | Policy, *, localizer: str | Localizer | None = None, **more: Any
+    ) -> Guard:
+        """Make a guard from a policy or the YAML file of one.
+
+        Args:
+            policy: the policy, or the path of its file.
+            localizer: outranks the policy's.
+            more: ``accept``, ``observers`` and ``tools``, which no file can hold, as for the class itself.
+        """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
         chosen = localizer or _localizer(settings.localizer.name, settings.localizer.options())
+        tools = {name: _declared(**one.model_dump()) for name, one in settings.tools.items()}
         return cls(
-            detectors=_specs(settings), localizer=chosen, detector_deadline_s=settings.detector_deadline_s
+            detectors=_asked_for(settings),
+            localizer=chosen,
+            detector_deadline_s=settings.detector_deadline_s,
+            recover=_recover(settings),
+            tools=tools | dict(more.pop("tools", {})),
+            **more,
         )
+
+    @property
+    def parts(self) -> Parts:
+        """What the guard is made of here and now: an override's parts inside of it."""
+        return self._override.get() or self._parts
+
+    @property
+    def detectors(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """Detector name to its options; None is all with their defaults."""
+        return self.parts.detectors
+
+    @property
+    def localizer(self) -> Localizer:
+        """What ranks the steps."""
+        return self.parts.localizer
+
+    @property
+    def tools(self) -> Mapping[str, ToolEffect]:
+        """What is declared of tools, by name."""
+        return dict(self._tools)
+
+    @contextmanager
+    def override(self, **changes: Any) -> Iterator[Guard]:
+        """Use other parts inside the ``with`` block, in this thread or task alone.
+
+        Args:
+            changes: any of ``detectors``, ``localizer``, ``detector_deadline_s``, ``recover``, ``accept``,
+                ``observers``, as for the class itself; a run that is going on keeps what it began with.
+
+        Raises:
+            ConfigError: there is no such part, or it is wrong.
+        """
+        unknown = set(changes) - _REPLACEABLE
+        if unknown:
+            raise ConfigError(f"override: no part is called {', '.join(sorted(unknown))}")
+        if "detectors" in changes:
+            changes["detectors"] = _specs(changes["detectors"])
+        if isinstance(changes.get("localizer"), str):
+            changes["localizer"] = _localizer(changes["localizer"], {})
+        token = self._override.set(_with_rules(replace(self.parts, **changes)))
+        try:
+            yield self
+        finally:
+            self._override.reset(token)
+
+    def tool(
+        self,
+        *,
+        effect: str | EffectClass,
+        undo: Undo | None = None,
+        idempotency_key: str | Sequence[str] = (),
+        idempotent: bool = False,
+        name: str | None = None,
+    ) -> Callable[[F], F]:
+        """Declare what a tool does, where it is defined; the function itself is returned unchanged.
+
+        Args:
+            effect: read, write or destructive.
+            undo: called with the arguments of the call as keywords, to undo it.
+            idempotency_key: the argument, or arguments, that tell one effect from another; all if none.
+            idempotent: calling it again with the same arguments changes nothing more.
+            name: of the tool, where it is not the function's.
+
+        Raises:
+            ConfigError: there is no such effect.
+        """
+        key = (idempotency_key,) if isinstance(idempotency_key, str) else tuple(idempotency_key)
+        known = _declared(effect=effect, idempotent=idempotent, key=key, undo=undo)
+
+        def declare(function: F) -> F:
+            self._tools[name or function.__name__] = known
+            return function
+
+        return declare
 
     def diagnose(self, trajectory: Trajectory) -> Diagnosis:
         """Return the diagnosis of a recorded run; does not raise on any valid trajectory."""
+        parts = self.parts
         start = time.perf_counter()
-        detection = detect(trajectory, self.detectors, deadline_s=self.detector_deadline_s)
+        detection = detect(trajectory, parts.detectors, deadline_s=parts.detector_deadline_s)
         detected = time.perf_counter()
-        diagnosis = self._locate(trajectory, detection.findings)
+        diagnosis = _locate(parts.localizer, trajectory, detection.findings)
         end = time.perf_counter()
         timing = {
             "detect_s": detected - start,
@@ -75,19 +208,51 @@ class Guard:
         failures = (*detection.failures, *diagnosis.failures)
         return replace(diagnosis, findings=tuple(detection.findings), failures=failures, timing=timing)
 
-    def _locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        try:
-            return self.localizer.locate(trajectory, findings)
-        except Exception as error:  # a plug-in may raise anything; the findings are still worth having
-            failure = DetectorFailure(detector=self.localizer.name, step=None, error=type(error).__name__)
-            return Diagnosis(
-                trajectory_id=trajectory.id,
-                method=self.localizer.name,
-                verdict=Verdict.ABSTAINED,
-                probability=0.5,
-                failures=(failure,),
-                notes=(f"the localizer failed with {type(error).__name__}; the findings stand",),
-            )
+    def session(
+        self,
+        meta: Trajectory,
+        can: Capabilities,
+        *,
+        book: EffectBook | None = None,
+        recorder: Recorder | None = None,
+    ) -> Session:
+        """Begin to guard a run; integrations call this.
+
+        Args:
+            meta: the run without its steps: id, task, tools, system prompts.
+            can: what the integration can do.
+            book: where effects are kept; in memory if absent.
+            recorder: keeps the steps; one in memory if absent.
+        """
+        rules = cast(Rules, self.parts.rules)
+        return Session(rules, meta, can, ledger=Ledger(book, self._tools), recorder=recorder)
+
+    def run(self, task: str, **options: Any) -> Any:
+        """Guard any loop of one's own; see `agentguard.integrations.loop.LoopRun`."""
+        return self.integrate("loop", task, **options)
+
+    def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
+        """Make a framework's integration around this guard.
+
+        Raises:
+            UnknownPlugin: there is no integration of that name.
+            MissingExtra: the framework is not installed.
+        """
+        return integrations().get(framework)(self, *args, **options)
+
+
+def integrations() -> Registry[Callable[..., Any]]:
+    """The registry of integrations: those in ``agentguard.integrations`` and installed ones."""
+    return _INTEGRATIONS
+
+
+_INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
+    "integration",
+    group="agentguard.integrations",
+    builtin={
+        "loop": "agentguard.integrations.loop:LoopRun",
+    },
+)
 
 
 def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
@@ -110,6 +275,44 @@ def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
 _GUARDS: dict[str, Guard] = {}
 """One guard a method, so that the model file is loaded once."""
 
+_REPLACEABLE = frozenset(Parts.__slots__) - {"rules"}
+
+
+def _with_rules(parts: Parts) -> Parts:
+    """The parts with what live runs go by; a wrong ladder is an error now and not in a run."""
+    recover, specs, deadline = parts.recover, parts.detectors, parts.detector_deadline_s
+
+    def watcher(meta: Trajectory) -> Watcher:
+        return Watcher(RunView.of(meta), specs, deadline_s=deadline)
+
+    rules = Rules(
+        planner=recover.planner(),
+        watcher=watcher,
+        localizer=parts.localizer,
+        budget=recover.budget,
+        verification=recover.verification,
+        threshold=recover.threshold,
+        accept=parts.accept,
+        on_error=recover.on_error,
+        observers=parts.observers,
+    )
+    return replace(parts, rules=rules)
+
+
+def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+    try:
+        return localizer.locate(trajectory, findings)
+    except Exception as error:  # a plug-in may raise anything; the findings are still worth having
+        failure = DetectorFailure(detector=localizer.name, step=None, error=type(error).__name__)
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method=localizer.name,
+            verdict=Verdict.ABSTAINED,
+            probability=0.5,
+            failures=(failure,),
+            notes=(f"the localizer failed with {type(error).__name__}; the findings stand",),
+        )
+
 
 def _localizer(name: str, options: Mapping[str, Any]) -> Localizer:
     made = localizers().get(name)(**options)
@@ -118,7 +321,7 @@ def _localizer(name: str, options: Mapping[str, Any]) -> Localizer:
     return cast(Localizer, made)
 
 
-def _specs(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
+def _asked_for(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
     """The detectors a policy asks for: all but those switched off, or just those in ``only``."""
     if not policy.detectors and policy.only is None:
         return None
@@ -127,15 +330,38 @@ def _specs(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
     unknown = set(policy.detectors) - set(detectors().names())
     for name in sorted(unknown):
         detectors().get(name)  # raises UnknownPlugin with the names there are
-    return {name: dict(policy.detectors.get(name) or {}) for name in names if name not in off}
+    return {name: policy.options_of(name) for name in names if name not in off}
 
 
-def _check(specs: Mapping[str, Mapping[str, Any]] | None) -> None:
-    """Make each detector once, so that a wrong option is an error now and not a failure in every run."""
-    for name, options in (specs or {}).items():
+def _recover(policy: Policy) -> Recover:
+    given = policy.recover
+    return Recover(
+        on_fail=DEFAULT_LADDER if given.on_fail is None else given.on_fail,
+        ladders=policy.ladders(),
+        budget=Budget(**policy.budgets.model_dump()),
+        verification=Verification(window=given.window, threshold=given.threshold),
+        threshold=given.threshold,
+        top_k=given.top_k,
+        on_error=policy.on_detector_error,
+    )
+
+
+def _declared(*, effect: str, idempotent: bool, key: Sequence[str], undo: Undo | None = None) -> ToolEffect:
+    if effect not in set(EffectClass):
+        raise ConfigError(f"tool: effect is {effect!r}, expected one of {', '.join(EffectClass)}")
+    return ToolEffect(effect=EffectClass(effect), idempotent=idempotent, undo=undo, key=tuple(key))
+
+
+def _specs(given: DetectorOptions | None) -> dict[str, Mapping[str, Any]] | None:
+    """Detectors with their options; each is made once, so that a wrong option is an error now."""
+    if given is None:
+        return None
+    specs = {name: dict(options or {}) for name, options in given.items()}
+    for name, options in specs.items():
         try:
             detectors().get(name)(**options)
         except AgentGuardError:
             raise
         except TypeError as error:
             raise ConfigError(f"detector {name!r}: {error}") from None
+    return cast("dict[str, Mapping[str, Any]]", specs)

@@ -10,8 +10,23 @@
     localizer: {name: embedded, risk: 0.3}
     detector_deadline_s: 0.5        # a detector that takes longer over one step counts as failed
 
-Names and options of detectors and localizers are validated by the plug-ins they belong to, when those are
-made.
+and, for a guard inside a running agent::
+
+    detectors:
+      exact_loop: {repeat: 3, on_fail: [nudge, rollback, drop_tool, stop]}    # a ladder of its own
+    recover:
+      on_fail: [nudge, {rollback: {prefer: fork}}]   # the ladder of all other detectors
+      threshold: 0.5                # probability from which a finding sets off a recovery
+      top_k: 3                      # hypotheses that may be acted on
+      window: 4                     # steps after which a recovery counts as confirmed
+    budgets: {rollbacks: 3, per_step: 1, nudges: 3, extra_tokens: 20000}
+    tools:
+      book: {effect: write, key: [booking_id]}
+      search: {effect: read}
+    on_detector_error: open         # or closed: a part of the guard that fails stops the run
+
+Names and options of detectors, localizers and strategies are validated by the plug-ins they belong to, when
+those are made.
 """
 
 from __future__ import annotations
@@ -27,6 +42,11 @@ from agentguard.errors import ConfigError
 
 _MAX_BYTES = 1_000_000
 
+ON_FAIL = "on_fail"
+"""The one key among a detector's settings that is no option of the detector: its ladder."""
+
+OnFail = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
+
 
 class LocalizerSettings(BaseModel):
     """Which localizer, and its options: every key but ``name`` is passed to it."""
@@ -40,6 +60,40 @@ class LocalizerSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
+class RecoverSettings(BaseModel):
+    """What is done about a failure in a running agent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    on_fail: OnFail | None = None
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
+    top_k: Annotated[int, Field(ge=1, le=20)] = 3
+    window: Annotated[int, Field(ge=1, le=1000)] = 4
+
+
+class BudgetSettings(BaseModel):
+    """What recoveries of one run may cost; null is no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rollbacks: Annotated[int, Field(ge=0)] | None = 3
+    per_step: Annotated[int, Field(ge=0)] | None = 1
+    nudges: Annotated[int, Field(ge=0)] | None = 3
+    extra_tokens: Annotated[int, Field(ge=0)] | None = 20_000
+    extra_calls: Annotated[int, Field(ge=0)] | None = None
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class ToolSettings(BaseModel):
+    """What a tool does to the world."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    effect: Literal["read", "write", "destructive"]
+    idempotent: bool = False
+    key: tuple[str, ...] = ()
+
+
 class Policy(BaseModel):
     """A validated policy; frozen."""
 
@@ -50,6 +104,23 @@ class Policy(BaseModel):
     only: tuple[str, ...] | None = None
     localizer: LocalizerSettings = LocalizerSettings()
     detector_deadline_s: Annotated[float, Field(gt=0, le=60)] = 0.5
+    recover: RecoverSettings = RecoverSettings()
+    budgets: BudgetSettings = BudgetSettings()
+    tools: Mapping[str, ToolSettings] = Field(default_factory=dict)
+    on_detector_error: Literal["open", "closed"] = "open"
+
+    def ladders(self) -> dict[str, Any]:
+        """Detector name to its own ladder, where it has one."""
+        return {
+            name: options[ON_FAIL]
+            for name, options in self.detectors.items()
+            if options and ON_FAIL in options
+        }
+
+    def options_of(self, detector: str) -> dict[str, Any]:
+        """A detector's own options, its ladder left out."""
+        given = self.detectors.get(detector) or {}
+        return {key: value for key, value in given.items() if key != ON_FAIL}
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:

@@ -1,0 +1,318 @@
+"""Any loop of one's own: two calls a turn, and the guard does the rest.
+
+::
+
+    with guard.run(task, tools=[book, find]) as run:
+        while not run.done:
+            run.tools(run.model(call_llm))
+
+``call_llm(messages)`` or ``call_llm(messages, tools)`` gets OpenAI-shaped messages (and the tools that are on
+offer now) and returns an assistant message, a completion or plain text. In an asynchronous loop the same two
+are ``await run.amodel(...)`` and ``await run.atools(...)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from agentguard.errors import ConfigError, RunStopped
+from agentguard.integrations._chat import ChatLine, Message, assistant_message, tool_message, turn_of
+from agentguard.integrations._tools import Tools
+from agentguard.live.acting import arun_tool, as_text, aundo_all, run_tool, undo_all
+from agentguard.recover.base import (
+    Capabilities,
+    HandOver,
+    Plan,
+    Recovery,
+    Reject,
+    Repair,
+    Restart,
+    Rewind,
+    Substitute,
+    Tell,
+    Withhold,
+)
+from agentguard.recover.ledger import Claim, Effect, EffectBook
+from agentguard.trajectory.model import Observation, Step, ToolCall, Trajectory
+from agentguard.trajectory.recorder import Recorder
+
+if TYPE_CHECKING:
+    from agentguard.guard import Guard
+
+MOST_REFUSALS = 10
+"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
+
+
+class LoopRun:
+    """One guarded run of a loop; a context manager.
+
+    Args:
+        guard: whose run it is; `Guard.run` gives itself.
+        task: what is asked of the agent: the first user message.
+        tools: functions by which calls are carried out, as a sequence or by name; what they do to the world
+            is declared by `Guard.tool`.
+        system: the system prompt.
+        id: of the run; made up if absent.
+        ask: called with a question when a person must decide; the answer goes to the agent.
+        save, restore: give, and put back, the state of the environment the tools act on. With both, a
+            rollback can restore the state that was saved before the step, and not the messages alone.
+        book: where effects are kept; in memory if absent.
+        recorder: keeps the steps; one in memory if absent.
+
+    Attributes:
+        session: the guarded run itself: findings, recoveries, the recorded trajectory.
+        done: the run has ended: the agent stopped and was accepted, or the guard stopped it.
+        answer: the agent's last text.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        task: str,
+        *,
+        tools: Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]] = (),
+        system: str = "",
+        id: str | None = None,
+        ask: Callable[[str], str] | None = None,
+        save: Callable[[], Any] | None = None,
+        restore: Callable[[Any], None] | None = None,
+        book: EffectBook | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        if (save is None) != (restore is None):
+            raise ConfigError("run: give both save and restore, or neither")
+        self._tools = Tools(tools)
+        self._task, self._system, self._ask, self._save, self._restore = task, system, ask, save, restore
+        meta = Trajectory(
+            id=id or f"run-{uuid.uuid4().hex[:12]}",
+            format="event_log",
+            task=task,
+            steps=(),
+            tools=self._tools.specs,
+            system_prompts={"": system} if system else {},
+        )
+        can = Capabilities(
+            reject=True,
+            truncate=True,
+            fork=save is not None,
+            compensate=True,
+            withhold=True,
+            restart=True,
+            hand_over=ask is not None,
+        )
+        self.session = guard.session(meta, can, book=book, recorder=recorder)
+        self.line = ChatLine()
+        self.done, self.answer = False, ""
+        self._states: dict[int, Any] = {}
+        self._withheld: set[str] = set()
+        self._begin(task)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages the model gets next."""
+        return self.line.messages
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools on offer now, in the chat API's shape."""
+        return self._tools.offered(self._withheld)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The run as it is now."""
+        return self.session.run
+
+    @property
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """What was done about failures so far."""
+        return tuple(self.session.recoveries)
+
+    def model(self, call: Callable[..., Any]) -> Step | None:
+        """Ask the model for the next turn, again where the guard refuses it.
+
+        Returns:
+            The turn, to be given to `tools`; None if the run was stopped instead.
+        """
+        for _ in range(MOST_REFUSALS):
+            if not self._ready(undo_all):
+                return None
+            message = assistant_message(call(*self._given(call)))
+            if self._judge(message):
+                break
+        return self._turn
+
+    async def amodel(self, call: Callable[..., Awaitable[Any]]) -> Step | None:
+        """As `model`, for a model that is awaited."""
+        for _ in range(MOST_REFUSALS):
+            plan = self._boundary()
+            if plan is not None:
+                self._apply(plan, await aundo_all(self.session, plan))
+            if self.done:
+                return None
+            message = assistant_message(await call(*self._given(call)))
+            if self._judge(message):
+                break
+        return self._turn
+
+    def tools(self, turn: Step | None) -> None:
+        """Carry out the calls of a turn, each effect once; a turn without calls ends the run if accepted.
+
+        A tool that raises is an observation for the agent, with ``is_error`` set.
+        """
+        if turn is None or self.done:
+            return
+        claims = self._claims(turn)
+        results = [
+            self._observed(call, claim, lambda call=call: self._tools.call(call))  # type: ignore[misc]
+            for call, claim in claims
+        ]
+        self._commit(turn, results)
+        if not turn.tool_calls:
+            plan = self.session.end()
+            if plan is not None:
+                self._apply(plan, undo_all(self.session, plan))
+            self._settle(plan)
+
+    async def atools(self, turn: Step | None) -> None:
+        """As `tools`; the calls of a turn run side by side, and tools may be coroutine functions."""
+        import asyncio
+
+        if turn is None or self.done:
+            return
+        claims = self._claims(turn)
+        results = await asyncio.gather(*(self._aobserved(call, claim) for call, claim in claims))
+        self._commit(turn, results)
+        if not turn.tool_calls:
+            plan = self.session.end()
+            if plan is not None:
+                self._apply(plan, await aundo_all(self.session, plan))
+            self._settle(plan)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and not self.done:
+            self.session.end()
+            self.done = True
+
+    def raise_if_stopped(self) -> None:
+        """Raise RunStopped with the reason if the guard ended the run."""
+        if self.session.stopped is not None:
+            raise RunStopped(self.session.stopped)
+
+    def _begin(self, task: str) -> None:
+        if self._system:
+            self._add({"role": "system", "content": self._system})
+        self._add({"role": "user", "content": task})
+
+    def _add(self, message: Message) -> None:
+        self.line.add(message)
+        self.session.commit(turn_of(message))
+
+    def _given(self, call: Callable[..., Any]) -> tuple[Any, ...]:
+        """The messages, and the tools if the model function takes them."""
+        try:
+            taken = len(inspect.signature(call).parameters)
+        except (TypeError, ValueError):
+            taken = 1
+        return (list(self.messages), self.offered) if taken > 1 else (list(self.messages),)
+
+    def _ready(self, undo: Callable[..., tuple[Effect, ...]]) -> bool:
+        plan = self._boundary()
+        if plan is not None:
+            self._apply(plan, undo(self.session, plan))
+        return not self.done
+
+    def _boundary(self) -> Plan | None:
+        plan = self.session.boundary()
+        if plan is None:
+            self._keep_state()
+        return plan
+
+    def _keep_state(self) -> None:
+        if self._save is not None:
+            self._states.setdefault(len(self.session), self._save())
+
+    def _judge(self, message: Message) -> bool:
+        """Take the message as the next turn; False if it was refused and the model is to be asked again."""
+        turn = turn_of(message)
+        self._message, self._turn = message, turn
+        plan = self.session.propose(turn)
+        if plan is None:
+            return True
+        self._apply(plan, ())
+        return False
+
+    def _claims(self, turn: Step) -> list[tuple[ToolCall, Claim]]:
+        return [(call, self.session.begin_tool(call.name, call.arguments or {})) for call in turn.tool_calls]
+
+    def _observed(self, call: ToolCall, claim: Claim, tool: Callable[[], Any]) -> Observation:
+        try:
+            return _seen(call, as_text(run_tool(self.session, claim, tool)))
+        except Exception as error:  # a tool may raise anything; the agent is told
+            return self._failed(call, claim, error)
+
+    async def _aobserved(self, call: ToolCall, claim: Claim) -> Observation:
+        try:
+            return _seen(call, as_text(await arun_tool(self.session, claim, lambda: self._tools.acall(call))))
+        except Exception as error:  # as above
+            return self._failed(call, claim, error)
+
+    def _failed(self, call: ToolCall, claim: Claim, error: Exception) -> Observation:
+        if self._tools.never_ran(error):
+            self.session.end_tool(claim, "", refused=True)
+        return _seen(call, f"Error: {type(error).__name__}: {error}", is_error=True)
+
+    def _commit(self, turn: Step, seen: Sequence[Observation]) -> None:
+        from dataclasses import replace
+
+        answers = (tool_message(call, one.content) for call, one in zip(turn.tool_calls, seen, strict=True))
+        self.line.add(self._message, *answers)
+        self.answer = turn.content or self.answer
+        self.session.commit(replace(turn, observations=tuple(seen)))
+        self.done = self.session.stopped is not None
+
+    def _settle(self, plan: Plan | None) -> None:
+        self.done = plan is None or self.session.stopped is not None
+
+    def _apply(self, plan: Plan, failed_undo: Sequence[Effect]) -> None:
+        """Make messages, tools and state agree with a plan that the session has carried out."""
+        for action in plan.actions:
+            match action:
+                case Rewind(to_step=to_step, by=by):
+                    self.line.cut(to_step)
+                    self._put_back(to_step, by)
+                case Restart(note=note):
+                    self.line.cut(0)
+                    self._put_back(0, "fork")
+                    self._begin(f"{self._task}\n\n{note}")
+                case Tell(text=text):
+                    self.line.tell(text)
+                case Withhold(tools=tools):
+                    self._withheld |= set(tools)
+                case HandOver(question=question) if self._ask is not None:
+                    self.line.tell(self._ask(question))
+                case Reject() | Repair() | Substitute() | _:
+                    pass
+        if failed_undo:
+            names = ", ".join(effect.tool for effect in failed_undo)
+            self.line.tell(f"[guard] Undoing {names} failed: what it did still stands.")
+        self.done = self.session.stopped is not None
+
+    def _put_back(self, to_step: int, by: str) -> None:
+        if by == "fork" and self._restore is not None:
+            known = [step for step in self._states if step >= to_step]
+            if known:
+                self._restore(self._states[min(known)])
+        self._states = {step: state for step, state in self._states.items() if step <= to_step}
+
+
+def _seen(call: ToolCall, text: str, *, is_error: bool | None = None) -> Observation:
+    return Observation(content=text, call_id=call.id, tool=call.name, is_error=is_error)

@@ -1,0 +1,1 @@
+"""The guard at work inside a run that goes on: events in, plans out."""

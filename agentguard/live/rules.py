@@ -1,0 +1,51 @@
+"""What a guarded run goes by, whichever framework it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentguard.detect.run import Watcher
+from agentguard.localize.base import Localizer
+from agentguard.recover.base import Recovery
+from agentguard.recover.budget import Budget
+from agentguard.recover.planner import Planner
+from agentguard.recover.verify import Verification
+from agentguard.trajectory.model import Trajectory
+
+ACCEPTANCE = "acceptance"
+"""The trigger's name where the acceptance test refused the end of a run; a ladder may be given under it."""
+
+Accept = Callable[[Trajectory], bool | str]
+"""An acceptance test: True accepts the run, False or a reason refuses it."""
+
+Observer = Callable[[Recovery], None]
+"""Told of each recovery when it begins and when its outcome is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a session goes by; one serves many runs.
+
+    Attributes:
+        planner: chooses what to do.
+        watcher: makes the detectors of one run, given the run without its steps.
+        localizer: ranks the steps once something was found; None trusts the findings alone.
+        budget: what recoveries of one run may cost.
+        verification: how their outcome is judged.
+        threshold: probability from which a finding sets off a recovery.
+        accept: the acceptance test of a run that wants to end, if there is one.
+        on_error: ``"open"``: a run goes on when a part of the guard fails; ``"closed"``: it is stopped.
+        observers: told of recoveries.
+    """
+
+    planner: Planner
+    watcher: Callable[[Trajectory], Watcher]
+    localizer: Localizer | None = None
+    budget: Budget = field(default_factory=Budget)
+    verification: Verification = field(default_factory=Verification)
+    threshold: float = 0.5
+    accept: Accept | None = None
+    on_error: Literal["open", "closed"] = "open"
+    observers: tuple[Observer, ...] = ()

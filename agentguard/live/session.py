@@ -1,0 +1,347 @@
+"""A guarded run while it goes on: four events in, plans out.
+
+An integration reduces its framework to these events and calls them in this order, a turn at a time::
+
+    plan = session.boundary()            before the model is called: carry out the plan's actions first
+    plan = session.propose(turn)         the model has answered, no tool has run: a plan here refuses the turn
+    claim = session.begin_tool(...)      before each tool; session.end_tool(claim, ...) after it
+    session.commit(turn)                 the turn with what its tools returned
+    plan = session.end()                 the agent wants to stop: a plan here refuses the end
+
+A plan that is handed out counts as carried out: the recorded run has been forked and the ledger rewound when
+the call returns, and the integration makes the agent's own messages and state agree with it. Steps are
+counted as in the trajectory: a turn that is made again after a rollback has the number of the turn that it
+replaces. Once ``session.stopped`` says why, the integration ends the run; look at it after each event.
+
+Nothing here waits, calls a model or touches a disk; a part that fails is noted and the run goes on, unless
+the policy says that it must not (``on_error="closed"``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.live.rules import ACCEPTANCE, Rules
+from agentguard.live.suspicion import hypothesis, live_diagnosis, refusal, serious
+from agentguard.localize.base import Diagnosis, Hypothesis
+from agentguard.recover.base import (
+    Capabilities,
+    HandOver,
+    Outcome,
+    Plan,
+    Recovery,
+    Reject,
+    Situation,
+    Stop,
+    Tell,
+    Tier,
+)
+from agentguard.recover.budget import Account
+from agentguard.recover.ledger import Claim, Ledger, Ruling
+from agentguard.recover.planner import DIAGNOSIS
+from agentguard.recover.verify import resumed_at
+from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.trajectory.recorder import Recorder
+
+
+class Session:
+    """One guarded run; thread-safe.
+
+    Args:
+        rules: what it goes by.
+        meta: the run without steps: id, task, tools, system prompts.
+        can: what the integration can do.
+        ledger: what its tools do; one with nothing declared if absent.
+        recorder: keeps the steps; one in memory if absent.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        meta: Trajectory,
+        can: Capabilities,
+        *,
+        ledger: Ledger | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.rules, self.can = rules, can
+        self.ledger = ledger if ledger is not None else Ledger()
+        self.recorder = recorder if recorder is not None else Recorder(meta)
+        self.account = Account(rules.budget)
+        self.recoveries: list[Recovery] = []
+        self.failures: list[DetectorFailure] = []
+        self.findings: list[Finding] = []
+        self.stopped: str | None = None
+        self.ended = False
+        self.seconds = 0.0
+        self._lock = threading.RLock()
+        self._pending: tuple[Plan, str] | None = None
+        self._told: list[str] = []
+        self._watcher = rules.watcher(meta)
+        self._replay()
+
+    @property
+    def run(self) -> Trajectory:
+        """The run as it is now, the lines that were left among its branches."""
+        return self.recorder.trajectory
+
+    def __len__(self) -> int:
+        """Steps on the live line."""
+        return len(self.recorder)
+
+    def boundary(self) -> Plan | None:
+        """Before the next model call: what is to be done first, if anything."""
+        with self._timed():
+            if self._pending is None:
+                return None
+            (plan, trigger), self._pending = self._pending, None
+            self._carry_out(plan, trigger)
+            return plan
+
+    def propose(self, turn: Step) -> Plan | None:
+        """Judge a turn whose tools have not run.
+
+        Returns:
+            A plan: the turn is dropped and none of its tools runs. With `Reject` the model is asked again
+            with what the plan tells; with `HandOver` a person is; with `Stop` the run ends. None: go on with
+            the turn; what was found may still lead to a plan at the next boundary.
+        """
+        with self._timed():
+            proposed = replace(turn, index=len(self))
+            found = self._safely(lambda: self._watcher.foresee(proposed)) or ()
+            trigger = serious(found, self.rules.threshold)
+            return None if trigger is None else self._refuse(proposed, trigger)
+
+    def begin_tool(self, tool: str, arguments: Mapping[str, Any]) -> Claim:
+        """Ask the ledger before a tool runs; see `Ruling` for what to do with the answer.
+
+        Calls of one turn are asked for in their order, and before any of them runs.
+        """
+        with self._timed():
+            return self.ledger.begin(tool, arguments, step=len(self))
+
+    def end_tool(self, claim: Claim, result: str, *, refused: bool = False) -> None:
+        """Tell the ledger what came of a tool that was run.
+
+        Args:
+            claim: what `begin_tool` gave.
+            result: what the tool returned, as text.
+            refused: the tool failed and is known not to have done anything. An error that leaves that open is
+                no refusal: do not call this at all, and the effect stays in doubt.
+        """
+        if claim.ruling is not Ruling.RUN:
+            return
+        with self._timed():
+            if refused:
+                self.ledger.failed(claim.effect)
+            else:
+                self.ledger.done(claim.effect, result)
+
+    def commit(self, turn: Step) -> Step:
+        """Take in a turn with what its tools returned, or a turn of a user or the environment.
+
+        Returns:
+            The step as it was recorded, with its number.
+        """
+        with self._timed():
+            step = self.recorder.add(self._with_told(turn))
+            found = self._safely(lambda: self._watcher.observe(step)) or ()
+            self.findings += found
+            self._verify()
+            self._consider(serious(found, self.rules.threshold))
+            return step
+
+    def end(self) -> Plan | None:
+        """The agent wants to stop.
+
+        Returns:
+            A plan if the end is refused; its actions are to be carried out and the run goes on. None: the run
+            has ended (a second call does nothing).
+        """
+        with self._timed():
+            if self.ended:
+                return None
+            accepted = self._accepted()
+            found = self._safely(self._watcher.finish) or ()
+            plan = None if accepted is True else self._refuse_end(accepted, found)
+            if plan is None:
+                self._finish(accepted)
+            return plan
+
+    def _refuse_end(self, accepted: str | None, found: tuple[Finding, ...]) -> Plan | None:
+        trigger = refusal(accepted, len(self)) if accepted else serious(found, self.rules.threshold)
+        if trigger is None or self.stopped is not None:
+            return None
+        self.findings += found
+        self._verify(accepted=False)
+        self._consider(trigger)
+        if self._pending is None or self._pending[0].tier is Tier.STOP:
+            self._pending = None  # the run wants to end by itself: there is nothing to stop
+            return None
+        self._replay()  # the detectors were told of an end that is none
+        return self.boundary()
+
+    def _accepted(self) -> Literal[True] | str | None:
+        """True, the reason for refusing, or None where nobody knows."""
+        accept = self.rules.accept
+        if accept is None or self.stopped is not None:
+            return None
+        verdict: bool | str | None = self._safely(lambda: accept(self.run))
+        return "the acceptance test refused the outcome" if verdict is False else verdict or None
+
+    def _finish(self, accepted: Literal[True] | str | None) -> None:
+        known = None if accepted is None else accepted is True
+        self._verify(accepted=known, over=True)
+        self.ended = True
+        self.recorder.end()
+
+    def _consider(self, trigger: Finding | None) -> None:
+        """Plan for the next boundary; one plan at a time, since it changes what the others were about."""
+        if trigger is None or self._pending is not None or self.stopped is not None:
+            return
+        plan = self._safely(lambda: self._plan(trigger))
+        if plan is not None:
+            self._pending = (plan, trigger.detector)
+
+    def _plan(self, trigger: Finding) -> Plan | None:
+        run = self.run
+        return self._decide(self._diagnosis(run, trigger), run, trigger.detector, committed=True)
+
+    def _refuse(self, turn: Step, trigger: Finding) -> Plan | None:
+        plan: Plan | None = self._safely(lambda: self._plan_refusal(turn, trigger))
+        if plan is None:
+            return None
+        if not any(isinstance(action, Reject | HandOver | Stop) for action in plan.actions):
+            # Nothing that could be done before the tools run: it is done at the boundary after them.
+            self._pending = self._pending or (plan, trigger.detector)
+            return None
+        self._note(plan, trigger.detector, left=(turn,))
+        self.recorder.add(self._with_told(turn))
+        self.recorder.fork(turn.index, reason=plan.reason)
+        self._tell(plan)
+        return plan
+
+    def _plan_refusal(self, turn: Step, trigger: Finding) -> Plan | None:
+        run = self.run
+        with_turn = replace(run, steps=(*run.steps, turn))
+        diagnosis = live_diagnosis(run.id, (hypothesis(trigger, turn.agent),), self.findings)
+        return self._decide(diagnosis, with_turn, trigger.detector, committed=False)
+
+    def _decide(self, diagnosis: Diagnosis, run: Trajectory, trigger: str, *, committed: bool) -> Plan | None:
+        situation = Situation(
+            run=run,
+            diagnosis=diagnosis,
+            can=self.can,
+            account=self.account,
+            ledger=self.ledger,
+            history=tuple(self.recoveries),
+            committed=committed,
+        )
+        return self.rules.planner.plan(situation, trigger).plan
+
+    def _diagnosis(self, run: Trajectory, trigger: Finding) -> Diagnosis:
+        """The finding's step first, then what the localizer holds likely; after a refused end, that alone."""
+        own = (hypothesis(trigger, run.steps[trigger.step].agent),)
+        ranked: tuple[Hypothesis, ...] = ()
+        if self.rules.localizer is not None:
+            ranked = self.rules.localizer.locate(run, self.findings).hypotheses
+        others = tuple(one for one in ranked if one.step != trigger.step)
+        if trigger.detector == ACCEPTANCE and ranked:
+            return live_diagnosis(run.id, ranked, self.findings)
+        return live_diagnosis(run.id, own + others, self.findings)
+
+    def _carry_out(self, plan: Plan, trigger: str) -> None:
+        keep = len(self)
+        self._tell(plan)
+        self._note(plan, trigger, left=self.run.steps[plan.step :] if plan.undone else ())
+        if plan.undone and (back := resumed_at(self.recoveries[-1])) < keep:
+            self.recorder.fork(back, reason=plan.reason)
+            self.ledger.rewind(back)
+            self._replay()
+
+    def _tell(self, plan: Plan) -> None:
+        for action in plan.actions:
+            if isinstance(action, Stop):
+                self.stopped = action.reason
+            elif isinstance(action, Tell):
+                self._told.append(action.text)
+
+    def _note(self, plan: Plan, trigger: str, *, left: tuple[Step, ...]) -> None:
+        """Keep the recovery, and charge what the steps it leaves have cost."""
+        spent = [step.usage for step in left if step.usage is not None]
+        tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
+        calls = sum(step.source is Source.AGENT for step in left)
+        self.account.charge(tokens=tokens, calls=calls)
+        recovery = Recovery(
+            id=len(self.recoveries),
+            plan=plan,
+            trigger=trigger or DIAGNOSIS,
+            at_step=len(self) + (1 if plan.tier is Tier.REJECT else 0),
+            cost={"steps": float(len(left)), "tokens": float(tokens)},
+        )
+        self.recoveries.append(recovery)
+        self._tell_observers(recovery)
+
+    def _verify(self, *, accepted: bool | None = None, over: bool = False) -> None:
+        for place, recovery in enumerate(self.recoveries):
+            if recovery.outcome is not Outcome.PENDING:
+                continue
+            steps = resumed_at(recovery) + self.rules.verification.window if over else len(self)
+            outcome = self.rules.verification.outcome(recovery, self.findings, steps=steps, accepted=accepted)
+            if outcome is not Outcome.PENDING:
+                self.recoveries[place] = replace(recovery, outcome=outcome)
+                self._tell_observers(self.recoveries[place])
+
+    def _tell_observers(self, recovery: Recovery) -> None:
+        for observer in self.rules.observers:
+            self._safely(lambda observer=observer: observer(recovery))  # type: ignore[misc]
+
+    def _with_told(self, turn: Step) -> Step:
+        """The step with what the agent was told before it, so that the record shows why it acted."""
+        told, self._told = self._told, []
+        return replace(turn, extra={**turn.extra, "agentguard": {"told": told}}) if told else turn
+
+    def _replay(self) -> None:
+        """Fresh detectors over the live line as it is now."""
+        run = self.run
+        self._watcher = self.rules.watcher(replace(run, steps=(), branches=()))
+        self.findings = []
+        for step in run.steps:
+            self.findings += self._safely(lambda step=step: self._watcher.observe(step)) or ()  # type: ignore[misc]
+
+    def _safely(self, part: Callable[[], Any]) -> Any:
+        """Run a part of the guard; if it raises, note it, and stop the run where the policy wants that."""
+        try:
+            return part()
+        except Exception as error:  # detectors, localizers, acceptance tests and observers may raise anything
+            failure = DetectorFailure(detector="guard", step=len(self), error=type(error).__name__)
+            self.failures.append(failure)
+            if self.rules.on_error == "closed" and self.stopped is None:
+                self.stopped = f"a part of the guard failed with {type(error).__name__}"
+            return None
+
+    def _timed(self) -> _Timed:
+        return _Timed(self)
+
+
+class _Timed:
+    """Holds the session's lock and adds the time to its overhead."""
+
+    __slots__ = ("_began", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._session._lock.acquire()
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._session.seconds += time.perf_counter() - self._began
+        self._session._lock.release()

@@ -1,0 +1,53 @@
+"""From what was found to what is held likely, while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentguard.detect.base import Finding
+from agentguard.live.rules import ACCEPTANCE
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+
+
+def serious(found: Sequence[Finding], threshold: float) -> Finding | None:
+    """The likeliest finding that is likely enough to act on, if any."""
+    likely = [finding for finding in found if finding.probability >= threshold]
+    return max(likely, key=lambda finding: finding.probability, default=None)
+
+
+def refusal(reason: str, steps: int) -> Finding:
+    """What an acceptance test says of a run of ``steps`` steps, as a finding."""
+    return Finding(
+        detector=ACCEPTANCE,
+        step=max(0, steps - 1),
+        codes=("fault_model:degraded_accuracy",),
+        probability=1.0,
+        message=reason,
+    )
+
+
+def hypothesis(finding: Finding, agent: str) -> Hypothesis:
+    """A finding taken as the root cause."""
+    codes = (code.partition(":")[2] for code in finding.codes if code.startswith("agent_error:"))
+    return Hypothesis(
+        step=finding.step,
+        agent=agent,
+        module=next((code.partition(".")[0] for code in codes), None),
+        codes=finding.codes,
+        probability=finding.probability,
+        evidence=finding.evidence,
+        correction=finding.correction,
+        reason=finding.message,
+    )
+
+
+def live_diagnosis(run: str, hypotheses: tuple[Hypothesis, ...], findings: Sequence[Finding]) -> Diagnosis:
+    """A diagnosis to act on, of a run that has not ended."""
+    return Diagnosis(
+        trajectory_id=run,
+        method="live",
+        verdict=Verdict.FAILURE,
+        probability=max((one.probability for one in hypotheses), default=0.0),
+        hypotheses=hypotheses,
+        findings=tuple(findings),
+    )
