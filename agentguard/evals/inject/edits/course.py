@@ -66,7 +66,7 @@ class ProgressMisjudge(Maker):
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Replace a turn by the claim, and end the run."""
         turn = read.steps[step]
-        begun = any(read.is_agent(i) and read.end_of_turn(i) > i + 1 or read.acts(i) for i in range(step))
+        begun = any((read.is_agent(i) and read.end_of_turn(i) > i + 1) or read.acts(i) for i in range(step))
         if turn.modules or not begun or not read.writes_from(step):
             return None
         draft = Draft(read, rng)
