@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Executable, Table, and_, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentguard.store.engine import is_outage
+from agentguard.store.engine import COUNTED, is_outage
 from agentguard.store.fit import checked_id, fitted
 from agentguard.store.pack import Refused
 from agentguard.store.rows import BranchRow, ClearRow, EffectRow, Row
@@ -88,7 +88,8 @@ def _write_one(connection: Connection, ready: _Ready) -> None:
         for table in (STEPS, BRANCHES):
             connection.execute(delete(table).where(_of_run(table, values, "run_id")))
         return
-    made = connection.execute(_upsert(HOMES[kind], connection.dialect.name), values).rowcount
+    statement = _upsert(HOMES[kind], connection.dialect.name)
+    made = connection.execute(statement, values, execution_options=COUNTED).rowcount
     # Written again after a commit whose answer was lost, the branch must not take the new line's steps.
     if isinstance(row, BranchRow) and row.takes and made == 1:
         _take_steps(connection, values)

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
-from agentguard.store.engine import IMMEDIATE, unavailable
+from agentguard.store.engine import COUNTED, IMMEDIATE, unavailable
 from agentguard.store.fit import fitted, row_of
 from agentguard.store.pack import Refused
 from agentguard.store.place import Place
@@ -65,7 +65,7 @@ class Ledger:
             with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
                 insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
                 statement = insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"])
-                if connection.execute(statement, values).rowcount == 1:
+                if connection.execute(statement, values, execution_options=COUNTED).rowcount == 1:
                     found = None
                 else:
                     found = connection.execute(select(EFFECTS).where(_key(effect))).mappings().one()

@@ -19,6 +19,9 @@ IMMEDIATE = {"agentguard_immediate": True}
 """Execution options of a transaction that will write: SQLite takes its lock at the start, so that it never
 has to give up half-way because another process wrote first."""
 
+COUNTED = {"preserve_rowcount": True}
+"""Execution options of an insert that has to tell whether it inserted."""
+
 _LONGEST = 200
 # connection, authorization, rollback, resources, not ready, operator, system, internal
 _OUTAGE_CLASSES = frozenset({"08", "28", "40", "53", "55", "57", "58", "XX"})
