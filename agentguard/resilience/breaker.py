@@ -1,7 +1,7 @@
 """A circuit breaker: leaves an endpoint alone for a while once too many of its calls fail.
 
-After Nygard's *Release It!* and Polly v8: the share of failures in a sliding window opens it, but only where
-there were enough calls to speak of a share; after a while exactly one call may probe, and decides.
+After Nygard's *Release It!* and Polly v8: the share of failures in a sliding window opens it, but only
+where there were enough calls to speak of a share; after a while exactly one call may probe, and decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A budget for extra requests, as a share of the ordinary ones: retries and hedges can't multiply an outage.
 
-A token bucket after gRPC's retry throttling (A6) and Finagle's RetryBudget: each request pays in a share of a
-token, each extra request takes one out; a small reserve refills with time, so that a quiet client may retry.
+A token bucket after gRPC's retry throttling (A6) and Finagle's RetryBudget: each request pays in a share of
+a token, each extra request takes one out; a small reserve refills with time, so that a quiet client may
+retry.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Where the time comes from: a parameter of everything here, so that tests need not wait.
 
-Only monotonic time is used: the wall clock jumps. The single exception is a Retry-After date (`retry_after`).
+Only monotonic time is used: the wall clock jumps. The single exception is a Retry-After date
+(`retry_after`).
 """
 
 from __future__ import annotations

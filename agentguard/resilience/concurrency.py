@@ -1,15 +1,14 @@
 """How many calls an endpoint can take at once, found while it runs.
 
-Two rules. AIMD is TCP's (Chiu and Jain, 1989): one more a round trip while it goes well, a tenth less when it
-does not; it needs nothing but the signs of overload, so it suits answers of very different lengths. The
-gradient rule (Netflix concurrency-limits, Envoy's adaptive concurrency filter) compares latency with the best
-seen lately and notices a queue before anything fails; it suits calls that are alike.
+Two rules. AIMD is TCP's (Chiu and Jain, 1989): one more a round trip while it goes well, a tenth less when
+it does not; it needs nothing but the signs of overload, so it suits answers of very different lengths. The
+gradient rule (Netflix concurrency-limits, Envoy's adaptive concurrency filter) compares latency with the
+best seen lately and notices a queue before anything fails; it suits calls that are alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -76,49 +75,68 @@ class Fixed:
         """Change nothing."""
 
 
-class Aimd:
-    """Additive increase, multiplicative decrease, at most one decrease for the calls that ran together."""
+class _Cutting:
+    """What both rules share: overload cuts the limit, once for the calls that ran together."""
 
     def __init__(self, options: Concurrency) -> None:
         self._options, self.value, self._cut_at = options, float(options.start), -math.inf
 
+    def _cut(self, started: float, ended: float) -> None:
+        if started >= self._cut_at:  # a call from before the last cut tells what that cut has answered
+            self.value, self._cut_at = max(self._options.least, self.value * self._options.back_off), ended
+
+
+class Aimd(_Cutting):
+    """Additive increase, multiplicative decrease."""
+
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
         """Less on overload; more if the limit was used at least by half, for else it says nothing."""
-        options = self._options
         if overload:
-            if started >= self._cut_at:  # a call from before the last cut tells what that cut has answered
-                self.value, self._cut_at = max(options.least, self.value * options.back_off), ended
+            self._cut(started, ended)
         elif inflight * 2 >= self.value:
-            self.value = min(options.most, self.value + 1 / self.value)
+            self.value = min(self._options.most, self.value + 1 / self.value)
 
 
-class Gradient:
+class Gradient(_Cutting):
     """limit = limit x gradient + sqrt(limit); the gradient is best latency x tolerance over the present one.
 
-    The best latency is the lowest average of the last 50 batches, so that it is forgotten when the endpoint
-    gets slower for good.
+    The best latency is measured anew now and then with half the limit, since a queue that stays would become
+    the measure of itself; Envoy does the same with a limit of three.
     """
 
+    EVERY = 50
+    """Batches between two measurements of the best latency."""
+
     def __init__(self, options: Concurrency) -> None:
-        self._options, self.value = options, float(options.start)
+        super().__init__(options)
         self._sum, self._count, self._used = 0.0, 0, False
-        self._averages: deque[float] = deque(maxlen=50)
+        self._best, self._batches = math.inf, 0
+        self._whole, self._from = 0.0, -math.inf  # the limit to return to, and when the measurement began
 
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
-        """Collect a latency; every so many, move the limit. Overload also cuts it at once."""
-        options = self._options
+        """Collect a latency; every so many, move the limit."""
         if overload:
-            self.value = max(options.least, self.value * options.back_off)
-        self._sum += ended - started
-        self._count += 1
-        self._used = self._used or inflight * 2 >= self.value
-        if self._count < options.samples:
+            self._cut(started, ended)
+        elif started >= self._from:
+            self._sum += ended - started
+            self._count += 1
+            self._used = self._used or inflight * 2 >= self.value
+            if self._count >= self._options.samples:
+                average, used = self._sum / self._count, self._used
+                self._sum, self._count, self._used = 0.0, 0, False
+                self._batch(average, used, ended)
+
+    def _batch(self, average: float, used: bool, now: float) -> None:
+        options = self._options
+        if self._whole:
+            self._best, self.value, self._whole = average, max(self.value, self._whole), 0.0
             return
-        average, used = self._sum / self._count, self._used
-        self._sum, self._count, self._used = 0.0, 0, False
-        self._averages.append(average)
-        if not used or average <= 0:
-            return
-        gradient = min(1.0, max(0.5, options.tolerance * min(self._averages) / average))
-        wanted = self.value * gradient + math.sqrt(self.value)
-        self.value = min(options.most, max(options.least, 0.8 * self.value + 0.2 * wanted))
+        self._best = min(self._best, average)
+        self._batches += 1
+        if self._batches % self.EVERY == 0:
+            self._whole, self._from = self.value, now
+            self.value = max(options.least, self.value / 2)
+        elif used and average > 0:
+            gradient = min(1.0, max(0.5, options.tolerance * self._best / average))
+            wanted = self.value * gradient + math.sqrt(self.value)
+            self.value = min(options.most, max(options.least, 0.8 * self.value + 0.2 * wanted))

@@ -1,8 +1,8 @@
 """Ask a second time when the first answer is slow, and take whichever comes first.
 
 After Dean and Barroso, The Tail at Scale (CACM 2013). "Slow" is slower than 95 % of the last answers, so
-about one request in twenty is sent twice, and a budget holds that even when all of them turn slow. The first
-attempt runs in the caller's own task: where there is no hedge, there is no cost but a timer.
+about one request in twenty is sent twice, and a budget holds that even when all of them turn slow. The
+first attempt runs in the caller's own task: where there is no hedge, there is no cost but a timer.
 """
 
 from __future__ import annotations

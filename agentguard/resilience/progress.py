@@ -114,9 +114,11 @@ class Stream:
         if self._ahead:
             return self._ahead.popleft()
         if self._over:
-            if self._error is not None:
+            if self._error is None:
+                raise StopAsyncIteration
+            if isinstance(self._error, ResilienceError):
                 raise self._error
-            raise StopAsyncIteration
+            raise ResilienceError("the stream was closed before its end", stage="committed")
         return await self._next()
 
     async def aclose(self) -> None:

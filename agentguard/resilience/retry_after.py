@@ -1,7 +1,7 @@
 """When a server says that it may be asked again: Retry-After (RFC 9110, 10.2.3) and its relatives.
 
-What comes from outside is read with care: seconds, an HTTP date, nonsense, or a number that no one would wait
-for. The caller clamps the result to its deadline; see `retry`.
+What comes from outside is read with care: seconds, an HTTP date, nonsense, or a number that no one would
+wait for. The caller clamps the result to its deadline; see `retry`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Load shedding: do what can be done in time, refuse the rest at once, the least important first.
 
-Calls beyond the limit wait in a bounded queue, those of higher priority in front. Work that can't be done by
-its deadline is refused when it comes, not when its time is up, so that a refusal is quick and no time is
+Calls beyond the limit wait in a bounded queue, those of higher priority in front. Work that can't be done
+by its deadline is refused when it comes, not when its time is up, so that a refusal is quick and no time is
 spent on answers that nobody waits for (Google SRE book, chapters 21 and 22).
 """
 

@@ -1,8 +1,10 @@
 """A client that is refused much asks less: adaptive throttling after Google's SRE book, chapter 21.
 
-A request is held back with probability ``max(0, (requests - K * accepts) / (requests + 1))``: nothing at all
-while the endpoint accepts at least one in K, and nearly all of it once it accepts none, without any state to
-recover from: some requests always pass, and what they bring moves the ratio.
+A request is held back with probability ``(requests - K * accepts) / (requests + padding)``, at least 0 and
+at most ``most``: nothing at all while the endpoint accepts one in K, most of it once it accepts none. The
+book's rule alone holds back half of all after the first failure, and its recovery takes many windows,
+because one in thousands passes; hence the padding (gRPC's throttle for route lookup has 8) and the upper
+bound (Envoy's admission control has 80 %).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, ClassVar
 from agentguard.errors import Overloaded
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, Options, check
+from agentguard.resilience.options import RATIO, SECONDS, Options, check
 from agentguard.resilience.progress import when_done
 from agentguard.resilience.seam import Response, Runtime, Send, Verdict, overloaded, verdict
 from agentguard.resilience.window import Window
@@ -26,15 +28,19 @@ class Throttle(Options):
     Attributes:
         k: how many requests are sent for one that is accepted before any is held back.
         window_s: how far back it looks.
+        padding: how many requests speak for the endpoint before there are any.
+        most: largest share that is held back.
     """
 
     name: ClassVar[str] = "throttle"
 
     k: float = 2.0
-    window_s: float = 120.0
+    window_s: float = 30.0
+    padding: int = 8
+    most: float = 0.9
 
     def __post_init__(self) -> None:
-        check(self, k=(1.0, 100.0), window_s=SECONDS)
+        check(self, k=(1.0, 100.0), window_s=SECONDS, padding=(1, 1000), most=RATIO)
 
     def build(self, inner: Send, runtime: Runtime) -> Throttler:
         """Make the working part."""
@@ -51,7 +57,9 @@ class Throttler:
     def held_back(self) -> float:
         """The probability with which a request is held back now."""
         accepted, requests = self._window.counts()
-        return max(0.0, (requests - self._options.k * accepted) / (requests + 1))
+        options = self._options
+        share = (requests - options.k * accepted) / (requests + options.padding)
+        return min(options.most, max(0.0, share))
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on, or raise Overloaded."""

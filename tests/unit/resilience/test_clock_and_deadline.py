@@ -1,0 +1,166 @@
+import asyncio
+import math
+
+import pytest
+
+from agentguard.errors import ConfigError, DeadlineExceeded
+from agentguard.resilience import Deadline
+from agentguard.resilience.clock import MONOTONIC
+from agentguard.testing.clock import Deadlock, LeakedTasks, VirtualClock
+
+
+def test_virtual_time_jumps_and_orders_sleeps_by_their_time():
+    clock, order = VirtualClock(), []
+
+    async def sleeper(seconds):
+        await clock.sleep(seconds)
+        order.append((seconds, clock.now()))
+
+    async def main():
+        await asyncio.gather(*(sleeper(s) for s in (3600, 1, 60)))
+
+    clock.run(main())
+    assert order == [(1, 1), (60, 60), (3600, 3600)]
+
+
+def test_virtual_time_is_that_of_asyncios_own_timeouts():
+    clock = VirtualClock()
+
+    async def main():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.sleep(10)
+        return asyncio.get_running_loop().time()
+
+    assert clock.run(main()) == 5 == clock.now()
+
+
+def test_a_wait_for_nothing_is_found_at_once():
+    async def main():
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Deadlock):
+        VirtualClock().run(main())
+
+
+def test_tasks_left_behind_are_named():
+    async def main():
+        asyncio.get_running_loop().keep = asyncio.create_task(asyncio.sleep(9), name="forgotten")
+
+    with pytest.raises(LeakedTasks, match="forgotten"):
+        VirtualClock().run(main())
+    VirtualClock().run(main(), allow_leaks=True)
+
+
+def test_virtual_time_does_not_go_back():
+    with pytest.raises(ValueError, match="back"):
+        VirtualClock().advance(-1)
+
+
+def test_real_sockets_and_threads_work_in_virtual_time():
+    clock = VirtualClock()
+
+    async def echo(reader, writer):
+        writer.write(await reader.readline())
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"hello\n")
+        line = await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(60)
+        return line
+
+    assert clock.run(main()) == b"hello\n"
+    assert clock.now() >= 60
+
+
+def test_the_real_clock_is_monotonic_and_sleeps():
+    before = MONOTONIC.now()
+    asyncio.run(MONOTONIC.sleep(0.001))
+    assert MONOTONIC.now() > before
+
+
+def test_deadline_of_two_is_the_earlier():
+    clock = VirtualClock(100)
+    outer = Deadline.after(10, clock=clock)
+    assert outer.sooner(3).at == 103
+    assert outer.sooner(30) is outer
+    assert Deadline.never(clock=clock).earlier(outer) is outer
+    assert (outer.remaining(), outer.expired) == (10, False)
+    clock.advance(12)
+    assert (outer.remaining(), outer.expired) == (0, True)
+    assert Deadline.never(clock=clock).remaining() == math.inf
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan])
+def test_deadline_refuses_what_is_no_duration(seconds):
+    with pytest.raises(ConfigError, match="0 up"):
+        Deadline.after(seconds)
+
+
+def test_run_ends_at_the_deadline_with_a_typed_error():
+    clock = VirtualClock()
+
+    async def main():
+        deadline = Deadline.after(5, clock=clock)
+        assert await deadline.run(asyncio.sleep(4, "in time")) == "in time"
+        with pytest.raises(DeadlineExceeded, match="the head") as caught:
+            await deadline.run(asyncio.sleep(4), "the head")
+        assert (clock.now(), caught.value.stage, caught.value.code) == (5, "sent", "deadline_exceeded")
+        assert caught.value.__suppress_context__
+
+    clock.run(main())
+
+
+def test_nothing_is_started_after_the_deadline():
+    clock, started = VirtualClock(), []
+
+    async def work():
+        started.append(1)
+
+    async def main():
+        deadline = Deadline.after(0, clock=clock)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await deadline.run(work())
+        assert caught.value.stage == "unsent"
+
+    clock.run(main())
+    assert not started
+
+
+def test_nested_limits_blame_the_earlier_one_and_a_foreign_timeout_passes():
+    clock = VirtualClock()
+
+    async def main():
+        outer = Deadline.after(2, clock=clock)
+        with pytest.raises(DeadlineExceeded, match="inner"):
+            async with outer.limit("outer"), outer.sooner(1).limit("inner"):
+                await clock.sleep(9)
+        with pytest.raises(DeadlineExceeded, match="outer"):
+            async with outer.limit("outer"), outer.limit("inner"):
+                await clock.sleep(9)
+        with pytest.raises(TimeoutError):
+            async with Deadline.after(9, clock=clock).limit():
+                raise TimeoutError
+
+    clock.run(main())
+
+
+def test_a_cancellation_from_outside_stays_one():
+    clock = VirtualClock()
+
+    async def main():
+        task = asyncio.create_task(Deadline.after(5, clock=clock).run(clock.sleep(9)))
+        await clock.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    clock.run(main())
+    assert clock.now() == 1

@@ -1,0 +1,226 @@
+import asyncio
+import random
+
+import pytest
+
+from agentguard.errors import BackendError
+from agentguard.resilience import BudgetOptions, Call, Deadline, Hedge, Pipeline, Progress
+from agentguard.resilience.hedge import RecentQuantile
+from agentguard.testing.clock import VirtualClock
+from tests.unit.resilience.scripted import WHOLE, Backend, answer, carries, ends, fails, hang, read, stream
+
+FREE = BudgetOptions(ratio=1.0, reserve=0.0, per_second=0.0, burst=10.0)
+
+
+class Scene:
+    """A hedge that has learned that an answer takes 0.1 s, before a script begins."""
+
+    def __init__(self, *script, budget=FREE, progress=False):
+        self.clock, self.events = VirtualClock(), []
+        self.backend = Backend(self.clock, *[stream() if progress else answer(0.1)] * 20, *script)
+        strategies = [Hedge(budget=budget)]
+        if progress:
+            strategies.append(Progress(carries=carries, ends=ends))
+        self.send = Pipeline(strategies, clock=self.clock, observers=[self.events.append]).bind(
+            self.backend.send
+        )
+        self.hedger = self.send.layers["hedge"]
+        self.progress = progress
+
+    def run(self, then):
+        async def main():
+            for n in range(20):
+                response = await self.send(Call(payload=n))
+                if self.progress:
+                    await read(response)
+            self.start, self.before = self.clock.now(), len(self.backend.calls)
+            return await then()
+
+        result = self.clock.run(main())
+        assert (self.backend.running, self.backend.streams) == (0, 0)
+        return result
+
+    @property
+    def took(self):
+        return round(self.clock.now() - self.start, 6)
+
+    @property
+    def kinds(self):
+        return [event.kind for event in self.events]
+
+
+def test_nothing_is_hedged_before_enough_is_known():
+    clock = VirtualClock()
+    backend = Backend(clock, *[answer(0.1)] * 18, answer(9.0))
+    send = Pipeline((Hedge(budget=FREE),), clock=clock).bind(backend.send)
+
+    async def main():
+        for n in range(19):
+            assert send.layers["hedge"].delay is None
+            await send(Call(payload=n))
+
+    clock.run(main())
+    assert len(backend.calls) == 19
+
+
+def test_a_slow_first_is_beaten_by_the_second_and_cancelled_at_once():
+    scene = Scene(hang(), answer(0.1))
+    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.took == 0.2
+    assert scene.kinds == ["hedge", "hedge_won"]
+    assert scene.backend.cancelled[0] - scene.start <= 0.2 + 0.1
+
+
+def test_a_first_that_comes_after_all_cancels_the_second():
+    scene = Scene(answer(0.3), hang())
+    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert (scene.took, scene.kinds, len(scene.backend.cancelled)) == (0.3, ["hedge"], 1)
+
+
+def test_a_fast_answer_costs_no_second_request():
+    scene = Scene(answer(0.05))
+    scene.run(lambda: scene.send(Call()))
+    assert len(scene.backend.calls) == 21
+
+
+def test_what_has_effects_is_never_sent_twice():
+    scene = Scene(answer(5.0))
+    scene.run(lambda: scene.send(Call(payload="x", idempotent=False)))
+    assert scene.backend.attempts["x"] == 1
+
+
+def test_a_first_that_fails_waits_for_the_second():
+    scene = Scene(fails(500, seconds=0.15), answer(0.1))
+    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.kinds == ["hedge", "hedge_won"]
+
+
+@pytest.mark.parametrize("second", [fails(None, seconds=0.01), fails(None, seconds=0.2)])
+def test_both_failing_gives_the_firsts_error(second):
+    scene = Scene(fails(500, seconds=0.15), second)
+
+    async def then():
+        with pytest.raises(BackendError) as caught:
+            await scene.send(Call())
+        assert caught.value.status == 500
+
+    scene.run(then)
+
+
+def test_a_second_that_fails_does_not_disturb_the_first():
+    scene = Scene(answer(0.3), fails(500))
+    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.took == 0.3
+
+
+def test_both_at_the_same_instant_give_one_answer():
+    scene = Scene(answer(0.2), answer(0.1))
+    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+
+
+def test_a_losing_stream_is_closed():
+    scene = Scene(stream(first=50.0), stream(first=0.1), progress=True)
+
+    async def then():
+        return await read(await scene.send(Call()))
+
+    assert scene.run(then) == WHOLE
+
+
+def test_at_most_one_in_twenty_is_sent_twice_even_if_all_turn_slow():
+    clock = VirtualClock()
+    backend = Backend(clock, *[answer(0.1)] * 100, answer(2.0))
+    send = Pipeline((Hedge(),), clock=clock).bind(backend.send)
+
+    async def main():
+        for n in range(100):
+            await send(Call(payload=n))
+        await asyncio.gather(*(send(Call(payload=n)) for n in range(100, 1000)))
+
+    clock.run(main())
+    assert 1000 < len(backend.calls) <= 1050
+
+
+def test_the_tail_is_cut():
+    """One backend answer in thirty takes 2 s: the 98th percentile falls from 2 s to well under 0.3 s."""
+    clock, rng = VirtualClock(), random.Random(5)
+
+    async def sometimes(request, deadline):
+        await clock.sleep(2.0 if rng.random() < 1 / 30 else 0.1 * rng.uniform(0.9, 1.1))
+
+    async def times(send):
+        took = []
+        for _ in range(600):
+            before = clock.now()
+            await send(Call(), Deadline.never(clock=clock))
+            took.append(clock.now() - before)
+        return sorted(took)[588]
+
+    assert clock.run(times(sometimes)) == 2.0
+    assert clock.run(times(Pipeline((Hedge(),), clock=clock).bind(sometimes))) < 0.3
+
+
+def test_a_loser_that_ignores_its_cancellation_is_left_after_a_tenth_of_a_second():
+    async def stubborn(backend, request):
+        try:
+            await backend.clock.sleep(1e6)
+        except asyncio.CancelledError:
+            await backend.clock.sleep(5)
+
+    scene = Scene(answer(0.3), stubborn)
+
+    async def then():
+        await scene.send(Call())
+        assert scene.took == 0.4
+        await scene.clock.sleep(6)
+
+    scene.run(then)
+    assert scene.kinds == ["hedge", "stray"]
+    assert not scene.hedger._strays
+
+
+def test_what_a_stubborn_loser_brings_is_closed():
+    closed = []
+
+    class Answer:
+        async def aclose(self):
+            closed.append(1)
+
+    async def stubborn(backend, request):
+        try:
+            await backend.clock.sleep(1e6)
+        except asyncio.CancelledError:
+            return Answer()
+
+    scene = Scene(answer(0.3), stubborn)
+    scene.run(lambda: scene.send(Call()))
+    assert closed == [1]
+
+
+def test_a_cancelled_caller_takes_both_with_it():
+    scene = Scene(hang())
+
+    async def then():
+        task = asyncio.create_task(scene.send(Call()))
+        await scene.clock.sleep(0.5)
+        assert scene.backend.running == 2
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert scene.backend.running == 0
+        assert scene.took == 0.5
+
+    scene.run(then)
+
+
+def test_the_quantile_is_exact_over_the_last_values():
+    rng, recent, values = random.Random(2), RecentQuantile(50), []
+    for _ in range(300):
+        values.append(rng.choice([rng.random(), 0.5]))
+        recent.add(values[-1])
+        last = sorted(values[-50:])
+        for quantile in (0.5, 0.9, 0.95, 0.999):
+            got = recent.at(quantile)
+            assert got in last
+            assert sum(v <= got for v in last) >= quantile * len(last)
+            assert sum(v < got for v in last) < quantile * len(last)

@@ -1,0 +1,91 @@
+import dataclasses
+import logging
+import math
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.resilience import (
+    AttemptTimeout,
+    Backoff,
+    Breaker,
+    BudgetOptions,
+    Concurrency,
+    Event,
+    EventKind,
+    Hedge,
+    Outlier,
+    Progress,
+    Retry,
+    Shed,
+    Throttle,
+    Timeout,
+)
+from agentguard.resilience.events import Observers
+
+KINDS = (
+    AttemptTimeout,
+    Backoff,
+    Breaker,
+    BudgetOptions,
+    Concurrency,
+    Hedge,
+    Outlier,
+    Progress,
+    Retry,
+    Shed,
+    Throttle,
+    Timeout,
+)
+NUMBERS = [
+    (kind, field.name)
+    for kind in KINDS
+    for field in dataclasses.fields(kind)
+    if isinstance(getattr(kind(), field.name), int | float)
+]
+
+
+@pytest.mark.parametrize(("kind", "field"), NUMBERS, ids=lambda v: getattr(v, "__name__", v))
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, True, "3", None])
+def test_every_number_has_a_range_and_the_error_names_the_field(kind, field, value):
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{field} "):
+        kind(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "field"),
+    [
+        (Backoff, {"base_s": 20.0}, "cap_s"),
+        (BudgetOptions, {"burst": 1.0}, "burst"),
+        (Concurrency, {"start": 5000}, "start"),
+        (Concurrency, {"rule": "vegas"}, "rule"),
+        (Outlier, {"longest_s": 1.0}, "longest_s"),
+        (Retry, {"statuses": frozenset({200})}, "statuses"),
+        (Retry, {"attempts": 2.0}, "attempts"),
+    ],
+)
+def test_what_does_not_go_together(kind, options, field):
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{field} "):
+        kind(**options)
+
+
+def test_a_description_has_every_option():
+    for kind in KINDS:
+        line = kind().describe()
+        assert line.startswith(kind.name)
+        assert all(f"{field.name}=" in line for field in dataclasses.fields(kind))
+    assert Throttle(k=3.0).describe() == "throttle k=3 window_s=30 padding=8 most=0.9"
+
+
+def test_an_observer_that_raises_does_no_harm(caplog):
+    seen = []
+
+    def broken(event):
+        raise ValueError("secret")
+
+    event = Event(kind=EventKind.RETRY, at=1.0, source="retry")
+    with caplog.at_level(logging.DEBUG):
+        Observers([broken, seen.append])(event)
+    assert seen == [event]
+    assert "ValueError" in caplog.text
+    assert "secret" not in caplog.text

@@ -1,0 +1,170 @@
+import asyncio
+import dataclasses
+
+import pytest
+
+from agentguard.errors import ConfigError, DeadlineExceeded, RetriesExhausted
+from agentguard.resilience import (
+    AttemptTimeout,
+    Backoff,
+    Breaker,
+    Call,
+    Deadline,
+    Pipeline,
+    Progress,
+    Retry,
+    Shed,
+    Throttle,
+    Timeout,
+    standard,
+)
+from agentguard.testing.clock import VirtualClock
+from tests.unit.resilience.scripted import WHOLE, Backend, answer, fails, hang, read, stream
+
+NAMES = ["timeout", "shed", "retry", "hedge", "throttle", "breaker", "attempt_timeout", "progress"]
+
+
+def test_the_order_is_data_and_can_be_printed_and_compared():
+    pipeline = Pipeline(standard())
+    assert [s.name for s in pipeline.strategies] == NAMES
+    assert pipeline.strategies == standard()
+    assert pipeline.strategies != standard(total_s=5.0)
+    lines = pipeline.describe()
+    assert [line.split()[:2] for line in lines] == [[f"{n}.", name] for n, name in enumerate(NAMES, 1)]
+    assert lines[0] == "1. timeout total_s=600"
+    assert list(pipeline.bind(hang()).layers) == NAMES[::-1]
+
+
+@pytest.mark.parametrize(
+    ("order", "match"),
+    [
+        ((Retry(), Retry(attempts=2)), "retry twice"),
+        ((AttemptTimeout(), Breaker()), "breaker must stand before attempt_timeout"),
+        ((AttemptTimeout(), Retry(), Progress()), "retry must stand before"),
+        ((Progress(), Retry()), "progress must be the last"),
+    ],
+)
+def test_an_order_that_cannot_be_meant_is_refused(order, match):
+    with pytest.raises(ConfigError, match=match):
+        Pipeline(order)
+
+
+def test_an_empty_pipeline_is_the_backend():
+    clock = VirtualClock()
+    assert (
+        clock.run(Pipeline((), clock=clock).bind(Backend(clock, answer()).send)(Call(payload=1)))
+        == "answer to 1"
+    )
+
+
+def test_each_binding_has_a_state_of_its_own():
+    clock = VirtualClock()
+    pipeline = Pipeline((Breaker(minimum=1),), clock=clock)
+    bad, good = pipeline.bind(Backend(clock, fails(500)).send), pipeline.bind(Backend(clock, answer()).send)
+
+    async def main():
+        with pytest.raises(Exception, match="failed"):
+            await bad(Call())
+        await good(Call())
+
+    clock.run(main())
+    assert (bad.layers["breaker"].state, good.layers["breaker"].state) == ("open", "closed")
+
+
+@pytest.mark.parametrize(
+    ("attempt_s", "error", "ended", "sources"),
+    [
+        (6.0, DeadlineExceeded, 10.0, ["attempt_timeout", "retry", "timeout"]),
+        (4.0, RetriesExhausted, 9.0, ["attempt_timeout", "retry", "attempt_timeout", "retry"]),
+    ],
+)
+def test_one_deadline_over_all_attempts_and_waits(attempt_s, error, ended, sources):
+    """The second attempt is cut short by the deadline, or has no third one after it that could be in time."""
+    clock, events = VirtualClock(), []
+    backend = Backend(clock, hang())
+    retry = Retry(backoff=Backoff(base_s=1.0, jitter=0.0))
+    order = (Timeout(total_s=10.0), retry, AttemptTimeout(seconds=attempt_s))
+    send = Pipeline(order, clock=clock, observers=[events.append]).bind(backend.send)
+
+    async def main():
+        with pytest.raises(error):
+            await send(Call())
+
+    clock.run(main())
+    assert clock.now() == pytest.approx(ended)
+    assert len(backend.calls) == len(backend.cancelled) == 2
+    assert [e.source for e in events] == sources
+
+
+def test_the_callers_deadline_holds_if_it_is_earlier():
+    clock = VirtualClock()
+    send = Pipeline(standard(), clock=clock).bind(Backend(clock, hang()).send)
+
+    async def main():
+        with pytest.raises(DeadlineExceeded):
+            await send(Call(), Deadline.after(2.0, clock=clock))
+
+    clock.run(main())
+    assert clock.now() == pytest.approx(2.0)
+
+
+def test_a_strategy_of_ones_own_has_the_same_shape():
+    clock = VirtualClock()
+
+    @dataclasses.dataclass(frozen=True)
+    class Chaos:
+        every: int
+        name = "chaos"
+
+        def build(self, inner, runtime):
+            state = {"n": 0}
+
+            class Layer:
+                async def send(_, request, deadline):
+                    state["n"] += 1
+                    if state["n"] % self.every:
+                        return await inner(request, deadline)
+                    return await fails(503)(Backend(runtime.clock, answer()), request)
+
+            return Layer()
+
+        def describe(self):
+            return f"chaos every={self.every}"
+
+    pipeline = Pipeline((Retry(), Chaos(every=2)), clock=clock)
+    send = pipeline.bind(Backend(clock, answer()).send)
+
+    async def main():
+        return [await send(Call(payload=n)) for n in range(6)]
+
+    assert clock.run(main()) == [f"answer to {n}" for n in range(6)]
+    assert pipeline.describe()[1] == "2. chaos every=2"
+
+
+def test_failover_before_the_first_token_through_the_standard_order():
+    clock = VirtualClock()
+    backend = Backend(clock, stream(first=1e6), stream(tokens=0, then="cut"), stream())
+    send = Pipeline(standard(attempt_s=5.0), clock=clock).bind(backend.send)
+
+    async def main():
+        return await read(await send(Call(payload=1)))
+
+    assert clock.run(main()) == WHOLE
+    assert len(backend.calls) == 3
+
+
+def test_everything_a_refusal_says_is_typed_and_free_of_the_request():
+    clock, secret = VirtualClock(), "sk-secret"
+    send = Pipeline((Timeout(), Shed(), Retry(), Throttle()), clock=clock).bind(
+        Backend(clock, fails(503)).send
+    )
+
+    async def main():
+        with pytest.raises(RetriesExhausted) as caught:
+            await send(Call(payload=secret))
+        return caught.value
+
+    error = clock.run(main())
+    assert secret not in f"{error!r} {error} {error.last!r}"
+    assert error.code == "retries_exhausted"
+    assert asyncio.iscoroutinefunction(type(send).__call__)

@@ -1,0 +1,210 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
+from agentguard.resilience import AttemptTimeout, Call, Pipeline, Progress, Retry, Timeout
+from agentguard.testing.clock import VirtualClock
+from tests.unit.resilience.scripted import (
+    BEAT,
+    TOKENS,
+    WHOLE,
+    Backend,
+    answer,
+    carries,
+    ends,
+    stream,
+)
+
+OPTIONS = Progress(first_s=10.0, idle_s=3.0, carries=carries, ends=ends)
+
+
+def scene(*script, before=(), options=OPTIONS):
+    clock, events = VirtualClock(), []
+    backend = Backend(clock, *script)
+    send = Pipeline((*before, options), clock=clock, observers=[events.append]).bind(backend.send)
+    return clock, backend, send, events
+
+
+async def tokens_and_error(response):
+    got = []
+    try:
+        async for chunk in response:
+            got.append(chunk)  # noqa: PERF401 - what came before an error is wanted
+    except Exception as error:
+        return got, error
+    return got, None
+
+
+def test_a_whole_stream_passes_chunk_by_chunk_heartbeats_too():
+    clock, backend, send, _ = scene(stream(beats=2))
+    got, error = clock.run(_read(send))
+    assert (got, error) == ([BEAT, BEAT, *WHOLE], None)
+    assert backend.streams == 0
+
+
+async def _read(send):
+    return await tokens_and_error(await send(Call()))
+
+
+def test_an_answer_that_is_no_stream_passes():
+    clock, _, send, _ = scene(answer())
+    assert clock.run(send(Call(payload=3))) == "answer to 3"
+
+
+@pytest.mark.parametrize(
+    ("then", "kind", "seconds"),
+    [
+        ("cut", BackendError, 0.25),
+        ("error", BackendError, 0.25),
+        ("stall", Stalled, 3.2),
+        ("drip", Stalled, 3.2),
+    ],
+)
+def test_what_goes_wrong_after_the_first_token_is_a_typed_error(then, kind, seconds):
+    clock, backend, send, events = scene(stream(tokens=3, then=then))
+    got, error = clock.run(_read(send))
+    assert [chunk for chunk in got if carries(chunk)] == list(TOKENS[:3])
+    assert type(error) is kind
+    assert error.stage == "committed"
+    assert clock.now() == pytest.approx(seconds, abs=0.06)
+    assert backend.streams == 0
+    assert [e.kind for e in events] == ["stall" if kind is Stalled else "cut"]
+
+
+def test_a_quiet_end_is_no_success():
+    clock, _, send, _ = scene(stream(tokens=3, then="close"))
+    _, error = clock.run(_read(send))
+    assert isinstance(error, BackendError)
+    assert "last event" in str(error)
+
+
+def test_a_quiet_end_is_one_where_the_protocol_has_no_last_event():
+    clock, _, send, _ = scene(stream(tokens=3, then="close"), options=Progress(carries=carries))
+    assert clock.run(_read(send)) == (list(TOKENS[:3]), None)
+
+
+@pytest.mark.parametrize(
+    "first", [stream(first=1e6), stream(beats=10**6, first=1.0), stream(tokens=0, then="cut")]
+)
+def test_before_the_first_token_the_error_is_that_of_the_call_and_may_be_retried(first):
+    clock, backend, send, _ = scene(first, stream(), before=(Retry(),))
+    got, error = clock.run(_read(send))
+    assert (got, error) == (WHOLE, None)
+    assert len(backend.calls) == 2
+    assert backend.streams == 0
+
+
+def test_too_many_heartbeats_are_not_kept():
+    options = Progress(carries=carries, ends=ends, ahead=5)
+    clock, backend, send, _ = scene(stream(beats=50, first=0.01), options=options)
+
+    async def main():
+        with pytest.raises(Stalled) as caught:
+            await send(Call())
+        assert caught.value.stage == "sent"
+
+    clock.run(main())
+    assert backend.streams == 0
+
+
+def test_an_empty_stream_is_an_error_of_the_call():
+    clock, _, send, _ = scene(stream(tokens=0, then="close"))
+
+    async def main():
+        with pytest.raises(BackendError) as caught:
+            await send(Call())
+        assert caught.value.stage == "sent"
+
+    clock.run(main())
+
+
+def test_a_slow_reader_is_not_a_stalled_stream():
+    clock, _, send, _ = scene(stream())
+
+    async def main():
+        async for _chunk in await send(Call()):
+            await clock.sleep(60)
+
+    clock.run(main())
+    assert clock.now() >= 360
+
+
+def test_the_deadline_of_the_call_holds_for_its_stream_and_that_of_the_attempt_does_not():
+    clock, backend, send, _ = scene(
+        stream(gap=2.0), before=(Timeout(total_s=5.0), AttemptTimeout(seconds=1.0))
+    )
+    got, error = clock.run(_read(send))
+    assert got == list(TOKENS[:3])
+    assert isinstance(error, DeadlineExceeded)
+    assert error.stage == "committed"
+    assert clock.now() == pytest.approx(5.0)
+    assert backend.streams == 0
+
+
+def test_closing_early_closes_the_source_and_later_reading_ends():
+    clock, backend, send, _ = scene(stream())
+    ended = []
+
+    async def main():
+        response = await send(Call())
+        response.on_end(ended.append)
+        assert await anext(response) == TOKENS[0]
+        await response.aclose()
+        await response.aclose()
+        assert backend.streams == 0
+        with pytest.raises(ResilienceError, match="closed"):
+            await anext(response)
+
+    clock.run(main())
+    assert [type(error) for error in ended] == [asyncio.CancelledError]
+
+
+def test_an_error_is_raised_again_when_read_again():
+    clock, _, send, _ = scene(stream(tokens=1, then="cut"))
+
+    async def main():
+        response = await send(Call())
+        for _ in range(2):
+            _, error = await tokens_and_error(response)
+            assert isinstance(error, BackendError)
+        ended = []
+        response.on_end(ended.append)
+        assert ended == [error]
+
+    clock.run(main())
+
+
+def test_a_cancelled_reader_closes_the_source():
+    clock, backend, send, _ = scene(stream(gap=2.0))
+
+    async def main():
+        task = asyncio.create_task(_read(send))
+        await clock.sleep(1)
+        task.cancel()
+        await asyncio.wait({task})
+        assert backend.streams == 0
+
+    clock.run(main())
+
+
+def test_a_source_that_does_not_close_is_left_after_a_tenth_of_a_second():
+    clock = VirtualClock()
+
+    class Stuck(AsyncIterator):
+        async def __anext__(self):
+            await clock.sleep(1e6)
+
+        async def aclose(self):
+            await clock.sleep(1e6)
+
+    async def backend(request, deadline):
+        return Stuck()
+
+    async def main():
+        with pytest.raises(Stalled):
+            await Pipeline((OPTIONS,), clock=clock).bind(backend)(Call())
+
+    clock.run(main())
+    assert clock.now() == pytest.approx(10.1)

@@ -1,0 +1,142 @@
+import asyncio
+import math
+import random
+
+import pytest
+
+from agentguard.errors import (
+    BackendError,
+    CircuitOpen,
+    DeadlineExceeded,
+    Overloaded,
+    RetriesExhausted,
+    Stalled,
+)
+from agentguard.resilience import Backoff, BudgetOptions, Call, Deadline, EventKind, Pipeline, Retry
+from agentguard.resilience.seam import retryable
+from agentguard.testing.clock import VirtualClock
+from tests.unit.resilience.scripted import Backend, answer, fails
+
+PLAIN = Retry(backoff=Backoff(base_s=1.0, jitter=0.0))
+
+
+def outcome(*script, retry=PLAIN, call=None, total_s=100.0):
+    """(answer or error, backend, events, time) of one call through a retry alone."""
+    clock, events = VirtualClock(), []
+    backend = Backend(clock, *script)
+    send = Pipeline((retry,), clock=clock, rng=random.Random(1), observers=[events.append]).bind(backend.send)
+
+    async def main():
+        try:
+            return await send(call or Call(payload=1), Deadline.after(total_s, clock=clock))
+        except Exception as error:
+            return error
+
+    return clock.run(main()), backend, events, clock.now()
+
+
+def test_waits_double_and_three_attempts_are_all():
+    error, backend, events, _ = outcome(fails(503, seconds=0.001))
+    assert isinstance(error, RetriesExhausted)
+    assert (error.attempts, error.last.status) == (3, 503)
+    assert [round(t) for t in backend.calls] == [0, 1, 3]
+    assert [(e.kind, e.attempt) for e in events] == [("retry", 1), ("retry", 2), ("gave_up", 3)]
+
+
+def test_the_answer_of_a_later_attempt_counts():
+    result, backend, _, _ = outcome(fails(503), fails(None), answer())
+    assert result == "answer to 1"
+    assert len(backend.calls) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 501, 505])
+def test_what_would_fail_again_passes_unchanged(status):
+    error, backend, events, _ = outcome(fails(status))
+    assert isinstance(error, BackendError)
+    assert (error.status, len(backend.calls), events) == (status, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "idempotent", "allowed"),
+    [
+        (BackendError("refused", stage="unsent"), False, True),
+        (BackendError("reset"), True, True),
+        (BackendError("reset"), False, False),
+        (BackendError("busy", status=429), False, True),
+        (BackendError("busy", status=503), False, False),
+        (BackendError("busy", status=503), True, True),
+        (BackendError("cut", stage="committed"), True, False),
+        (BackendError("cut", status=503, stage="committed"), True, False),
+        (DeadlineExceeded("slow", stage="sent"), True, True),
+        (DeadlineExceeded("slow", stage="sent"), False, False),
+        (Stalled("slow", stage="sent"), True, True),
+        (Stalled("slow", stage="committed"), True, False),
+        (CircuitOpen("open"), True, False),
+        (Overloaded("full"), True, False),
+        (RetriesExhausted("no", attempts=3, last=BackendError("x", stage="unsent")), True, False),
+    ],
+    ids=str,
+)
+def test_classes(error, idempotent, allowed):
+    assert retryable(error, Call(idempotent=idempotent)) is allowed
+
+
+def test_a_servers_wait_is_kept_and_spread_by_a_tenth_at_most():
+    _, backend, _, _ = outcome(fails(429, retry_after_s=7, seconds=0.001), answer())
+    assert 7 < backend.calls[1] <= 7.71
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 200.0, 1e9, math.inf])
+def test_a_stop_or_a_wait_beyond_the_deadline_ends_it_at_once(seconds):
+    error, backend, _, ended = outcome(fails(503, retry_after_s=seconds))
+    assert isinstance(error, RetriesExhausted)
+    assert error.retry_after_s == seconds
+    assert (len(backend.calls), ended) == (1, 0.05)
+
+
+def test_the_budget_is_that_of_all_calls_together():
+    clock = VirtualClock()
+    backend = Backend(clock, fails(503))
+    budget = BudgetOptions(ratio=0.2, reserve=3.0, per_second=0.0)
+    send = Pipeline((Retry(budget=budget),), clock=clock, rng=random.Random(1)).bind(backend.send)
+
+    async def main():
+        return await asyncio.gather(*(send(Call(payload=n)) for n in range(100)), return_exceptions=True)
+
+    errors = clock.run(main())
+    assert all(isinstance(error, RetriesExhausted) for error in errors)
+    assert len(backend.calls) == 100 + 3 + 20
+
+
+def test_a_budget_that_ran_dry_in_the_meantime_is_respected():
+    budget = BudgetOptions(ratio=0.0, reserve=1.0, per_second=0.0)
+    clock = VirtualClock()
+    backend = Backend(clock, fails(503))
+    events = []
+    retry = Retry(budget=budget, backoff=Backoff(jitter=0.0))
+    send = Pipeline((retry,), clock=clock, observers=[events.append]).bind(backend.send)
+
+    async def main():
+        await asyncio.gather(send(Call(payload=1)), send(Call(payload=2)), return_exceptions=True)
+
+    clock.run(main())
+    assert len(backend.calls) == 3
+    assert [e.kind for e in events].count(EventKind.GAVE_UP) == 2
+
+
+def test_a_bug_is_not_retried():
+    async def broken(backend, request):
+        raise KeyError("bug")
+
+    error, backend, _, _ = outcome(broken)
+    assert isinstance(error, KeyError)
+    assert len(backend.calls) == 1
+
+
+def test_full_jitter_fills_the_range_and_stays_in_it():
+    backoff, rng = Backoff(base_s=1.0, cap_s=5.0), random.Random(0)
+    for failed, bound in [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)]:
+        waits = [backoff.wait(failed, rng) for _ in range(300)]
+        assert backoff.bound(failed) == bound
+        assert 0 <= min(waits) < 0.05 * bound
+        assert 0.95 * bound < max(waits) <= bound

@@ -1,0 +1,63 @@
+import math
+
+import pytest
+
+from agentguard.resilience import STOP, parse_retry_after, pushback
+
+SUNDAY = 784_111_777.0  # RFC 9110's example date
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120.0),
+        (" 0 ", 0.0),
+        ("1.5", 1.5),
+        ("1e9", 1e9),
+        ("inf", math.inf),
+        ("9" * 100, 1e100),
+        ("-1", STOP),
+        ("-inf", STOP),
+        ("-0.001", STOP),
+        (None, None),
+        ("", None),
+        ("nan", None),
+        ("NaN", None),
+        ("soon", None),
+        ("1_000", None),
+        ("١٢", None),
+        ("0x10", None),
+        ("9" * 5000, None),
+        ("Sun, 99 Nov 1994 08:49:37 GMT", None),
+        ("Sun, 06 Nov 99999999 08:49:37 GMT", None),
+        ("Sun, 06 Nov 1994 08:50:37 GMT", 60.0),
+        ("Sunday, 06-Nov-94 08:50:37 GMT", 60.0),
+        ("Sun Nov  6 08:50:37 1994", 60.0),
+        ("Sun, 06 Nov 1994 08:00:00 GMT", 0.0),
+    ],
+)
+def test_values(value, seconds):
+    assert parse_retry_after(value, wall=SUNDAY) == seconds
+
+
+def test_a_date_is_measured_from_the_servers_own_clock():
+    later = "Sun, 06 Nov 1994 08:50:37 GMT"
+    assert parse_retry_after(later, date="Sun, 06 Nov 1994 08:50:07 GMT", wall=0.0) == 30
+    assert parse_retry_after(later, date="rubbish", wall=SUNDAY) == 60
+    assert parse_retry_after(later) == 0  # by the real wall clock, long past
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "3", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "3", "retry-after-ms": "soon"}, 3.0),
+        ({"retry-after-ms": "-5"}, STOP),
+        ({"retry-after": "3", "x-should-retry": "False"}, STOP),
+        ({"retry-after": "3", "x-should-retry": "true"}, 3.0),
+    ],
+)
+def test_headers(headers, seconds):
+    assert pushback(headers) == seconds
