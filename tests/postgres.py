@@ -1,6 +1,6 @@
 """A private PostgreSQL server for tests: started when it is asked for, on loopback, stopped by its pid.
 
-Import the fixtures in a conftest.py: ``from tests.postgres import postgres, postgres_url``. Where PostgreSQL is
+Import the fixtures in a conftest.py: ``from tests.postgres import postgres, postgres_url``. Where it is
 not installed the tests are skipped, and fail under ``CI=true``: there it is part of what is promised.
 """
 

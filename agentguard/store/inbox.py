@@ -29,7 +29,8 @@ class Unit:
 class Inbox:
     """A queue with one reader. ``changed`` is its lock, and tells of receipts that were settled.
 
-    What the reader has taken counts until it says `done`: it is still in memory.
+    What the reader has taken counts until it says `done`: it is still in memory. ``added`` and ``settled``
+    count units since the beginning.
     """
 
     def __init__(self, *, max_rows: int, max_bytes: int) -> None:
@@ -37,6 +38,8 @@ class Inbox:
         self.changed = threading.Condition(self.lock)
         self.rows = 0
         self.bytes = 0
+        self.added = 0
+        self.settled = 0
         self.closed = False
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._arrived = threading.Condition(self.lock)
@@ -53,6 +56,7 @@ class Inbox:
             if self.rows and (rows > self._max_rows or total > self._max_bytes):
                 return "the queue is full, as the database does not take rows fast enough"
             self.rows, self.bytes = rows, total
+            self.added += 1
             self._units.append(unit)
             if self._reader_waits:
                 self._arrived.notify()
@@ -77,6 +81,7 @@ class Inbox:
         """Say that units are no longer in memory. The caller holds the lock."""
         self.rows -= sum(len(unit.rows) for unit in units)
         self.bytes -= sum(unit.weight for unit in units)
+        self.settled += len(units)
 
     def drain(self) -> list[Unit]:
         """Take all that waits. The caller holds the lock."""

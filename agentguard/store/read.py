@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table, and_, func, or_, select
+from sqlalchemy import Connection, Select, Table, and_, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.store import rows as r
@@ -15,7 +15,8 @@ from agentguard.store.fit import asked_id, asked_tenant, cleaned, row_of
 from agentguard.store.page import Page, RunFilter, Slice, place, placed
 from agentguard.store.place import Place
 from agentguard.store.runs import annotation_of, trajectory_of
-from agentguard.store.tables import BRANCHES, EFFECTS, HOMES, RUNS, STEPS, TABLES
+from agentguard.store.stats import Stats, stats
+from agentguard.store.tables import BRANCHES, EFFECTS, HOMES, RUNS, STEPS
 from agentguard.trajectory.model import Record
 
 R = TypeVar("R", bound=r.Row)
@@ -93,12 +94,10 @@ class Reader:
         run = trajectory_of(head, step_rows, branch_rows)
         return Record(trajectory=run, annotation=annotation_of(head)) if annotated else Record(trajectory=run)
 
-    def counts(self, tenant: str | None) -> dict[str, int]:
-        """Table to its number of rows; of all tenants for None."""
+    def stats(self, tenant: str | None) -> Stats:
+        """What is in the store; of all tenants for None."""
         with self.connect() as connection:
-            return {
-                name: connection.execute(_count(table, tenant)).scalar_one() for name, table in TABLES.items()
-            }
+            return stats(connection, self._place.address, tenant)
 
     def _slice(self, kind: type[R], query: Select[Any], page: Page, *, newest_first: bool) -> Slice[R]:
         table = HOMES[kind].table
@@ -119,11 +118,6 @@ class Reader:
 
 def _of(table: Table, tenant: str) -> Select[Any]:
     return select(table).where(table.c.tenant == asked_tenant(tenant))
-
-
-def _count(table: Table, tenant: str | None) -> Select[Any]:
-    query = select(func.count()).select_from(table)
-    return query if tenant is None else query.where(table.c.tenant == asked_tenant(tenant))
 
 
 def _filtered(query: Select[Any], filter: RunFilter) -> Select[Any]:

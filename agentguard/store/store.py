@@ -9,20 +9,24 @@ from typing import Literal
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentguard.errors import StoreTimeout
+from agentguard.errors import StoreError, StoreTimeout
 from agentguard.store import rows as r
 from agentguard.store.effects import Claim, Ledger
-from agentguard.store.engine import Synchronous, unavailable
+from agentguard.store.engine import Synchronous, make_engine, unavailable
+from agentguard.store.migrate import migrate
 from agentguard.store.page import Page, RunFilter, Slice
 from agentguard.store.place import Place
 from agentguard.store.read import Reader
 from agentguard.store.receipt import Receipt
+from agentguard.store.retention import Deleted, Limits, Retention
 from agentguard.store.runs import run_rows
+from agentguard.store.stats import Stats
 from agentguard.store.url import Address, resolve
 from agentguard.store.writer import Health, Writer
 from agentguard.trajectory.model import Record, Trajectory
 
 _CLOSE_S = 5.0
+_FLUSH_S = 30.0
 
 
 class Store:
@@ -47,6 +51,7 @@ class Store:
         self._place = Place(address, synchronous=synchronous, busy_s=busy_s)
         self._writer = Writer(self._place, max_rows=max_rows, max_bytes=max_bytes)
         self._reader = Reader(self._place)
+        self._retention = Retention(self._place)
         # A claim that a power cut forgets would let an effect happen twice: it always waits for the disk.
         self._claims = Place(address, synchronous="full", busy_s=busy_s)
         self._ledger = Ledger(self._claims)
@@ -94,6 +99,23 @@ class Store:
                 raise
         return store
 
+    @staticmethod
+    def migrate(url: str | Path | None = None) -> tuple[Address, str, str]:
+        """Bring the tables of a store to this version: its address, the versions before and after.
+
+        Raises StoreVersion where they are newer, StoreError where there is no file, StoreUnavailable.
+        """
+        address = resolve(url)
+        if address.path is not None and not address.path.exists():
+            raise StoreError(f"there is no store {address}")
+        engine = make_engine(address)
+        try:
+            return address, *migrate(engine, address)
+        except (SQLAlchemyError, OSError) as error:
+            raise unavailable(error, address) from None
+        finally:
+            engine.dispose()
+
     def __enter__(self) -> Store:
         return self
 
@@ -118,7 +140,7 @@ class Store:
         return self._writer.health()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until no row waits any more. Raises StoreTimeout after ``timeout_s`` seconds."""
+        """Wait for the rows written before. Raises StoreTimeout after ``timeout_s`` seconds."""
         if not self._writer.flush(timeout_s):
             raise StoreTimeout(
                 f"rows still wait to be written after {timeout_s} s: {self.health().last_error}"
@@ -212,6 +234,33 @@ class Store:
         """What people said of what was said of a run."""
         return self._reader.of_run(r.JudgementRow, run_id, tenant)
 
-    def counts(self, *, tenant: str | None = None) -> dict[str, int]:
-        """Table to its number of rows; of all tenants for None."""
-        return self._reader.counts(tenant)
+    def stats(self, *, tenant: str | None = None) -> Stats:
+        """How many rows there are, of which age and size; of all tenants for None."""
+        return self._reader.stats(tenant)
+
+    # -- forgetting
+
+    def delete_run(self, run_id: str, *, tenant: str = "") -> Deleted:
+        """Remove a run and everything that belongs to it, its claims of effects among it."""
+        self.flush(_FLUSH_S)
+        return self._retention.delete_run(run_id, tenant)
+
+    def delete_tenant(self, tenant: str) -> Deleted:
+        """Remove everything of a tenant, its schemata among it."""
+        self.flush(_FLUSH_S)
+        return self._retention.delete_tenant(tenant)
+
+    def prune(
+        self,
+        *,
+        older_than_s: float | None = None,
+        max_bytes: int | None = None,
+        keep_failed: bool = False,
+        tenant: str | None = None,
+    ) -> Deleted:
+        """Remove what is older, and what is too much (`agentguard.store.retention.Limits`)."""
+        limits = Limits(
+            older_than_s=older_than_s, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant
+        )
+        self.flush(_FLUSH_S)
+        return self._retention.prune(limits)

@@ -39,7 +39,7 @@ class Address:
         if self.path is not None:
             return str(self.path)
         query = {key: _MASK if key in _SECRETS else value for key, value in self.url.query.items()}
-        return self.url.set(query=query).render_as_string(hide_password=True)
+        return self.url.set(drivername=self.kind, query=query).render_as_string(hide_password=True)
 
     def masked(self, text: str) -> str:
         """``text`` without the password, in whichever way it may be written in it."""

@@ -88,9 +88,10 @@ class Writer:
             return replace(self._health, pending=self._inbox.rows, pending_bytes=self._inbox.bytes)
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Wait until nothing waits to be written; False if ``timeout_s`` seconds were not enough."""
+        """Wait for what was queued before now; False if ``timeout_s`` seconds were not enough."""
         with self._inbox.changed:
-            return self._inbox.changed.wait_for(lambda: self._inbox.rows == 0, timeout_s)
+            until = self._inbox.added
+            return self._inbox.changed.wait_for(lambda: self._inbox.settled >= until, timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for at most ``timeout_s`` seconds; the rest is lost and counted."""

@@ -1,0 +1,165 @@
+"""``agentguard store``: make, migrate, look at and prune the store."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agentguard.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from agentguard.store import Store
+    from agentguard.store.retention import Deleted
+    from agentguard.store.stats import Stats
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="A path or postgresql://...; AGENTGUARD_STORE, else .agentguard/store.db, if absent.",
+    ),
+]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only rows of this tenant.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_AGE = re.compile(r"(\d{1,9})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Make, migrate, look at and prune the store.")
+    group.command()(init)
+    group.command()(migrate)
+    group.command("stats")(stats_)
+    group.command()(prune)
+    app.add_typer(group, name="store")
+
+
+def init(url: Url = None, json: Json = False) -> None:
+    """Make the store's tables; leaves a store that is there as it is."""
+    with _open(url, new=True) as store:
+        version = store.stats().version
+        _tell({"store": str(store.address), "version": version}, f"{store.address}: version {version}", json)
+
+
+def migrate(url: Url = None, json: Json = False) -> None:
+    """Bring the tables of a store to the version this agentguard needs. Make a copy of it first."""
+    from agentguard.store import Store
+
+    address, before, after = Store.migrate(url)
+    text = f"{address}: was version {before or 'none'}, is {after}"
+    _tell({"store": str(address), "before": before or None, "after": after}, text, json)
+
+
+def stats_(url: Url = None, tenant: Tenant = None, json: Json = False) -> None:
+    """Show how many rows a store holds, their age and their size."""
+    with _open(url) as store:
+        found = store.stats(tenant=tenant)
+    if json:
+        _print(asdict(found))
+    else:
+        _show(found)
+
+
+def prune(
+    url: Url = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Remove runs older than this, e.g. 12h, 30d or 8w."),
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", min=0, help="Remove the oldest runs until no more is in use.")
+    ] = None,
+    keep_failed: Annotated[
+        bool, typer.Option("--keep-failed", help="Keep runs that failed, whatever their age.")
+    ] = False,
+    run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Remove this run.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Remove all there is of the tenant that --tenant names.")
+    ] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Remove runs with all that belongs to them: old ones, too many, one, or all of a tenant."""
+    ways = [older_than is not None or max_bytes is not None, run is not None, everything]
+    if sum(ways) != 1:
+        raise ConfigError("say what to remove: --older-than or --max-bytes, or --run, or --everything")
+    if everything and tenant is None:
+        raise ConfigError("--everything needs --tenant")
+    if keep_failed and not ways[0]:
+        raise ConfigError("--keep-failed goes with --older-than and --max-bytes")
+    age = None if older_than is None else _age(older_than)
+    with _open(url) as store:
+        if run is not None:
+            gone = store.delete_run(run, tenant=tenant or "")
+        elif everything:
+            gone = store.delete_tenant(tenant or "")
+        else:
+            gone = store.prune(older_than_s=age, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant)
+    _report(gone, json)
+
+
+def _open(url: str | None, *, new: bool = False) -> Store:
+    """The store; one that is not there is made only on request."""
+    from agentguard.store import Store
+    from agentguard.store.url import resolve
+
+    address = resolve(url)
+    if not new and address.path is not None and not address.path.exists():
+        raise StoreError(f"there is no store {address}: make one with `agentguard store init`")
+    return Store.open(url)
+
+
+def _age(text: str) -> int:
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"--older-than: {text!r} is no age such as 90s, 30m, 12h, 30d or 8w")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _show(found: Stats) -> None:
+    console = Console()
+    console.print(f"[bold]{escape(found.address)}[/]  [dim]version {found.version}[/]", soft_wrap=True)
+    table = Table("what", "rows", box=None, pad_edge=False, header_style="bold")
+    table.columns[1].justify = "right"
+    for name, count in found.rows.items():
+        table.add_row(name.replace("_", " "), f"{count:,}")
+    console.print(table)
+    console.print(f"tenants: {found.tenants}, runs from {_day(found.oldest)} to {_day(found.newest)}")
+    console.print(f"on disk: {found.bytes_on_disk:,} bytes, in use: {found.bytes_in_use:,} bytes")
+
+
+def _day(at: float | None) -> str:
+    return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+
+
+def _report(gone: Deleted, json: bool) -> None:
+    if json:
+        _print(asdict(gone))
+        return
+    rows = {name.replace("_", " "): count for name, count in gone.rows.items() if count}
+    typer.echo("removed: " + (", ".join(f"{count:,} {name}" for name, count in rows.items()) or "nothing"))
+    typer.echo(f"in use: {gone.bytes_before:,} bytes before, {gone.bytes_after:,} now")
+
+
+def _tell(held: dict[str, Any], text: str, json: bool) -> None:
+    if json:
+        _print(held)
+    else:
+        typer.echo(text)
+
+
+def _print(value: Any) -> None:
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
