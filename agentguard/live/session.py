@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.live.rules import ACCEPTANCE, Rules
-from agentguard.live.suspicion import hypothesis, live_diagnosis, refusal, serious
+from agentguard.live.suspicion import because, hypothesis, live_diagnosis, refusal, serious
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.base import (
     Capabilities,
@@ -43,7 +43,7 @@ from agentguard.recover.base import (
 )
 from agentguard.recover.budget import Account
 from agentguard.recover.ledger import Claim, Ledger, Ruling
-from agentguard.recover.planner import DIAGNOSIS
+from agentguard.recover.planner import DIAGNOSIS, price
 from agentguard.recover.verify import resumed_at
 from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.trajectory.recorder import Recorder
@@ -80,7 +80,7 @@ class Session:
         self.ended = False
         self.seconds = 0.0
         self._lock = threading.RLock()
-        self._pending: tuple[Plan, str] | None = None
+        self._pending: Finding | None = None
         self._told: list[str] = []
         self._watcher = rules.watcher(meta)
         self._replay()
@@ -97,10 +97,12 @@ class Session:
     def boundary(self) -> Plan | None:
         """Before the next model call: what is to be done first, if anything."""
         with self._timed():
-            if self._pending is None:
+            trigger, self._pending = self._pending, None
+            if trigger is None or self.stopped is not None:
                 return None
-            (plan, trigger), self._pending = self._pending, None
-            self._carry_out(plan, trigger)
+            plan: Plan | None = self._safely(lambda: self._plan(trigger))
+            if plan is not None:
+                self._carry_out(plan, trigger.detector)
             return plan
 
     def propose(self, turn: Step) -> Plan | None:
@@ -179,12 +181,13 @@ class Session:
             return None
         self.findings += found
         self._verify(accepted=False)
-        self._consider(trigger)
-        if self._pending is None or self._pending[0].tier is Tier.STOP:
-            self._pending = None  # the run wants to end by itself: there is nothing to stop
+        plan: Plan | None = self._safely(lambda: self._plan(trigger))
+        if plan is None or plan.tier is Tier.STOP:  # it wants to end by itself: there is nothing to stop
             return None
+        self._pending = None
+        self._carry_out(plan, trigger.detector)
         self._replay()  # the detectors were told of an end that is none
-        return self.boundary()
+        return plan
 
     def _accepted(self) -> Literal[True] | str | None:
         """True, the reason for refusing, or None where nobody knows."""
@@ -201,12 +204,9 @@ class Session:
         self.recorder.end()
 
     def _consider(self, trigger: Finding | None) -> None:
-        """Plan for the next boundary; one plan at a time, since it changes what the others were about."""
-        if trigger is None or self._pending is not None or self.stopped is not None:
-            return
-        plan = self._safely(lambda: self._plan(trigger))
-        if plan is not None:
-            self._pending = (plan, trigger.detector)
+        """Keep what the next boundary has to deal with: one thing at a time, since it changes the others."""
+        if trigger is not None and (self._pending is None or trigger.probability > self._pending.probability):
+            self._pending = trigger
 
     def _plan(self, trigger: Finding) -> Plan | None:
         run = self.run
@@ -217,9 +217,8 @@ class Session:
         if plan is None:
             return None
         if not any(isinstance(action, Reject | HandOver | Stop) for action in plan.actions):
-            # Nothing that could be done before the tools run: it is done at the boundary after them.
-            self._pending = self._pending or (plan, trigger.detector)
-            return None
+            return None  # nothing that could be done before the tools run: the boundary after them sees to it
+        self.account.take(**price(plan))
         self._note(plan, trigger.detector, left=(turn,))
         self.recorder.add(self._with_told(turn))
         self.recorder.fork(turn.index, reason=plan.reason)
@@ -252,11 +251,12 @@ class Session:
             ranked = self.rules.localizer.locate(run, self.findings).hypotheses
         others = tuple(one for one in ranked if one.step != trigger.step)
         if trigger.detector == ACCEPTANCE and ranked:
-            return live_diagnosis(run.id, ranked, self.findings)
+            return live_diagnosis(run.id, tuple(because(trigger, one) for one in ranked), self.findings)
         return live_diagnosis(run.id, own + others, self.findings)
 
     def _carry_out(self, plan: Plan, trigger: str) -> None:
         keep = len(self)
+        self.account.take(**price(plan))
         self._tell(plan)
         self._note(plan, trigger, left=self.run.steps[plan.step :] if plan.undone else ())
         if plan.undone and (back := resumed_at(self.recoveries[-1])) < keep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentguard.detect.base import Finding
 from agentguard.live.rules import ACCEPTANCE
@@ -39,6 +40,12 @@ def hypothesis(finding: Finding, agent: str) -> Hypothesis:
         correction=finding.correction,
         reason=finding.message,
     )
+
+
+def because(trigger: Finding, one: Hypothesis) -> Hypothesis:
+    """A hypothesis that also says what the acceptance test said: where it went wrong, and what is missing."""
+    said = trigger.message.strip().rstrip(".")
+    return replace(one, reason=f"{said}. {one.reason}".strip())
 
 
 def live_diagnosis(run: str, hypotheses: tuple[Hypothesis, ...], findings: Sequence[Finding]) -> Diagnosis:

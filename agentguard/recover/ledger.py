@@ -4,7 +4,8 @@ Deleting a tool call cannot undo its effect. The ledger keeps, for each call tha
 attempted, done or compensated. A call is known again by its *logical step*: tool, canonical arguments, and
 how many calls like it lie before it on the live line. A ``tool_call_id`` would not do, since a model writes a
 new one each time. Counting on the live line alone lets an agent do the same thing twice on purpose, while the
-same call after a rollback, at whatever turn, is the one that was done on the line that was left.
+same call after a rollback, at whatever turn, is the one that was done on the line that was left. Where a tool
+declares an idempotency key, that key is done once, whoever asks.
 
 *Attempted* is written before the tool runs and *done* after it. What is found attempted after a crash is in
 doubt: it may have happened. It is not repeated unless the tool is idempotent.
@@ -164,7 +165,8 @@ class Ledger:
         if known.effect is EffectClass.READ:
             return Claim(ruling=Ruling.RUN, effect=effect)
         with self._lock:
-            effect = replace(effect, occurrence=sum(1 for _, (other, _) in self._line if other == key))
+            if not known.key:  # an idempotency key names one effect, however often it is called
+                effect = replace(effect, occurrence=sum(1 for _, (other, _) in self._line if other == key))
             self._line.append((step, effect.id))
         there = self._book.claim(effect)
         if there is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from agentguard.errors import ConfigError
 from agentguard.recover.base import Outcome, Plan, Recovery, Situation, Strategy, Tier
@@ -64,7 +65,7 @@ class Planner:
         return self.ladders.get(trigger, self.default)
 
     def plan(self, situation: Situation, trigger: str = DIAGNOSIS) -> Decision:
-        """Choose a plan and spend its budget; ``situation.rank`` is where to begin among the hypotheses."""
+        """Choose a plan; ``situation.rank`` is where to begin among the hypotheses. Nothing is spent yet."""
         refused: list[tuple[str, int, str]] = []
         if not situation.diagnosis.hypotheses:
             return Decision(plan=None, refused=(("", 0, "the diagnosis names no step"),))
@@ -87,9 +88,7 @@ class Planner:
             return None, "was tried and did not help"
         if plan.tier in _LAST:
             return plan, ""
-        refused = situation.account.take(
-            rollback_to=_goes_back_to(plan), nudge=plan.tier in (Tier.NUDGE, Tier.SUBSTITUTE)
-        )
+        refused = situation.account.why_not(**price(plan))
         return (plan, "") if refused is None else (None, f"the budget {refused!r} is spent")
 
 
@@ -109,8 +108,17 @@ def in_vain(recovery: Recovery, plan: Plan, trigger: str) -> bool:
     return recovery.plan.step == plan.step and recovery.plan.tier == plan.tier
 
 
-def _goes_back_to(plan: Plan) -> int | None:
-    """The step a plan takes the run back to, None if it leaves the line as it is."""
+class Price(TypedDict, total=False):
+    """What a plan takes from an account; see `Account.take`."""
+
+    rollback_to: int
+    nudge: bool
+
+
+def price(plan: Plan) -> Price:
+    """What carrying out a plan takes from the account of its run."""
+    if plan.tier in _LAST:
+        return {}
     if plan.tier is Tier.RESTART:
-        return 0
-    return plan.step if plan.undone else None
+        return {"rollback_to": 0}
+    return {"rollback_to": plan.step} if plan.undone else {"nudge": True}

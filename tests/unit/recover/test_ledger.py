@@ -38,6 +38,14 @@ def test_an_agent_may_do_the_same_thing_twice_on_purpose() -> None:
     assert ledger.begin("book", {"seat": 4}, step=2).ruling is Ruling.RUN
 
 
+def test_an_idempotency_key_is_done_once_however_often_it_is_called() -> None:
+    ledger = Ledger(tools={"pay": ToolEffect(effect=EffectClass.DESTRUCTIVE, key=("order",))})
+    ledger.done(ledger.begin("pay", {"order": 7, "note": "first"}, step=0).effect, "paid")
+    again = ledger.begin("pay", {"order": 7, "note": "again"}, step=3)
+    assert (again.ruling, again.effect.result) == (Ruling.REUSE, "paid")
+    assert ledger.begin("pay", {"order": 8}, step=3).ruling is Ruling.RUN
+
+
 def test_what_was_attempted_is_in_doubt_unless_repeating_it_is_harmless() -> None:
     book = MemoryBook()
     tools = TOOLS | {"set": ToolEffect(effect=EffectClass.WRITE, idempotent=True)}

@@ -12,7 +12,7 @@ from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.recover.base import Outcome, Plan, Recovery, Situation, Tier, strategies
 from agentguard.recover.budget import Budget
-from agentguard.recover.planner import Planner
+from agentguard.recover.planner import Planner, price
 from tests.unit.recover.situations import situation
 
 RUNGS = ("nudge", "rollback", "reexecute", "stop")
@@ -23,6 +23,7 @@ def planner(*names: str, **more: object) -> Planner:
 
 
 def after(here: Situation, plan: Plan, outcome: Outcome = Outcome.REFUTED) -> Situation:
+    assert here.account.take(**price(plan)) is None, "a plan that is chosen can be paid"
     done = Recovery(
         id=len(here.history), plan=plan, trigger="exact_loop", at_step=here.last + 1, outcome=outcome
     )

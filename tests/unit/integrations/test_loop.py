@@ -1,0 +1,329 @@
+"""Any loop of one's own: tools run once, messages stay whole, and the guard's word reaches the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentguard.errors import ConfigError, RunStopped
+from agentguard.guard import Guard
+from agentguard.recover.base import Outcome
+from agentguard.recover.budget import Budget
+from agentguard.recover.policy import Recover
+
+Message = dict[str, Any]
+
+
+class Seats:
+    """Tools with effects that are counted."""
+
+    def __init__(self) -> None:
+        self.booked: Counter[int] = Counter()
+
+    def book(self, seat: int) -> str:
+        """Book a seat."""
+        self.booked[seat] += 1
+        return f"seat {seat} is yours"
+
+    def cancel(self, seat: int) -> None:
+        self.booked[seat] -= 1
+
+    def find(self, where: str) -> dict[str, Any]:
+        """Find a seat."""
+        return {"where": where, "free": []}
+
+
+def make(seats: Seats, *, undo: bool = False, **parts: Any) -> Guard:
+    guard = Guard(**parts)
+    guard.tool(effect="write", undo=seats.cancel if undo else None)(seats.book)
+    guard.tool(effect="read")(seats.find)
+    return guard
+
+
+def calls(*wanted: tuple[str, Message]) -> Message:
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": f"c{i}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+            for i, (name, given) in enumerate(wanted)
+        ],
+    }
+
+
+FIND, BOOK = calls(("find", {"where": "aisle"})), calls(("book", {"seat": 4}))
+
+
+def told(messages: list[Message]) -> bool:
+    return any(str(message.get("content")).startswith("[guard]") for message in messages)
+
+
+def drive(run: Any, model: Callable[..., Any], *, most: int = 30) -> None:
+    for _ in range(most):
+        if run.done:
+            return
+        run.tools(run.model(model))
+    raise AssertionError("the loop did not end")
+
+
+def whole(messages: list[Message]) -> bool:
+    """Every call is answered at once, and every answer has its call: what providers demand."""
+    open_calls: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_calls:
+                return False
+            open_calls.remove(message["tool_call_id"])
+        elif open_calls:
+            return False
+        else:
+            open_calls = [call["id"] for call in message.get("tool_calls") or []]
+    return not open_calls
+
+
+def test_a_rollback_does_not_book_twice_and_the_agent_is_told() -> None:
+    seats = Seats()
+    answers = iter([BOOK, FIND, "I do not know.", BOOK, "Seat 4 is booked."])
+    guard = make(seats, recover=Recover(on_fail="rollback"), localizer=First(1), accept=answered)
+
+    def model(messages: list[Message]) -> Message | str:
+        assert whole(messages)
+        return next(answers)
+
+    with guard.run("Book seat 4.", tools=[seats.book, seats.find]) as run:
+        drive(run, model)
+    assert seats.booked == {4: 1}
+    assert "seat 4 is yours" in next(m["content"] for m in run.messages if told([m]))
+    assert run.answer == "Seat 4 is booked."
+    assert [recovery.plan.strategy for recovery in run.recoveries] == ["rollback"]
+
+
+def test_compensation_undoes_what_was_done_on_the_line_that_is_left() -> None:
+    seats = Seats()
+    wrong = [calls(("book", {"seat": 9})), FIND, FIND, FIND]
+    given = iter([*wrong, BOOK])
+    guard = make(
+        seats, undo=True, recover=Recover(on_fail="compensate"), localizer=First(1), accept=lambda run: True
+    )
+    with guard.run("Book seat 4.", tools=[seats.book, seats.find]) as run:
+        drive(run, lambda messages: next(given, "Seat 4 is booked."))
+    # The loop's own step had no effect to undo; the step that was ranked had, so that one is gone back to.
+    assert +seats.booked == {4: 1}
+    assert run.recoveries[0].plan.step == 1
+    assert "were undone: book" in "".join(str(m["content"]) for m in run.messages)
+
+
+def answered(run: Any) -> bool:
+    return bool(run.steps[-1].content.startswith("Seat"))
+
+
+class First:
+    """Ranks one step first."""
+
+    name = "first"
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def locate(self, trajectory: Any, findings: Any) -> Any:
+        from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+
+        held = Hypothesis(step=self.step, agent="assistant", reason="The seat is the wrong one.")
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method="first",
+            verdict=Verdict.FAILURE,
+            probability=1,
+            hypotheses=(held,),
+        )
+
+
+def test_a_call_of_an_unknown_tool_is_refused_before_anything_runs() -> None:
+    seats = Seats()
+    given = iter([calls(("book", {"seat": 4}), ("fly", {})), BOOK])
+    with make(seats, recover=Recover(on_fail="rollback")).run(
+        "Book seat 4.", tools=[seats.book, seats.find]
+    ) as run:
+        drive(run, lambda messages: next(given, "Done."))
+    assert seats.booked == {4: 1}
+    assert all(step.tool_calls[0].name != "fly" for step in run.trajectory.steps if step.tool_calls)
+
+
+def test_endless_refusals_let_the_turn_through() -> None:
+    seats = Seats()
+    given = iter([calls(("fly", {}))] * 10)
+    unlimited = Budget(rollbacks=None, per_step=None)
+    again = [{"rollback": {}}]
+    with make(seats, recover=Recover(on_fail=again, budget=unlimited)).run("Fly.", tools=[seats.find]) as run:
+        drive(run, lambda messages: next(given, "I cannot fly."))
+    assert run.done
+
+
+def test_an_effect_that_failed_midway_is_in_doubt_and_not_repeated() -> None:
+    attempts = []
+    guard = Guard(recover=Recover(on_fail="nudge"))
+
+    @guard.tool(effect="write")
+    def send(to: str) -> str:
+        attempts.append(to)
+        raise TimeoutError("no answer")
+
+    given = iter([calls(("send", {"to": "a"}))] * 2)
+    with guard.run("Send it.", tools=[send]) as run:
+        drive(run, lambda messages: next(given, "I could not tell."))
+    assert attempts == ["a", "a"], "a second call on purpose is another effect"
+    run.session.ledger.rewind(1)
+    assert run.session.begin_tool("send", {"to": "a"}).ruling == "in_doubt"
+
+
+def test_a_tool_that_raises_and_arguments_that_do_not_fit_are_told() -> None:
+    def fragile(x: int) -> int:
+        raise ValueError("x is odd")
+
+    given = iter([calls(("fragile", {"x": 1})), calls(("fragile", {"y": 1}))])
+    with Guard(recover=Recover(threshold=1.0)).run("Try.", tools=[fragile]) as run:
+        drive(run, lambda messages: next(given, "It does not work."))
+    seen = [step.observations[0] for step in run.trajectory.steps if step.observations]
+    assert [one.is_error for one in seen] == [True, True]
+    assert "x is odd" in seen[0].content
+    assert "'fragile'" in seen[1].content
+
+
+def test_the_acceptance_test_sends_the_agent_back() -> None:
+    seats = Seats()
+    given = iter(["All done.", BOOK, "Seat 4 is booked."])
+    accept: Callable[[Any], bool | str] = lambda run: bool(seats.booked[4]) or "seat 4 is not booked"  # noqa: E731
+    with make(seats, accept=accept).run("Book seat 4.", tools=[seats.book]) as run:
+        drive(run, lambda messages: next(given))
+    assert (run.answer, seats.booked[4]) == ("Seat 4 is booked.", 1)
+    assert run.recoveries[-1].outcome is Outcome.CONFIRMED
+    assert "seat 4 is not booked" in "".join(str(message["content"]) for message in run.messages)
+
+
+def test_re_execution_starts_over_with_another_task_and_tells_what_was_done() -> None:
+    seats = Seats()
+    given = iter([BOOK, "The weather is fine.", BOOK, "Seat 4 is booked."])
+    guard = make(
+        seats, recover=Recover(on_fail="reexecute"), accept=lambda run: "booked" in run.steps[-1].content
+    )
+    with guard.run("Book seat 4.", tools=[seats.book], system="Be brief.") as run:
+        drive(run, lambda messages: next(given))
+    assert seats.booked == {4: 1}
+    assert [message["role"] for message in run.messages[:2]] == ["system", "user"]
+    assert "seat 4 is yours" in run.messages[1]["content"]
+
+
+def test_a_tool_that_is_withheld_is_not_on_offer() -> None:
+    seats = Seats()
+    offers: list[list[str]] = []
+
+    def model(messages: list[Message], tools: list[Message]) -> Message | str:
+        offers.append([tool["function"]["name"] for tool in tools])
+        return FIND if "find" in offers[-1] else "There is no seat."
+
+    with make(seats, recover=Recover(on_fail="drop_tool")).run(
+        "Find.", tools=[seats.book, seats.find]
+    ) as run:
+        drive(run, model)
+    assert offers[0] == ["book", "find"]
+    assert offers[-1] == ["book"]
+
+
+def test_a_person_is_asked() -> None:
+    seats = Seats()
+    questions: list[str] = []
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        return "Take the window."
+
+    def model(messages: list[Message]) -> Message | str:
+        return "Window it is." if messages[-1]["content"] == "Take the window." else FIND
+
+    with make(seats, recover=Recover(on_fail="hand_over")).run("Find.", tools=[seats.find], ask=ask) as run:
+        drive(run, model)
+    assert run.answer == "Window it is."
+    assert len(questions) == 1
+
+
+def test_a_stop_says_why() -> None:
+    seats = Seats()
+    with make(seats, recover=Recover(on_fail="stop")).run("Find.", tools=[seats.find]) as run:
+        drive(run, lambda messages: FIND)
+    with pytest.raises(RunStopped, match="repeated the call of find"):
+        run.raise_if_stopped()
+
+
+def test_a_fork_restores_the_state_of_the_environment() -> None:
+    state = {"at": 0}
+    where = []
+
+    def move() -> str:
+        state["at"] += 1
+        return "still no seat"
+
+    def model(messages: list[Message]) -> Message | str:
+        where.append(state["at"])
+        return "Here." if told(messages) else calls(("move", {}))
+
+    guard = Guard(recover=Recover(on_fail=[{"rollback": {"prefer": "fork"}}]), tools={})
+    guard.tool(effect="read")(move)
+    run = guard.run(
+        "Move.", tools=[move], save=lambda: dict(state), restore=lambda saved: state.update(saved)
+    )
+    with run:
+        drive(run, model)
+    assert where == [0, 1, 2, 1]
+    assert run.recoveries[0].plan.step == 2
+
+
+def test_an_asynchronous_loop_runs_the_calls_of_a_turn_side_by_side() -> None:
+    together = 0
+    most = 0
+
+    async def slow(n: int) -> int:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await asyncio.sleep(0)
+        together -= 1
+        return n
+
+    async def main() -> Any:
+        given = iter([calls(("slow", {"n": 1}), ("slow", {"n": 2})), "Both."])
+
+        async def model(messages: list[Message]) -> Message | str:
+            return next(given)
+
+        with Guard().run("Do both.", tools=[slow]) as run:
+            while not run.done:
+                await run.atools(await run.amodel(model))
+        return run
+
+    run = asyncio.run(main())
+    assert most == 2
+    assert [one.content for one in run.trajectory.steps[1].observations] == ["1", "2"]
+
+
+@pytest.mark.parametrize("answer", [None, 3, {"choices": []}])
+def test_what_is_no_answer_of_a_model_is_an_error(answer: Any) -> None:
+    run = Guard().run("Hello.")
+    if answer == {"choices": []}:
+        assert run.model(lambda messages: answer) is not None, "a mapping is taken as the message"
+        return
+    with pytest.raises(ConfigError, match="model function returned"):
+        run.model(lambda messages: answer)
+
+
+def test_wrong_arguments_of_a_run() -> None:
+    with pytest.raises(ConfigError, match="both save and restore"):
+        Guard().run("x", save=dict)
+    with pytest.raises(ConfigError, match="two are called"):
+        Guard().run("x", tools=[Seats().find, Seats().find])
+    with pytest.raises(ConfigError, match="without a name"):
+        Guard().run("x", tools=[lambda: 1])
