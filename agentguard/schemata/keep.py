@@ -1,0 +1,164 @@
+"""Where the schemata of a cache outlive the process: a file of JSON Lines, or the store.
+
+Both keep a whole schema under its id; what is put later replaces what was put before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from agentguard.errors import FormatError
+from agentguard.schemata.codec import decode_schema, encode_schema, read_schemata, write_schemata
+from agentguard.schemata.model import Schema
+
+if TYPE_CHECKING:
+    from agentguard.store.rows import SchemaRow
+    from agentguard.store.store import Store
+
+_FORGOTTEN: Final = "forgotten"
+_URLS: Final = ("sqlite:", "postgresql:", "postgres:", "postgresql+")
+_DATABASES: Final = (".db", ".sqlite", ".sqlite3")
+
+
+class Keep(Protocol):
+    """Keeps schemata; safe to use from several threads."""
+
+    def load(self) -> tuple[Schema, ...]:
+        """All that are kept, by id; none if nothing was ever put.
+
+        Raises:
+            FormatError: what is kept is no schema.
+            StoreUnavailable: the database cannot be used now.
+        """
+        ...
+
+    def put(self, schemata: Sequence[Schema]) -> None:
+        """Add schemata, or new versions of those that are kept.
+
+        Raises:
+            FormatError: the file cannot be written.
+        """
+        ...
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Keep these no longer; ids that are not kept are passed over."""
+        ...
+
+
+class SchemaFile:
+    """A file of schemata, one a line, replaced whole with every change: for one process at a time.
+
+    Args:
+        path: the file; it is made with the first schema that is put.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+
+    def load(self) -> tuple[Schema, ...]:
+        """See `Keep.load`."""
+        with self._lock:
+            return self._read()
+
+    def put(self, schemata: Sequence[Schema]) -> None:
+        """See `Keep.put`. After a crash the file holds all of a change or nothing of it."""
+        with self._lock:
+            held = {schema.id: schema for schema in (*self._read(), *schemata)}
+            write_schemata(self.path, _by_id(held.values()))
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """See `Keep.forget`."""
+        gone = set(ids)
+        with self._lock:
+            held = self._read()
+            rest = [schema for schema in held if schema.id not in gone]
+            if len(rest) < len(held):
+                write_schemata(self.path, rest)
+
+    def _read(self) -> tuple[Schema, ...]:
+        return _by_id(read_schemata(self.path)) if self.path.exists() else ()
+
+
+class SchemaTable:
+    """The table ``schemata`` of a store; writing never waits for the database.
+
+    A schema that is forgotten stays as a row without content, which `load` passes over: the store may have
+    recoveries that name it.
+
+    Args:
+        store: an open store; who opened it closes it.
+        tenant: whose schemata.
+    """
+
+    def __init__(self, store: Store, *, tenant: str = "") -> None:
+        self.store, self.tenant = store, tenant
+
+    def load(self) -> tuple[Schema, ...]:
+        """See `Keep.load`; waits until what was put is durable."""
+        self.store.flush()
+        rows = self.store.schemata(tenant=self.tenant)
+        return _by_id(_schema(row) for row in rows if row.status != _FORGOTTEN)
+
+    def put(self, schemata: Sequence[Schema]) -> None:
+        """See `Keep.put`; a version below the one that is stored is not taken."""
+        if schemata:
+            self.store.write(*(_row(schema, self.tenant) for schema in schemata))
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """See `Keep.forget`."""
+        gone = set(ids)
+        rows = [row for row in self.store.schemata(tenant=self.tenant) if row.id in gone] if gone else []
+        if rows:
+            self.store.write(*(replace(row, status=_FORGOTTEN, data={}) for row in rows))
+
+
+def keep_of(place: str | Path) -> SchemaFile | SchemaTable:
+    """The keep that a path or URL names: a database by its URL or ending, else a file of JSON Lines.
+
+    Raises:
+        ConfigError, StoreUnavailable, StoreVersion, MissingExtra: the database cannot be used.
+    """
+    text = str(place)
+    if text.startswith(_URLS) or text.endswith(_DATABASES):
+        from agentguard.store.store import Store
+
+        return SchemaTable(Store.open(place))
+    return SchemaFile(place)
+
+
+def _by_id(schemata: Iterable[Schema]) -> tuple[Schema, ...]:
+    return tuple(sorted(schemata, key=lambda schema: schema.id))
+
+
+def _row(schema: Schema, tenant: str) -> SchemaRow:
+    from agentguard.store.rows import SchemaRow
+
+    return SchemaRow(
+        tenant=tenant,
+        created_at=schema.created_at,
+        data=encode_schema(schema),
+        id=schema.id,
+        status=schema.status.value,
+        origin=schema.provenance.origin.value,
+        method=schema.provenance.method,
+        code=schema.codes[0] if schema.codes else "",
+        module=schema.module or "",
+        version=schema.version,
+        support=schema.support,
+        updated_at=schema.updated_at,
+    )
+
+
+def _schema(row: SchemaRow) -> Schema:
+    from agentguard.trajectory.formats.kit import Node
+
+    data: Any = row.data
+    try:
+        return decode_schema(Node.of(data))
+    except FormatError as error:
+        raise error.located(file=f"schema {row.id} of the store") from None
