@@ -37,6 +37,7 @@ class Fault:
         module: memory, reflection, planning, action or system, if known; else that of the codes.
         correction: what helped, if known. It is kept only as far as it says nothing of the topic.
         group: the question or task id; else the task's text.
+        origin: whether the failure is a natural one.
     """
 
     step: int
@@ -44,6 +45,7 @@ class Fault:
     module: str | None = None
     correction: str = ""
     group: str | None = None
+    origin: Origin = Origin.NATURAL
 
 
 class Suspect(Protocol):
@@ -85,16 +87,13 @@ class Diagnosed(Protocol):
 
 
 class EmbeddedDistiller:
-    """Distils schemata from portraits.
+    """Distils schemata from portraits; see the module.
 
-    Args:
-        origin: what its schemata say of where the failures come from.
+    A run whose annotation says that its error was injected (``extra["origin"] == "injected"``) gives a schema
+    of that origin.
     """
 
     name: Final = "embedded"
-
-    def __init__(self, *, origin: Origin = Origin.NATURAL) -> None:
-        self.origin = origin
 
     def distil(self, record: Record, findings: Sequence[Finding]) -> Schema | None:
         """The schema of an annotated failure.
@@ -104,7 +103,14 @@ class EmbeddedDistiller:
         cause = record.annotation.root_cause
         if cause is None or cause.step is None or record.annotation.failed is False:
             return None
-        fault = Fault(step=cause.step, codes=cause.codes, module=cause.module, group=record.annotation.group)
+        injected = record.annotation.extra.get("origin") == Origin.INJECTED
+        fault = Fault(
+            step=cause.step,
+            codes=cause.codes,
+            module=cause.module,
+            group=record.annotation.group,
+            origin=Origin.INJECTED if injected else Origin.NATURAL,
+        )
         return self.distil_step(record.trajectory, findings, fault)
 
     def distil_diagnosis(
@@ -153,7 +159,7 @@ class EmbeddedDistiller:
             codes=codes,
             module=module,
             correction=correction_of(fault.correction, here, codes, module, Plainer(run)),
-            provenance=Provenance(method=self.name, runs=(run.id,), groups=groups, origin=self.origin),
+            provenance=Provenance(method=self.name, runs=(run.id,), groups=groups, origin=fault.origin),
         )
 
 
