@@ -50,7 +50,12 @@ def _encode(value: object, arrays: Arrays) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, arrays) for item in value]}
     if is_dataclass(value) and type(value).__name__ in TRUSTED:
-        held = {f.name: _encode(getattr(value, f.name), arrays) for f in fields(value) if f.init}
+        # A part that is left out by default is not written: models from before it existed stay as they were.
+        held = {
+            f.name: _encode(getattr(value, f.name), arrays)
+            for f in fields(value)
+            if f.init and not (f.default is None and getattr(value, f.name) is None)
+        }
         return {"class": type(value).__name__, "fields": held}
     raise TypeError(f"{type(value).__name__} is not a part of a model")
 

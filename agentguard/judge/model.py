@@ -15,7 +15,7 @@ from agentguard.judge.features.table import StepTable, step_table
 from agentguard.judge.kinds import Kind
 from agentguard.judge.outcome import UNKNOWN_FAILED, UNKNOWN_PASSED, Outcome, run_row, thumb
 from agentguard.judge.portable import alone
-from agentguard.judge.ranker import Ranker
+from agentguard.judge.ranker import Ranker, listening
 from agentguard.trajectory.model import Trajectory
 
 # Log-odds that a certain finding adds to its step in a kind never seen. Where one agent calls tools, the
@@ -79,8 +79,12 @@ class Model:
         *,
         risk: float,
         answer: str | None = None,
+        signals: Array | None = None,
     ) -> Judgement:
-        """Judge a run; ``findings`` count only where no specialist answers. The run must have a step."""
+        """Judge a run, which must have a step.
+
+        ``findings`` count only where no specialist answers, ``signals`` only in a model trained with them.
+        """
         table = step_table(run)
         values = with_columns(table, answer) if self.with_answer else table.values
         held = table.layout
@@ -88,11 +92,23 @@ class Model:
         ranker = next((one.ranker for one in known if one.ranker is not None), None)
         outcome = next((one.outcome for one in known if one.outcome is not None), None)
         if ranker is not None:
-            steps = ranker.probabilities(values)
+            steps = ranker.probabilities(values, signals)
         else:
-            steps = _pulled(self.portable.probabilities(values), table, findings)
+            steps = _pulled(self.portable.probabilities(values, signals), table, findings)
         failed, low, high = _outcome(held, outcome, findings, risk)
         return Judgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
+
+    def listens(self, weights: Sequence[float]) -> Model:
+        """The model with given weights of signals, wherever it was not trained with any."""
+        beside = listening(weights)
+
+        def told(ranker: Ranker) -> Ranker:
+            return ranker if ranker.beside is not None else replace(ranker, beside=beside)
+
+        specialists = tuple(
+            one if one.ranker is None else replace(one, ranker=told(one.ranker)) for one in self.specialists
+        )
+        return replace(self, specialists=specialists, portable=told(self.portable))
 
     def portable_only(self) -> Model:
         """The model as it answers on a format it never saw."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from agentguard.judge.choice import Array, Kernel, Linear, Runs, fit_kernel, fit_linear, relative
+from agentguard.judge.choice import Array, Kernel, Linear, Runs, Scaler, fit_kernel, fit_linear, relative
 from agentguard.judge.features.spec import FEATURES, columns
 from agentguard.judge.forest import Forest, fit_forest
 from agentguard.judge.portable import Portable, fit_portable
@@ -50,11 +50,13 @@ class Ranker:
         members: the models.
         weights: one a member.
         temperature: multiplies the mean before the last softmax.
+        beside: reads signals from outside the judge, if the ranker was trained with any.
     """
 
     members: tuple[Member, ...]
     weights: tuple[float, ...]
     temperature: float = 1.0
+    beside: Linear | None = None
 
     def score(self, values: Array) -> Array:
         """Weighted mean of floored log-probabilities, one a row of one run."""
@@ -63,9 +65,21 @@ class Ranker:
             total += weight * np.log(softmax(member.score(values)) + _FLOOR)
         return total
 
-    def probabilities(self, values: Array) -> Array:
-        """Probability of each row of one run to be the root cause; they sum to 1."""
-        return softmax(self.temperature * self.score(values))
+    def probabilities(self, values: Array, signals: Array | None = None) -> Array:
+        """Probability of each row of one run to be the root cause; they sum to 1.
+
+        ``signals`` are what `beside` reads, row by row; without them, or without it, nothing is added.
+        """
+        scores = self.temperature * self.score(values)
+        if signals is not None and self.beside is not None:
+            scores = scores + self.beside.score(signals)
+        return softmax(scores)
+
+
+def listening(weights: Sequence[float]) -> Linear:
+    """A linear form over signals as they come: they are in units of their own spread within a run."""
+    made = np.asarray(weights, dtype=np.float64)
+    return Linear(Scaler(np.zeros_like(made), np.ones_like(made), np.ones_like(made)), made)
 
 
 def softmax(scores: Array) -> Array:

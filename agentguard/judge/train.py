@@ -5,34 +5,50 @@ Deterministic: forests are seeded, folds are dealt from sorted groups, everythin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentguard.errors import JudgeError
-from agentguard.judge.choice import Array
+from agentguard.judge.choice import Array, Linear, fit_weights
 from agentguard.judge.features.table import StepTable, step_table
 from agentguard.judge.kinds import key, kind_of
 from agentguard.judge.model import Model, Specialist, with_columns
 from agentguard.judge.outcome import MIN_RUNS as MIN_OUTCOMES
 from agentguard.judge.outcome import Outcome, calibrated, fit_outcome, run_row
-from agentguard.judge.ranker import MIN_RUNS, Ranker, fit_ranker, portable_ranker
+from agentguard.judge.ranker import MIN_RUNS, Ranker, fit_ranker, listening, portable_ranker
 from agentguard.trajectory.model import Record
 
 _FOLDS = 4
 _OUTCOME_REPEATS = 3
 _TEMPERATURES = np.linspace(0.3, 2.5, 45)
+_RIDGE_BESIDE = 10.0
+
+Signals = Callable[[Record], Array]
+"""Gives a run's signals from outside the judge: shape (candidates, signals), rows as in `step_table`.
+
+A higher value speaks for the step. Of the annotation it may read the group alone, to leave out what was
+learnt from the same question: only then does a signal mean the same in training as on a new run.
+"""
 
 
-def train(records: Sequence[Record], *, seed: int = 0, with_answer: bool = False) -> Model:
+def train(
+    records: Sequence[Record],
+    *,
+    seed: int = 0,
+    with_answer: bool = False,
+    signals: Signals | None = None,
+) -> Model:
     """Learn from annotated runs alone.
 
     Args:
         records: runs with a root cause, an outcome, or both; others are left out.
         seed: of the forests and folds.
         with_answer: let the ranker read the gold answers.
+        signals: further columns; how much they count beside the rest is learnt out of fold. Without signals,
+            and wherever a run is judged without them, the model is the same.
 
     Raises:
         JudgeError: no run is annotated.
@@ -41,16 +57,20 @@ def train(records: Sequence[Record], *, seed: int = 0, with_answer: bool = False
     if not useful:
         raise JudgeError("there is nothing to learn from: no run has a root cause or an outcome")
     tables = [_table(record, with_answer) for record in useful]
+    heard = None if signals is None else [signals(record) for record in useful]
     by_kind: dict[str, list[int]] = {}
     for place, table in enumerate(tables):
         by_kind.setdefault(key(table.layout), []).append(place)
     specialists = []
     for name in sorted(by_kind):
         places = by_kind[name]
-        specialists.append(_specialist([useful[i] for i in places], [tables[i] for i in places], seed))
+        beside = None if heard is None else [heard[i] for i in places]
+        specialists.append(
+            _specialist([useful[i] for i in places], [tables[i] for i in places], beside, seed)
+        )
     return Model(
         specialists=tuple(one for one in specialists if one.ranker is not None or one.outcome is not None),
-        portable=_portable(useful, tables),
+        portable=_portable(useful, tables, heard),
         with_answer=with_answer,
     )
 
@@ -60,41 +80,67 @@ def _table(record: Record, with_answer: bool) -> StepTable:
     return replace(table, values=with_columns(table, record.annotation.answer)) if with_answer else table
 
 
-def _specialist(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> Specialist:
+def _specialist(
+    records: Sequence[Record], tables: Sequence[StepTable], heard: Sequence[Array] | None, seed: int
+) -> Specialist:
     return Specialist(
         kind=kind_of([table.layout for table in tables]),
-        ranker=_ranker(records, tables, seed),
+        ranker=_ranker(records, tables, heard, seed),
         outcome=_outcome(records, tables, seed),
         runs=len(records),
     )
 
 
-def _ranker(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> Ranker | None:
-    labelled = [(r, t) for r, t in zip(records, tables, strict=True) if _labels(r, t).sum() > 0]
-    if len(labelled) < MIN_RUNS:
+def _ranker(
+    records: Sequence[Record], tables: Sequence[StepTable], heard: Sequence[Array] | None, seed: int
+) -> Ranker | None:
+    places = [i for i, (r, t) in enumerate(zip(records, tables, strict=True)) if _labels(r, t).sum() > 0]
+    if len(places) < MIN_RUNS:
         return None
-    values = [t.values for _, t in labelled]
-    chosen = [_labels(r, t) for r, t in labelled]
+    values = [tables[i].values for i in places]
+    chosen = [_labels(records[i], tables[i]) for i in places]
     fitted = fit_ranker(values, chosen, seed=seed)
-    folds = grouped([_group(r, n) for n, (r, _) in enumerate(labelled)], _FOLDS, seed)
-    scores: list[Array] = [np.zeros(0)] * len(labelled)
+    folds = grouped([_group(records[i], n) for n, i in enumerate(places)], _FOLDS, seed)
+    scores: list[Array] = [np.zeros(0)] * len(places)
     for fold in range(_FOLDS):
         rest = [i for i, f in enumerate(folds) if f != fold]
         part = fit_ranker([values[i] for i in rest], [chosen[i] for i in rest], seed=seed)
         for i in np.flatnonzero(folds == fold):
             scores[i] = part.score(values[i])
-    return replace(fitted, temperature=_temperature(scores, chosen))
+    return _calibrated(fitted, scores, chosen, None if heard is None else [heard[i] for i in places])
 
 
-def _portable(records: Sequence[Record], tables: Sequence[StepTable]) -> Ranker:
-    pairs = [(t.values, _labels(r, t)) for r, t in zip(records, tables, strict=True) if _cause(r) is not None]
-    values, chosen = [v for v, _ in pairs], [c for _, c in pairs]
+def _calibrated(
+    fitted: Ranker, scores: Sequence[Array], chosen: Sequence[Array], heard: Sequence[Array] | None
+) -> Ranker:
+    """With the temperature, and how much signals count beside it, learnt from scores out of fold."""
+    temperature = _temperature(scores, chosen)
+    beside = None if heard is None else _beside([temperature * s for s in scores], chosen, heard)
+    return replace(fitted, temperature=temperature, beside=beside)
+
+
+def _beside(offsets: Sequence[Array], chosen: Sequence[Array], heard: Sequence[Array]) -> Linear:
+    """Weights of the signals; none is below 0, as what speaks for a step cannot speak against it."""
+    held = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
+    runs = np.concatenate([np.full(len(chosen[i]), n) for n, i in enumerate(held)]).astype(np.intp)
+    signals = np.vstack([heard[i] for i in held])
+    labels, offset = (np.concatenate([many[i] for i in held]) for many in (chosen, offsets))
+    weights = fit_weights(signals, labels, runs, ridge=_RIDGE_BESIDE, offset=offset)
+    return listening(np.maximum(weights, 0.0).tolist())
+
+
+def _portable(
+    records: Sequence[Record], tables: Sequence[StepTable], heard: Sequence[Array] | None
+) -> Ranker:
+    places = [i for i, record in enumerate(records) if _cause(record) is not None]
+    values = [tables[i].values for i in places]
+    chosen = [_labels(records[i], tables[i]) for i in places]
     fitted = portable_ranker(values, chosen)
     if not any(labels.sum() for labels in chosen):
         return fitted
     # Sixteen heavily shrunk weights hardly overfit: the temperature may be learnt on the same runs.
     scores = [fitted.score(v) for v in values]
-    return replace(fitted, temperature=_temperature(scores, chosen))
+    return _calibrated(fitted, scores, chosen, None if heard is None else [heard[i] for i in places])
 
 
 def _temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:
