@@ -15,6 +15,12 @@ def taxonomies() -> Path:
     return packaged if packaged.is_dir() else _REPOSITORY / "taxonomies"
 
 
+def datasets() -> Path:
+    """Folder of the cards and manifests of data sets, one folder each."""
+    packaged = _PACKAGED / "datasets"
+    return packaged if packaged.is_dir() else _REPOSITORY / "datasets"
+
+
 def models() -> Path:
     """Folder of the embedded judge's model files; it may not exist before the first training."""
     return _PACKAGE / "judge" / "models"

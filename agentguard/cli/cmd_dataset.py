@@ -1,0 +1,271 @@
+"""``agentguard dataset``: the data sets there are, their cards, and whether a copy is what it should be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agentguard.cli.text import clean, one_line
+from agentguard.errors import ConfigError
+from agentguard.evals.catalogue import ENVIRONMENT, MANIFEST, ORIGINS, Catalogue, Manifest
+from agentguard.evals.inject.output import Output
+from agentguard.evals.rebuild import Rebuilt, described, generated, obtaining, rebuild
+from agentguard.evals.toml import dumps
+from agentguard.evals.verify import Progress, Verified, verify
+
+_SHOWN = 20
+
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option("--datasets", metavar="DIR", help=f"Folder of further data sets; {ENVIRONMENT} lists too."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="List, describe, check and build data sets.")
+    group.command("list")(list_)
+    group.command()(show)
+    group.command("verify")(verify_)
+    group.command()(build)
+    app.add_typer(group, name="dataset")
+
+
+def list_(datasets: Folders = None, json: Json = False) -> None:
+    """List the data sets at hand."""
+    found = list(_load(datasets))
+    if json:
+        _print([_facts(one) for one in found])
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "runs", "origin", "licence", "kept", "what it is"):
+        table.add_column(column, justify="right" if column == "runs" else "left", no_wrap=column == "name")
+    for one in found:
+        kept = "here" if one.redistributed else "by its owners"
+        runs = "–" if one.records is None else str(one.records)
+        table.add_row(one.name, runs, one.origin, escape(one.licence), kept, escape(one.title))
+    Console().print(table)
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="Name of a data set.")],
+    datasets: Folders = None,
+    json: Json = False,
+) -> None:
+    """Show what is known of a data set, how to obtain it, and its card."""
+    one = _load(datasets).get(name)
+    if json:
+        _print({**_facts(one), "card": one.card()})
+        return
+    for what, value in _lines(one):
+        typer.echo(f"{what:12} {clean(value)}")
+    if card := one.card():
+        typer.echo(f"\n{clean(card).rstrip()}")
+
+
+def verify_(
+    name: Annotated[str, typer.Argument(help="Name of a data set.")],
+    path: Annotated[
+        Path | None, typer.Argument(help="Your copy; not needed for a set that is kept here.")
+    ] = None,
+    datasets: Folders = None,
+    json: Json = False,
+) -> None:
+    """Check a copy: the files' sums, that every record can be read, how many there are, and their labels.
+
+    Exit status: 0 all is as the manifest says, 1 something is not, 2 there is nothing to check.
+    """
+    manifest = _load(datasets).get(name)
+    with _status() as told:
+        found = verify(manifest, path, progress=told)
+    if json:
+        _print(_verified(found))
+    else:
+        _show_verified(found, manifest)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+def build(
+    target: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A generated data set, or your own runs.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Where the runs go (*.jsonl, *.jsonl.gz, a folder), or the manifest."
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Make only the first runs: a quick check.")] = None,
+    name: Annotated[str | None, typer.Option(help="Your own runs: name of the data set.")] = None,
+    format: Annotated[str | None, typer.Option(help="Your own runs: their format.")] = None,
+    title: Annotated[str, typer.Option(help="Your own runs: what they are, in a line.")] = "",
+    licence: Annotated[str, typer.Option(help="Your own runs: their licence.")] = "",
+    origin: Annotated[str, typer.Option(help="Your own runs: natural or injected.")] = "natural",
+    datasets: Folders = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Make a generated data set again and compare it, or write a manifest for runs of your own.
+
+    Exit status: 0 made, and the same where it could be compared, 1 it differs or some records cannot be read,
+    2 nothing could be made.
+    """
+    known = _load(datasets)
+    if target in known.names():
+        _build_known(known.get(target), out, limit=limit, force=force, json=json)
+    elif not Path(target).exists():
+        known.get(target)  # raises with the names there are
+    if name is None or format is None:
+        raise ConfigError("runs of your own need --name and --format")
+    if origin not in ORIGINS:
+        raise ConfigError(f"--origin {origin}: write {' or '.join(ORIGINS)}")
+    data, found = described(
+        Path(target), name=name, format=format, title=title, licence=licence, origin=origin
+    )
+    _write_manifest(Path(target), out, data, force=force)
+    _print(_verified(found)) if json else _show_verified(found, None)
+    raise typer.Exit(1 if found.broken else 0)
+
+
+def _build_known(manifest: Manifest, out: Path | None, *, limit: int | None, force: bool, json: bool) -> None:
+    records = generated(manifest)
+    plan = {"by": "dataset build", "name": manifest.name, "limit": limit}
+    with _status() as told, Output(out, plan, force=force) if out else nullcontext() as output:
+
+        def keep(_: object) -> None:
+            counted[0] += 1
+            told("made", counted[0])
+            if output is not None:
+                output.add(_)  # type: ignore[arg-type]
+
+        counted = [0]
+        made = rebuild(manifest, records, limit=limit, keep=keep)
+        if output is not None:
+            output.finish()
+    _print({"name": manifest.name, "ok": made.ok, **asdict(made)}) if json else _show_rebuilt(made, manifest)
+    raise typer.Exit(0 if made.ok else 1)
+
+
+def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force: bool) -> None:
+    target = out or (path if path.is_dir() else path.parent) / MANIFEST
+    if target.exists() and not force:
+        raise ConfigError(f"{target} is already there (--force replaces it)")
+    try:
+        target.write_text(dumps(data, comment="Written by `agentguard dataset build`."), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
+    typer.echo(f"written: {target}", err=True)
+
+
+def _show_verified(found: Verified, manifest: Manifest | None) -> None:
+    console = Console()
+    known = manifest is not None and manifest.has_sums
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("file", overflow="fold")
+    table.add_column("bytes", justify="right")
+    table.add_column("", no_wrap=True)
+    table.add_column("sha256", overflow="fold")
+    rows = found.files if known else found.files[:_SHOWN]
+    for file in rows:
+        status = "" if file.status == "unknown" else file.status.value
+        table.add_row(escape(one_line(file.path, 120)), str(file.size), status, file.sha256)
+    console.print(table)
+    if len(found.files) > len(rows):
+        typer.echo(f"… and {len(found.files) - len(rows)} more files; --json lists all")
+    typer.echo(f"{found.records} records read, {found.failed} failed, {found.passed} passed")
+    for label, count in found.labels.items():
+        typer.echo(f"{label}: {count}")
+    if manifest is not None and not known:
+        typer.echo("The manifest has no sums: those above are of your copy; dataset build PATH keeps them.")
+    for line in (*map(str, found.broken[:_SHOWN]), *found.problems):
+        console.print(one_line(line, 500), style="red", markup=False, highlight=False)
+    if len(found.broken) > _SHOWN:
+        typer.echo(f"… and {len(found.broken) - _SHOWN} more broken records")
+    if found.ok:
+        console.print("nothing is wrong", style="green")
+
+
+def _show_rebuilt(made: Rebuilt, manifest: Manifest) -> None:
+    typer.echo(f"{made.records} runs made, {made.compared} compared with what is kept; sha256 {made.sha256}")
+    for name in made.differing:
+        typer.echo(f"differs: {one_line(name, 200)}")
+    if made.same_sum is not None:
+        typer.echo("the sum is the manifest's" if made.same_sum else "the sum is not the manifest's")
+    if not made.compared and made.same_sum is None:
+        typer.echo(f"nothing of {manifest.name} is kept in this installation to compare with")
+    elif made.ok:
+        typer.echo("the same")
+
+
+def _facts(one: Manifest) -> dict[str, Any]:
+    facts = asdict(replace(one, folder=Path()))
+    del facts["folder"]
+    return {**facts, "obtain": obtaining(one)}
+
+
+def _lines(one: Manifest) -> Iterator[tuple[str, str]]:
+    yield "name", one.name
+    yield "title", one.title
+    yield "licence", one.licence
+    yield "origin", one.origin
+    yield "format", one.format
+    yield "kept", "here" if one.redistributed else "by its owners"
+    yield "obtain", obtaining(one)
+    if one.paper:
+        yield "paper", one.paper
+    for address in one.source:
+        yield "source", address
+    if one.records is not None:
+        yield "runs", str(one.records)
+    for part in one.parts:
+        yield "part", f"{part.name}: {part.files}" + (f", {part.records} runs" if part.records else "")
+    if one.labels:
+        yield "labels", ", ".join(one.labels)
+    if one.split_by:
+        yield "split by", one.split_by
+    for file in one.files:
+        yield "file", f"{file.path} {file.size or ''} {file.sha256}".rstrip()
+
+
+def _verified(found: Verified) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "ok": found.ok,
+        "files": [asdict(file) for file in found.files],
+        "records": found.records,
+        "failed": found.failed,
+        "passed": found.passed,
+        "labels": found.labels,
+        "codes": dict(sorted(found.codes.items())),
+        "broken": [
+            {"reason": e.reason, "file": e.file, "record": e.record, "field": e.field} for e in found.broken
+        ],
+        "problems": found.problems,
+    }
+
+
+@contextmanager
+def _status() -> Iterator[Progress]:
+    """What is being done, on standard error."""
+    with Console(stderr=True).status("…") as status:
+        yield lambda what, count: status.update(f"{what} … {count}")
+
+
+def _load(folders: list[Path] | None) -> Catalogue:
+    return Catalogue.load(*(folders or ()))
+
+
+def _print(value: Any) -> None:
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()

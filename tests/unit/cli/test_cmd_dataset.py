@@ -1,0 +1,150 @@
+"""``agentguard dataset``: what there is, whether a copy is whole, and making one again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build
+from agentguard.evals.toml import dumps
+from agentguard.evals.verify import sums
+from agentguard.trajectory.model import Record
+from agentguard.trajectory.recorder import write_log
+from tests.data import shared_data
+from tests.unit.evals.inject.runs import shop
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(build(), ["dataset", *map(str, arguments)])
+
+
+def test_list_and_show() -> None:
+    listed = json.loads(run("list", "--json").stdout)
+    assert {"tau_bench", "who_and_when"} <= {one["name"] for one in listed}
+    assert all(one["obtain"] and one["licence"] and one["origin"] for one in listed)
+    assert "who_and_when" in run("list").output
+    shown = run("show", "who_and_when").output
+    assert "by its owners" in shown
+    assert "## Know before you measure" in shown
+    assert json.loads(run("show", "who_and_when", "--json").stdout)["card"].startswith("# Who&When")
+    unknown = run("show", "who_and_wehn")
+    assert unknown.exit_code == 2
+    assert "did you mean who_and_when" in unknown.output
+
+
+def test_runs_of_ones_own(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for name in ("one", "two", "two"):
+        write_log(shop(), runs / f"{name}.jsonl")
+    built = run("build", runs, "--name", "shop", "--format", "event_log", "--licence", "ours")
+    assert built.exit_code == 0
+    again = run("build", runs, "--name", "shop", "--format", "event_log")
+    assert again.exit_code == 2
+    assert "--force" in again.output
+    found = run("verify", "shop", "--datasets", runs, "--json")
+    assert found.exit_code == 0
+    told = json.loads(found.stdout)
+    assert told["records"] == told["labels"]["failed"] == 3
+    assert {file["status"] for file in told["files"]} == {"ok"}
+    with (runs / "two.jsonl").open("ab") as file:
+        file.write(b'{"event": "step"\n')
+    spoilt = run("verify", "shop", "--datasets", runs)
+    assert spoilt.exit_code == 1
+    assert "two.jsonl is changed" in spoilt.output
+    assert "two.jsonl, record" in spoilt.output
+
+
+def test_what_runs_of_ones_own_need(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for arguments in (
+        (tmp_path / "runs",),
+        (tmp_path / "runs", "--name", "x", "--format", "event_log"),
+        (tmp_path / "runs", "--name", "x", "--format", "event_log", "--origin", "dreamt"),
+        (tmp_path / "absent", "--name", "x", "--format", "event_log"),
+        ("who_and_when",),
+    ):
+        result = run("build", *arguments)
+        assert result.exit_code == 2
+        assert result.output.startswith("error: ")
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A generator of a few runs in the place of the one that plays games, which takes minutes."""
+    module = types.ModuleType("agentguard.evals.inject.generate")
+
+    def generate(*, failed: int, passed: int, seed: int) -> list[Record]:
+        run = shop().trajectory
+        return [
+            replace(shop(), trajectory=replace(run, id=f"{seed}-run-{n}")) for n in range(failed + passed)
+        ]
+
+    module.generate = generate  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+@pytest.fixture
+def made(tmp_path: Path, generator: types.ModuleType) -> Path:
+    """A generated set of five runs that is kept."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    for record in generator.generate(failed=3, passed=2, seed=7):
+        write_log(record, folder / "runs.jsonl")
+    found = sums(folder / "runs.jsonl")
+    data = {
+        "name": "made", "title": "Made", "format": "event_log", "licence": "Apache-2.0", "origin": "injected",
+        "redistributed": True, "records": 5,
+        "file": [{"path": "runs.jsonl", "sha256": found.sha256, "size": found.size}],
+        "build": {"by": "textworld", "failed": 3, "passed": 2, "seed": 7},
+    }  # fmt: skip
+    (folder / "manifest.toml").write_text(dumps(data))
+    return folder
+
+
+def test_a_generated_set_is_made_again(made: Path, tmp_path: Path) -> None:
+    result = run("build", "made", "--datasets", made, "--json", "--out", tmp_path / "again.jsonl")
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert (told["records"], told["compared"], told["same_sum"]) == (5, 5, True)
+    assert (tmp_path / "again.jsonl").read_bytes() == (made / "runs.jsonl").read_bytes()
+    quick = run("build", "made", "--datasets", made, "--json", "--limit", 2)
+    assert json.loads(quick.stdout)["compared"] == 2
+    assert quick.exit_code == 0
+
+
+@pytest.mark.parametrize("change", ["seed = 7|seed = 8", "failed = 3|failed = 2", "failed = 3|failed = 4"])
+def test_a_set_that_comes_out_otherwise_is_told(made: Path, change: str) -> None:
+    text = (made / "manifest.toml").read_text()
+    (made / "manifest.toml").write_text(text.replace(*change.split("|")))
+    result = run("build", "made", "--datasets", made)
+    assert result.exit_code == 1
+    assert "differs" in result.output
+
+
+def test_where_nothing_is_kept_nothing_is_compared(made: Path) -> None:
+    (made / "runs.jsonl").unlink()
+    result = run("build", "made", "--datasets", made, "--limit", 1)
+    assert result.exit_code == 0
+    assert "nothing of made is kept" in result.output
+    assert run("verify", "made", "--datasets", made).exit_code == 2
+
+
+def test_copies_of_what_others_keep() -> None:
+    for name, path, records in (
+        ("tau_bench", "tau_bench/gpt-4o-airline.dev.json", 128),
+        ("who_and_when", "who_and_when", 142),
+    ):
+        told = json.loads(run("verify", name, shared_data(path), "--json").stdout)
+        assert told["records"] == records
+        assert not told["broken"]
+        assert all(len(file["sha256"]) == 64 for file in told["files"])
+        assert all(told["labels"].values())
