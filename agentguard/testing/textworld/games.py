@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from agentguard.errors import MissingExtra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +108,32 @@ def _entries(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(";")]
 
 
+def load_textworld() -> Any:
+    """The package. Raises MissingExtra if it is not installed."""
+    try:
+        import textworld
+    except ImportError:
+        raise MissingExtra("textworld", "textworld") from None
+    return textworld
+
+
+@cache
+def _knowledge() -> Any:
+    """TextWorld's rules of houses; parsing them takes longer than all else that a house needs."""
+    from textworld.generator.data import KnowledgeBase
+
+    return KnowledgeBase.load()
+
+
 def compile_game(game: Game, folder: Path) -> Path:
     """Build and compile a game below ``folder``; the same seed makes the same game."""
-    import textworld
+    textworld = load_textworld()
     from textworld.generator import compile_game as compile_textworld
 
     options = textworld.GameOptions()
     options.seeds = game.seed
+    if isinstance(game, House):
+        options.kb = _knowledge()
     options.path = str(folder / f"game-{game.seed}.z8")
     options.force_recompile = True
     return Path(compile_textworld(game.build(options), options))

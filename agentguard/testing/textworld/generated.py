@@ -1,7 +1,8 @@
 """Generated games: from a seed and a difficulty, a house or a kitchen with its task text and its limits.
 
-Half of the games are TextWorld's own cooking games, half are houses laid out here: rooms on a grid, furniture,
-closed containers, closed and locked doors, things to bring somewhere, and a rule to keep. Nothing is fetched.
+Half of the games are TextWorld's own cooking games, half are houses laid out here: rooms on a grid with
+furniture, closed containers, closed and locked doors, things to bring somewhere, and a rule to keep.
+Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -69,12 +70,19 @@ class _Size:
     rules: int
     recipe: int
     recipe_rooms: int
+    turns: tuple[int, int]  # least limit of a house and of a kitchen
 
 
 _SIZES = {
-    Difficulty.EASY: _Size(rooms=(3, 4), deliveries=1, locked=False, rules=1, recipe=1, recipe_rooms=1),
-    Difficulty.MEDIUM: _Size(rooms=(5, 6), deliveries=2, locked=True, rules=1, recipe=2, recipe_rooms=6),
-    Difficulty.HARD: _Size(rooms=(7, 8), deliveries=3, locked=True, rules=2, recipe=3, recipe_rooms=9),
+    Difficulty.EASY: _Size(
+        rooms=(3, 4), deliveries=1, locked=False, rules=1, recipe=1, recipe_rooms=1, turns=(17, 15)
+    ),
+    Difficulty.MEDIUM: _Size(
+        rooms=(5, 6), deliveries=2, locked=True, rules=1, recipe=2, recipe_rooms=6, turns=(32, 30)
+    ),
+    Difficulty.HARD: _Size(
+        rooms=(7, 8), deliveries=3, locked=True, rules=2, recipe=3, recipe_rooms=9, turns=(56, 54)
+    ),
 }
 
 
@@ -88,7 +96,7 @@ def scenario(seed: int, difficulty: Difficulty | str = Difficulty.MEDIUM) -> Sce
 def _cooking(seed: int, level: Difficulty, rng: random.Random) -> Scenario:
     size = _SIZES[level]
     game = Cooking(seed=1000 + rng.randrange(100_000), ingredients=size.recipe, rooms=size.recipe_rooms)
-    turns = 10 + 9 * size.recipe + size.recipe_rooms + rng.randrange(6)
+    turns = size.turns[1] + rng.randrange(8)
     text = f"{rng.choice(ASK_COOK)}\n{_limit(turns, rng)}"
     return Scenario(
         id=f"cooking-{level}-{seed}",
@@ -103,7 +111,7 @@ def _cooking(seed: int, level: Difficulty, rng: random.Random) -> Scenario:
 def _house(seed: int, level: Difficulty, rng: random.Random) -> Scenario:
     draft = _Draft(rng, _SIZES[level])
     count = len(draft.rooms)
-    turns = 8 + 4 * count + 5 * len(draft.goals) + rng.randrange(8)
+    turns = _SIZES[level].turns[0] + rng.randrange(8)
     goals = "; ".join(
         f"the {g.item} {'into' if g.how == 'insert' else 'on'} the {g.holder} in the {g.room}"
         for g in draft.goals
@@ -201,8 +209,8 @@ class _Draft:
             if source in containers and source[2] not in self.rules and len(self.rules) < self._size.rules:
                 self.rules.append(source[2])
         if self.behind:
-            place = rng.choice([slot for slot in slots if slot[0] != self.behind])
-            self.things.append(f"key {self._key} @ {place[2]}")
+            outside = rng.choice([slot for slot in slots if slot[0] != self.behind])
+            self.things.append(f"key {self._key} @ {outside[2]}")
             if rng.random() < 0.5:
                 spare = rng.choice([key for key in KEYS if key != self._key])
                 self.things.append(f"key {spare} @ inventory")

@@ -1,4 +1,5 @@
-"""What the agent believes: a map, where things are, what it carries, what is done. Fed by readings alone."""
+"""What the agent believes: a map, where things are, what it carries, what is done. Fed by "
+"readings alone."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ class Place:
 
 @dataclass(slots=True)
 class Memory:
-    """Beliefs. They may be wrong; nothing here asks the game."""
+    """Beliefs. They may be wrong; nothing here asks the game.
+
+    ``compass`` is the order in which exits are tried; empty for the order in which they were read.
+    """
 
     here: str = ""
     rooms: dict[str, dict[str, Exit]] = field(default_factory=dict)
@@ -47,6 +51,7 @@ class Memory:
     refusals: dict[str, int] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
     visits: dict[str, int] = field(default_factory=dict)
+    compass: tuple[str, ...] = ()
 
     def see(self, seen: Reading) -> bool:
         """Take in a described room; True if it is new."""
@@ -85,9 +90,11 @@ class Memory:
         return [way for exits in self.rooms.values() for way in exits.values() if way.door == name]
 
     def untried(self, room: str) -> list[str]:
-        """Exits of a room that lead somewhere unknown and have not been given up, in compass order."""
+        """Exits of a room that lead somewhere unknown and have not been given up, in order of "
+        "``compass``."""
         exits = self.rooms.get(room, {})
-        return [way for way, exit_ in exits.items() if exit_.to is None and exit_.door not in self.given_up]
+        ways = [way for way, exit_ in exits.items() if exit_.to is None and exit_.door not in self.given_up]
+        return sorted(ways, key=self.compass.index) if self.compass else ways
 
     def route(self, goal: str) -> list[str] | None:
         """Directions from here to a known room; None if there is no known way."""

@@ -132,6 +132,9 @@ class Planner:
                     yield from self.travel(memory, memory.things["cookbook"].room, "cookbook")
                 yield Intent(tool="examine", args={"object": "cookbook"}, purpose="recipe")
             return
+        if ("prepare",) in memory.done:
+            yield Intent(tool="eat", args={"object": "meal"}, purpose="meal")
+            return
         for item in memory.ingredients:
             if item not in memory.carried:
                 yield from self.fetch(memory, item)
@@ -148,13 +151,25 @@ class Planner:
                 yield from self.fetch(memory, "knife")
             else:
                 yield Intent(tool="cut", args={"object": item, "how": verb}, purpose="recipe")
+        if self._lacks(memory):
+            return
         kitchen = memory.things.get("cookbook")
-        if ("prepare",) not in memory.done and "prepare_meal" not in memory.given_up:
+        if "prepare_meal" not in memory.given_up:
             if kitchen and kitchen.room != memory.here:
                 yield from self.travel(memory, kitchen.room, "meal")
             yield Intent(tool="prepare_meal", purpose="meal")
-        elif ("prepare",) in memory.done:
-            yield Intent(tool="eat", args={"object": "meal"}, purpose="meal")
+
+    @staticmethod
+    def _lacks(memory: Memory) -> bool:
+        """Whether a direction waits for an appliance or a knife that has not been seen yet."""
+        for verb, item in memory.directions:
+            if (verb, item) in memory.done or verb + item in memory.given_up:
+                continue
+            known = (*memory.carried, *memory.things)
+            tool = memory.appliances if verb in VERB_APPLIANCE else known
+            if VERB_APPLIANCE.get(verb, "knife") not in tool:
+                return True
+        return False
 
     def _cook(self, memory: Memory, verb: str, item: str) -> Iterator[Intent]:
         appliance = VERB_APPLIANCE[verb]
@@ -179,10 +194,14 @@ class Planner:
                 yield Intent(tool="open", args={"object": name}, purpose="search")
         for way in memory.untried(memory.here):
             yield from self._pass(memory, way, self._sought(memory) or "explore")
-        reach = ((memory.route(room), room) for room in memory.rooms if memory.untried(room))
+        reach = ((memory.route(room), room) for room in memory.rooms if self._leads_on(memory, room))
         near = sorted((len(ways), room) for ways, room in reach if ways)
         for _, room in near:
             yield from self.travel(memory, room, self._sought(memory) or "back")
+
+    def _leads_on(self, memory: Memory, room: str) -> bool:
+        """Whether there is a reason to go back to a room while searching."""
+        return bool(memory.untried(room))
 
     def _sought(self, memory: Memory) -> str:
         """``seek <room>`` when all that is missing is the room to bring things to."""
@@ -193,8 +212,11 @@ class Planner:
 
     def _searching(self, memory: Memory) -> bool:
         """Whether anything is left that walking about could find: a thing, or the room it has to go to."""
+        if self.task.cook and ("prepare",) in memory.done:
+            return False
         if self.task.cook:
-            return not memory.ingredients or any(item not in memory.carried for item in memory.ingredients)
+            missing = not memory.ingredients or any(item not in memory.carried for item in memory.ingredients)
+            return missing or self._lacks(memory)
         left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
         return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
 
@@ -213,3 +235,12 @@ class Planner:
             yield Intent(tool="open", args={"object": exit_.door}, purpose=purpose)
         else:
             yield Intent(tool="go", args={"direction": way}, purpose=purpose)
+
+
+class KeyPlanner(Planner):
+    """Does not go back to a lock before it has seen the key: else two rooms could draw it to and fro."""
+
+    def _leads_on(self, memory: Memory, room: str) -> bool:
+        exits = (memory.rooms[room][way] for way in memory.untried(room))
+        got = (*memory.carried, *memory.things)
+        return any(exit_.state != "locked" or memory.keys.get(exit_.door or "") in got for exit_ in exits)

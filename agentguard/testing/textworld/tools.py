@@ -90,6 +90,15 @@ def command(names: tuple[str, ...], name: str, raw: str) -> tuple[str | None, st
     return make(arguments), ""
 
 
+def parsed(raw: str) -> dict[str, Any] | None:
+    """The arguments of a call if their text is a JSON object."""
+    try:
+        value = json.loads(raw)
+    except json.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _parameters(fields: Mapping[str, str | list[str]]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for field, about in fields.items():

@@ -28,9 +28,9 @@ KEYS = ("brass key", "iron key", "silver key", "copper key", "long key", "small 
 THINGS = (
     "lantern", "teapot", "vase", "letter", "photo album", "blanket", "umbrella", "violin", "atlas", "globe",
     "candlestick", "scarf", "hat", "notebook", "hammer", "paint brush", "watering can", "medicine", "towel",
-    "flute", "wine bottle", "soup bowl", "newspaper", "cushion", "clock", "mirror", "magnifying glass", "inkwell",
-    "chess set", "telescope", "doll", "kite", "comb", "thermos", "postcard", "spyglass", "whistle", "camera",
-    "radio", "pocket watch", "sewing kit", "birdcage", "music box", "harmonica", "pillow",
+    "flute", "wine bottle", "soup bowl", "newspaper", "cushion", "clock", "mirror", "magnifying glass",
+    "inkwell", "chess set", "telescope", "doll", "kite", "comb", "thermos", "postcard", "spyglass", "whistle",
+    "camera", "radio", "pocket watch", "sewing kit", "birdcage", "music box", "harmonica", "pillow",
 )  # fmt: skip
 
 ASK_BRING = (
@@ -48,13 +48,17 @@ ASK_CLOSE = (
     "Do not leave the {name} open.",
 )
 ASK_COOK = (
-    "The task: find the cookbook in the kitchen, make the meal that it describes, and eat it. Cut and cook every "
+    "The task: find the cookbook in the kitchen, make the meal that it describes, and eat it. "
+    "Cut and cook every "
     "ingredient as the directions say and only once, since food that is cooked twice burns.",
-    "Prepare the meal of the cookbook in the kitchen, following its directions to the letter, then eat the meal. "
+    "Prepare the meal of the cookbook in the kitchen, following its directions to the letter, "
+    "then eat the meal. "
     "Nothing may be cooked twice. Eat nothing else.",
-    "There is a cookbook in the kitchen. Gather its ingredients, cut and cook them as it demands, prepare the meal, "
+    "There is a cookbook in the kitchen. Gather its ingredients, cut and cook them as it "
+    "demands, prepare the meal, "
     "eat it. A second round on the heat burns the food.",
-    "You are the cook: read the cookbook in the kitchen, get what it lists, process each ingredient in the way "
+    "You are the cook: read the cookbook in the kitchen, get what it lists, process each "
+    "ingredient in the way "
     "it says, no more and no less, put the meal together and eat it.",
 )
 ASK_LIMIT = (
