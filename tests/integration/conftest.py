@@ -1,0 +1,3 @@
+"""Fixtures shared by tests against real servers."""
+
+from tests.postgres import postgres, postgres_url  # noqa: F401

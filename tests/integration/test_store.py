@@ -1,0 +1,551 @@
+"""What a store promises, on SQLite and on a real PostgreSQL alike."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from agentguard.errors import RowsLost, StoreError
+from agentguard.store import Store
+from agentguard.store.page import Page, RunFilter
+from agentguard.store.rows import (
+    BackendEventRow,
+    DiagnosisRow,
+    EffectRow,
+    FindingRow,
+    JudgementRow,
+    RecoveryRow,
+    RunRow,
+    SchemaRow,
+    VerdictRow,
+    verdict_key,
+)
+from agentguard.store.runs import branch_row, head_row, step_row
+from agentguard.trajectory.events import RunState
+from agentguard.trajectory.model import (
+    Annotation,
+    Branch,
+    Observation,
+    Record,
+    RootCause,
+    Source,
+    Step,
+    ToolCall,
+    Trajectory,
+    Usage,
+)
+
+NASTY = "half \ud800 a pair, zero \x00, 'quotes\"; DROP TABLE agentguard_runs; -- \u2028 😀"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def store(url):
+    with Store.open(url) as opened:
+        yield opened
+
+
+def step(index: int, content: str = "") -> Step:
+    return Step(index=index, source=Source.AGENT, agent="planner", content=content or f"step {index}")
+
+
+def whole(id: str = "run-1") -> Record:
+    """A run with everything that a run can have."""
+    call = ToolCall(id="c1", name="book", arguments={"n": 10**30, "deep": {"list": [1, None, NASTY]}})
+    seen = Observation(content=NASTY, call_id="c1", tool="book", is_error=True, extra={"code": 409})
+    rich = Step(
+        index=1,
+        source=Source.AGENT,
+        agent="actor\x00",
+        content=NASTY,
+        reasoning="because",
+        modules={"planning": "first this"},
+        tool_calls=(call, ToolCall(id="c2", name="", raw_arguments='{"cut')),
+        observations=(seen,),
+        started_at=1.5,
+        ended_at=2.25,
+        usage=Usage(prompt_tokens=3, cost_usd=0.001),
+        model="m",
+        source_index=7,
+        extra={"k": [True, 1.5]},
+    )
+    left = Branch(
+        id="b1", fork_step=1, steps=(step(1, "left"), step(2)), reason="loop", extra={"by": "guard"}
+    )
+    inner = Branch(id="a0", fork_step=2, steps=(step(2, "inner"),), parent="b1")
+    run = Trajectory(
+        id=id,
+        format="event_log",
+        task=NASTY * 20,
+        steps=(step(0), rich, step(2, "x" * 100_000)),
+        system_prompts={"": "be good"},
+        branches=(left, inner, Branch(id="b2", fork_step=0, steps=())),
+        extra={"seed": 3},
+    )
+    judged = Annotation(failed=True, root_cause=RootCause(step=1, agent="actor"), group="Q 1", answer="42")
+    return Record(trajectory=run, annotation=judged)
+
+
+def test_a_run_comes_back_as_it_was(store):
+    record = whole()
+    store.write_run(record).wait(10)
+    assert store.record("run-1") == record
+    assert store.trajectory("run-1") == record.trajectory
+    assert store.trajectory("run-2") is None
+
+
+def test_a_run_written_again_replaces_the_first(store):
+    store.write_run(whole()).wait(10)
+    shorter = Trajectory(id="run-1", format="other", task="t", steps=(step(0),))
+    store.write_run(shorter).wait(10)
+    assert store.record("run-1") == Record(trajectory=shorter)
+    assert store.stats().rows["steps"] == 1
+
+
+def test_a_run_written_live_is_what_the_recorder_has(store):
+    """Steps, two rollbacks and new steps, written as they happen, and once more as after a lost answer."""
+    meta = Trajectory(id="live", format="event_log", task="t", steps=())
+    state = RunState(meta)
+    rows = [head_row(meta)]
+    script = [("step", 0), ("step", 1), ("step", 2), ("fork", "b1", 2), ("step", 2), ("step", 3)]
+    script += [("fork", "b2", 1), ("step", 1)]
+    for at, (what, *rest) in enumerate(script):
+        if what == "step":
+            made = step(rest[0], f"line {at}")
+            state.add(made)
+            rows.append(step_row("live", made, created_at=float(at)))
+        else:
+            left = state.fork(*rest, reason="loop", extra={})
+            rows.append(branch_row("live", left, created_at=float(at), takes=True))
+    store.write(*rows).wait(10)
+    assert store.trajectory("live") == state.record().trajectory
+    assert [b.id for b in store.trajectory("live").branches] == ["b1", "b2"]
+    assert store.trajectory("live").branches[0].parent == "b2"
+
+
+def test_every_row_comes_back(store):
+    run = {"run_id": "r", "data": {"text": NASTY, "big": 10**40, "deep": [[[{}]]]}}
+    rows = [
+        FindingRow(detector="loop", step=3, code="mast:loop", probability=0.5, **run),
+        DiagnosisRow(method="m" * 1000, verdict="failure", probability=0.9, step=2, agent=NASTY, **run),
+        RecoveryRow(strategy="rollback", step=1, schema_id="s", updated_at=2.0, **run),
+        JudgementRow(subject="diagnosis", subject_id="d", right=False, by="Ada", **run),
+        BackendEventRow(backend="b", kind="ejected", **run),
+    ]
+    store.write(*rows).wait(10)
+    assert store.findings("r") == (rows[0],)
+    assert store.diagnoses("r") == (rows[1],)
+    assert store.recoveries("r") == (rows[2],)
+    assert store.judgements("r") == (rows[3],)
+    assert store.backend_events("b").rows == (rows[4],)
+    assert store.backend_events("c").rows == ()
+
+
+def test_numbers_that_are_none_do_no_harm(store):
+    store.write(FindingRow(run_id="r", detector="d", probability=math.nan, data={"p": math.inf})).wait(10)
+    (found,) = store.findings("r")
+    assert found.probability is None
+    assert found.data == {"p": math.inf}
+
+
+def test_rows_come_in_the_order_they_were_written(store):
+    rows = tuple(FindingRow(run_id="r", detector="d", step=i, created_at=5.0) for i in range(50))
+    for row in rows:
+        store.write(row)
+    store.flush(10)
+    assert store.findings("r") == rows
+
+
+def test_a_row_with_a_known_id_is_kept_once(store):
+    row = FindingRow(run_id="r", detector="d")
+    store.write(row, row).wait(10)
+    store.write(row).wait(10)
+    assert store.findings("r") == (row,)
+
+
+def test_a_recovery_gets_its_outcome_later(store):
+    planned = RecoveryRow(run_id="r", strategy="rollback")
+    store.write(planned).wait(10)
+    ended = replace(planned, outcome="recovered", updated_at=9.0)
+    store.write(ended).wait(10)
+    assert store.recoveries("r") == (ended,)
+
+
+def test_schemata_are_replaced_by_newer_versions_only(store):
+    second = SchemaRow(id="s1", version=2, support=4, data={"signature": ["a"]}, origin="natural")
+    store.write(second, replace(second, version=1, support=9)).wait(10)
+    assert store.schema("s1") == second
+    third = replace(second, version=3, status="retired")
+    store.write(third, SchemaRow(id="s2", origin="injected")).wait(10)
+    assert store.schema("s1") == third
+    assert [one.id for one in store.schemata(status="active")] == ["s2"]
+    assert [one.id for one in store.schemata(origin="natural")] == ["s1"]
+    assert len(store.schemata()) == 2
+
+
+def test_verdicts_are_found_by_their_key(store):
+    key = verdict_key(NASTY, "question", "judge", "1")
+    assert store.verdict(key) is None
+    store.write(VerdictRow(key=key, judge="judge", data={"p": 0.25})).wait(10)
+    store.write(VerdictRow(key=key, judge="judge", data={"p": 0.75})).wait(10)
+    assert store.verdict(key).data == {"p": 0.75}
+    assert store.verdict(verdict_key(NASTY, "question", "judge", "2")) is None
+
+
+def test_a_bad_row_does_not_sink_its_neighbours(store):
+    circle: dict = {}
+    circle["me"] = circle
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    bad = [
+        FindingRow(run_id="", detector="d"),
+        FindingRow(run_id="r\x00", detector="d"),
+        FindingRow(run_id="r" * 1000, detector="d"),
+        FindingRow(run_id="r", detector="d", step=2**80),
+        FindingRow(run_id="r", detector="d", data={"x": object()}),
+        FindingRow(run_id="r", detector="d", data=circle),
+        FindingRow(run_id="r", detector="d", data={"deep": deep}),
+        FindingRow(run_id="r", detector="d", created_at=math.nan),
+        FindingRow(run_id="r", detector=7),  # type: ignore[arg-type]
+        FindingRow(run_id="r", detector="d", tenant="t\ud800"),
+        EffectRow(run_id="r", tool="t", arguments="a"),
+        RunRow(id="r", failed="no"),  # type: ignore[arg-type]
+    ]
+    good = [FindingRow(run_id="r", detector="d", step=i) for i in range(len(bad))]
+    receipt = store.write(*(row for pair in zip(bad, good, strict=True) for row in pair))
+    with pytest.raises(RowsLost, match="refused: FindingRow: run_id is empty"):
+        receipt.wait(10)
+    assert receipt.state == "refused"
+    assert store.findings("r") == tuple(good)
+    health = store.health()
+    assert (health.written, health.refused, health.lost, health.ok) == (len(good), len(bad), 0, True)
+    assert health.last_refusal == "RunRow: failed is a str, not true or false"
+
+
+def test_a_row_that_only_the_database_refuses_is_left_out_alone(store):
+    """Nothing of ours lets such a row through; a column with less room than was thought would."""
+    store.write(FindingRow(run_id="r", detector="before")).wait(10)
+    with store._place.engine().begin() as connection:
+        connection.exec_driver_sql("CREATE UNIQUE INDEX one_detector ON agentguard_findings (detector)")
+    rows = [FindingRow(run_id="r", detector=name) for name in ("a", "before", "b")]
+    receipt = store.write(*rows)
+    with pytest.raises(RowsLost, match="the database refused it"):
+        receipt.wait(10)
+    assert [one.detector for one in store.findings("r")] == ["before", "a", "b"]
+    assert "before" not in receipt.reason
+
+
+def test_writing_never_raises(store):
+    assert store.write(42).state == "refused"  # type: ignore[arg-type]
+    assert store.write(None, "text").state == "refused"  # type: ignore[arg-type]
+    store.write().wait(10)
+    store.close()
+    late = store.write(FindingRow(run_id="r", detector="d"))
+    assert (late.state, late.reason) == ("lost", "the store is closed")
+    assert store.health().lost == 1
+
+
+def test_await_a_receipt(store):
+    async def main() -> None:
+        receipts = [store.write(FindingRow(run_id="r", detector="d", step=i)) for i in range(20)]
+        await asyncio.gather(*receipts)
+        await receipts[0]
+        assert len(await asyncio.to_thread(store.findings, "r")) == 20
+        with pytest.raises(RowsLost):
+            await store.write(FindingRow(run_id="", detector="d"))
+
+    asyncio.run(main())
+
+
+def test_cancelling_who_waits_loses_nothing(store):
+    async def main() -> None:
+        for i in range(10):
+            task = asyncio.ensure_future(store.write(FindingRow(run_id="r", detector="d", step=i)))
+            await asyncio.sleep(0)
+            task.cancel()
+
+    asyncio.run(main())
+    store.flush(10)
+    assert len(store.findings("r")) == 10
+
+
+def test_many_threads_write_and_claim(store):
+    new = []
+
+    def work(number: int) -> None:
+        for i in range(20):
+            store.write(FindingRow(run_id=f"r{number}", detector="d", step=i))
+            claim = store.claim(EffectRow(run_id="r", tool="book", arguments=str(i)))
+            if claim.state == "new":
+                new.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    store.flush(20)
+    assert sorted(new) == list(range(20))
+    assert all(len(store.findings(f"r{i}")) == 20 for i in range(6))
+
+
+def test_two_stores_on_one_database(store, url):
+    with Store.open(url) as other:
+        rows = [FindingRow(run_id="r", detector="d", step=i) for i in range(200)]
+        receipts = [(store if i % 2 else other).write(row) for i, row in enumerate(rows)]
+        for receipt in receipts:
+            receipt.wait(20)
+        assert {one.step for one in other.findings("r")} == set(range(200))
+
+
+EFFECT = EffectRow(run_id="r", line="main", tool="book", arguments="ab12", logical_step="3", data={"seat": 7})
+
+
+def test_an_effect_is_claimed_once(store, url):
+    first = store.claim(EFFECT)
+    assert first.state == "new"
+    with Store.open(url) as other:
+        again = other.claim(replace(EFFECT, data={}))
+    assert (again.state, again.effect) == ("attempted", EFFECT)
+    assert store.settle(EFFECT, "done", result={"booking": "X1"})
+    assert not store.settle(EFFECT, "done", result={"booking": "X2"})
+    done = store.claim(EFFECT)
+    assert (done.state, done.effect.data) == ("done", {"booking": "X1"})
+    assert store.settle(EFFECT, "compensated")
+    assert not store.settle(EFFECT, "compensated")
+    assert not store.settle(EFFECT, "done")
+    assert store.claim(EFFECT).state == "compensated"
+    assert [one.state for one in store.effects("r")] == ["compensated"]
+    assert store.effects("r")[0].settled_at is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_id": "q"},
+        {"line": "b"},
+        {"tool": "pay"},
+        {"arguments": "x"},
+        {"logical_step": "4"},
+        {"tenant": "t"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_effect_is_another_claim(store, change):
+    assert store.claim(EFFECT).state == "new"
+    assert store.claim(replace(EFFECT, **change)).state == "new"
+
+
+def test_what_was_not_claimed_is_not_settled(store):
+    assert not store.settle(EFFECT, "done", result={})
+    with pytest.raises(StoreError, match="done or compensated"):
+        store.settle(EFFECT, "attempted")  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="run_id is empty"):
+        store.claim(replace(EFFECT, run_id=""))
+
+
+def test_tenants_do_not_see_each_other(store):
+    """Every question, asked in one tenant's name about the other's rows."""
+    for tenant in ("a", "b"):
+        record = Record(trajectory=Trajectory(id="r", format="f", task=tenant, steps=(step(0),)))
+        store.write_run(record, tenant=tenant)
+    own = {"tenant": "a"}
+    store.write(
+        FindingRow(run_id="r", detector="d", **own),
+        DiagnosisRow(run_id="r", method="m", verdict="failure", **own),
+        SchemaRow(id="s", **own),
+        VerdictRow(key="k", **own),
+        RecoveryRow(run_id="r", strategy="s", **own),
+        JudgementRow(run_id="r", subject="s", subject_id="x", right=True, **own),
+        BackendEventRow(backend="b", kind="k", **own),
+    ).wait(10)
+    store.claim(replace(EFFECT, tenant="a"))
+
+    def answers(tenant: str) -> list[object]:
+        asked = {"tenant": tenant}
+        lists = [
+            ask("r", **asked)
+            for ask in (store.findings, store.diagnoses, store.recoveries, store.effects, store.judgements)
+        ]
+        pages = [store.backend_events(**asked).rows, store.schemata(**asked)]
+        return [*lists, *pages, *filter(None, [store.schema("s", **asked), store.verdict("k", **asked)])]
+
+    assert len(answers("a")) == 9
+    assert all(answers("a"))
+    assert not any(answers("b"))
+    assert not any(answers(""))
+    assert store.trajectory("r", tenant="a").task == "a"
+    assert store.trajectory("r", tenant="b").task == "b"
+    assert store.trajectory("r") is None
+    assert [one.tenant for one in store.runs(tenant="b").rows] == ["b"]
+    store.delete_run("r", tenant="b")
+    assert len(answers("a")) == 9
+    store.delete_tenant("a")
+    assert sum(store.stats().rows.values()) == 0
+
+
+HOSTILE = [
+    "' OR 1=1 --",
+    '"; DROP TABLE agentguard_runs; --',
+    "%",
+    "_",
+    "\\",
+    "\x00",
+    "\ud800",
+    "../../etc/passwd",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_hostile_questions_find_nothing_and_break_nothing(store, text):
+    record = Record(trajectory=Trajectory(id="r", format="f", task="t", steps=(step(0),)))
+    store.write_run(record, tenant="t").wait(10)
+    asks = [
+        lambda: store.trajectory(text, tenant="t"),
+        lambda: store.trajectory("r", tenant=text),
+        lambda: store.verdict(text),
+        lambda: store.findings(text),
+        lambda: store.schemata(status=text, origin=text),
+        lambda: store.runs(RunFilter(format=text, group=text), tenant="t").rows,
+        lambda: store.runs(page=Page(after=text), tenant="t").rows,
+        lambda: store.backend_events(text).rows,
+    ]
+    for ask in asks:
+        try:
+            assert not ask()
+        except StoreError as error:
+            assert text not in str(error) or len(text) == 1  # noqa: PT017
+    assert store.trajectory("r", tenant="t") == record.trajectory
+
+
+def test_runs_in_pages(store):
+    for i in range(25):
+        store.write(RunRow(id=f"r{i:02}", created_at=float(i // 10), failed=i % 3 == 0 or None, format="f"))
+    store.write(RunRow(id="other", created_at=99.0, format="g", group="q"))
+    store.flush(10)
+    seen, after = [], None
+    while True:
+        page = store.runs(RunFilter(format="f"), Page(limit=7, after=after))
+        seen += [one.id for one in page.rows]
+        after = page.next
+        if after is None:
+            break
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == 25
+    assert len(store.runs(RunFilter(failed=True)).rows) == 9
+    assert store.runs(RunFilter(failed=False)).rows == ()
+    assert len(store.runs(RunFilter(since=1.0, until=2.0)).rows) == 10
+    assert [one.id for one in store.runs(RunFilter(group="q")).rows] == ["other"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001, True, 1.5])
+def test_pages_have_a_size(limit):
+    with pytest.raises(StoreError, match="between 1 and 1000"):
+        Page(limit=limit)
+
+
+def filled(store: Store) -> float:
+    """Four runs with all that may belong to a run, one an hour; the first failed, the second was diagnosed."""
+    now = time.time()
+    for i in range(4):
+        at = {"created_at": now - (4 - i) * 3600}
+        run = Trajectory(id=f"r{i}", format="f", task="t", steps=(step(0, "x" * 5000),))
+        judged = Annotation(failed=True) if i == 0 else Annotation()
+        of = {"run_id": f"r{i}", **at}
+        store.write(head_row(run, judged, **at), step_row(run.id, run.steps[0], **at))
+        store.write(branch_row(run.id, Branch(id="b", fork_step=0, steps=()), **at))
+        store.write(
+            FindingRow(detector="d", **of),
+            DiagnosisRow(method="m", verdict="failure" if i == 1 else "no_failure", **of),
+            VerdictRow(key=f"k{i}", **of),
+            RecoveryRow(strategy="s", **of),
+            JudgementRow(subject="s", subject_id="x", right=True, **of),
+            BackendEventRow(backend="b", kind="k", **of),
+        )
+        store.claim(EffectRow(tool="t", arguments="a", **of))
+    store.write(SchemaRow(id="s"), JudgementRow(subject="schema", subject_id="s", right=True, created_at=1.0))
+    store.flush(10)
+    return now
+
+
+PER_RUN = {
+    "runs", "steps", "branches", "findings", "diagnoses", "verdicts", "recoveries", "effects", "judgements",
+    "backend_events",
+}  # fmt: skip
+
+
+def test_delete_a_run_with_all_that_belongs_to_it(store):
+    filled(store)
+    before = store.stats().rows
+    gone = store.delete_run("r2")
+    assert gone.rows == dict.fromkeys(PER_RUN, 1)
+    after = store.stats().rows
+    assert {name: before[name] - after[name] for name in before} == {**gone.rows, "schemata": 0}
+    assert store.trajectory("r2") is None
+    assert sum(store.delete_run("r2").rows.values()) == 0
+
+
+def test_prune_what_is_old(store):
+    filled(store)
+    gone = store.prune(older_than_s=2.5 * 3600)
+    assert gone.rows == dict.fromkeys(PER_RUN, 2)
+    assert [one.id for one in store.runs().rows] == ["r3", "r2"]
+    assert len(store.schemata()) == 1
+    assert store.stats().rows["judgements"] == 3  # a judgement of a schema belongs to no run
+
+
+def test_prune_but_keep_failures(store):
+    filled(store)
+    store.prune(older_than_s=0, keep_failed=True)
+    assert [one.id for one in store.runs().rows] == ["r1", "r0"]
+    assert len(store.trajectory("r0").steps) == 1
+
+
+def test_prune_one_tenant_only(store):
+    filled(store)
+    store.write(RunRow(id="theirs", tenant="t", created_at=1.0)).wait(10)
+    assert store.prune(older_than_s=60, tenant="t").rows["runs"] == 1
+    assert len(store.runs().rows) == 4
+
+
+def test_prune_rows_whose_run_was_never_written(store):
+    filled(store)
+    store.write(FindingRow(run_id="ghost", detector="d", created_at=1.0)).wait(10)
+    gone = store.prune(older_than_s=24 * 3600)
+    assert {name: count for name, count in gone.rows.items() if count} == {"findings": 1}
+
+
+def test_prune_to_a_size(store):
+    import random
+
+    random.seed(1)
+    for i in range(40):
+        text = "".join(random.choices("abcdefghijklmnop0123456789", k=20_000))
+        run = Trajectory(id=f"r{i:02}", format="f", task="t", steps=(step(0, text),))
+        store.write(head_row(run, created_at=float(i)), step_row(run.id, run.steps[0], created_at=float(i)))
+    store.flush(10)
+    used = store.stats().bytes_in_use
+    gone = store.prune(max_bytes=int(used * 0.6))
+    assert gone.bytes_before == used
+    assert used * 0.4 < gone.bytes_after <= used * 0.6
+    left = [one.id for one in store.runs().rows]
+    assert left == [f"r{i:02}" for i in range(39, 39 - len(left), -1)]  # the newest stay
+    assert 15 < len(left) < 30
+
+
+def test_limits_are_checked(store):
+    for wrong in ({"older_than_s": -1}, {"older_than_s": math.nan}, {"max_bytes": -1}, {"tenant": "\x00"}):
+        with pytest.raises(StoreError):
+            store.prune(**wrong)
