@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from agentguard.errors import EvaluationError
 from agentguard.evals.baselines import Method, Spec, as_localizer, as_trainable, learns, ready
@@ -18,7 +18,7 @@ from agentguard.evals.executors.local import Executor, Local
 from agentguard.evals.journal import Journal, journal_name, records_checksum
 from agentguard.evals.predict import Findings, Prediction, predict
 from agentguard.evals.result import Evaluation, Setting, scored
-from agentguard.evals.splits import Split, cross_validation, disjoint, shuffled
+from agentguard.evals.splits import Split, cross_validation, disjoint, groups_of, shuffled
 from agentguard.localize.base import Localizer
 from agentguard.trajectory.model import Record
 
@@ -64,6 +64,7 @@ class Bench:
             raise EvaluationError(f"{data.name}: no run is annotated, there is nothing to score")
         self.records = tuple(map(with_answer, data.records)) if plan.with_answer else data.records
         self.findings = [Findings(record.trajectory) for record in self.records]
+        self.groups = groups_of(self.records)
         self.training = self._training()
         self._folds: tuple[Split, ...] | None = None
         self._open: list[Journal] = []
@@ -142,7 +143,8 @@ class Bench:
         localizer = as_localizer(method) if split.train is None else self._fit(method, split, journal)
         for i in missing:
             record = self.records[i]
-            said = predict(localizer, record.trajectory, self.findings[i], run=self.cases[i].run)
+            asked = _unaware(localizer, self.groups[i])
+            said = predict(asked, record.trajectory, self.findings[i], run=self.cases[i].run)
             said = replace(said, repeat=split.repeat, fold=split.fold)
             journal.add(said)
             yield said
@@ -169,3 +171,9 @@ class Bench:
         options = dict(spec.options) if isinstance(spec, Spec) else repr(spec)
         name = journal_name(data=self._checksum, method=label, options=options, plan=self.plan)
         return resume / f"{name}.jsonl"
+
+
+def _unaware(method: Localizer, group: str) -> Localizer:
+    """The method without what it remembers of one question, if it is one that remembers."""
+    leave_out = getattr(method, "leaving_out", None)
+    return method if leave_out is None else cast(Localizer, leave_out(group))

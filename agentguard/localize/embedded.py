@@ -98,6 +98,15 @@ class Embedded:
                 notes=("the run has no step",),
             )
         judged = self._model.judge(trajectory, findings, risk=self.risk, answer=answer)
+        return self.told(trajectory, judged, findings)
+
+    @property
+    def model(self) -> Model:
+        """The trained model."""
+        return self._model
+
+    def told(self, trajectory: Trajectory, judged: Judgement, findings: Sequence[Finding]) -> Diagnosis:
+        """The diagnosis that follows from what the model says of a run."""
         verdict = Verdict.FAILURE if self.given_failed else _verdict(judged)
         return Diagnosis(
             trajectory_id=trajectory.id,

@@ -1,0 +1,181 @@
+"""``schema``: the embedded judge beside what earlier failures taught; no language model.
+
+The idea of CORRECT (arXiv 2509.24088), which shows schemata of earlier failures to a language model. Here
+they speak by likeness, and how much that counts beside the judge's own features is learnt. Figures, and what
+they do not add, are in docs/schemata.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError, JudgeError
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.embedded import DEFAULT_RISK, Embedded
+from agentguard.localize.ranking import reject
+from agentguard.trajectory.model import Record, Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.schemata.model import Match, Schema
+    from agentguard.schemata.signals import Said, SchemaSignals
+
+WEIGHT: Final = 0.15
+"""Log-odds for a standard deviation of the signal, for a model that was trained without schemata: what
+training with them on Who&When's generated runs learns, rounded."""
+
+HOW: Final = "distil some with: agentguard schemata distil RUNS --out FILE, and give them as schemata=FILE"
+_MOST_NAMED: Final = 3
+_NEAREST: Final = 3
+
+
+class SchemaLocalizer:
+    """Ranks steps by a trained model and by their likeness to earlier failures.
+
+    Without schemata it abstains. `fit` distils those of the training runs.
+
+    Args:
+        schemata: file or database URL of schemata; None: none until `fit` distils some.
+        k: nearest schemata that speak for a step.
+        model: folder of a model file and its card; None is the model that ships with agentguard.
+        risk, seed: as for ``embedded``.
+        same_task: let schemata of the very same task speak too. In an evaluation that would be copying.
+
+    Raises:
+        ConfigError: an option does not exist or is out of its range.
+        FormatError, StoreUnavailable: the schemata cannot be read.
+        ModelFileError: as for ``embedded``.
+    """
+
+    name = "schema"
+
+    def __init__(
+        self,
+        *,
+        schemata: str | Path | None = None,
+        k: int = _NEAREST,
+        model: str | Path | None = None,
+        risk: float = DEFAULT_RISK,
+        seed: int = 0,
+        same_task: bool = False,
+        **unknown: object,
+    ) -> None:
+        reject(self.name, unknown)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ConfigError(f"localizer 'schema': k is {k!r}, expected a whole number of at least 1")
+        self.k, self.seed, self.same_task = k, int(seed), bool(same_task)
+        self.schemata = None if schemata is None else str(schemata)
+        self._embedded = Embedded(model=model, risk=risk, seed=seed)
+        self._signals: SchemaSignals | None = None
+        self._aside: tuple[str, ...] = ()
+        if self.schemata is not None:
+            from agentguard.schemata.learn import signals_of
+
+            self._signals = signals_of(_stored(self.schemata), k=self.k)
+
+    def fit(self, records: Sequence[Record]) -> SchemaLocalizer:
+        """Distil the failures among ``records``, and learn what likeness to them is worth.
+
+        Nothing but ``records`` is learnt from: schemata that were given are not looked at. A training run is
+        never compared with schemata of its own question, so that likeness means the same on a new run.
+        """
+        from agentguard.judge.train import train, untrained
+        from agentguard.schemata.learn import heard, learnt
+
+        signals = learnt(records, k=self.k)
+        try:
+            model = train(records, seed=self.seed, signals=lambda record: heard(signals, record))
+        except JudgeError:
+            model = untrained()
+        return self.of(signals, Embedded.of(model, risk=self._embedded.risk, seed=self.seed))
+
+    def of(self, signals: SchemaSignals, embedded: Embedded) -> SchemaLocalizer:
+        """A copy with other schemata and another model."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._signals, made._embedded, made._aside = signals, embedded, ()
+        return made
+
+    def leaving_out(self, group: str) -> SchemaLocalizer:
+        """A copy to which schemata of one question are unknown; evaluation asks such a one about each run."""
+        made = self.of(self._signals, self._embedded) if self._signals is not None else self
+        if made is not self:
+            made._aside = (group,)
+        return made
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Diagnose a run. Notes say which schemata spoke; the first hypotheses carry their corrections."""
+        if self._signals is None or not len(self._signals.index):
+            return self._abstained(trajectory, f"there are no schemata; {HOW}")
+        if not trajectory.steps:
+            return self._abstained(trajectory, "the run has no step")
+        said = self.said(trajectory, findings)
+        model = self._embedded.model.listens([WEIGHT])
+        judged = model.judge(trajectory, findings, risk=self._embedded.risk, signals=said.signal)
+        diagnosis = replace(self._embedded.told(trajectory, judged, findings), method=self.name)
+        return _credited(diagnosis, said, judged.table.steps)
+
+    def said(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Said:
+        """What the schemata say of the steps that could be at fault. Raises JudgeError if there are none."""
+        from agentguard.schemata.learn import portraits
+
+        if self._signals is None:
+            raise JudgeError(f"there are no schemata; {HOW}")
+        aside = self._aside if self.same_task else (*self._aside, trajectory.task)
+        return self._signals.said(portraits(trajectory, findings), leave_out_groups=aside)
+
+    def _abstained(self, trajectory: Trajectory, note: str) -> Diagnosis:
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method=self.name,
+            verdict=Verdict.ABSTAINED,
+            probability=0.5,
+            notes=(note,),
+        )
+
+
+def _stored(place: str) -> tuple[Schema, ...]:
+    from agentguard.schemata.keep import SchemaTable, keep_of
+
+    keep = keep_of(place)
+    try:
+        held = keep.load()
+    finally:
+        if isinstance(keep, SchemaTable):
+            keep.store.close()
+    return held
+
+
+def _credited(diagnosis: Diagnosis, said: Said, steps: Sequence[int]) -> Diagnosis:
+    """With the schemata that spoke for the first hypotheses: named in reasons, by id in a note."""
+    row = {step: place for place, step in enumerate(steps)}
+    named: dict[str, Any] = {}
+    made = []
+    for hypothesis in diagnosis.hypotheses:
+        place = row[hypothesis.step]
+        match = next(iter(said.matches[place]), None)
+        spoke = match is not None and said.signal[place, 0] > 0 and match.likeness > 0
+        if match is None or not spoke or len(named) >= _MOST_NAMED:
+            made.append(hypothesis)
+            continue
+        named[match.schema.id] = None
+        made.append(_told(hypothesis, match))
+    note = (f"schemata that spoke: {', '.join(named)}",) if named else ("no schema spoke for these steps",)
+    notes = diagnosis.notes + (note if diagnosis.hypotheses else ())
+    return replace(diagnosis, hypotheses=tuple(made), notes=notes)
+
+
+def _told(hypothesis: Hypothesis, match: Match) -> Hypothesis:
+    """A hypothesis with what the nearest schema adds to it."""
+    schema = match.schema
+    reason = f"{hypothesis.reason.rstrip('.')}; it looks like an earlier failure (schema {schema.id})"
+    return replace(
+        hypothesis,
+        codes=tuple(dict.fromkeys((*hypothesis.codes, *schema.codes))),
+        module=hypothesis.module or schema.module,
+        correction=schema.correction or hypothesis.correction,
+        reason=reason,
+    )
