@@ -12,25 +12,31 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentguard.detect.base import DetectorFailure, Finding, detectors
+from agentguard.detect.keep import finding_rows
 from agentguard.detect.run import Watcher, detect
 from agentguard.detect.view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
-from agentguard.live.rules import Accept, Observer, Rules
+from agentguard.live.rules import Accept, AtEnd, Observer, Rules
 from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Localizer, Verdict, localizers
 from agentguard.recover.base import Capabilities
 from agentguard.recover.budget import Budget
 from agentguard.recover.effects import EffectClass, ToolEffect, Undo
+from agentguard.recover.keep import recovery_row
 from agentguard.recover.ledger import EffectBook, Ledger
 from agentguard.recover.policy import DEFAULT_LADDER, Recover
+from agentguard.recover.store_book import StoreBook
 from agentguard.recover.verify import Verification
 from agentguard.registry import Registry
 from agentguard.settings import Policy
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.recorder import Recorder
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
 
 DetectorOptions = Mapping[str, Mapping[str, Any] | None]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +52,7 @@ class Parts:
     recover: Recover
     accept: Accept | None = None
     observers: tuple[Observer, ...] = ()
+    store: Store | None = None
     rules: Rules | None = field(default=None, compare=False)
 
 
@@ -62,6 +69,7 @@ class Guard:
         tools: what the tools of an agent do to the world; `tool` declares them where they are defined.
         accept: acceptance test of a run that wants to end: True accepts, False or a reason refuses.
         observers: told of each recovery when it begins and when its outcome is known.
+        store: where guarded runs, their findings, recoveries and effects are kept, as they happen.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer must be fitted first.
@@ -80,6 +88,7 @@ class Guard:
         tools: Mapping[str, ToolEffect] | None = None,
         accept: Accept | None = None,
         observers: Sequence[Observer] = (),
+        store: Store | None = None,
     ) -> None:
         chosen = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
         self._override: ContextVar[Parts | None] = ContextVar("agentguard_override", default=None)
@@ -92,6 +101,7 @@ class Guard:
                 recover=recover or Recover(),
                 accept=accept,
                 observers=tuple(observers),
+                store=store,
             )
         )
 
@@ -104,7 +114,8 @@ class Guard:
         Args:
             policy: the policy, or the path of its file.
             localizer: outranks the policy's.
-            more: ``accept``, ``observers`` and ``tools``, which no file can hold, as for the class itself.
+            more: ``accept``, ``observers``, ``tools`` and ``store``, which no file can hold, as for the class
+                itself.
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
         chosen = localizer or _localizer(settings.localizer.name, settings.localizer.options())
@@ -144,7 +155,8 @@ class Guard:
 
         Args:
             changes: any of ``detectors``, ``localizer``, ``detector_deadline_s``, ``recover``, ``accept``,
-                ``observers``, as for the class itself; a run that is going on keeps what it began with.
+                ``observers``, ``store``, as for the class itself; a run that is going on keeps what it began
+                with.
 
         Raises:
             ConfigError: there is no such part, or it is wrong.
@@ -215,16 +227,27 @@ class Guard:
         *,
         book: EffectBook | None = None,
         recorder: Recorder | None = None,
+        resume: bool = False,
     ) -> Session:
         """Begin to guard a run; integrations call this.
 
         Args:
             meta: the run without its steps: id, task, tools, system prompts.
             can: what the integration can do.
-            book: where effects are kept; in memory if absent.
-            recorder: keeps the steps; one in memory if absent.
+            book: where effects are kept; the guard's store if absent, memory if it has none.
+            recorder: keeps the steps; the guard's store if absent, memory if it has none.
+            resume: go on with the run of that id, if the store has it.
+
+        Raises:
+            ConfigError: ``resume`` without a store.
+            StoreUnavailable: the store cannot be read to resume from it.
         """
-        rules = cast(Rules, self.parts.rules)
+        rules, store = cast(Rules, self.parts.rules), self.parts.store
+        if store is not None:
+            book = book if book is not None else StoreBook(store, meta.id)
+            recorder = recorder if recorder is not None else _recorder(store, meta, resume)
+        elif resume:
+            raise ConfigError("resume: the guard has no store to resume a run from")
         return Session(rules, meta, can, ledger=Ledger(book, self._tools), recorder=recorder)
 
     def run(self, task: str, **options: Any) -> Any:
@@ -285,6 +308,10 @@ def _with_rules(parts: Parts) -> Parts:
     def watcher(meta: Trajectory) -> Watcher:
         return Watcher(RunView.of(meta), specs, deadline_s=deadline)
 
+    store, observers, at_end = parts.store, parts.observers, _NO_ONE
+    if store is not None:
+        observers = (*observers, lambda recovery: _ignore(store.write(recovery_row(recovery))))
+        at_end = (lambda run, found: _ignore(store.write(*finding_rows(run.id, found))),)
     rules = Rules(
         planner=recover.planner(),
         watcher=watcher,
@@ -294,9 +321,26 @@ def _with_rules(parts: Parts) -> Parts:
         threshold=recover.threshold,
         accept=parts.accept,
         on_error=recover.on_error,
-        observers=parts.observers,
+        observers=observers,
+        at_end=at_end,
     )
     return replace(parts, rules=rules)
+
+
+_NO_ONE: tuple[AtEnd, ...] = ()
+
+
+def _ignore(receipt: object) -> None:
+    """A run does not wait for what is written behind it; what is lost is counted by the store."""
+
+
+def _recorder(store: Store, meta: Trajectory, resume: bool) -> Recorder:
+    from agentguard.store.log import StoreLog
+
+    known = store.record(meta.id) if resume else None
+    return (
+        Recorder(meta, log=StoreLog(store)) if known is None else Recorder.go_on(known, log=StoreLog(store))
+    )
 
 
 def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:

@@ -7,11 +7,12 @@ call without its answer, or an answer without its call, is refused by providers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import ConfigError
-from agentguard.trajectory.formats.kit import chat_run
-from agentguard.trajectory.model import Step, ToolCall
+from agentguard.trajectory.formats.kit import chat_messages, chat_run
+from agentguard.trajectory.model import Step, ToolCall, Trajectory
 
 Message = dict[str, Any]
 
@@ -71,6 +72,13 @@ def assistant_message(answer: Any) -> Message:
             "or a chat completion"
         )
     return {"role": "assistant", **answer}
+
+
+def messages_of(step: Step) -> list[Message]:
+    """The messages of a step that `turn_of` made, put back together; what the guard said is left out."""
+    extra = {key: value for key, value in step.extra.items() if key != "agentguard"}
+    run = Trajectory(id="", format="openai_chat", task="", steps=(replace(step, extra=extra),))
+    return chat_messages(run)
 
 
 def tool_message(call: ToolCall, text: str) -> Message:

@@ -20,7 +20,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentguard.errors import ConfigError, RunStopped
-from agentguard.integrations._chat import ChatLine, Message, assistant_message, tool_message, turn_of
+from agentguard.integrations._chat import (
+    ChatLine,
+    Message,
+    assistant_message,
+    messages_of,
+    tool_message,
+    turn_of,
+)
 from agentguard.integrations._tools import Tools
 from agentguard.live.acting import arun_tool, as_text, aundo_all, run_tool, undo_all
 from agentguard.recover.base import (
@@ -37,7 +44,7 @@ from agentguard.recover.base import (
     Withhold,
 )
 from agentguard.recover.ledger import Claim, Effect, EffectBook
-from agentguard.trajectory.model import Observation, Step, ToolCall, Trajectory
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -62,6 +69,7 @@ class LoopRun:
             rollback can restore the state that was saved before the step, and not the messages alone.
         book: where effects are kept; in memory if absent.
         recorder: keeps the steps; one in memory if absent.
+        resume: go on with the run of that ``id`` from its last whole turn, if the guard's store has it.
 
     Attributes:
         session: the guarded run itself: findings, recoveries, the recorded trajectory.
@@ -82,6 +90,7 @@ class LoopRun:
         restore: Callable[[Any], None] | None = None,
         book: EffectBook | None = None,
         recorder: Recorder | None = None,
+        resume: bool = False,
     ) -> None:
         if (save is None) != (restore is None):
             raise ConfigError("run: give both save and restore, or neither")
@@ -104,12 +113,15 @@ class LoopRun:
             restart=True,
             hand_over=ask is not None,
         )
-        self.session = guard.session(meta, can, book=book, recorder=recorder)
+        self.session = guard.session(meta, can, book=book, recorder=recorder, resume=resume)
         self.line = ChatLine()
         self.done, self.answer = False, ""
         self._states: dict[int, Any] = {}
         self._withheld: set[str] = set()
-        self._begin(task)
+        if len(self.session):
+            self._go_on()
+        else:
+            self._begin(task)
 
     @property
     def messages(self) -> list[Message]:
@@ -211,6 +223,14 @@ class LoopRun:
         if self._system:
             self._add({"role": "system", "content": self._system})
         self._add({"role": "user", "content": task})
+
+    def _go_on(self) -> None:
+        """Put the conversation back together from the steps that were kept."""
+        for step in self.session.run.steps:
+            for text in step.extra.get("agentguard", {}).get("told", ()):
+                self.line.tell(text)
+            self.line.add(*messages_of(step))
+            self.answer = step.content if step.source is Source.AGENT and step.content else self.answer
 
     def _add(self, message: Message) -> None:
         self.line.add(message)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentguard.detect.base import Finding
 from agentguard.detect.run import Watcher
 from agentguard.localize.base import Localizer
 from agentguard.recover.base import Recovery
@@ -19,6 +20,9 @@ ACCEPTANCE = "acceptance"
 
 Accept = Callable[[Trajectory], bool | str]
 """An acceptance test: True accepts the run, False or a reason refuses it."""
+
+AtEnd = Callable[[Trajectory, Sequence[Finding]], None]
+"""Told of a run that has ended, and what was found on its live line."""
 
 Observer = Callable[[Recovery], None]
 """Told of each recovery when it begins and when its outcome is known."""
@@ -38,6 +42,7 @@ class Rules:
         accept: the acceptance test of a run that wants to end, if there is one.
         on_error: ``"open"``: a run goes on when a part of the guard fails; ``"closed"``: it is stopped.
         observers: told of recoveries.
+        at_end: told of the run once it has ended.
     """
 
     planner: Planner
@@ -49,3 +54,4 @@ class Rules:
     accept: Accept | None = None
     on_error: Literal["open", "closed"] = "open"
     observers: tuple[Observer, ...] = ()
+    at_end: tuple[AtEnd, ...] = ()

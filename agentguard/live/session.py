@@ -57,7 +57,7 @@ class Session:
         meta: the run without steps: id, task, tools, system prompts.
         can: what the integration can do.
         ledger: what its tools do; one with nothing declared if absent.
-        recorder: keeps the steps; one in memory if absent.
+        recorder: keeps the steps; one in memory if absent. One that has steps already is gone on with.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Session:
         ledger: Ledger | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.rules, self.can = rules, can
+        self.rules, self.can, self.id = rules, can, meta.id
         self.ledger = ledger if ledger is not None else Ledger()
         self.recorder = recorder if recorder is not None else Recorder(meta)
         self.account = Account(rules.budget)
@@ -84,6 +84,7 @@ class Session:
         self._told: list[str] = []
         self._watcher = rules.watcher(meta)
         self._replay()
+        self.ledger.replay(self.run.steps)
 
     @property
     def run(self) -> Trajectory:
@@ -202,6 +203,9 @@ class Session:
         self._verify(accepted=known, over=True)
         self.ended = True
         self.recorder.end()
+        run = self.run
+        for told in self.rules.at_end:
+            self._safely(lambda told=told: told(run, tuple(self.findings)))  # type: ignore[misc]
 
     def _consider(self, trigger: Finding | None) -> None:
         """Keep what the next boundary has to deal with: one thing at a time, since it changes the others."""
@@ -278,6 +282,7 @@ class Session:
         calls = sum(step.source is Source.AGENT for step in left)
         self.account.charge(tokens=tokens, calls=calls)
         recovery = Recovery(
+            run=self.id,
             id=len(self.recoveries),
             plan=plan,
             trigger=trigger or DIAGNOSIS,

@@ -208,6 +208,7 @@ class Recovery:
     """A plan that was carried out.
 
     Attributes:
+        run: id of the run.
         id: unique within the run, in order of time.
         plan: what was done.
         trigger: name of the detector that set it off, or ``"diagnosis"``.
@@ -217,6 +218,7 @@ class Recovery:
         schemata: ids of the schemata that spoke for the hypothesis; they learn from the outcome.
     """
 
+    run: str = ""
     id: int
     plan: Plan
     trigger: str

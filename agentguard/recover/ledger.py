@@ -14,12 +14,13 @@ doubt: it may have happened. It is not repeated unless the tool is idempotent.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
 from agentguard.recover.effects import UNKNOWN, EffectClass, ToolEffect, effect_key
+from agentguard.trajectory.model import Step
 
 
 class EffectState(StrEnum):
@@ -165,8 +166,7 @@ class Ledger:
         if known.effect is EffectClass.READ:
             return Claim(ruling=Ruling.RUN, effect=effect)
         with self._lock:
-            if not known.key:  # an idempotency key names one effect, however often it is called
-                effect = replace(effect, occurrence=sum(1 for _, (other, _) in self._line if other == key))
+            effect = replace(effect, occurrence=self._occurrence(key, known))
             self._line.append((step, effect.id))
         there = self._book.claim(effect)
         if there is None:
@@ -174,6 +174,21 @@ class Ledger:
         if there.state is EffectState.DONE:
             return Claim(ruling=Ruling.REUSE, effect=there)
         return Claim(ruling=Ruling.RUN if known.idempotent else Ruling.IN_DOUBT, effect=there)
+
+    def replay(self, steps: Iterable[Step]) -> None:
+        """Put the calls of a line that is gone on with in view, e.g. after a crash; nothing is claimed."""
+        with self._lock:
+            self._line = []
+            for step in steps:
+                for call in step.tool_calls:
+                    known = self.declared(call.name)
+                    if known.effect is not EffectClass.READ:
+                        key = effect_key(call.name, call.arguments or {}, known.key)
+                        self._line.append((step.index, (key, self._occurrence(key, known))))
+
+    def _occurrence(self, key: str, known: ToolEffect) -> int:
+        """Calls like it on the live line; an idempotency key names one effect, however often it is called."""
+        return 0 if known.key else sum(1 for _, (other, _) in self._line if other == key)
 
     def done(self, effect: Effect, result: str) -> None:
         """The tool returned ``result``."""

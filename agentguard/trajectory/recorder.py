@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 from agentguard.errors import EventLogError, InputError
 from agentguard.trajectory.events import (
@@ -99,6 +99,18 @@ class EventLog:
             self._file.write(b"\n")
 
 
+class EventSink(Protocol):
+    """Where events go: a file (`EventLog`) or the store (`agentguard.store.log.StoreLog`)."""
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Take one event, in the order in which they happen."""
+        ...
+
+    def close(self) -> None:
+        """No more events come."""
+        ...
+
+
 class Recorder:
     """Takes a run's steps as they happen, in memory and, if given, in a log.
 
@@ -107,7 +119,7 @@ class Recorder:
         log: where every event is also written.
     """
 
-    def __init__(self, meta: Trajectory, *, log: EventLog | None = None) -> None:
+    def __init__(self, meta: Trajectory, *, log: EventSink | None = None) -> None:
         self._state = RunState(replace(meta, steps=(), branches=()))
         self._log = log
         self._write(header(self._state.meta))
@@ -120,6 +132,20 @@ class Recorder:
         state = _last_state(Path(path))
         recorder = cls.__new__(cls)
         recorder._state, recorder._log = state, EventLog.open(path, fsync=fsync)
+        return recorder
+
+    @classmethod
+    def go_on(cls, record: Record, *, log: EventSink | None = None) -> Self:
+        """Go on with a run that was read from elsewhere, e.g. the store; ``log`` takes what comes now."""
+        meta = replace(record.trajectory, steps=(), branches=())
+        recorder = cls(meta, log=log)
+        recorder._state = RunState(meta, record.annotation)
+        if record.annotation != Annotation():
+            recorder._write(annotation_event(record.annotation))
+        for step in record.trajectory.steps:
+            recorder._state.add(step)
+        for branch in record.trajectory.branches:
+            recorder._state.declare(branch)
         return recorder
 
     @property
