@@ -22,6 +22,9 @@ Asked = str | Portrait | Schema
 
 TRAIT_DIMS: Final = 128
 
+_AT_ONCE: Final = 512
+"""Items encoded at once, so that many take little more memory than their vectors."""
+
 
 def text_of(item: Asked) -> str:
     """The text that a vectoriser reads."""
@@ -52,11 +55,23 @@ def blended(items: Sequence[Asked], vectoriser: Vectoriser, *, traits: float) ->
     for place, item in enumerate(items):
         if not isinstance(item, str | Portrait | Schema):
             raise InputError(f"{type(item).__name__} cannot be looked up", record=place)
+    parts = [
+        _blended(items[start : start + _AT_ONCE], vectoriser, traits, start)
+        for start in range(0, len(items), _AT_ONCE)
+    ]
+    if len({part.shape[1] for part in parts}) > 1:
+        raise ConfigError(f"vectoriser {vectoriser.name!r} changed the length of its vectors")
+    return np.concatenate(parts) if parts else np.zeros((0, 1), dtype=np.float32)
+
+
+def _blended(items: Sequence[Asked], vectoriser: Vectoriser, share: float, first: int) -> Vectors:
+    import numpy as np
+
     texts = _rows([text_of(item) for item in items], vectoriser)
-    if traits == 0 or not items:
+    if share == 0:
         return texts
-    facts = sketch([_traits(item, place) for place, item in enumerate(items)], TRAIT_DIMS)
-    return unit_rows(np.hstack([texts * (1 - traits) ** 0.5, facts * traits**0.5]))
+    facts = sketch([_traits(item, first + place) for place, item in enumerate(items)], TRAIT_DIMS)
+    return unit_rows(np.hstack([texts * (1 - share) ** 0.5, facts * share**0.5]))
 
 
 def _traits(item: Asked, place: int) -> Mapping[str, float]:
@@ -71,8 +86,6 @@ def _traits(item: Asked, place: int) -> Mapping[str, float]:
 def _rows(texts: Sequence[str], vectoriser: Vectoriser) -> Vectors:
     import numpy as np
 
-    if not texts:
-        return np.zeros((0, 1), dtype=np.float32)
     made = np.asarray(vectoriser.encode(texts))
     if made.ndim != 2 or len(made) != len(texts) or not np.isfinite(made).all():
         raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentguard.errors import ConfigError, InputError
-from agentguard.schemata.blend import Asked, blended, text_of
+from agentguard.schemata.blend import TRAIT_DIMS, Asked, blended, text_of
 from agentguard.schemata.model import Match, Origin, Portrait, Schema, Status
 from agentguard.schemata.rows import Rows, varied
 from agentguard.schemata.vectorise import DEFAULT, Vectoriser, vectorisers
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentguard.schemata.vectorise import Vectors
 
 _ORIGINS: Final = {Origin.NATURAL: 0, Origin.INJECTED: 1}
+_DIMS: Final = 256
 _AT_ONCE: Final = 4_000_000
 """Most likenesses computed in one product (16 MB); more queries take several products."""
 _SMALLEST_POOL: Final = 32
@@ -32,7 +33,8 @@ class SchemaIndex:
     never on the order in which schemata came, and equal likenesses are ordered by id.
 
     Args:
-        vectoriser: encodes the texts; None is ``hashing``, which needs no training.
+        vectoriser: encodes the texts; None is ``hashing``, which needs no training, to 256 dimensions
+            together with the traits: the time of a query is mostly that of reading the vectors.
         traits: share of the traits in the likeness, in [0, 1]; see `agentguard.schemata.blend`.
         diversity: how much the results shall differ from each other, in [0, 1]: 0 gives the nearest, and
             above it they are picked by maximal marginal relevance (Carbonell and Goldstein, 1998).
@@ -47,7 +49,9 @@ class SchemaIndex:
         for name, share in (("traits", traits), ("diversity", diversity)):
             if not 0 <= share <= 1:
                 raise ConfigError(f"schema index: {name} is {share!r}, expected a number in [0, 1]")
-        self.vectoriser = vectorisers().get(DEFAULT)() if vectoriser is None else vectoriser
+        if vectoriser is None:
+            vectoriser = vectorisers().get(DEFAULT)(dims=_DIMS - TRAIT_DIMS if traits else _DIMS)
+        self.vectoriser = vectoriser
         self._share, self._diversity = float(traits), float(diversity)
         self._held: dict[str, Schema] = {}
         self._groups: dict[str, set[str]] = {}
@@ -181,12 +185,15 @@ class SchemaIndex:
         if not count:
             return ((),) * len(queries)
         pool = min(count, max(4 * k, _SMALLEST_POOL) if self._diversity else k)
-        passed_over = np.where(allowed, np.float32(0), np.float32(-np.inf))
+        passed_over = None if count == len(rows) else np.where(allowed, np.float32(0), np.float32(-np.inf))
         found: list[tuple[Match, ...]] = []
         batch = max(1, _AT_ONCE // len(rows))
         for start in range(0, len(queries), batch):
             part = queries[start : start + batch]
-            for query, likeness in zip(part, part @ rows.vectors.T + passed_over, strict=True):
+            likenesses = _likeness(rows.vectors, part)
+            if passed_over is not None:
+                likenesses += passed_over
+            for query, likeness in zip(part, likenesses, strict=True):
                 ranked = rows.nearest(query, likeness, pool)
                 if self._diversity:
                     ranked = varied(ranked, rows.vectors[[row for _, row in ranked]], k, self._diversity)
@@ -241,6 +248,12 @@ class SchemaIndex:
             self._groups[key].discard(name)
             if not self._groups[key]:
                 del self._groups[key]
+
+
+def _likeness(vectors: Vectors, queries: Vectors) -> Vectors:
+    """Cosines, of shape (queries, vectors)."""
+    # As a product of matrices, one query takes longer: the vectors are copied into another order first.
+    return (vectors @ queries[0])[None] if len(queries) == 1 else queries @ vectors.T
 
 
 def _groups_of(schema: Schema) -> set[str]:

@@ -94,8 +94,10 @@ class Rows:
         near = np.flatnonzero(likeness >= last - _CLOSE)
         # A product's last bits depend on where a row stands. Summed row by row, equal rows are equal.
         exact = (self._vectors[near].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
-        pairs = zip(exact.tolist(), near.tolist(), strict=True)
-        return nsmallest(k, pairs, key=lambda pair: (-pair[0], self.ids[pair[1]]))
+        order = sorted(
+            (-found, self.ids[row], row) for found, row in zip(exact.tolist(), near.tolist(), strict=True)
+        )
+        return [(-found, row) for found, _, row in order[:k]]
 
 
 def varied(

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import log
 from typing import Final
@@ -21,6 +22,9 @@ MOST_CHARACTERS: Final = 20_000
 """A text is read up to here: no portrait is as long, and a hostile one must not cost more."""
 
 _LONGEST_WORD: Final = 40
+_COMMON: Final = 200
+"""Longest line that is remembered; with it the memory that remembering takes is bounded."""
+
 _WORD: Final = re.compile(r"[^\W_]+")
 _SMALL_WORDS: Final = """
 a an the of to in on at by for from with as is are was were be been being it its this that these those and or
@@ -36,19 +40,26 @@ def terms(text: str) -> list[str]:
 
     Letter case and Unicode forms do not count; a pair does not reach over the end of a line.
     """
-    # Cut before and after: one character can become eighteen under NFKC.
-    plain = unicodedata.normalize("NFKC", text[:MOST_CHARACTERS]).casefold()[:MOST_CHARACTERS]
     found: list[str] = []
-    for line in plain.splitlines():
-        words = [word[:_LONGEST_WORD] for word in _WORD.findall(line) if word not in _SMALL]
-        found += words
-        found += [f"{one} {other}" for one, other in pairwise(words)]
+    for line in text[:MOST_CHARACTERS].splitlines():
+        found += _of_common(line) if len(line) <= _COMMON else _of_line(line)
     return found
 
 
 def weighted_terms(text: str) -> dict[str, float]:
     """Each term of a text with ``1 + ln(count)``: said five times is not five times as true."""
-    return {term: 1.0 + log(count) for term, count in Counter(terms(text)).items()}
+    return {term: 1.0 if count == 1 else 1.0 + log(count) for term, count in Counter(terms(text)).items()}
+
+
+def _of_line(line: str) -> tuple[str, ...]:
+    # Cut once more: one character can become eighteen under NFKC.
+    plain = unicodedata.normalize("NFKC", line).casefold()[:MOST_CHARACTERS]
+    words = [word[:_LONGEST_WORD] for word in _WORD.findall(plain) if word not in _SMALL]
+    return (*words, *(f"{one} {other}" for one, other in pairwise(words)))
+
+
+# Portraits say the same few hundred sentences again and again, and a query must not take long.
+_of_common = lru_cache(maxsize=2_048)(_of_line)
 
 
 def checked_texts(texts: Sequence[str]) -> Sequence[str]:

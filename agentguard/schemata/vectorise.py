@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "hashing"
 _PLACES: Final = 16
-"""Non-zero places a term has in its vector; one byte of its digest decides each."""
+"""Non-zero places a term has in its vector; two bytes of its digest decide each."""
+
+_AT_ONCE: Final = 64
+"""Texts sketched at once, so that many texts take no more memory than their vectors."""
 
 
 class Vectoriser(Protocol):
@@ -142,22 +145,36 @@ def sketch(weighted: Sequence[Mapping[str, float]], dims: int) -> Vectors:
     """Rows of length 1 that hold weighted terms; shape (n, dims), ``dims`` a power of two from 16 to 4096."""
     import numpy as np
 
-    rows = np.repeat(np.arange(len(weighted)), [len(held) for held in weighted])
-    if not len(rows):
-        return np.zeros((len(weighted), dims), dtype=np.float32)
-    digests = np.frombuffer(b"".join(_digest(term) for held in weighted for term in held), dtype="<u2")
-    weights = np.fromiter((weight for held in weighted for weight in held.values()), dtype=np.float64)
+    made = np.zeros((len(weighted), dims), dtype=np.float32)
+    for start in range(0, len(weighted), _AT_ONCE):
+        made[start : start + _AT_ONCE] = unit_rows(_summed(weighted[start : start + _AT_ONCE], dims))
+    return made
+
+
+def _summed(weighted: Sequence[Mapping[str, float]], dims: int) -> NDArray[np.float64]:
+    import numpy as np
+
     block = dims // _PLACES
-    drawn = digests.reshape(-1, _PLACES).astype(np.int64)
-    places = (drawn % block) + np.arange(_PLACES) * block + rows[:, None] * dims
-    signed = np.where(drawn >> 15, weights[:, None], -weights[:, None])
-    summed = np.bincount(places.ravel(), weights=signed.ravel(), minlength=len(weighted) * dims)
-    return unit_rows(summed.reshape(len(weighted), dims))
+    codes = b"".join([_codes(term, block) for held in weighted for term in held])
+    weights = np.array([weight for held in weighted for weight in held.values()], dtype=np.float64)
+    first = np.repeat(np.arange(len(weighted)) * (2 * dims), [len(held) * _PLACES for held in weighted])
+    summed = np.bincount(
+        np.frombuffer(codes, dtype=np.int32) + first,
+        weights=np.repeat(weights, _PLACES),
+        minlength=len(weighted) * 2 * dims,
+    ).reshape(len(weighted), 2, dims)
+    return np.asarray(summed[:, 0] - summed[:, 1], dtype=np.float64)
 
 
 @lru_cache(maxsize=16_384)
-def _digest(term: str) -> bytes:
-    return hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=2 * _PLACES).digest()
+def _codes(term: str, block: int) -> bytes:
+    """Places of a term as int32: those below ``16 * block`` count up, the others count down."""
+    import numpy as np
+
+    digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=2 * _PLACES).digest()
+    drawn = np.frombuffer(digest, dtype="<u2").astype(np.int32)
+    places = (drawn & (block - 1)) + np.arange(_PLACES, dtype=np.int32) * block
+    return (places + (drawn >> 15) * (block * _PLACES)).astype(np.int32).tobytes()
 
 
 def unit_rows(rows: NDArray[Any]) -> Vectors:
@@ -166,7 +183,8 @@ def unit_rows(rows: NDArray[Any]) -> Vectors:
 
     wide = np.asarray(rows, dtype=np.float64)
     length = np.sqrt((wide * wide).sum(axis=1, keepdims=True))
-    return np.asarray(wide / np.where(length > 0, length, 1.0), dtype=np.float32)
+    length[length == 0] = 1.0
+    return np.asarray(wide / length, dtype=np.float32)
 
 
 def content_hash(kind: str, *parts: bytes) -> str:

@@ -85,7 +85,7 @@ class Reference:
 
 @cache
 def _vector(text: str, facts: tuple[tuple[str, float], ...], traits: float) -> Any:
-    made = blended([Portrait(text=text, traits=dict(facts))], Hashing(), traits=traits)
+    made = blended([Portrait(text=text, traits=dict(facts))], Hashing(dims=64), traits=traits)
     return made[0].astype(np.float64)
 
 
@@ -94,7 +94,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(traits=st.sampled_from([0.0, 0.3, 1.0]))
     def start(self, traits: float) -> None:
-        self.index, self.model = SchemaIndex(traits=traits), Reference(traits)
+        self.index, self.model = SchemaIndex(Hashing(dims=64), traits=traits), Reference(traits)
 
     @rule(new=st.lists(schemata, max_size=20, unique_by=lambda s: s.id))
     def add(self, new: list[Schema]) -> None:
@@ -382,6 +382,10 @@ class TestChanges:
 
 
 class TestVectorisers:
+    @pytest.mark.parametrize("traits", [0.0, 0.5])
+    def test_the_one_that_ships_gives_256_dimensions_with_or_without_traits(self, traits: float) -> None:
+        assert SchemaIndex(traits=traits).encode(["plan"]).shape == (1, 256)
+
     def test_one_that_learns_from_what_is_held(self) -> None:
         some = [schema("a", "plan leaves out a part"), schema("b"), schema("c", "loop of one call")]
         held = SchemaIndex.fitted(some, TfidfSvd(), traits=0.1)
