@@ -254,6 +254,10 @@ class Guard:
         """Guard any loop of one's own; see `agentguard.integrations.loop.LoopRun`."""
         return self.integrate("loop", task, **options)
 
+    def langchain(self, **options: Any) -> Any:
+        """A middleware for ``create_agent``; see `agentguard.integrations.langchain.GuardMiddleware`."""
+        return self.integrate("langchain", **options)
+
     def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
         """Make a framework's integration around this guard.
 
@@ -273,6 +277,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     "integration",
     group="agentguard.integrations",
     builtin={
+        "langchain": "agentguard.integrations.langchain:GuardMiddleware",
         "loop": "agentguard.integrations.loop:LoopRun",
     },
 )

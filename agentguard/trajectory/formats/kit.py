@@ -1,9 +1,9 @@
 """What an importer of one's own is built from; see docs/formats.md.
 
-`Node` reads fields and turns every wrong type into a FormatError that names the field; `chat_run` turns chat
-messages into steps, `chat_messages` steps into messages; `tool_specs` and `parse_arguments` read what calls are
-made of; `loads` parses JSON text that stands inside a record; `part` moves what tells how a run was judged out
-of its facts.
+`Node` reads fields and turns every wrong type into a FormatError that names the field; `chat_run` turns
+chat messages into steps, `chat_messages` steps into messages; `tool_specs` and `parse_arguments` read what
+calls are made of; `loads` parses JSON text that stands inside a record; `part` moves what tells how a run was
+judged out of its facts.
 """
 
 from __future__ import annotations

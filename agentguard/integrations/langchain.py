@@ -1,0 +1,322 @@
+"""LangChain: the guard as a middleware of ``create_agent`` (langchain 1.4 or newer).
+
+::
+
+    agent = create_agent(model, tools, middleware=[guard.langchain(), ...])     # first in the list
+
+*First* matters: the first middleware is the outermost, so its rewritten messages are what all others see.
+Rollback truncates the messages in ``before_model``, at the boundary between turns; a jump back to the model
+from ``after_model`` would skip the hooks of others, whose counters would stand still. Other state channels
+(todos, counters) stay as they are; forking the checkpoint restores those (`agentguard.integrations.langgraph`).
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+
+from agentguard.errors import MissingExtra
+from agentguard.live.acting import IN_DOUBT, aundo_all, undo_all
+from agentguard.live.session import Session
+from agentguard.recover.base import (
+    Capabilities,
+    HandOver,
+    Plan,
+    Reject,
+    Restart,
+    Rewind,
+    Stop,
+    Tell,
+    Withhold,
+)
+from agentguard.recover.ledger import Claim, Effect, Ruling
+from agentguard.trajectory.model import ToolSpec, Trajectory
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
+    from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.graph.message import REMOVE_ALL_MESSAGES
+except ImportError as error:
+    raise MissingExtra("LangChain", "langchain") from error
+
+from agentguard.integrations._langchain_messages import cut, guard_message, step_of, turns
+
+if TYPE_CHECKING:
+    from agentguard.guard import Guard
+
+_KEPT = 1024
+"""Runs that one middleware keeps in memory; an older one that goes on is read anew from its messages."""
+
+MOST_REFUSALS = 10
+
+
+class GuardState(AgentState[Any]):
+    """The agent's state with the guard's own channel; it never leaves the graph."""
+
+    agentguard_run: NotRequired[Annotated[str, PrivateStateAttr]]
+
+
+class _Run:
+    """One run of the agent: its session, and what its tools were offered as."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.withheld: set[str] = set()
+        self.claims: dict[str, Claim] = {}
+
+
+class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Guards every run of an agent.
+
+    Args:
+        guard: whose rules hold; `Guard.langchain` gives itself.
+        name: of the agent, as the trajectory shows it.
+        on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
+    """
+
+    state_schema = GuardState
+
+    def __init__(
+        self, guard: Guard, *, name: str = "assistant", on_run: Callable[[Session], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._guard, self._agent, self._on_run = guard, name, on_run
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Name of the middleware in the graph."""
+        return "agentguard"
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Begin a run: a new one for each invocation, on a thread with a history as well."""
+        del runtime
+        key = uuid.uuid4().hex[:12]
+        self._open(key, state["messages"])
+        return {"agentguard_run": key}
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_agent`."""
+        return self.before_agent(state, runtime)
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Take in what happened since the last model call, and do what is to be done first."""
+        del runtime
+        run, messages = self._current(state)
+        plan = run.session.boundary()
+        if plan is None:
+            return self._ended(run)
+        return self._rewritten(run, messages, plan, undo_all(run.session, plan))
+
+    @hook_config(can_jump_to=["end"])
+    async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_model`; undo functions may be coroutine functions."""
+        del runtime
+        run, messages = self._current(state)
+        plan = run.session.boundary()
+        if plan is None:
+            return self._ended(run)
+        return self._rewritten(run, messages, plan, await aundo_all(run.session, plan))
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Ask the model, and again with the correction where its answer is refused before any tool ran."""
+        run = self._of(request.state)
+        response = handler(self._offered(run, request))
+        for _ in range(MOST_REFUSALS):
+            plan = self._refused(run, response)
+            if plan is None or not _asks_again(plan):
+                break
+            request = request.override(messages=[*request.messages, *_told(plan)])
+            response = handler(self._offered(run, request))
+        return response
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """As `wrap_model_call`."""
+        run = self._of(request.state)
+        response = await handler(self._offered(run, request))
+        for _ in range(MOST_REFUSALS):
+            plan = self._refused(run, response)
+            if plan is None or not _asks_again(plan):
+                break
+            request = request.override(messages=[*request.messages, *_told(plan)])
+            response = await handler(self._offered(run, request))
+        return response
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Let each effect happen once."""
+        run = self._of(request.state)
+        claim, answer = self._claim(run, request.tool_call)
+        if answer is not None:
+            return answer
+        try:
+            result = handler(request)
+        except GraphBubbleUp:
+            run.session.end_tool(claim, "", refused=True)  # it only paused: it will be called again
+            raise
+        return _settled(run.session, claim, result)
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """As `wrap_tool_call`."""
+        run = self._of(request.state)
+        claim, answer = self._claim(run, request.tool_call)
+        if answer is not None:
+            return answer
+        try:
+            result = await handler(request)
+        except GraphBubbleUp:
+            run.session.end_tool(claim, "", refused=True)
+            raise
+        return _settled(run.session, claim, result)
+
+    @hook_config(can_jump_to=["model"])
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Accept the end of the run, or send the agent back."""
+        del runtime
+        run, messages = self._current(state)
+        plan = run.session.end()
+        if plan is None:
+            return None
+        update = self._rewritten(run, messages, plan, undo_all(run.session, plan))
+        return {"jump_to": "model", **update} if "jump_to" not in update else None
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `after_agent`."""
+        del runtime
+        run, messages = self._current(state)
+        plan = run.session.end()
+        if plan is None:
+            return None
+        update = self._rewritten(run, messages, plan, await aundo_all(run.session, plan))
+        return {"jump_to": "model", **update} if "jump_to" not in update else None
+
+    def session_of(self, state: Mapping[str, Any]) -> Session:
+        """The session of a run, from inside the graph (a tool or another middleware)."""
+        return self._of(state).session
+
+    def _open(self, key: str, messages: Sequence[AnyMessage], tools: Sequence[Any] = ()) -> _Run:
+        task = next((m.text for m in reversed(messages) if isinstance(m, HumanMessage)), "")
+        meta = Trajectory(
+            id=key,
+            format="event_log",
+            task=task,
+            steps=(),
+            tools=tuple(_spec(tool) for tool in tools),
+        )
+        can = Capabilities(reject=True, truncate=True, compensate=True, withhold=True, restart=True)
+        run = _Run(self._guard.session(meta, can))
+        if self._on_run is not None:
+            self._on_run(run.session)
+        with self._lock:
+            self._runs[key] = run
+            while len(self._runs) > _KEPT:
+                self._runs.popitem(last=False)
+        return run
+
+    def _of(self, state: Mapping[str, Any]) -> _Run:
+        key = state.get("agentguard_run", "")
+        run = self._runs.get(key)
+        return run if run is not None else self._open(key or uuid.uuid4().hex[:12], state["messages"])
+
+    def _current(self, state: Mapping[str, Any]) -> tuple[_Run, list[AnyMessage]]:
+        """The run, brought up to what the messages say."""
+        run, messages = self._of(state), list(state["messages"])
+        for turn in turns(messages)[len(run.session) :]:
+            run.session.commit(step_of(turn, agent=self._agent))
+        return run, messages
+
+    def _refused(self, run: _Run, response: Any) -> Plan | None:
+        answer = next((m for m in _messages(response) if isinstance(m, AIMessage)), None)
+        if answer is None:
+            return None
+        return run.session.propose(step_of([answer], agent=self._agent))
+
+    def _offered(self, run: _Run, request: Any) -> Any:
+        if not run.withheld:
+            return request
+        kept = [tool for tool in request.tools if _tool_name(tool) not in run.withheld]
+        return request.override(tools=kept)
+
+    def _claim(self, run: _Run, call: Mapping[str, Any]) -> tuple[Claim, ToolMessage | None]:
+        claim = run.session.begin_tool(call["name"], call.get("args") or {})
+        if claim.ruling is Ruling.RUN:
+            return claim, None
+        text = claim.effect.result if claim.ruling is Ruling.REUSE else IN_DOUBT
+        return claim, ToolMessage(content=text, tool_call_id=call["id"], name=call["name"])
+
+    def _rewritten(
+        self, run: _Run, messages: list[AnyMessage], plan: Plan, failed: Sequence[Effect]
+    ) -> dict[str, Any]:
+        """The state update that makes the agent's messages agree with the plan."""
+        kept, told = messages, _told(plan)
+        for action in plan.actions:
+            if isinstance(action, Rewind):
+                kept = cut(messages, action.to_step)
+            elif isinstance(action, Restart):
+                kept = cut(messages, first_answer(messages))
+                told = [*told, guard_message(action.note)]
+            elif isinstance(action, Withhold):
+                run.withheld |= set(action.tools)
+            elif isinstance(action, Stop):
+                return {"jump_to": "end", "messages": [AIMessage(content=f"[guard] {action.reason}")]}
+        if failed:
+            names = ", ".join(effect.tool for effect in failed)
+            told = [*told, guard_message(f"[guard] Undoing {names} failed: what it did still stands.")]
+        if kept is messages:
+            return {"messages": told}
+        return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *kept, *told]}
+
+    def _ended(self, run: _Run) -> dict[str, Any] | None:
+        if run.session.stopped is None:
+            return None
+        return {"jump_to": "end", "messages": [AIMessage(content=f"[guard] {run.session.stopped}")]}
+
+
+def first_answer(messages: Sequence[AnyMessage]) -> int:
+    """Index of the step that is the agent's first answer to the latest task."""
+    steps = turns(messages)
+    asked = max((i for i, turn in enumerate(steps) if isinstance(turn[0], HumanMessage)), default=-1)
+    return asked + 1
+
+
+def _asks_again(plan: Plan) -> bool:
+    return any(isinstance(action, Reject) for action in plan.actions)
+
+
+def _told(plan: Plan) -> list[HumanMessage]:
+    return [guard_message(action.text) for action in plan.actions if isinstance(action, Tell)] + [
+        guard_message(action.question) for action in plan.actions if isinstance(action, HandOver)
+    ]
+
+
+def _settled(session: Session, claim: Claim, result: Any) -> Any:
+    """Enter what a tool returned; an error message leaves open whether it acted, so that stays in doubt."""
+    if isinstance(result, ToolMessage) and result.status == "error":
+        return result
+    session.end_tool(claim, result.text if isinstance(result, ToolMessage) else "")
+    return result
+
+
+def _messages(response: Any) -> Sequence[Any]:
+    inner = getattr(response, "model_response", response)
+    return getattr(inner, "result", None) or [inner]
+
+
+def _tool_name(tool: Any) -> str:
+    if isinstance(tool, Mapping):
+        return str(tool.get("name") or (tool.get("function") or {}).get("name", ""))
+    return str(getattr(tool, "name", ""))
+
+
+def _spec(tool: Any) -> ToolSpec:
+    return ToolSpec(name=_tool_name(tool), description=str(getattr(tool, "description", "") or ""))
+
+
+__all__ = ["GuardMiddleware", "GuardState"]
