@@ -7,7 +7,7 @@
 *First* matters: the first middleware is the outermost, so its rewritten messages are what all others see.
 Rollback truncates the messages in ``before_model``, at the boundary between turns; a jump back to the model
 from ``after_model`` would skip the hooks of others, whose counters would stand still. Other state channels
-(todos, counters) stay as they are; forking the checkpoint restores those (`agentguard.integrations.langgraph`).
+(todos, counters) stay; forking the checkpoint restores those, too (`agentguard.integrations.langgraph`).
 """
 
 from __future__ import annotations
