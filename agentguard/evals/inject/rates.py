@@ -17,13 +17,13 @@ NATURAL: Mapping[str, float] = {
     "hallucinated_memory": 14,
     "dropped_constraint": 14,
     "progress_misjudge": 12,
-    "parameter_error": 12,
+    "parameter_error": 10,
     "repeat_loop": 10,
     "tool_error_ignored": 8,
     "misaligned_action": 4,
     "step_limit": 4,
-    "invalid_action": 3,
-    "format_error": 3,
+    "invalid_action": 2,
+    "format_error": 2,
 }
 """Our own estimate for agents of today, which rarely write what cannot be parsed and more often misjudge what
 they have read or reached. It is not measured on anything: give rates of your own where you know them."""

@@ -20,6 +20,7 @@ from agentguard.trajectory.events import events_of
 from agentguard.trajectory.formats._json import dumps
 from agentguard.trajectory.model import Annotation, Branch, Record, Trajectory
 
+_DRAWS = 3
 INJECTED = "injected"
 """Key of ``Annotation.extra`` for what was rewritten, and value of its ``origin``."""
 
@@ -29,9 +30,9 @@ class RewritePlan:
     """How runs are rewritten.
 
     Attributes:
-        rates: edit name to its weight; an edit that applies nowhere in a run leaves its share to the others.
-        per_run: rewritten runs made from each run, each with an error or a step of its own; fewer if there
-            are fewer.
+        rates: edit name to its weight.
+        per_run: how often an edit is drawn for each run, each time for an error or a step of its own; if
+            none of three draws fits the run, nothing is made.
         seed: the same seed makes the same runs, in whatever order and company they come.
         assume_passed: takes runs of which nobody knows whether they passed.
     """
@@ -43,7 +44,7 @@ class RewritePlan:
 
 
 def rewritten(record: Record, plan: RewritePlan | None = None) -> Iterator[Record]:
-    """Yield failed runs made from one that passed; none if no edit applies.
+    """Yield failed runs made from one that passed; none if no edit that is drawn applies.
 
     Raises:
         InputError: the run failed, or is not known to have passed.
@@ -56,7 +57,7 @@ def rewritten(record: Record, plan: RewritePlan | None = None) -> Iterator[Recor
         rng = random.Random(f"{plan.seed}:{source}:{number}")  # noqa: S311  (a draw, not a secret)
         found = _drawn(record.trajectory, plan.rates, taken, rng)
         if found is None:
-            return
+            continue
         taken.add(found)
         yield rewrite(record, edits().get(found[0]), found[1], rng=rng, source=source)
 
@@ -145,11 +146,13 @@ def records_of(
 def _drawn(
     run: Trajectory, rates: Mapping[str, float], taken: set[tuple[str, int]], rng: random.Random
 ) -> tuple[str, int] | None:
-    """An edit, by its rate, and a step it applies to; every step is as likely."""
-    left = dict(rates)
-    while left:
-        name = rng.choices(list(left), list(left.values()))[0]
-        del left[name]
+    """An edit, by its rate, and a step it applies to; every step is as likely.
+
+    A few draws and no more: if one went on until something fits, the errors that fit everywhere (a call that
+    cannot be parsed) would crowd out the ones that seldom do.
+    """
+    names, weights = list(rates), list(rates.values())
+    for name in rng.choices(names, weights, k=_DRAWS):
         edit = edits().get(name)
         for step in rng.sample(range(len(run.steps)), len(run.steps)):
             if (name, step) not in taken and edit.applies(run, step):

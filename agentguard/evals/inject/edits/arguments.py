@@ -11,7 +11,15 @@ from typing import Any
 import orjson
 
 from agentguard.evals.inject.edits.base import Rewritten, Tail
-from agentguard.evals.inject.edits.carry import Swap, carry, passing, refuse, shown_with
+from agentguard.evals.inject.edits.carry import (
+    Swap,
+    carry,
+    ended_or_kept,
+    passing,
+    refuse,
+    said_with,
+    shown_with,
+)
 from agentguard.evals.inject.edits.draft import Draft
 from agentguard.evals.inject.edits.maker import Maker
 from agentguard.evals.inject.edits.reading import Reading, leaves, spoken
@@ -94,39 +102,36 @@ MISALIGNED_ACTION = MisalignedAction()
 def _made(
     edit: Maker, read: Reading, step: int, found: list[Option], rng: random.Random, *, carried: bool
 ) -> Rewritten | None:
-    if not found:
-        return None
-    chosen = rng.choice(found)
-    draft = Draft(read, rng)
-    agent = read.steps[step].agent
-    draft.set(step, _with(read.steps[step], chosen))
+    """The first of the options, in an order drawn by ``rng``, that can honestly be followed up."""
+    # A wrong call that goes through is the harder error: one that is refused shows itself at once.
+    for chosen in sorted(rng.sample(found, len(found)), key=lambda option: option.refused):
+        draft = Draft(read, rng)
+        turn = _with(read.steps[step], chosen)
+        draft.set(step, turn)
+        tail = _followed(draft, step, chosen, rng, carried=carried)
+        if tail is not None:
+            tool = turn.tool_calls[chosen.call].name
+            reason = (
+                f"The call of {tool} passes {chosen.new} as {chosen.key}; it should be {chosen.old.text}."
+            )
+            return draft.finish(step=step, cause=edit.cause(turn.agent, step, reason), tail=tail)
+    return None
+
+
+def _followed(draft: Draft, step: int, chosen: Option, rng: random.Random, *, carried: bool) -> Tail | None:
+    """Let the environment answer the wrong call, and the rest of the run follow."""
     swap = Swap(old=chosen.old, new=chosen.new, invented=chosen.invented, calls=False)
     call = draft[step].tool_calls[chosen.call]
     if chosen.refused:
         if carried:
-            carry(draft, step, swap, rng)
-        why = refusal(Refusal.NOT_FOUND, read, call, rng, key=chosen.key, value=chosen.new)
-        refuse(draft, step, why, rng)
-        tail = Tail.TRUNCATED
-    else:
-        draft.set(step, shown_with(draft[step], call, swap))
-        tail = _carried(draft, step, swap, rng) if carried else _kept(draft, step, swap)
-    reason = f"The call of {call.name} passes {chosen.new} as {chosen.key}; it should be {chosen.old.text}."
-    return draft.finish(step=step, cause=edit.cause(agent, step, reason), tail=tail)
-
-
-def _carried(draft: Draft, step: int, swap: Swap, rng: random.Random) -> Tail:
-    # Never None: with ``calls`` off nothing in a turn is unknown.
-    return carry(draft, step, swap, rng, changed=True) or Tail.KEPT
-
-
-def _kept(draft: Draft, step: int, swap: Swap) -> Tail:
-    """Leave what follows as it was, up to a result that may show what the wrong value changed."""
-    for at in range(step + 1, len(draft)):
-        if any(holds(seen.content, swap.old) for seen in draft[at].observations):
-            draft.cut(at)
-            return Tail.TRUNCATED
-    return Tail.KEPT
+            draft.set(step, said_with(draft[step], swap))
+        told = {"key": chosen.key, "value": chosen.new}
+        refuse(draft, step, refusal(Refusal.NOT_FOUND, draft.read, call, rng, **told), rng)
+        return Tail.TRUNCATED
+    draft.set(step, shown_with(draft[step], call, swap))
+    if carried:
+        return carry(draft, step, swap, rng, changed=True)
+    return ended_or_kept(draft, step, swap)
 
 
 def _wrong(read: Reading, step: int, place: int, path: tuple[str | int, ...], old: Value) -> Iterator[Option]:

@@ -112,7 +112,7 @@ class ToolErrorIgnored(Maker):
             return None
         call = rng.choice(calls)
         draft = Draft(read, rng)
-        draft.set(step, answered(draft[step], refusal(Refusal.BROKEN_DOWN, read, call, rng)))
+        draft.set(step, answered(draft[step], refusal(Refusal.BROKEN_DOWN, read, call, rng), read))
         reason = f"{call.name} failed, and the agent goes on as if it had worked."
         cause = self.cause(read.steps[claim].agent, claim, reason)
         return draft.finish(step=step, cause=cause, tail=Tail.KEPT)

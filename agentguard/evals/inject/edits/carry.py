@@ -24,7 +24,7 @@ import orjson
 
 from agentguard.evals.inject.edits.base import Tail
 from agentguard.evals.inject.edits.draft import Draft
-from agentguard.evals.inject.edits.reading import returned, sent_text
+from agentguard.evals.inject.edits.reading import Reading, returned, sent_text
 from agentguard.evals.inject.edits.values import Kind, Value, holds, number_like, put
 from agentguard.evals.inject.edits.wording import Refusal, giving_up, refusal, retrying
 from agentguard.judge.features.tools import changes
@@ -71,40 +71,53 @@ def carry(draft: Draft, first: int, swap: Swap, rng: random.Random, *, changed: 
     while at < len(draft):
         step = draft[at]
         if at > first and changed and any(holds(text, swap.old) for text in returned(step)):
-            draft.cut(at)
-            return Tail.TRUNCATED
+            return _ended(draft, first, at)
         if step.source is Source.USER and swap.users:
             draft.set(at, said_with(step, swap))
         elif step.source is Source.AGENT:
             outcome = _turn(draft, at, swap, rng)
-            if outcome is _Outcome.UNKNOWN and at == first:
-                return None
             if outcome is _Outcome.UNKNOWN:
-                draft.cut(at)
-            if outcome in (_Outcome.UNKNOWN, _Outcome.REFUSED):
+                return _ended(draft, first, at)
+            if outcome is _Outcome.REFUSED:
                 return Tail.TRUNCATED
             changed = changed or outcome is _Outcome.DONE
         at += 1
     return Tail.PROPAGATED
 
 
+def ended_or_kept(draft: Draft, first: int, swap: Swap) -> Tail | None:
+    """Leave what follows a wrong call as it was, up to a result that may show what it changed."""
+    for at in range(first + 1, len(draft)):
+        if any(holds(text, swap.old) for text in returned(draft[at])):
+            return _ended(draft, first, at)
+    return Tail.KEPT
+
+
 def refuse(draft: Draft, at: int, answer: Observation, rng: random.Random) -> None:
     """Let a call be answered by an error; the agent may try again, gives up, and the run ends there."""
     draft.cut(at + 1)
+    draft.set(at, answered(draft[at], answer, draft.read))
     step = draft[at]
-    draft.set(at, answered(step, answer))
     failed = tuple(call for call in step.tool_calls if call.id == answer.call_id)
-    once_more = replace(step, content="", reasoning="", tool_calls=failed, observations=(answer,))
+    seen = tuple(one for one in step.observations if one.call_id == answer.call_id)
+    once_more = replace(step, content="", reasoning="", tool_calls=failed, observations=seen)
     for _ in range(rng.choice(_RETRIES)):
         draft.add(draft.again(replace(once_more, content=retrying(rng))))
     draft.say(step, giving_up(rng))
     draft.farewell(at + 1)
 
 
-def answered(step: Step, answer: Observation) -> Step:
-    """A step in which a call is answered by ``answer`` instead."""
-    seen = tuple(answer if one.call_id == answer.call_id else one for one in step.observations)
-    return replace(step, observations=seen)
+def answered(step: Step, answer: Observation, read: Reading) -> Step:
+    """A step in which a call is answered by ``answer`` instead, recorded like the run's other results."""
+    there = next((one for one in step.observations if one.call_id == answer.call_id), None)
+    like = there or next((one for other in read.steps for one in other.observations), answer)
+    extra = {key: value for key, value in like.extra.items() if key != "content"}
+    if like.tool is not None and extra.get("name") == like.tool:
+        extra["name"] = answer.tool
+    told = replace(answer, extra=extra, tool=answer.tool if like.tool is not None else None)
+    if there is None:
+        return replace(step, observations=(*step.observations, told))
+    return replace(step, observations=tuple(told if one is there else one for one in step.observations))
 
 
 def said_with(step: Step, swap: Swap) -> Step:
@@ -139,6 +152,14 @@ def passing(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
                 call, arguments=dict(arguments), raw_arguments=orjson.dumps(arguments, option=option).decode()
             )
     return replace(call, arguments=dict(arguments), raw_arguments=_spaced(arguments))
+
+
+def _ended(draft: Draft, first: int, at: int) -> Tail | None:
+    """End the run before ``at``, unless nothing of the agent's is left that shows what came of the error."""
+    if not any(draft[i].source is Source.AGENT for i in range(first + 1, at)):
+        return None
+    draft.cut(at)
+    return Tail.TRUNCATED
 
 
 class _Outcome(StrEnum):

@@ -101,7 +101,7 @@ def _dealt(swaps: list[Swap], rng: random.Random) -> Iterator[Swap]:
 
 def _misread(read: Reading, source: int, old: Value) -> list[str]:
     beside = [one.text for one in _sorted(read.seen[source]) if like(one, old)]
-    return beside or [slip for slip in variants(old) if slip.lower() not in read.known]
+    return beside + [slip for slip in variants(old) if slip.lower() not in read.known]
 
 
 def _sorted(values: frozenset[Value]) -> list[Value]:

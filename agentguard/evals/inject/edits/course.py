@@ -56,25 +56,40 @@ class DroppedConstraint(Maker):
 
 
 class ProgressMisjudge(Maker):
-    """The agent declares the work done although changes are still to be made."""
+    """The agent declares the work done although there is more to do."""
 
     name = "progress_misjudge"
-    summary = "the agent says that all is done while changes are still to be made; the run ends"
+    summary = "the agent says that all is done while there is more to do"
     codes = ("agent_error:reflection.progress_misjudge", "mast:premature_termination")
     module = "reflection"
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
-        """Replace a turn by the claim, and end the run."""
-        turn = read.steps[step]
+        """Replace a turn by the claim and end the run, or leave out a change that nothing later shows."""
         begun = any((read.is_agent(i) and read.end_of_turn(i) > i + 1) or read.acts(i) for i in range(step))
-        if turn.modules or not begun or not read.writes_from(step):
+        if read.steps[step].modules or not begun or not read.work_left(step):
             return None
+        return self._skipped(read, step, rng) or self._declared(read, step, rng)
+
+    def _declared(self, read: Reading, step: int, rng: random.Random) -> Rewritten:
+        turn = read.steps[step]
         draft = Draft(read, rng)
         draft.cut(step + 1)
         draft.set(step, plain_turn(turn, claiming_done(read, step, rng)))
         draft.farewell(step + 1)
-        reason = "The agent says that the work is done; changes were still to be made."
+        reason = "The agent says that the work is done; there was more to do."
         return draft.finish(step=step, cause=self.cause(turn.agent, step, reason), tail=Tail.TRUNCATED)
+
+    def _skipped(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+        ends = step + 1
+        if not (read.acts(step) and read.writes(step) and read.is_agent(ends)) or read.answers_after(step):
+            return None
+        if read.needed_later(step, ends) or not read.steps[ends].content:
+            return None
+        draft = Draft(read, rng)
+        draft.remove(step, ends)
+        reason = "The agent says that the work is done; its last change was not made."
+        cause = self.cause(read.steps[ends].agent, step, reason)
+        return draft.finish(step=step, cause=cause, tail=Tail.KEPT)
 
 
 class RepeatLoop(Maker):
@@ -90,7 +105,7 @@ class RepeatLoop(Maker):
         turn = read.steps[step]
         if not read.acts(step) or read.writes(step) or not read.went_well(step):
             return None
-        if not read.writes_from(step + 1) and not read.answers_after(step):
+        if not read.work_left(step + 1) and not read.answers_after(step):
             return None
         draft = Draft(read, rng)
         draft.cut(step + 1)
@@ -106,18 +121,18 @@ class StepLimit(Maker):
     """The run is stopped while it is going well."""
 
     name = "step_limit"
-    summary = "the run stops while changes are still to be made, as at a limit of steps"
+    summary = "the run stops while there is more to do, as at a limit of steps"
     codes = ("agent_error:system.step_limit",)
     module = "system"
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """End the run behind a turn that acted; the turn itself stays as it was."""
         end = read.end_of_turn(step)
-        if not read.writes_from(end) or not (read.acts(step) or end > step + 1):
+        if not read.work_left(end) or not (read.acts(step) or end > step + 1):
             return None
         draft = Draft(read, rng)
         draft.cut(end)
-        reason = "The run was stopped here although changes were still to be made."
+        reason = "The run was stopped here although there was more to do."
         cause = self.cause(read.steps[step].agent, step, reason)
         return draft.finish(step=step, cause=cause, tail=Tail.TRUNCATED)
 

@@ -158,6 +158,7 @@ def _fields(step: Step) -> dict[str, str]:
     for i, seen in enumerate(step.observations):
         found[f"observations[{i}]"] = seen.content
         found |= {f"observations[{i}].tool": seen.tool} if seen.tool else {}
+        found |= {f"observations[{i}].extra": repr(dict(seen.extra))} if seen.extra else {}
         found |= (
             {f"observations[{i}].is_error": str(seen.is_error).lower()} if seen.is_error is not None else {}
         )

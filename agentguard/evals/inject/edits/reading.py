@@ -46,6 +46,12 @@ class Reading:
         """Whether anything is changed in this step or a later one."""
         return any(self.writes(i) for i in range(step, len(self.steps)))
 
+    def work_left(self, step: int) -> bool:
+        """Whether, from this step on, something is changed, or something is found that is used later."""
+        return self.writes_from(step) or any(
+            self.acts(i) and self.needed_later(i, self.end_of_turn(i)) for i in range(step, len(self.steps))
+        )
+
     def went_well(self, step: int) -> bool:
         """Whether nothing that came back in a step looks like an error."""
         return not any(is_trouble(seen) for seen in self.steps[step].observations)

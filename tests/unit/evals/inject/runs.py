@@ -60,7 +60,7 @@ def shop() -> Record:
     order = {
         "order_id": "K77RQ2",
         "customer": "C5512",
-        "amount": 245.5,
+        "amount": 245.75,
         "ships": "2031-03-14",
         "status": "open",
     }
@@ -79,7 +79,7 @@ def shop() -> Record:
             result("call_ab12cd34", "list_orders", {"orders": [order, other]}),
             said(
                 "assistant",
-                "You have K77RQ2 over 245.50, shipping on 2031-03-14, and K81TM9. Which one is it?",
+                "You have K77RQ2 over 245.75, shipping on 2031-03-14, and K81TM9. Which one is it?",
             ),
             said("user", "The first one. Ship it on 2031-03-15, please."),
             call("get_order", "call_ef56gh78", order_id="K77RQ2"),
@@ -92,7 +92,7 @@ def shop() -> Record:
                 "update_order",
                 {"status": "changed", "order_id": "K77RQ2", "ships": "2031-03-15"},
             ),
-            said("assistant", "Order K77RQ2 over 245.50 now ships on 2031-03-15."),
+            said("assistant", "Order K77RQ2 over 245.75 now ships on 2031-03-15."),
             said("user", "Thank you, that is all."),
         ]
     )
