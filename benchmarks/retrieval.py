@@ -167,7 +167,7 @@ def _hnswlib(vectors: Any) -> Callable[[Any], Any]:
 
 
 def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
-    """What each way of selecting keeps: a new failure is found if its nearest schema is of its kind."""
+    """What is kept: a new failure is found if its nearest schema is of its kind, and not spoilt."""
     import numpy as np
     from retrieval_data import sample
 
@@ -183,9 +183,12 @@ def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
     place = {schema.id: i for i, schema in enumerate(drawn.schemata)}
     even = dict.fromkeys(place, 1.0)
 
+    spoilt = np.array(drawn.spoilt)
+
     def found(kept: Sequence[int]) -> Any:
         rows = np.array(sorted(kept))
-        return of[rows[(asked @ vectors[rows].T).argmax(axis=1)]] == wanted
+        nearest = rows[(asked @ vectors[rows].T).argmax(axis=1)]
+        return (of[nearest] == wanted) & ~spoilt[nearest]
 
     def named(ids: Sequence[str]) -> list[int]:
         return [place[name] for name in ids]

@@ -17,7 +17,7 @@ check result before answer assume wrong list again search page missing total com
 change file code output fail retry limit user ask confirm skip verify number data table first last
 """
 WORDS = _WORDS.split()
-KEPT, BY_CHANCE, SENTENCES, SAID = 0.75, 3, 9, 12
+KEPT, BY_CHANCE, SENTENCES, SAID, SPOILT = 0.75, 3, 9, 12, 0.2
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Sample:
     kinds: list[Kind]
     schemata: list[Schema]
     of: list[int]
+    spoilt: list[bool]
     difficulty: dict[str, float]
     asked: list[Portrait]
     asked_of: list[int]
@@ -55,12 +56,14 @@ def sample(count: int, asked: int, *, kinds: int = 400, seed: int = 7) -> Sample
     weights = [kind.weight for kind in made]
     of = rng.choices(range(kinds), weights, k=count)
     asked_of = rng.choices(range(kinds), weights, k=asked)
-    schemata = [_schema(place, made[kind], rng, every) for place, kind in enumerate(of)]
+    spoilt = [rng.random() < SPOILT for _ in of]
+    schemata = [_schema(place, made[kind], rng, every, spoilt[place]) for place, kind in enumerate(of)]
     noise = (min(1.0, max(0.0, made[kind].hard + rng.gauss(0, 0.1))) for kind in of)
     return Sample(
         kinds=made,
         schemata=schemata,
         of=of,
+        spoilt=spoilt,
         difficulty={schema.id: hard for schema, hard in zip(schemata, noise, strict=True)},
         asked=[_portrait(made[kind], rng, every) for kind in asked_of],
         asked_of=asked_of,
@@ -80,8 +83,7 @@ def _words(rng: random.Random) -> str:
     return in_words(" ".join(rng.choices(WORDS, k=SAID)))
 
 
-def _schema(place: int, kind: Kind, rng: random.Random, every: list[str]) -> Schema:
-    spoilt = rng.random() < 0.2
+def _schema(place: int, kind: Kind, rng: random.Random, every: list[str], spoilt: bool) -> Schema:
     told = _said(kind, rng, every, KEPT / 2 if spoilt else KEPT)
     tried = rng.randrange(4)
     borne_out = sum(rng.random() < (0.2 if spoilt else 0.8) for _ in range(tried))

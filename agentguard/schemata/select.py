@@ -4,8 +4,11 @@ The three criteria are those of D3, a data selection method by diversity, diffic
 they are joined here is our own. A kept schema covers the others as far as it is like them and can be relied
 on, and covering a difficult one is worth more::
 
-    worth(kept) = sum over i of difficulty(i) * max over j in kept of dependability(j) * likeness(i, j)
+    worth(kept) = sum over i of (1 + difficulty(i)) / 2
+                  * max over j in kept of (1 + dependability(j)) / 2 * likeness(i, j)
 
+Both count at half: an easy failure is worth something still, as difficulty is only estimated, and an unproven
+schema covers its own kind better than a proven one of another kind.
 This is weighted facility location, which is monotone and submodular, so that greedy picking reaches at least
 63 % of the best there is (Nemhauser, Wolsey and Fisher, 1978); gains are evaluated lazily (Minoux, 1978).
 A schema counts as covered only by its nearest ones, so that ten thousand take seconds and little memory.
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_EASY: Final = 0.2
-"""What covering a failure that needs no schema is worth; not nothing, as difficulty is only estimated."""
 _SUPPORT: Final = 0.5
 """A failure seen again is half a confirmation: it recurs, but nobody tried what the schema says."""
 _MOST_SUPPORT: Final = 4
@@ -79,8 +80,8 @@ def select(
     order = sorted(range(len(schemata)), key=lambda place: schemata[place].id)
     ids = [schemata[place].id for place in order]
     given = {schema.id: dependability_of(schema) for schema in schemata} | dict(dependability or {})
-    hard = _EASY + (1 - _EASY) * _numbers("difficulty", ids, difficulty or {})
-    sure = _numbers("dependability", ids, given)
+    hard = (1 + _numbers("difficulty", ids, difficulty or {})) / 2
+    sure = (1 + _numbers("dependability", ids, given)) / 2
     if budget >= len(ids):
         picked: list[int] = []
     else:

@@ -16,8 +16,6 @@ from agentguard.schemata.model import Provenance, Schema
 from agentguard.schemata.select import dependability_of, select
 from agentguard.schemata.vectorise import unit_rows
 
-EASY = 0.2
-
 
 def schema(name: str, **more: Any) -> Schema:
     return Schema(id=name, signature=("x",), provenance=Provenance(method="embedded", runs=()), **more)
@@ -37,8 +35,8 @@ def clusters(sizes: list[int], *, dims: int = 32, spread: float = 0.05, seed: in
 
 def worth(kept: list[int], vectors: Any, hard: Any, sure: Any) -> float:
     """The objective as the module states it, over all pairs."""
-    alike = np.maximum(vectors.astype(np.float64) @ vectors.T.astype(np.float64), 0) * sure
-    return float(((EASY + (1 - EASY) * hard) * alike[:, kept].max(axis=1)).sum()) if kept else 0.0
+    alike = np.maximum(vectors.astype(np.float64) @ vectors.T.astype(np.float64), 0) * (1 + sure) / 2
+    return float(((1 + hard) / 2 * alike[:, kept].max(axis=1)).sum()) if kept else 0.0
 
 
 class TestCriteria:
