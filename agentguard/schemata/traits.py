@@ -70,15 +70,15 @@ form:lists | It lists many items. | form.items 1 2.4
 form:asks | It ends with a question. | form.asks
 form:ends | It declares the end. | form.ends
 form:says_trouble | It speaks of an error itself. | form.length 0 1 & outcome.speaks_of_trouble 0 1
-code:stand_ins | Its code holds placeholders or examples. | code.stand_ins 0 2
-code:literals | Values are written straight into its code. | form.literals 0 1.4
-code:unsourced | Its code holds numbers that nothing gave. | code.unsourced_numbers 0 1
-code:catches | Its code catches exceptions. | code.catches
-code:functions | Its code defines functions. | code.functions
-code:reaches_out | Its code reaches for an address outside. | code.http
-code:searches | Its code searches. | code.searches
-code:reads | Its code reads a file. | code.reads
-code:again | Its code is much like earlier code. | code.like_earlier 0.3 0.7
+script:stand_ins | Its code holds placeholders or examples. | code.stand_ins 0 2
+script:literals | Values are written straight into its code. | form.literals 0 1.4
+script:unsourced | Its code holds numbers that nothing gave. | code.unsourced_numbers 0 1
+script:catches | Its code catches exceptions. | code.catches
+script:functions | Its code defines functions. | code.functions
+script:reaches_out | Its code reaches for an address outside. | code.http
+script:searches | Its code searches. | code.searches
+script:reads | Its code reads a file. | code.reads
+script:again | Its code is much like earlier code. | code.like_earlier 0.3 0.7
 act:first_run | It is the first that is executed. | evidence.first_run
 act:first_act | It is the first that acts. | evidence.first_act
 act:first_work | It is the first that brings anything. | evidence.first_work
