@@ -45,6 +45,7 @@ _AMBIGUOUS: Final = frozenset({"may", "will", "us", "it", "he", "or", "in", "so"
 """Words of the list that are names (of a month, a person, a state) when they are written like one."""
 
 _STOP: Final = "."
+_MOST_KEPT: Final = 20_000
 _NAME_PART = re.compile(r"[^\W_]+")
 
 
@@ -62,6 +63,7 @@ class Plainer:
         names += [name for name in run.system_prompts if name]
         self._names = frozenset(name.lower() for name in names if name)
         self._phrases = _phrases(self._names)
+        self._inside: dict[str, str] = {}
 
     def __call__(self, text: str, limit: int = LIMIT) -> str:
         """The text without its topic, in lower case; of a longer one two thirds at the head, one at the tail.
@@ -80,11 +82,26 @@ class Plainer:
                 continue
             token = self._word(found[0], opens) if kind == "word" else self._other(found[0], str(kind))
             opens = False
-            if token != GAP or (tokens and tokens[-1] != GAP):
+            if token == GAP:
+                if tokens and tokens[-1] != GAP:
+                    tokens.append(GAP)
+            elif " " in token:
                 _add(tokens, token)
+            else:
+                tokens.append(token)
         return " ".join(self._unnamed(" ".join(tokens).split())).replace(f" {_STOP}", _STOP)
 
     def _word(self, word: str, opens: bool) -> str:
+        if opens:
+            return self._classed(word, opens)
+        known = self._inside.get(word)
+        if known is None:
+            known = self._classed(word, opens)
+            if len(self._inside) < _MOST_KEPT:
+                self._inside[word] = known
+        return known
+
+    def _classed(self, word: str, opens: bool) -> str:
         low = word.lower().replace("’", "'")
         if low in self._names:
             return _CLASSES["name"]
@@ -130,9 +147,6 @@ def _phrases(names: Iterable[str]) -> tuple[tuple[int, frozenset[tuple[str, ...]
 
 def _add(tokens: list[str], token: str) -> None:
     """Append, but say a class once where several of it follow each other with nothing between."""
-    if token == GAP or " " not in token:
-        tokens.append(token)
-        return
     before = next((one for one in reversed(tokens[-2:]) if one != GAP), None)
     if before != token:
         tokens.append(token)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.detect.base import Finding
@@ -56,11 +57,11 @@ class Look:
 def looks(run: Trajectory, findings: Sequence[Finding]) -> tuple[Look, ...]:
     """What each candidate of a run looks like, in order."""
     table = step_table(run)
-    weights = _weights(table.values)
+    weights = _named(_weights(table.values))
     plainer = Plainer(run)
     found = signs(table.steps, findings, len(run.steps))
     return tuple(
-        Look(step=step, traits=_named(row) | seen, words=plainer(_said(run.steps[step]), WORDS_READ))
+        Look(step=step, traits=row | seen, words=plainer(_said(run.steps[step]), WORDS_READ))
         for step, row, seen in zip(table.steps, weights, found, strict=True)
     )
 
@@ -123,8 +124,15 @@ def is_words(sentence: str) -> bool:
 
 def sentences(traits: Mapping[str, float], *parts: Part) -> tuple[str, ...]:
     """Sentences of the traits that weigh at least `SHOWN`, in the order of the vocabulary."""
-    shown = [name for name, weight in traits.items() if weight >= SHOWN and _PARTS.get(name) in parts]
-    return tuple(_TOLD[name][1] for name in sorted(shown, key=_ORDER.__getitem__))
+    told = _of(parts)
+    shown = [told[name] for name, weight in traits.items() if weight >= SHOWN and name in told]
+    return tuple(sentence for _, sentence in sorted(shown))
+
+
+@cache
+def _of(parts: tuple[Part, ...]) -> dict[str, tuple[int, str]]:
+    """Traits of some parts, with their place in the vocabulary and their sentence."""
+    return {name: (_ORDER[name], told) for name, (part, told) in _TOLD.items() if part in parts}
 
 
 def sentence_of(name: str) -> str | None:
@@ -151,9 +159,15 @@ def _said(step: Step) -> str:
     return step.content or step.reasoning
 
 
-def _named(row: NDArray[np.float64]) -> dict[str, float]:
-    at = (row > _FAINT).nonzero()[0]
-    return {_NAMES[i]: weight for i, weight in zip(at.tolist(), row[at].round(4).tolist(), strict=True)}
+def _named(weights: NDArray[np.float64]) -> list[dict[str, float]]:
+    """A row of weights each as a mapping, the faint ones left out."""
+    import numpy as np
+
+    rows, columns = (weights > _FAINT).nonzero()
+    names = [_NAMES[column] for column in columns.tolist()]
+    values = weights[rows, columns].round(4).tolist()
+    ends = np.searchsorted(rows, np.arange(len(weights) + 1)).tolist()
+    return [dict(zip(names[a:b], values[a:b], strict=True)) for a, b in pairwise(ends)]
 
 
 def _weights(values: NDArray[np.float64]) -> NDArray[np.float64]:
