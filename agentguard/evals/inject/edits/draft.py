@@ -191,7 +191,8 @@ def _timed(step: Step, before: Step) -> Step:
 def _next_in_line(ids: list[str], like: str) -> str | None:
     """The next id where the ids of the run count up ("call-7-0"), else None."""
     numbers = [int(found[0][:9]) for one in ids if (found := _NUMBER.search(one))]
-    rising = len(numbers) == len(ids) and numbers == sorted(numbers)
+    alike = len({_NUMBER.sub("#", one) for one in ids}) == 1
+    rising = alike and numbers == sorted(numbers)
     place = _NUMBER.search(like)
     if not rising or place is None or len(place[0]) > 6:
         return None

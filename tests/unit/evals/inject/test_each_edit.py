@@ -1,0 +1,236 @@
+"""Each edit does what it says, on a run in which one can see it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from agentguard.evals.inject.edits.base import Rewritten, Tail, edits
+from agentguard.trajectory.model import Source, Step, Trajectory
+from tests.unit.evals.inject.runs import call, record, result, said, shop, tools
+
+LOOK, CLAIM, ASK, GET, UPDATE, DONE, BYE = 2, 3, 6, 5, 8, 9, 10
+
+
+def make(name: str, step: int, *, run: Trajectory | None = None, seed: int = 0) -> Rewritten:
+    return edits().get(name).apply(run or shop().trajectory, step, random.Random(seed))
+
+
+def some(name: str, step: int, wanted, *, run: Trajectory | None = None) -> Rewritten:
+    """The rewriting of the first seed for which ``wanted`` holds."""
+    for seed in range(60):
+        made = make(name, step, run=run, seed=seed)
+        if wanted(made):
+            return made
+    raise AssertionError(f"no seed of 60 makes the wanted {name}")
+
+
+def texts(steps: tuple[Step, ...]) -> str:
+    return "\n".join(text for step in steps for _, text in step.texts())
+
+
+def test_the_steps_are_where_the_tests_below_think():
+    steps = shop().trajectory.steps
+    assert [bool(s.tool_calls) for s in steps] == [i in (LOOK, GET, UPDATE) for i in range(len(steps))]
+    assert steps[BYE].source is Source.USER
+
+
+def test_a_wrong_argument_of_a_change_goes_through_and_is_carried_on():
+    made = some("parameter_error", UPDATE, lambda m: m.tail is Tail.PROPAGATED)
+    before, after = shop().trajectory.steps[UPDATE], made.steps[UPDATE]
+    (key,) = [
+        k
+        for k in after.tool_calls[0].arguments
+        if after.tool_calls[0].arguments != before.tool_calls[0].arguments
+        and after.tool_calls[0].arguments[k] != before.tool_calls[0].arguments[k]
+    ]
+    wrong = after.tool_calls[0].arguments[key]
+    assert orjson.loads(after.observations[0].content)[key] == wrong
+    assert orjson.loads(after.tool_calls[0].raw_arguments) == after.tool_calls[0].arguments
+    assert wrong in made.steps[DONE].content
+    assert before.tool_calls[0].arguments[key] not in made.steps[DONE].content
+
+
+def test_a_code_that_exists_nowhere_is_refused_and_the_agent_gives_up():
+    made = make("parameter_error", GET)
+    assert made.tail is Tail.TRUNCATED
+    wrong = made.steps[GET].tool_calls[0].arguments["order_id"]
+    assert wrong not in texts(shop().trajectory.steps)
+    assert "K77RQ2" not in made.steps[GET].observations[0].content
+    assert not any(step.tool_calls and step.tool_calls[0].name == "update_order" for step in made.steps)
+    agents = [step for step in made.steps if step.source is Source.AGENT]
+    assert not agents[-1].tool_calls
+    assert agents[-1].content
+    assert made.steps[-1].content == "Thank you, that is all."
+
+
+def test_a_tool_nobody_offers():
+    run = shop().trajectory
+    made = make("invalid_action", GET)
+    name = made.steps[GET].tool_calls[0].name
+    assert name not in {tool.name for tool in run.tools}
+    assert made.steps[GET].observations[0].tool == name
+    assert made.steps[GET].tool_calls[0].arguments == run.steps[GET].tool_calls[0].arguments
+
+
+def test_arguments_that_do_not_parse():
+    for seed in range(20):
+        made = make("format_error", UPDATE, seed=seed)
+        wrong = made.steps[UPDATE].tool_calls[0]
+        assert wrong.arguments is None
+        with pytest.raises(orjson.JSONDecodeError):
+            orjson.loads(wrong.raw_arguments)
+
+
+def test_an_error_in_the_words_of_the_run_itself():
+    messages = [
+        said("user", "Look up K77RQ2 and K81TM9."),
+        call("get_order", "call_a", order_id="K7XXXX"),
+        result("call_a", "get_order", "Error: no such order in our books"),
+        call("get_order", "call_b", order_id="K81TM9"),
+        result("call_b", "get_order", "An order of 88 lamps."),
+        said("assistant", "K81TM9 has 88 lamps."),
+    ]
+    made = make("parameter_error", 2, run=record(messages).trajectory)
+    assert made.steps[2].observations[0].content == "Error: no such order in our books"
+
+
+def test_an_error_that_is_ignored_lies_in_the_next_turn():
+    made = make("tool_error_ignored", UPDATE)
+    run = shop().trajectory
+    assert made.step == UPDATE
+    assert made.cause.step == DONE
+    assert made.steps[UPDATE].tool_calls == run.steps[UPDATE].tool_calls
+    assert made.steps[UPDATE].observations != run.steps[UPDATE].observations
+    assert made.steps[DONE:] == run.steps[DONE:]
+    assert made.tail is Tail.KEPT
+
+
+def test_a_misread_value_reaches_later_turns():
+    made = some("misread_observation", CLAIM, lambda m: m.tail is Tail.PROPAGATED)
+    run = shop().trajectory
+    (change,) = [c for c in made.changes if c.step == CLAIM]
+    assert change.field == "content"
+    assert made.steps[LOOK] == run.steps[LOOK]
+    assert made.steps[DONE].content != run.steps[DONE].content
+    assert made.steps[GET].observations == run.steps[GET].observations
+
+
+def test_a_slip_in_passing_is_not_put_in():
+    """The ship date of the look is stated once and never used again: to misread it would fail no run."""
+    for seed in range(40):
+        made = make("misread_observation", CLAIM, seed=seed)
+        assert "2031-03-14" in made.steps[CLAIM].content
+
+
+def test_a_value_recalled_that_stands_nowhere():
+    run = shop().trajectory
+    for seed in range(20):
+        made = make("hallucinated_memory", DONE, seed=seed)
+        new = made.cause.reason.split("recalls ")[1].split(",")[0]
+        assert new in made.steps[DONE].content
+        assert new not in texts(run.steps)
+
+
+def test_a_user_keeps_to_what_the_user_gave():
+    """The new date is the user's own: the agent may recall it wrongly, the user's turns stay."""
+    made = some("hallucinated_memory", ASK, lambda m: "2031-03-15" not in m.steps[ASK].content)
+    users = [step for step in made.steps if step.source is Source.USER]
+    assert [s.content for s in users] == [
+        s.content for s in shop().trajectory.steps if s.source is Source.USER
+    ][: len(users)]
+    assert "2031-03-15" not in texts(made.steps[ASK:])
+
+
+def test_a_confirmation_left_out():
+    made = make("dropped_constraint", ASK)
+    run = shop().trajectory
+    assert [s.content for s in made.steps] == [s.content for s in (*run.steps[:ASK], *run.steps[ASK + 2 :])]
+    assert made.steps[ASK].tool_calls[0].name == "update_order"
+    assert made.cause.step == ASK
+
+
+def test_without_rules_nothing_can_be_dropped():
+    run = replace(shop().trajectory, system_prompts={}, task="Move my order.")
+    assert not any(edits().get("dropped_constraint").applies(run, i) for i in range(len(run.steps)))
+
+
+def test_done_too_early():
+    made = make("progress_misjudge", GET)
+    turn = made.steps[GET]
+    assert not turn.tool_calls
+    assert not turn.observations
+    assert turn.content
+    assert "update_order" not in {c.name for step in made.steps for c in step.tool_calls}
+    assert made.steps[-1].source is Source.USER
+    skipped = make("progress_misjudge", UPDATE)
+    assert skipped.tail is Tail.TRUNCATED or skipped.steps[UPDATE].content.startswith("Order K77RQ2")
+
+
+def test_a_loop_runs_until_the_end():
+    made = make("repeat_loop", LOOK)
+    first = made.steps[LOOK]
+    again = made.steps[LOOK + 1 :]
+    assert 3 <= len(again) <= 10
+    assert made.cause.step == LOOK + 1
+    for step in again:
+        assert step.tool_calls[0].arguments == first.tool_calls[0].arguments
+        assert step.observations[0].content == first.observations[0].content
+        assert step.observations[0].call_id == step.tool_calls[0].id
+    ids = [step.tool_calls[0].id for step in (first, *again)]
+    assert len(set(ids)) == len(ids)
+    assert {len(one) for one in ids} == {len(ids[0])}
+    assert all(one.startswith("call_") for one in ids)
+
+
+def test_out_of_steps():
+    made = make("step_limit", GET)
+    assert made.steps == shop().trajectory.steps[: GET + 1]
+    assert made.cause.step == GET
+    assert made.cause.module == "system"
+
+
+def kitchen() -> Trajectory:
+    """A run whose turns say what they do, in a world of names."""
+    messages = [
+        said("user", "Bring me the order."),
+        {**call("get_order", "call-1-0", item="red lamp"), "content": "I look at the red lamp first."},
+        result("call-1-0", "get_order", "A red lamp beside a blue lamp."),
+        {**call("get_order", "call-3-0", item="blue lamp"), "content": "Now the blue lamp."},
+        result("call-3-0", "get_order", "A blue lamp."),
+        {**call("update_order", "call-5-0", item="red lamp"), "content": "I take the red lamp."},
+        result("call-5-0", "update_order", "Taken."),
+        said("assistant", "Here is the red lamp."),
+    ]
+    return record(messages).trajectory
+
+
+def test_a_call_that_is_not_what_the_turn_says():
+    made = make("misaligned_action", 3, run=kitchen())
+    assert made.steps[3].content == "I take the red lamp."
+    assert made.steps[3].tool_calls[0].arguments == {"item": "blue lamp"}
+
+
+def test_ids_that_count_up_count_on():
+    made = make("repeat_loop", 1, run=kitchen())
+    ids = [c.id for step in made.steps for c in step.tool_calls]
+    assert ids[:2] == ["call-1-0", "call-6-0"]
+    assert len(set(ids)) == len(ids)
+
+
+def test_times_go_on_without_a_gap():
+    run = shop().trajectory
+    steps = tuple(replace(s, started_at=10.0 * s.index, ended_at=10.0 * s.index + 4) for s in run.steps)
+    made = make("repeat_loop", LOOK, run=replace(run, steps=steps))
+    for before, after in zip(made.steps[LOOK:], made.steps[LOOK + 1 :], strict=False):
+        assert after.started_at == before.ended_at
+        assert after.ended_at == after.started_at + 4
+
+
+def test_tools_of_the_fixture_are_the_ones_called():
+    assert {tool["function"]["name"] for tool in tools()} >= {
+        c.name for step in shop().trajectory.steps for c in step.tool_calls
+    }
