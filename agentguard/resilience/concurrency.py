@@ -140,3 +140,23 @@ class Gradient(_Cutting):
             gradient = min(1.0, max(0.5, options.tolerance * self._best / average))
             wanted = self.value * gradient + math.sqrt(self.value)
             self.value = min(options.most, max(options.least, 0.8 * self.value + 0.2 * wanted))
+
+
+class Duration:
+    """How long calls take: a moving mean and deviation, as TCP estimates round trips (RFC 6298)."""
+
+    def __init__(self) -> None:
+        self.mean = self._deviation = 0.0
+
+    @property
+    def enough(self) -> float:
+        """Seconds in which nearly all calls end; 0 while nothing is known."""
+        return self.mean + 2 * self._deviation
+
+    def add(self, seconds: float) -> None:
+        """A call took so long."""
+        if not self.mean:
+            self.mean, self._deviation = seconds, seconds / 2
+            return
+        self._deviation += (abs(seconds - self.mean) - self._deviation) / 4
+        self.mean += (seconds - self.mean) / 8

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from agentguard.errors import Overloaded
-from agentguard.resilience.concurrency import Concurrency
+from agentguard.resilience.concurrency import Concurrency, Duration
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
 from agentguard.resilience.options import SECONDS, Options, check
@@ -55,13 +55,13 @@ class Shed(Options):
 
 
 class _Waiter:
-    """A call in the queue: its turn comes as True, its refusal as False."""
+    """A call in the queue: its turn comes as None, its refusal as a reason."""
 
-    __slots__ = ("future", "priority")
+    __slots__ = ("deadline", "future", "priority")
 
-    def __init__(self, priority: Priority) -> None:
-        self.future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.priority = priority
+    def __init__(self, priority: Priority, deadline: Deadline) -> None:
+        self.future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.priority, self.deadline = priority, deadline
 
 
 class Shedder:
@@ -72,7 +72,7 @@ class Shedder:
         self.limit = options.concurrency.build()
         self.inflight = 0
         self._queues: tuple[deque[_Waiter], ...] = tuple(deque() for _ in Priority)
-        self._typical = 0.0  # a moving average of how long calls take, in seconds
+        self._duration = Duration()
 
     @property
     def waiting(self) -> int:
@@ -86,30 +86,29 @@ class Shedder:
             Overloaded: the queue is full of calls that are as important, or the wait would be too long.
         """
         if self.inflight < int(self.limit.value) and not self.waiting:
-            self.inflight += 1
+            self.inflight += 1  # even if it seems too late: it is in nobody's way, and may teach us
             return self._runtime.clock.now()
-        waiter = _Waiter(priority)
+        waiter = _Waiter(priority, deadline)
         self._enqueue(waiter, deadline)
         seconds = min(self._options.wait_s, deadline.remaining())
         try:
             async with asyncio.timeout(seconds):
-                mine = await waiter.future
+                refusal = await waiter.future
         except BaseException as error:
             self._withdraw(waiter)
             if isinstance(error, TimeoutError):
                 raise self._refusal("no turn came in time") from None
             raise
-        if not mine:
-            raise self._refusal("something more important took the place in the queue")
+        if refusal is not None:
+            raise self._refusal(refusal)
         return self._runtime.clock.now()
 
-    def release(self, started: float, *, overload: bool, counts: bool = True) -> None:
+    def release(self, started: float, *, overload: bool = False, counts: bool = True) -> None:
         """Give leave back: when it was got, whether the call met overload, and whether it says anything."""
         now = self._runtime.clock.now()
         if counts:
             self.limit.update(started=started, ended=now, inflight=self.inflight, overload=overload)
-            taken = now - started
-            self._typical += (taken - self._typical) / 16 if self._typical else taken
+            self._duration.add(now - started)
         self.inflight -= 1
         self._admit()
 
@@ -125,14 +124,24 @@ class Shedder:
         return response
 
     def _end(self, started: float, error: BaseException | None, deadline: Deadline) -> None:
+        """Give leave back, with what the call's end says.
+
+        A call that was cut off before it had the usual time says nothing: it came too late by itself. If that
+        counted as overload, or as a short call, waiting would shrink the limit, and so make for more waiting.
+        """
         overload = overloaded(error, deadline)
         said = overload or verdict(error, deadline) is not Verdict.NOTHING
+        if overload and deadline.expired:
+            said = self._runtime.clock.now() - started >= self._duration.enough
         self.release(started, overload=overload, counts=said)
+
+    def _late(self, deadline: Deadline, wait: float = 0.0) -> bool:
+        return wait + self._duration.enough > deadline.remaining()
 
     def _enqueue(self, waiter: _Waiter, deadline: Deadline) -> None:
         before = sum(len(queue) for queue in self._queues[: waiter.priority + 1])
-        wait = self._typical * (before + 1) / max(1, int(self.limit.value))
-        if wait > min(self._options.wait_s, deadline.remaining() - self._typical):
+        wait = self._duration.mean * (before + 1) / max(1, int(self.limit.value))
+        if wait > self._options.wait_s or self._late(deadline, wait):
             raise self._refusal("it would not be done in time")
         if self.waiting >= self._options.queue:
             self._make_room(waiter.priority)
@@ -144,13 +153,13 @@ class Shedder:
             while queue:
                 waiter = queue.pop()
                 if not waiter.future.done():
-                    waiter.future.set_result(False)
+                    waiter.future.set_result("something more important took the place in the queue")
                     return
         raise self._refusal("the queue is full")
 
     def _withdraw(self, waiter: _Waiter) -> None:
         """A call stopped waiting; if its turn had just come, it goes to the next."""
-        if waiter.future.done() and not waiter.future.cancelled() and waiter.future.result():
+        if waiter.future.done() and not waiter.future.cancelled() and waiter.future.result() is None:
             self.inflight -= 1
             self._admit()
         elif waiter in self._queues[waiter.priority]:
@@ -160,10 +169,14 @@ class Shedder:
         for queue in self._queues:
             while queue and self.inflight < int(self.limit.value):
                 waiter = queue.popleft()
-                if not waiter.future.done():
-                    waiter.future.set_result(True)
+                if waiter.future.done():
+                    continue
+                if self._late(waiter.deadline):
+                    waiter.future.set_result("its turn came too late")
+                else:
+                    waiter.future.set_result(None)
                     self.inflight += 1
 
     def _refusal(self, reason: str) -> Overloaded:
         self._runtime.tell(EventKind.SHED, self._options.name, reason=reason)
-        return Overloaded(f"shed: {reason}", retry_after_s=self._typical or None)
+        return Overloaded(f"shed: {reason}", retry_after_s=self._duration.mean or None)

@@ -68,11 +68,38 @@ def test_what_would_not_be_done_in_time_is_refused_when_it_comes():
         deadline = Deadline.after(3.5, clock=clock)
         calls = [asyncio.create_task(send(Call(payload=n), deadline)) for n in range(20)]
         await clock.sleep(0.001)
-        assert sum(call.done() for call in calls) == 20 - 2 - 5
+        assert sum(call.done() for call in calls) == 20 - 2 - 3
         return await kinds_of(*calls)
 
     kinds = clock.run(main())
-    assert kinds.count("overloaded") == 13
+    assert kinds.count("overloaded") == 15
+
+
+def test_an_estimate_that_is_too_long_corrects_itself():
+    clock, backend, send, _, _ = scene(*[answer(30.0)] * 2, answer(0.1))
+
+    async def main():
+        await kinds_of(*(send(Call()) for _ in range(2)))
+        for n in range(5):
+            assert await send(Call(payload=n), Deadline.after(1.0, clock=clock)) == f"answer to {n}"
+
+    clock.run(main())
+    assert len(backend.calls) == 7
+
+
+def test_a_call_that_comes_too_late_by_itself_is_no_sign_of_overload():
+    clock, _, send, shed, _ = scene(
+        answer(1.0), shed=Shed(concurrency=Concurrency(start=10)), after=(Timeout(total_s=60.0),)
+    )
+
+    async def main():
+        await send(Call())
+        with pytest.raises(DeadlineExceeded):
+            async with Deadline.after(0.2, clock=clock).limit():
+                await send(Call(), Deadline.after(0.2, clock=clock))
+        assert shed.limit.value == 10
+
+    clock.run(main())
 
 
 def test_no_turn_in_time_is_a_refusal_and_the_place_is_free_again():

@@ -1,0 +1,203 @@
+"""The caller leaves at every await, before and in the very instant of what it waits for: nothing may be lost.
+
+Each scene runs a few calls through the whole pipeline and cancels one of them at its k-th await, for k = 1,
+2, ... until the call is done before. After that every permit, token, place in the queue, task and stream
+must be back, the other calls must have their answers, and the pipeline must still work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+import pytest
+
+from agentguard.errors import ResilienceError
+from agentguard.resilience import (
+    AttemptTimeout,
+    Backoff,
+    Breaker,
+    BudgetOptions,
+    Call,
+    Concurrency,
+    EventKind,
+    Hedge,
+    Pipeline,
+    Progress,
+    Retry,
+    Shed,
+    State,
+    Throttle,
+    Timeout,
+)
+from agentguard.testing.clock import VirtualClock
+from tests.unit.resilience.scripted import WHOLE, Backend, answer, carries, ends, fails, hang, read, stream
+
+TOKENS = BudgetOptions(ratio=0.0, reserve=50.0, per_second=0.0, burst=50.0)
+
+
+class CancelAt:
+    """Awaits a coroutine and cancels its own task at the k-th suspension.
+
+    Args:
+        late: cancel in the instant in which what is awaited comes, and not at once.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], k: int, *, late: bool) -> None:
+        self.coroutine, self.k, self.late, self.reached = coroutine, k, late, False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = asyncio.current_task()
+        error: BaseException | None = None
+        count = 0
+        while True:
+            try:
+                future = self.coroutine.send(None) if error is None else self.coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            error, count = None, count + 1
+            if count == self.k:
+                self.reached = True
+                if self.late and future is not None:
+                    future.add_done_callback(lambda _: task.cancel())
+                else:
+                    asyncio.get_running_loop().call_soon(task.cancel)
+            try:
+                yield future
+            except BaseException as thrown:
+                error = thrown
+
+
+class World:
+    """The whole pipeline over a script, with budgets that only shrink, so that each token can be counted."""
+
+    def __init__(self, *script, limit=10):
+        self.clock, self.events = VirtualClock(), []
+        self.backend = Backend(self.clock, *script)
+        order = (
+            Timeout(total_s=60.0),
+            Shed(queue=10, concurrency=Concurrency(rule="fixed", start=limit)),
+            Retry(backoff=Backoff(base_s=0.2, jitter=0.0), budget=TOKENS),
+            Hedge(minimum=1, budget=TOKENS),
+            Throttle(),
+            Breaker(minimum=3, failure_ratio=0.9, open_s=1.0),
+            AttemptTimeout(seconds=5.0),
+            Progress(carries=carries, ends=ends),
+        )
+        self.send = Pipeline(
+            order, clock=self.clock, rng=random.Random(1), observers=[self.events.append]
+        ).bind(self.backend.send)
+
+    async def call(self, payload="victim", **options):
+        response = await self.send(Call(payload=payload, **options))
+        return await read(response) if hasattr(response, "aclose") else response
+
+    async def cancelled_at(self, k, late):
+        """Whether the victim was still running at its k-th await."""
+        victim = CancelAt(self.call(), k, late=late)
+
+        async def run():
+            return await victim
+
+        task = asyncio.create_task(run())
+        await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is not None:
+            assert isinstance(task.exception(), ResilienceError)
+        return victim.reached
+
+    def check(self):
+        layers, kinds = self.send.layers, [event.kind for event in self.events]
+        assert (layers["shed"].inflight, layers["shed"].waiting) == (0, 0)
+        assert (self.backend.running, self.backend.streams) == (0, 0)
+        assert not layers["hedge"]._strays
+        hedges = kinds.count(EventKind.HEDGE)
+        assert 50 - layers["hedge"].budget.tokens == hedges
+        retries = 50 - layers["retry"].budget.tokens
+        calls = sum(self.backend.attempts.values())
+        # A hedge may be cancelled before its task has begun; a retry that took its token is always sent.
+        assert self.sent + retries <= calls <= self.sent + retries + hedges
+        assert layers["breaker"]._probing is False
+
+
+async def plain(world, k, late):
+    world.sent = 1
+    return await world.cancelled_at(k, late)
+
+
+async def behind_others(world, k, late):
+    """Waits for its turn; the two before and the one behind it are not disturbed."""
+    before = [asyncio.create_task(world.call(n)) for n in range(2)]
+    await world.clock.sleep(0.01)
+    behind = asyncio.create_task(world.clock.sleep(0.02))
+    behind.add_done_callback(lambda _: before.append(asyncio.create_task(world.call("behind"))))
+    reached = await world.cancelled_at(k, late)
+    await behind
+    answers = await asyncio.gather(*before)
+    assert answers == ["answer to 0", "answer to 1", "answer to behind"]
+    world.sent = 3 + world.backend.attempts["victim"]
+    return reached
+
+
+async def hedged(world, k, late):
+    world.sent = 1 + await warm(world)
+    return await world.cancelled_at(k, late)
+
+
+async def probing(world, k, late):
+    """The one call that a half-open breaker lets through; the next one must get its place."""
+    for n in range(3):
+        with pytest.raises(ResilienceError):
+            await world.call(n, idempotent=False)
+    assert world.send.layers["breaker"].state is State.OPEN
+    await world.clock.sleep(1.0)
+    reached = await world.cancelled_at(k, late)
+    world.sent = 3 + (world.backend.attempts["victim"] > 0)
+    return reached
+
+
+async def warm(world):
+    assert await world.call("warm") in ("answer to warm", WHOLE)
+    return 1
+
+
+SCENES = {
+    "plain": (plain, [answer(0.1)], 10),
+    "stream": (plain, [stream(beats=2)], 10),
+    "stream cut": (plain, [stream(tokens=2, then="cut"), stream()], 10),
+    "failover before the first token": (plain, [stream(tokens=0, then="stall"), stream()], 10),
+    "retries": (plain, [fails(503), fails(429, retry_after_s=0.3), answer(0.1)], 10),
+    "retries in vain": (plain, [fails(503)], 10),
+    "attempt out of time": (plain, [hang(), answer(0.1)], 10),
+    "queue": (behind_others, [answer(0.1)], 1),
+    "hedge wins": (hedged, [answer(0.1), hang(), answer(0.1)], 10),
+    "hedge loses": (hedged, [answer(0.1), answer(0.3), hang()], 10),
+    "hedge helps a first that fails": (hedged, [answer(0.1), fails(500, seconds=0.15), answer(0.1)], 10),
+    "hedged stream": (hedged, [stream(), stream(first=50.0), stream()], 10),
+    "both at once": (hedged, [answer(0.1), answer(0.2), answer(0.1)], 10),
+    "probe": (probing, [*[fails(500)] * 3, answer(0.1)], 10),
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in the instant"])
+@pytest.mark.parametrize("scene", SCENES)
+def test_cancelled_at_every_await(scene, late):
+    program, script, limit = SCENES[scene]
+    k = 0
+    reached = True
+    while reached:
+        k += 1
+        world = World(*script, limit=limit)
+
+        async def main(world=world, k=k):
+            reached = await program(world, k, late)
+            world.check()
+            if world.send.layers["breaker"].state is not State.CLOSED:
+                await world.clock.sleep(2.0)
+            world.backend.script = [answer(0.1)]
+            assert await world.call("next") == "answer to next"
+            return reached
+
+        reached = world.clock.run(main())
+    assert k > 1, "the scene never waits"

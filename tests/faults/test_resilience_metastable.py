@@ -1,0 +1,119 @@
+"""An outage of five seconds at 80 % load must not outlive its cause (Bronson et al., Metastable Failures,
+2021).
+
+The server does the work of callers who have left, as HTTP servers do, so retries of calls that timed out
+keep it busy with answers for nobody. That keeps it down after the trigger is gone, unless something takes
+the load off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+
+import pytest
+
+from agentguard.errors import ResilienceError
+from agentguard.resilience import (
+    AttemptTimeout,
+    Breaker,
+    BudgetOptions,
+    Call,
+    Pipeline,
+    Retry,
+    Timeout,
+    standard,
+)
+from agentguard.testing.clock import VirtualClock
+
+WORKERS, SERVICE_S = 10, 0.08
+RATE = 0.8 * WORKERS / SERVICE_S
+FROZEN, THAWED, END = 10.0, 15.0, 30.0
+UNBOUNDED = BudgetOptions(ratio=1.0, reserve=1e6, per_second=1e6, burst=1e6)
+TIMES = Timeout(total_s=3.0), AttemptTimeout(seconds=1.0)
+
+
+class Server:
+    """A queue before ten workers. It freezes for five seconds, and never learns that a caller has left."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.free = [0.0] * WORKERS
+        self.calls = 0
+
+    async def send(self, request, deadline):
+        self.calls += 1
+        start = max(self.clock.now(), heapq.heappop(self.free))
+        end = start + SERVICE_S
+        if start < THAWED and end > FROZEN:
+            end += THAWED - max(start, FROZEN)
+        heapq.heappush(self.free, end)
+        await self.clock.sleep(end - self.clock.now())
+
+
+def goodput(strategies, seed):
+    """Share of the calls that succeed, by the second in which they came; and the calls the server saw."""
+    clock, rng = VirtualClock(), random.Random(seed)
+    server = Server(clock)
+    send = Pipeline(strategies, clock=clock, rng=rng).bind(server.send)
+    came, good = [0] * int(END), [0] * int(END)
+
+    async def one():
+        second = int(clock.now())
+        came[second] += 1
+        try:
+            await send(Call())
+        except ResilienceError:
+            return
+        good[second] += 1
+
+    async def main():
+        calls = []
+        while True:
+            await clock.sleep(rng.expovariate(RATE))
+            if clock.now() >= END:
+                break
+            calls.append(asyncio.create_task(one()))
+        await asyncio.gather(*calls)
+
+    clock.run(main())
+    return [g / c for g, c in zip(good, came, strict=True)], server.calls
+
+
+def after(shares):
+    """Mean goodput from 10 s after the trigger's end on."""
+    late = shares[int(THAWED) + 10 :]
+    return sum(late) / len(late)
+
+
+SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
+
+
+@SEEDS
+def test_without_a_budget_it_never_recovers(seed):
+    shares, _ = goodput((TIMES[0], Retry(budget=UNBOUNDED), TIMES[1]), seed)
+    assert min(shares[:9]) == 1.0
+    assert after(shares) < 0.2
+
+
+@SEEDS
+def test_a_retry_budget_alone_does_not_recover(seed):
+    shares, _ = goodput((TIMES[0], Retry(), TIMES[1]), seed)
+    assert min(shares[:9]) == 1.0
+    assert after(shares) < 0.5
+
+
+@SEEDS
+def test_budget_and_breaker_recover_within_ten_seconds(seed):
+    shares, calls = goodput((TIMES[0], Retry(), Breaker(), TIMES[1]), seed)
+    assert min(shares[:9]) == 1.0
+    assert min(shares[25:]) >= 0.95
+    assert calls < 1.2 * RATE * END
+
+
+@SEEDS
+def test_the_standard_order_recovers_within_ten_seconds(seed):
+    shares, _ = goodput(standard(total_s=3.0, attempt_s=1.0), seed)
+    assert min(shares[:9]) >= 0.95
+    assert min(shares[25:]) >= 0.95

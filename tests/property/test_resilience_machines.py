@@ -1,0 +1,319 @@
+"""Breaker, budget, ejection, window and shedding against models that are slow, plain and obviously right."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agentguard.errors import CircuitOpen
+from agentguard.resilience import (
+    STOP,
+    Backoff,
+    Breaker,
+    Budget,
+    BudgetOptions,
+    Outlier,
+    Outliers,
+    Runtime,
+    State,
+    parse_retry_after,
+)
+from agentguard.resilience.seam import Verdict
+from agentguard.resilience.window import Window
+from agentguard.testing.clock import VirtualClock
+
+OUTCOMES = st.sampled_from(list(Verdict))
+# Times are eighths of a second, so that sums are exact and the model and the part agree at every edge.
+STEPS = st.integers(0, 400).map(lambda n: n / 8)
+
+
+class BreakerMachine(RuleBasedStateMachine):
+    """Keeps every counted call with its time, and the state as a plain variable."""
+
+    OPTIONS = Breaker(failure_ratio=0.25, minimum=4, window_s=20.0, open_s=8.0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.events = []
+
+        async def nowhere(request, deadline):
+            raise AssertionError("the machine calls enter and end itself")
+
+        self.breaker = self.OPTIONS.build(nowhere, Runtime(clock=self.clock, emit=self.events.append))
+        self.state, self.until, self.probing, self.counted = State.CLOSED, 0.0, False, []
+        self.open_permits = []  # (permit, state's number when it was given, probe)
+        self.number = 0
+
+    def move(self, state):
+        self.state, self.probing = state, False
+        self.number += 1
+        self.until = self.clock.now() + 8.0
+        self.counted = []
+
+    @rule(seconds=STEPS)
+    def wait(self, seconds):
+        self.clock.advance(seconds)
+
+    @rule()
+    def enter(self):
+        if self.state is State.OPEN and self.clock.now() >= self.until:
+            self.move(State.HALF_OPEN)
+        allowed = self.state is State.CLOSED or (self.state is State.HALF_OPEN and not self.probing)
+        if not allowed:
+            with pytest.raises(CircuitOpen) as caught:
+                self.breaker.enter()
+            assert caught.value.retry_after_s >= 0
+            return
+        self.probing = self.state is State.HALF_OPEN
+        self.open_permits.append((self.breaker.enter(), self.number, self.probing))
+
+    @precondition(lambda self: self.open_permits)
+    @rule(data=st.data(), outcome=OUTCOMES)
+    def end(self, data, outcome):
+        index = data.draw(st.integers(0, len(self.open_permits) - 1))
+        permit, number, probe = self.open_permits.pop(index)
+        permit.end(outcome)
+        permit.end(data.draw(OUTCOMES))  # a second end counts for nothing
+        if number != self.number:
+            return
+        if probe:
+            self.probing = False
+            if outcome is not Verdict.NOTHING:
+                self.move(State.CLOSED if outcome is Verdict.GOOD else State.OPEN)
+        elif outcome is not Verdict.NOTHING:
+            self.counted.append((math.floor(self.clock.now() / 2.0), outcome))
+            present = self.counted[-1][0]
+            inside = [o for slot, o in self.counted if slot > present - 10]
+            failed = inside.count(Verdict.FAULT)
+            if failed and len(inside) >= 4 and failed >= len(inside) / 4:
+                self.move(State.OPEN)
+
+    @invariant()
+    def same_state(self):
+        assert self.breaker.state is self.state
+
+    @invariant()
+    def one_probe_at_most(self):
+        probes = [n for _, n, probe in self.open_permits if probe and n == self.number]
+        assert len(probes) == (1 if self.probing else 0)
+
+
+class BudgetMachine(RuleBasedStateMachine):
+    """Exact arithmetic, and the promise over every stretch of time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.history = [(Fraction(0), 0, 0)]  # (time, requests, extra requests) so far
+
+    @initialize(
+        ratio=st.sampled_from([0.0, 0.05, 0.2, 1.0]),
+        reserve=st.sampled_from([0.0, 1.0, 3.0]),
+        per_second=st.sampled_from([0.0, 0.5, 10.0]),
+        more=st.sampled_from([0.0, 2.0, 50.0]),
+    )
+    def make(self, ratio, reserve, per_second, more):
+        self.options = BudgetOptions(
+            ratio=ratio, reserve=reserve, per_second=per_second, burst=reserve + more
+        )
+        self.budget = Budget(self.options, self.clock)
+        self.exact = Fraction(reserve)
+        self.ratio = Fraction(str(ratio))
+
+    def note(self, requests, extra):
+        _, before, taken = self.history[-1]
+        self.history.append((Fraction(self.clock.now()), before + requests, taken + extra))
+
+    @rule(seconds=STEPS)
+    def wait(self, seconds):
+        self.clock.advance(seconds)
+        reserve = Fraction(self.options.reserve)
+        if self.exact < reserve:
+            earned = Fraction(self.options.per_second) * Fraction(seconds)
+            self.exact = min(reserve, self.exact + earned)
+
+    @rule(times=st.integers(1, 30))
+    def deposit(self, times):
+        for _ in range(times):
+            self.budget.deposit()
+        self.exact = min(Fraction(self.options.burst), self.exact + times * self.ratio)
+        self.note(times, 0)
+
+    @rule()
+    def withdraw(self):
+        allowed = self.exact >= 1
+        assert self.budget.available is allowed
+        assert self.budget.withdraw() is allowed
+        self.exact -= allowed
+        self.note(0, int(allowed))
+
+    @invariant()
+    def same_balance(self):
+        if len(self.history) > 1:
+            assert self.budget.tokens == pytest.approx(float(self.exact), abs=1e-6)
+
+    @invariant()
+    def promise(self):
+        now, requests, extra = self.history[-1]
+        for then, before, taken in self.history:
+            earned = self.ratio * (requests - before) + Fraction(self.options.per_second) * (now - then)
+            assert extra - taken <= Fraction(self.options.burst) + earned
+
+
+class OutlierMachine(RuleBasedStateMachine):
+    """Keeps each host's last outcomes as a list, and when it may come back."""
+
+    OPTIONS = Outlier(in_a_row=3, base_s=30.0, longest_s=90.0, interval_s=10.0, most=0.4, volume=100_000)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock, self.events = VirtualClock(), []
+        self.names = list("abcde")
+        runtime = Runtime(clock=self.clock, emit=self.events.append)
+        self.outliers = Outliers(self.names, self.OPTIONS, runtime)
+        self.rows = {name: [] for name in self.names}
+        self.back = {}  # host to the end of its ejection
+        self.past = {}  # host to (ejections, end of the last)
+
+    def sweep(self):
+        for name, until in list(self.back.items()):
+            if self.clock.now() >= until:
+                del self.back[name]
+                self.rows[name] = []
+
+    @rule(seconds=STEPS)
+    def wait(self, seconds):
+        self.clock.advance(seconds)
+
+    @rule(data=st.data(), good=st.booleans(), times=st.integers(1, 4))
+    def record(self, data, good, times):
+        name = data.draw(st.sampled_from([*self.names, "gone"]))
+        for _ in range(times):
+            self.sweep()
+            self.outliers.record(name, good)
+            if name == "gone" or name in self.back:
+                continue
+            self.rows[name].append(good)
+            row = 0
+            for past in reversed(self.rows[name]):
+                if past:
+                    break
+                row += 1
+            if row >= 3 and len(self.back) < max(1, math.floor(0.4 * len(self.names))):
+                self.eject(name)
+
+    def eject(self, name):
+        times, until = self.past.get(name, (0, self.clock.now()))
+        calm = int((self.clock.now() - until) // 10.0)
+        times = max(0, times - calm) + 1
+        self.back[name] = self.clock.now() + min(90.0, 30.0 * times)
+        self.past[name] = (times, self.back[name])
+
+    @precondition(lambda self: len(self.names) > 1)
+    @rule(data=st.data())
+    def remove(self, data):
+        name = data.draw(st.sampled_from(self.names))
+        self.sweep()
+        self.outliers.remove(name)
+        self.names.remove(name)
+        self.rows.pop(name)
+        self.back.pop(name, None)
+        self.past.pop(name, None)
+
+    @precondition(lambda self: len(self.names) < 12)
+    @rule(number=st.integers(0, 99))
+    def add(self, number):
+        name = f"h{number}"
+        if name not in self.names:
+            self.names.append(name)
+            self.rows[name] = []
+        self.outliers.add(name)
+
+    @invariant()
+    def same_hosts(self):
+        self.sweep()
+        left = [name for name in self.names if name not in self.back]
+        panic = len(left) < 0.5 * len(self.names)
+        assert self.outliers.usable() == (self.names if panic else left)
+        assert self.outliers.panic is panic
+        assert self.outliers.usable()
+
+
+class WindowMachine(RuleBasedStateMachine):
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.window, self.all = Window(10.0, self.clock), []
+
+    @rule(seconds=STEPS)
+    def wait(self, seconds):
+        self.clock.advance(seconds)
+
+    @rule(good=st.booleans())
+    def add(self, good):
+        self.window.add(good)
+        self.all.append((math.floor(self.clock.now()), good))
+
+    @rule()
+    def clear(self):
+        self.window.clear()
+        self.all = []
+
+    @invariant()
+    def same_counts(self):
+        inside = [good for slot, good in self.all if slot > math.floor(self.clock.now()) - 10]
+        assert self.window.counts() == (sum(inside), len(inside))
+
+
+FEW = settings(max_examples=60, stateful_step_count=60)
+TestBreaker = BreakerMachine.TestCase
+TestBudget = BudgetMachine.TestCase
+TestOutlier = OutlierMachine.TestCase
+TestWindow = WindowMachine.TestCase
+for case in (TestBreaker, TestBudget, TestOutlier, TestWindow):
+    case.settings = FEW
+
+
+@given(st.one_of(st.none(), st.text(max_size=200), st.floats().map(str), st.integers().map(str)))
+def test_retry_after_is_a_wait_a_stop_or_nothing(value):
+    seconds = parse_retry_after(value, wall=0.0)
+    assert seconds is None or seconds == STOP or seconds >= 0
+
+
+@given(st.floats(allow_nan=False))
+def test_retry_after_in_seconds_is_what_it_says(number):
+    seconds = parse_retry_after(repr(number), wall=0.0)
+    assert seconds == (STOP if number < 0 else number)
+
+
+@given(st.datetimes().filter(lambda d: 1970 < d.year < 9000), st.integers(-(10**6), 10**6))
+def test_retry_after_as_a_date_is_the_seconds_to_it(moment, offset):
+    from datetime import UTC
+    from email.utils import format_datetime
+
+    moment = moment.replace(microsecond=0, tzinfo=UTC)
+    then = moment.timestamp()
+    assert parse_retry_after(format_datetime(moment, usegmt=True), wall=then - offset) == max(0, offset)
+
+
+@given(
+    st.floats(0.001, 100),
+    st.floats(1, 10),
+    st.floats(1, 100),
+    st.floats(0, 1),
+    st.integers(1, 10**6),
+    st.randoms(),
+)
+def test_a_wait_is_never_beyond_its_bounds(base, factor, times, jitter, failed, rng):
+    backoff = Backoff(base_s=base, factor=factor, cap_s=min(86_400.0, base * times), jitter=jitter)
+    wait = backoff.wait(failed, rng)
+    assert 0 <= wait <= backoff.bound(failed) <= backoff.cap_s
+    assert backoff.bound(failed) <= backoff.bound(failed + 1)
