@@ -58,9 +58,10 @@ def _sqlite(address: Address, synchronous: Synchronous, busy_s: float) -> Engine
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # BEGIN is ours: sqlite3's own leaves DDL outside transactions
-        # The size of pages that are free can be given back only if this is said before the first table.
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:
+            # Free pages can be given back to the disk only if this is said before the first table.
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL").fetchall()
         for pragma in (
-            "auto_vacuum=INCREMENTAL",
             "journal_mode=WAL",
             f"synchronous={synchronous.upper()}",
             "trusted_schema=OFF",

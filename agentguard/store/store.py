@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -12,8 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from agentguard.errors import StoreError, StoreTimeout
 from agentguard.store import rows as r
 from agentguard.store.effects import Claim, Ledger
-from agentguard.store.engine import Synchronous, make_engine, unavailable
+from agentguard.store.engine import make_engine, unavailable
 from agentguard.store.migrate import migrate
+from agentguard.store.options import Options
 from agentguard.store.page import Page, RunFilter, Slice
 from agentguard.store.place import Place
 from agentguard.store.read import Reader
@@ -28,6 +31,9 @@ from agentguard.trajectory.model import Record, Trajectory
 _CLOSE_S = 5.0
 _FLUSH_S = 30.0
 
+_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
+_INHERITED: list[object] = []
+
 
 class Store:
     """Rows on disk; safe to use from many threads, and from several processes at once.
@@ -37,36 +43,26 @@ class Store:
     ``asyncio.to_thread``. Questions are answered from what is durable: `flush` first to see one's own rows.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        max_rows: int = 50_000,
-        max_bytes: int = 64 * 1024 * 1024,
-        synchronous: Synchronous = "normal",
-        busy_s: float = 5.0,
-    ) -> None:
+    def __init__(self, address: Address, options: Options) -> None:
         """Use `open`. Nothing is connected here."""
-        self.address = address
-        self._place = Place(address, synchronous=synchronous, busy_s=busy_s)
-        self._writer = Writer(self._place, max_rows=max_rows, max_bytes=max_bytes)
+        self.address, self.options = address, options
+        self._build()
+        atexit.register(self.close)
+        _OPEN.add(self)
+
+    def _build(self) -> None:
+        o = self.options
+        self._place = Place(self.address, synchronous=o.synchronous, busy_s=o.busy_s)
+        self._writer = Writer(self._place, max_rows=o.max_rows, max_bytes=o.max_bytes)
         self._reader = Reader(self._place)
         self._retention = Retention(self._place)
         # A claim that a power cut forgets would let an effect happen twice: it always waits for the disk.
-        self._claims = Place(address, synchronous="full", busy_s=busy_s)
+        self._claims = Place(self.address, synchronous="full", busy_s=o.busy_s)
         self._ledger = Ledger(self._claims)
-        atexit.register(self.close)
 
     @classmethod
     def open(
-        cls,
-        url: str | Path | None = None,
-        *,
-        connect: bool = True,
-        max_rows: int = 50_000,
-        max_bytes: int = 64 * 1024 * 1024,
-        synchronous: Synchronous = "normal",
-        busy_s: float = 5.0,
+        cls, url: str | Path | None = None, *, connect: bool = True, options: Options | None = None
     ) -> Store:
         """Open a store, and make its tables if the database has none.
 
@@ -74,10 +70,7 @@ class Store:
             url: a path, ``sqlite:///path`` or ``postgresql://user:password@host/name``; None: what the
                 environment variable ``AGENTGUARD_STORE`` says, else ``.agentguard/store.db``.
             connect: try the database now; if False, a database that cannot be reached is waited for.
-            max_rows, max_bytes: how much may wait to be written; what comes on top of it is lost and counted.
-            synchronous: SQLite only: with ``"normal"`` a power cut may lose the last rows, with ``"full"``
-                every group of rows waits for the disk. Claims of effects always do.
-            busy_s: how long to wait for a lock that another process holds, before trying again later.
+            options: limits and durability.
 
         Raises:
             ConfigError: no address of a database that can be used.
@@ -85,9 +78,7 @@ class Store:
             StoreVersion: its tables are of another version of agentguard.
             StoreUnavailable: it cannot be used now (only with ``connect``).
         """
-        store = cls(
-            resolve(url), max_rows=max_rows, max_bytes=max_bytes, synchronous=synchronous, busy_s=busy_s
-        )
+        store = cls(resolve(url), options or Options())
         if connect:
             try:
                 store._place.engine()
@@ -264,3 +255,17 @@ class Store:
         )
         self.flush(_FLUSH_S)
         return self._retention.prune(limits)
+
+
+def _after_fork() -> None:
+    """A forked process has neither the writer's thread nor any right to its parent's connections.
+
+    It gets new ones. The old are kept, unused, as closing them would speak to the database in the parent's
+    name. Rows that waited are the parent's to write.
+    """
+    for store in list(_OPEN):
+        _INHERITED.append((store._place, store._claims, store._writer))
+        store._build()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -426,7 +426,7 @@ def test_hostile_questions_find_nothing_and_break_nothing(store, text):
         try:
             assert not ask()
         except StoreError as error:
-            assert text not in str(error) or len(text) == 1  # noqa: PT017
+            assert text not in str(error) or len(text) == 1
     assert store.trajectory("r", tenant="t") == record.trajectory
 
 
@@ -457,7 +457,7 @@ def test_pages_have_a_size(limit):
 
 
 def filled(store: Store) -> float:
-    """Four runs with all that may belong to a run, one an hour; the first failed, the second was diagnosed."""
+    """Four runs with all that belongs to a run, one an hour; the first failed, the second was diagnosed."""
     now = time.time()
     for i in range(4):
         at = {"created_at": now - (4 - i) * 3600}

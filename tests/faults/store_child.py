@@ -1,0 +1,81 @@
+"""A process that writes to a store and claims effects, until it is killed; it tells what was acknowledged.
+
+It is forked from a server that has loaded everything (multiprocessing's forkserver), so that fifty of them
+take seconds. What it says is appended to a file in one system call: it stays when the process is killed, and
+it was true when it was said.
+"""
+
+from __future__ import annotations
+
+import os
+
+from agentguard.store import Store
+from agentguard.store.options import Options
+from agentguard.store.rows import EffectRow, FindingRow
+
+EFFECTS = 40
+
+
+def work(url: str, life: int, said: str, world: str) -> None:
+    """Write rows, some of them acknowledged, and carry out effects as the ledger allows."""
+    store = Store.open(url, options=Options(busy_s=2.0))
+    number = 0
+    while True:
+        for _ in range(3):
+            store.write(FindingRow(id=f"loose-{life}-{number}", run_id="r", detector="d" * 200))
+            number += 1
+        kept = f"kept-{life}-{number}"
+        store.write(FindingRow(id=kept, run_id="r", detector="d")).wait(20)
+        append(said, kept)
+        _act(store, str((number + life) % EFFECTS), world)
+        number += 1
+
+
+def _act(store: Store, which: str, world: str) -> None:
+    """Carry out an effect if it was never claimed; the world has no undo."""
+    effect = EffectRow(run_id="r", tool="book", arguments=which)
+    if store.claim(effect).state == "new":
+        append(world, which)
+        store.settle(effect, "done", result={"booked": which})
+
+
+def append(path: str, line: str) -> None:
+    """Add a line to a file."""
+    file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+    os.write(file, f"{line}\n".encode())
+    os.close(file)
+
+
+def squeeze(path: str) -> None:
+    """Write rows while no file may grow over 400 KB, then while they may: prints the health after each."""
+    import json
+    import resource
+    from dataclasses import asdict
+
+    with Store.open(path) as store:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+        write_until_it_fails(store)
+        print(json.dumps(asdict(store.health())), flush=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        store.flush(20)
+        print(json.dumps(asdict(store.health())), flush=True)
+
+
+def write_until_it_fails(store: Store) -> int:
+    """Write rows of 4 KB until the store cannot be written to; returns how many."""
+    for count in range(1, 2000):
+        store.write(FindingRow(run_id="r", detector="d", step=count, data={"x": os.urandom(2000).hex()}))
+        if count % 20 == 0:
+            _settle(store)
+            if not store.health().ok:
+                return count
+    raise AssertionError("8 MB were written to a disk that is full")
+
+
+def _settle(store: Store) -> None:
+    """Wait until the last rows were written or could not be."""
+    import time
+
+    while store.health().ok and store.health().pending:
+        time.sleep(0.002)

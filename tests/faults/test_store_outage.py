@@ -1,0 +1,299 @@
+"""A disk that is full or read-only, a database that is locked, removed, damaged or stopped.
+
+In each case: nobody who writes notices, what waits and what is lost is counted, and the store recovers by
+itself when the database is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agentguard.errors import RowsLost, StoreTimeout, StoreUnavailable
+from agentguard.store import Store
+from agentguard.store.options import Options
+from agentguard.store.rows import EffectRow, FindingRow
+from tests.faults.store_child import write_until_it_fails
+from tests.postgres import postgres, postgres_url  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+EFFECT = EffectRow(run_id="r", tool="t", arguments="a")
+
+
+def row(step: int = 0) -> FindingRow:
+    return FindingRow(run_id="r", detector="d", step=step)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+def mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    if shutil.which("mount") is None:
+        pytest.skip("a small disk cannot be mounted here: there is no mount")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder))
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk(disk):
+    filler = disk / "filler"
+    with Store.open(disk / "store.db") as store:
+        filler.write_bytes(
+            bytes(600_000)
+        )  # SQLite needs room for its log and for the file it empties it into
+        written = write_until_it_fails(store)
+        health = store.health()
+        assert "full" in health.last_error or "I/O" in health.last_error
+        assert health.failing_since is not None
+        assert health.pending > 0
+        assert health.lost == 0
+        assert health.written + health.pending == written
+        filler.unlink()
+        store.flush(20)
+        health = store.health()
+        assert (health.ok, health.failing_since, health.written) == (True, None, written)
+        assert sorted(one.step for one in store.findings("r")) == list(range(1, written + 1))
+
+
+def test_a_disk_that_stays_full(disk):
+    """Rows over what the queue holds are lost, counted, and nobody waits for them."""
+    with Store.open(disk / "store.db", options=Options(max_rows=50)) as store:
+        write_until_it_fails(store)
+        before = store.health()
+        receipts = [store.write(row(i)) for i in range(500)]
+        health = store.health()
+        assert health.pending == 50
+        assert health.lost == before.lost + 500 - (50 - before.pending)
+        assert receipts[-1].state == "lost"
+        with pytest.raises(RowsLost, match="queue is full"):
+            receipts[-1].wait()
+        with pytest.raises(StoreTimeout, match="still wait"):
+            store.flush(0.1)
+        assert len(store.findings("r")) == health.written  # what was acknowledged can still be read
+        store.close(timeout_s=0.5)
+        assert store.health().pending == 0
+        assert store.health().lost == health.lost + 50
+
+
+def test_a_file_that_may_not_grow(tmp_path):
+    """The same without a disk of its own: the limit on the size of files, in a process of its own."""
+    code = f"from tests.faults.store_child import squeeze; squeeze({str(tmp_path / 'store.db')!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    failing, recovered = map(json.loads, done.stdout.splitlines())
+    assert not failing["ok"]
+    assert failing["pending"] > 0
+    assert failing["last_error"]
+    assert recovered["ok"]
+    assert (recovered["pending"], recovered["lost"]) == (0, 0)
+    assert recovered["written"] == failing["written"] + failing["pending"]
+
+
+def test_a_read_only_disk(disk):
+    with Store.open(disk / "store.db") as store:
+        store.write(row(1)).wait(10)
+    mount("-o", "remount,ro", str(disk))
+    with Store.open(disk / "store.db", connect=False) as store:
+        receipt = store.write(row(2))
+        wait_for(lambda: not store.health().ok)
+        assert receipt.state == "pending"
+        with pytest.raises(StoreUnavailable):
+            store.claim(EFFECT)
+        mount("-o", "remount,rw", str(disk))
+        receipt.wait(20)
+        assert [one.step for one in store.findings("r")] == [1, 2]
+
+
+@contextlib.contextmanager
+def lock_held(path: Path) -> Iterator[None]:
+    """Another process holds SQLite's lock for writing."""
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read(); c.execute('ROLLBACK')"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        yield
+    finally:
+        holder.stdin.close()
+        holder.wait(10)
+        holder.stdout.close()
+
+
+def test_a_lock_that_another_process_holds(tmp_path):
+    path = tmp_path / "store.db"
+    with Store.open(path, options=Options(busy_s=0.1)) as store:
+        store.write(row(1)).wait(10)
+        with lock_held(path):
+            receipt = store.write(row(2))
+            wait_for(lambda: not store.health().ok)
+            assert "locked" in store.health().last_error
+            with pytest.raises(StoreUnavailable, match="locked"):
+                store.claim(EFFECT)
+            assert [one.step for one in store.findings("r")] == [1]  # readers are not held up
+            with pytest.raises(StoreTimeout):
+                receipt.wait(0.05)
+        receipt.wait(10)
+        assert store.health().ok
+        assert store.claim(EFFECT).state == "new"
+
+
+def test_a_file_that_was_removed(tmp_path):
+    path = tmp_path / "store.db"
+    with Store.open(path) as store:
+        store.write(row(1)).wait(10)
+        store.claim(EFFECT)
+        for file in tmp_path.glob("store.db*"):
+            file.unlink()
+        store.write(row(2)).wait(10)
+        assert [one.step for one in store.findings("r")] == [2]
+        assert store.claim(EFFECT).state == "new"
+    with Store.open(path) as again:
+        assert [one.step for one in again.findings("r")] == [2]
+
+
+def test_a_file_that_is_removed_while_rows_are_written(tmp_path):
+    """Whatever is acknowledged after the removal is in the new file: rows of the old one vanish with it."""
+    path = tmp_path / "store.db"
+    with Store.open(path) as store:
+        for round in range(10):
+            receipts = [store.write(row(round * 1000 + i)) for i in range(100)]
+            receipts[0].wait(10)
+            for file in tmp_path.glob("store.db*"):
+                file.unlink()
+            late = store.write(row(round * 1000 + 999))
+            late.wait(10)
+            assert round * 1000 + 999 in {one.step for one in store.findings("r")}
+            for receipt in receipts:
+                receipt.wait(10)
+
+
+def test_a_folder_that_was_removed(tmp_path):
+    path = tmp_path / "deep" / "store.db"
+    with Store.open(path) as store:
+        shutil.rmtree(path.parent)
+        store.write(row(1)).wait(10)
+        assert len(store.findings("r")) == 1
+
+
+def test_a_file_that_is_no_database_any_more(tmp_path):
+    path = tmp_path / "store.db"
+    with Store.open(path) as store:
+        store.write(row(1)).wait(10)
+        for file in tmp_path.glob("store.db*"):
+            file.unlink()
+        path.write_bytes(b"not a database" * 1000)
+        receipt = store.write(row(2))
+        wait_for(lambda: not store.health().ok)
+        assert "not a database" in store.health().last_error
+        with pytest.raises(StoreUnavailable):
+            store.findings("r")
+        path.unlink()
+        receipt.wait(10)
+        assert [one.step for one in store.findings("r")] == [2]
+
+
+def test_a_database_of_another_version_takes_nothing(tmp_path):
+    path = tmp_path / "store.db"
+    Store.open(path).close()
+    with contextlib.closing(__import__("sqlite3").connect(path)) as connection:
+        connection.execute("UPDATE agentguard_version SET version_num = '9999'")
+        connection.commit()
+    store = Store.open(path, connect=False)
+    receipt = store.write(row(1))
+    wait_for(lambda: not store.health().ok)
+    assert "update agentguard" in store.health().last_error
+    store.close(timeout_s=0.2)
+    with pytest.raises(RowsLost, match="closed while it could not be written to"):
+        receipt.wait(10)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_and_started_again(postgres, postgres_url):  # noqa: F811
+    with Store.open(postgres_url) as store:
+        store.write(row(0)).wait(10)
+        assert store.claim(EFFECT).state == "new"
+        postgres.stop()
+        try:
+            receipts = [store.write(row(i)) for i in range(1, 200)]
+            wait_for(lambda: not store.health().ok)
+            assert store.health().pending == 199
+            for ask in (lambda: store.findings("r"), lambda: store.claim(EFFECT), store.stats):
+                with pytest.raises(StoreUnavailable) as caught:
+                    ask()
+                assert "p@ss" not in str(caught.value)
+                assert "p%40ss" not in str(caught.value)
+            late = Store.open(postgres_url, connect=False)
+            waiting = late.write(row(500))
+            with pytest.raises(StoreUnavailable):
+                Store.open(postgres_url)
+        finally:
+            postgres.start()
+        for receipt in (*receipts, waiting):
+            receipt.wait(30)
+        assert sorted(one.step for one in store.findings("r")) == [*range(200), 500]
+        assert store.claim(EFFECT).state == "attempted"
+        health = store.health()
+        assert (health.ok, health.written, health.lost, health.pending) == (True, 200, 0, 0)
+        late.close()
+
+
+def test_a_process_that_ends_writes_what_waits(tmp_path):
+    """Nobody waited and nobody closed the store: the interpreter's end does."""
+    code = (
+        "from agentguard.store import Store; from agentguard.store.rows import FindingRow\n"
+        f"store = Store.open({str(tmp_path / 'store.db')!r})\n"
+        "for i in range(500): store.write(FindingRow(run_id='r', detector='d', step=i))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    with Store.open(tmp_path / "store.db") as store:
+        assert len(store.findings("r")) == 500
+
+
+def test_a_forked_process_does_not_hang(tmp_path):
+    """A child of a fork has the store but not its thread: its rows are written all the same."""
+    with Store.open(tmp_path / "store.db") as store:
+        store.write(row(1)).wait(10)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                store.write(row(2)).wait(10)
+                code = 0 if store.claim(EFFECT).state == "new" else 2
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        store.write(row(3)).wait(10)
+        assert [one.step for one in store.findings("r")] == [1, 2, 3]
+        assert store.claim(EFFECT).state == "attempted"
