@@ -151,6 +151,8 @@ class Agent:
             believe(self.memory, intent, outcome)
             if outcome.refused:
                 self._refused(intent, outcome)
+            else:
+                self.memory.refusals.pop(subject(intent), None)
         return self.words.reflection(said + self.remarks, self.memory, self.task)
 
     def _contradictions(self, outcome: Outcome) -> None:
@@ -190,7 +192,8 @@ class Agent:
 
     def _check(self, intent: Intent, outcome: Outcome) -> bool:
         """A careful agent looks into a refusal; True if it does."""
-        if outcome.kind != "refused" or not self._careful("check"):
+        unread = "I only understood" in outcome.seen.text
+        if outcome.kind != "refused" or unread or not self._careful("check"):
             return False
         if intent.tool == "take":
             self.memory.things.pop(intent.args["object"], None)

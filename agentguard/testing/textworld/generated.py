@@ -78,10 +78,10 @@ _SIZES = {
         rooms=(3, 4), deliveries=1, locked=False, rules=1, recipe=1, recipe_rooms=1, turns=(17, 15)
     ),
     Difficulty.MEDIUM: _Size(
-        rooms=(5, 6), deliveries=2, locked=True, rules=1, recipe=2, recipe_rooms=6, turns=(32, 30)
+        rooms=(5, 6), deliveries=2, locked=True, rules=1, recipe=2, recipe_rooms=6, turns=(36, 32)
     ),
     Difficulty.HARD: _Size(
-        rooms=(7, 8), deliveries=3, locked=True, rules=2, recipe=3, recipe_rooms=9, turns=(56, 54)
+        rooms=(7, 8), deliveries=3, locked=True, rules=2, recipe=3, recipe_rooms=9, turns=(58, 54)
     ),
 }
 

@@ -254,7 +254,7 @@ PLANNING: dict[str, str] = {
         "again.|, as the task wants it.]"
     ),
     "unlock": (
-        "[I have|With] the {key} [and|] [I'll unlock|I can try|let me undo] the {object}[ now|"
+        "[With|Having] the {key}[,|] [I'll unlock|I can try|let me undo] the {object}[ now|"
         "][.|, that should do.]"
     ),
     "take": (

@@ -88,8 +88,11 @@ class Planner:
         for goal in left:
             if goal.item not in memory.carried:
                 yield from self.fetch(memory, goal.item)
-        if any(goal.item not in memory.carried for goal in left):
+        if self._needs_keys(memory, left):
             yield from self._keys(memory)
+
+    def _needs_keys(self, memory: Memory, left: list[Deliver]) -> bool:
+        return any(goal.item not in memory.carried for goal in left)
 
     def _keys(self, memory: Memory) -> Iterator[Intent]:
         """Fetch a key whose lock is known, and take it there."""
@@ -238,7 +241,14 @@ class Planner:
 
 
 class KeyPlanner(Planner):
-    """Does not go back to a lock before it has seen the key: else two rooms could draw it to and fro."""
+    """Deals with locks as an aim of its own: else a lock and its key could draw it to and fro.
+
+    It goes back to a lock only with the key in sight, and fetches the key also when all that is left to find
+    is the room to bring things to.
+    """
+
+    def _needs_keys(self, memory: Memory, left: list[Deliver]) -> bool:
+        return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
 
     def _leads_on(self, memory: Memory, room: str) -> bool:
         exits = (memory.rooms[room][way] for way in memory.untried(room))

@@ -52,13 +52,14 @@ class ErrorProcess:
         rng = agent.dice(f"slip:{part}")
         if part == "planning" and agent.intents and rng.random() < self.slips * 0.6:
             agent.intents = [_detour(agent, rng)]
-        elif (
-            part == "action"
-            and agent.calls
-            and agent.calls[0] == encode(agent.intents[0])
-            and rng.random() < self.slips * 0.4
-        ):
+        elif part == "action" and self._may_miswrite(agent) and rng.random() < self.slips * 0.4:
             agent.calls[0] = miswrite(agent.calls[0], rng.choice(_SLIPS), rng)
+
+    @staticmethod
+    def _may_miswrite(agent: Agent) -> bool:
+        """Not after a refusal: three slips, one upon the other, would look like a wall."""
+        sound = bool(agent.calls) and agent.calls[0] == encode(agent.intents[0])
+        return sound and not any(outcome.refused for _, outcome in agent.outcomes)
 
 
 @dataclass(slots=True)

@@ -82,6 +82,8 @@ def _read_room(seen: Reading, room: str) -> None:
     for items, holder in re.findall(r"[Yy]ou (?:can )?(?:see|make out) ([^.!\n]+?) on the ([\w -]+)", text):
         if not items.startswith("a " + holder):
             seen.things.update(dict.fromkeys(names(items), holder.strip()))
+    for holder, items in re.findall(r"[Tt]he ([\w -]+?) contains ([^.!\n]+)", text):
+        seen.things.update(dict.fromkeys(names(items), holder))
     for items in re.findall(r"There (?:is|are) ([^.!\n]+?) on the floor", text):
         seen.things.update(dict.fromkeys(names(items)))
 

@@ -150,11 +150,11 @@ class TextWorldRun:
         """Take the run back to before step ``to_step`` and tell the agent ``correction``.
 
         The stated model of an agent that is corrected: with probability ``heeds`` (drawn from the run's seed
-        and the number of corrections so far) it takes the correction to heart. Then no error strikes it in its
-        next turns (three); it drops what it had set its mind on, looks around, goes through its inventory, and
-        checks whatever fails meanwhile. Beliefs that were wrong before ``to_step`` stay, unless those checks
-        contradict them. Without a correction, or unheeded, it takes the turn anew with fresh random numbers:
-        the same errors may strike again, at the same rates.
+        and the number of corrections so far) it takes the correction to heart. Then no error strikes it in
+        its next turns (three); it drops what it had set its mind on, looks around, goes through its inventory
+        and checks whatever fails meanwhile. Beliefs that were wrong before ``to_step`` stay, unless those
+        checks contradict them. Without a correction, or unheeded, it takes the turn anew with fresh random
+        numbers: the same errors may strike again, at the same rates.
 
         Args:
             to_step: index of the first step to be left out.

@@ -1,0 +1,215 @@
+"""Online injection, after CORRECT-Error (arXiv 2509.24088): runs in TextWorld with one error at a known step.
+
+A scripted agent plays generated games. Into runs that would win, one error of AgentErrorTaxonomy (arXiv
+2509.25370) is put; the agent then goes on by what it believes, and the game answers, until the run ends. A
+run is labelled as failed, with that error as root cause, only if it fails and its twin without the error wins.
+Runs in which the agent got over the error are kept as passed, with the error noted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agentguard.errors import ConfigError
+from agentguard.evals.inject.attempt import Attempt, Struck
+from agentguard.evals.inject.error_rates import AGENT_ERRORS, CAREFUL_SHARE, DIFFICULTIES
+from agentguard.testing.textworld.generated import Difficulty, Scenario, scenario
+from agentguard.testing.textworld.library import GameLibrary
+from agentguard.testing.textworld.run import AGENT, TextWorldRun
+from agentguard.trajectory.model import Annotation, Record, RootCause
+
+INJECTED, GENERATED = "injected", "generated"
+RUNS_A_GAME = 12
+"""Runs kept of one game; they are one group, and never straddle a split."""
+_TRIES_A_TWIN = 3
+_TWINS_A_GAME = 36
+_TAXONOMY = "agent_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What to generate.
+
+    Attributes:
+        failed, passed: how many runs of each.
+        seed: the same seed makes the same runs, in the same order.
+        difficulty: of all games; None for a mix.
+        rates: code to weight.
+    """
+
+    failed: int
+    passed: int
+    seed: int
+    difficulty: str | None = None
+    rates: Mapping[str, float] = field(default_factory=lambda: AGENT_ERRORS)
+
+
+def generate(
+    *,
+    failed: int,
+    passed: int,
+    seed: int,
+    difficulty: str | None = None,
+    progress: Callable[[int], None] | None = None,
+    apart: Callable[[Record], None] | None = None,
+) -> Iterator[Record]:
+    """Yield annotated runs, failed and passed ones in a mixed order.
+
+    Args:
+        failed, passed: how many of each.
+        seed: the same seed gives the same runs.
+        difficulty: ``easy``, ``medium`` or ``hard``; None for a mix.
+        progress: called with the number of runs yielded so far.
+        apart: takes the runs that failed without an injected error; they are never yielded.
+
+    Raises:
+        ConfigError: a number is negative, or there is no such difficulty.
+        MissingExtra: TextWorld is not installed.
+    """
+    if failed < 0 or passed < 0:
+        raise ConfigError("the numbers of runs cannot be negative")
+    if difficulty is not None and difficulty not in tuple(Difficulty):
+        raise ConfigError(f"no difficulty {difficulty}; there are {', '.join(Difficulty)}")
+    plan = Generation(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
+    return _counted(Generator(plan, apart=apart).records(), progress)
+
+
+def _counted(records: Iterator[Record], progress: Callable[[int], None] | None) -> Iterator[Record]:
+    for count, record in enumerate(records, 1):
+        yield record
+        if progress:
+            progress(count)
+
+
+class Generator:
+    """Makes the runs of a plan. ``natural`` counts twins that won and that did not, by difficulty.
+
+    Args:
+        plan: what to make.
+        games: folder for compiled games; a temporary one if None.
+        apart: takes the runs that failed without an injected error.
+    """
+
+    def __init__(
+        self,
+        plan: Generation,
+        *,
+        games: Path | None = None,
+        apart: Callable[[Record], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.natural: dict[tuple[str, bool], int] = {}
+        self._games, self._apart = games, apart
+        self._failed = self._passed = self._recovered = 0
+        self._draw = random.Random(f"generate:{plan.seed}")  # noqa: S311  (a data set, not a secret)
+        self._code = self._next_code()
+
+    def records(self) -> Iterator[Record]:
+        """Yield the runs, game by game."""
+        with GameLibrary(self._games, held=1) as library:
+            number = 0
+            while not self._whole():
+                yield from self._game(self._scenario(number), library)
+                library.trim()
+                number += 1
+
+    def _scenario(self, number: int) -> Scenario:
+        rng = random.Random(f"game:{self.plan.seed}:{number}")  # noqa: S311
+        level = self.plan.difficulty or rng.choices(list(DIFFICULTIES), list(DIFFICULTIES.values()))[0]
+        return scenario(rng.randrange(10**9), level)
+
+    def _game(self, game: Scenario, library: GameLibrary) -> Iterator[Record]:
+        kept = 0
+        for place in range(_TWINS_A_GAME):
+            if kept >= RUNS_A_GAME or self._whole():
+                return
+            attempt = Attempt(game, library, _seed(self.plan.seed, game.id, place))
+            self._count(game, attempt.twin)
+            if not attempt.twin.won:
+                continue
+            made = self._pass(attempt) if self._turn_to_pass() else self._fail(attempt)
+            if made is not None:
+                kept += 1
+                yield made
+
+    def _turn_to_pass(self) -> bool:
+        """Whether the next run is to be a passed one: both kinds come in even shares to the end."""
+        plan = self.plan
+        return self._passed * (plan.failed or 1) < self._failed * plan.passed or self._failed >= plan.failed
+
+    def _pass(self, attempt: Attempt) -> Record | None:
+        if self._passed >= self.plan.passed:
+            return None
+        self._passed += 1
+        return _record(attempt.twin, Annotation(failed=False, extra={"origin": GENERATED}))
+
+    def _fail(self, attempt: Attempt) -> Record | None:
+        for struck in attempt.struck(self._code, tries=_TRIES_A_TWIN):
+            if not struck.run.won:
+                self._failed += 1
+                self._code = self._next_code()
+                return _record(struck.run, _failed(struck))
+            if self._may_recover():
+                self._passed += 1
+                self._recovered += 1
+                extra = {"origin": INJECTED, INJECTED: _told(struck) | {"recovered": True}}
+                return _record(struck.run, Annotation(failed=False, extra=extra))
+        return None
+
+    def _may_recover(self) -> bool:
+        room = self._passed < self.plan.passed
+        return room and self._recovered < CAREFUL_SHARE * min(self.plan.passed, self._passed + 1)
+
+    def _next_code(self) -> str:
+        return self._draw.choices(list(self.plan.rates), list(self.plan.rates.values()))[0]
+
+    def _count(self, game: Scenario, twin: TextWorldRun) -> None:
+        key = (str(game.difficulty), twin.won)
+        self.natural[key] = self.natural.get(key, 0) + 1
+        if not twin.won and self._apart:
+            self._apart(_record(twin, Annotation(failed=True, extra={"origin": GENERATED})))
+
+    def _whole(self) -> bool:
+        return self._failed >= self.plan.failed and self._passed >= self.plan.passed
+
+
+def _seed(*parts: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6])
+
+
+def _failed(struck: Struck) -> Annotation:
+    cause = RootCause(
+        step=struck.step,
+        agent=AGENT,
+        module=struck.code.partition(".")[0],
+        codes=(f"{_TAXONOMY}:{struck.code}",),
+        reason=struck.reason,
+    )
+    extra = {"origin": INJECTED, INJECTED: _told(struck)}
+    return Annotation(failed=True, root_cause=cause, failures=(cause,), extra=extra)
+
+
+def _told(struck: Struck) -> dict[str, Any]:
+    return {
+        "code": struck.code,
+        "variant": struck.variant,
+        "step": struck.step,
+        "ending": struck.run.ending,
+        "twin_steps": struck.twin_steps,
+    }
+
+
+def _record(run: TextWorldRun, annotation: Annotation) -> Record:
+    """The run under an id that tells nothing, in the group of its game."""
+    game = run.scenario
+    name = hashlib.sha256(f"{game.id}:{run.seed}".encode()).hexdigest()[:16]
+    extra = {**annotation.extra, "game": game.id, "difficulty": str(game.difficulty)}
+    return Record(
+        trajectory=replace(run.trajectory, id=f"tw-{name}"),
+        annotation=replace(annotation, group=game.id, extra=extra),
+    )
