@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from agentguard.schemata.naming import placing
 from agentguard.schemata.portrait import SHOWN, Look, ordered, sentence_of
 
 HAS: Final = "Set apart from the steps it resembles: {}"
@@ -17,8 +18,8 @@ _MOST_LACKED: Final = 2
 _GAP: Final = 0.4
 _COMMON: Final = 0.6
 _ABSENT: Final = 0.2
-_TRIVIAL: Final = ("place:", "run:", "code:")
-"""Traits that set every step apart, or none: where it stands, what the run is like."""
+_SEEN: Final = 0.25
+"""What a detector found says more than a trait that is as rare in the run."""
 
 
 def contrast(seen: Sequence[Look], at: int) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ def contrast(seen: Sequence[Look], at: int) -> tuple[str, ...]:
         return ()
     alike = sorted(others, key=lambda traits: -likeness(mine, traits))[:_ALIKE]
     has = {
-        name: weight - (_mean(alike, name) + _mean(others, name)) / 2
+        name: weight - (_mean(alike, name) + _mean(others, name)) / 2 + _SEEN * name.startswith("finding:")
         for name, weight in mine.items()
         if weight >= SHOWN and _tells(name)
     }
@@ -56,7 +57,8 @@ def _mean(many: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def _tells(name: str) -> bool:
-    return not name.startswith(_TRIVIAL) and sentence_of(name) is not None
+    """Whether a trait says more than where a step stands, which sets every step apart or none."""
+    return not placing(name) and sentence_of(name) is not None
 
 
 def _top(scores: Mapping[str, float], least: float, most: int) -> list[str]:
