@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -218,3 +219,11 @@ def test_no_schema_of_recorded_failures_holds_a_name_or_number_of_its_run() -> N
         said = " ".join((*free, schema.correction)).lower()
         assert not any(character.isdigit() for character in said)
         assert not any(step.agent.lower() in said.split() for step in record.trajectory.steps)
+
+
+def test_the_example_in_the_documentation_is_real() -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs" / "schemata.md").read_text("utf-8").split())
+    schema = distilled(invented())
+    assert " ".join(schema.lines()) in page
+    assert all(f"`{code}`" in page for code in schema.codes)
+    assert schema.correction in page
