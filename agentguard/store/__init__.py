@@ -31,6 +31,7 @@ def __getattr__(name: str) -> Any:
     try:
         return import_module("agentguard.store.store").Store
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in {"sqlalchemy", "alembic"}:
-            raise MissingExtra(error.name or "sqlalchemy", "store") from None
+        package = (error.name or "").split(".")[0]
+        if package in {"sqlalchemy", "alembic"}:
+            raise MissingExtra(package, "store") from None
         raise

@@ -129,9 +129,9 @@ def explain(error: BaseException, address: Address) -> str:
     """What went wrong, in one line, without SQL, parameters or the password."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     diag = getattr(cause, "diag", None)
-    text = (getattr(diag, "message_primary", None) or str(cause)).strip()
+    text = address.masked(getattr(diag, "message_primary", None) or str(cause)).strip()
     line = text.splitlines()[0] if text else type(cause).__name__
-    return address.masked(line)[:_LONGEST]
+    return line[:_LONGEST]
 
 
 def unavailable(error: BaseException, address: Address) -> StoreUnavailable:

@@ -45,7 +45,9 @@ class Address:
         """``text`` without the password, in whichever way it may be written in it."""
         secrets = [self.url.password or "", *(self._query(key) for key in _SECRETS)]
         for secret in sorted(filter(None, map(str, secrets)), key=len, reverse=True):
-            for form in {secret, quote(secret, safe=""), quote(secret), quote_plus(secret)}:
+            # SQLAlchemy leaves blanks and plus signs as they are, others do not.
+            quoted = {quote(secret, safe=safe, errors="replace") for safe in ("", "/", " +")}
+            for form in {secret, quote_plus(secret, errors="replace"), *quoted}:
                 text = text.replace(form, _MASK)
         return text
 

@@ -1,0 +1,118 @@
+"""`agentguard store`."""
+
+import json
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build
+from agentguard.store import Store
+from agentguard.store.rows import RunRow
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(build(), ["store", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A store of three runs: one old, one old that failed, one new of another tenant."""
+    file = tmp_path / "store.db"
+    old = time.time() - 10 * 86_400
+    with Store.open(file) as store:
+        store.write(RunRow(id="old", created_at=old), RunRow(id="bad", created_at=old + 1, failed=True))
+        store.write(RunRow(id="new", tenant="acme")).wait(10)
+    return str(file)
+
+
+def left(path: str) -> set[str]:
+    with Store.open(path) as store:
+        return {one.id for tenant in ("", "acme") for one in store.runs(tenant=tenant).rows}
+
+
+def test_init_makes_a_store_and_leaves_one_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        code, out, _ = run("init", "--json")
+        assert code == 0
+        assert json.loads(out) == {"store": str(tmp_path / ".agentguard" / "store.db"), "version": "0001"}
+    monkeypatch.setenv("AGENTGUARD_STORE", str(tmp_path / "else.db"))
+    assert run("init")[1] == f"{tmp_path / 'else.db'}: version 0001\n"
+
+
+def test_stats(path):
+    code, out, _ = run("stats", "--url", path, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["rows"]["runs"] == 3
+    assert found["tenants"] == 2
+    assert found["bytes_on_disk"] > 10_000
+    assert json.loads(run("stats", "--url", path, "--tenant", "acme", "--json")[1])["rows"]["runs"] == 1
+    assert "runs" in run("stats", "--url", path)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["--older-than", "1w"], {"new"}),
+        (["--older-than", "1w", "--keep-failed"], {"new", "bad"}),
+        (["--older-than", "0s", "--tenant", "acme"], {"old", "bad"}),
+        (["--older-than", "20d"], {"old", "bad", "new"}),
+        (["--max-bytes", "0"], set()),
+        (["--run", "old"], {"bad", "new"}),
+        (["--run", "new"], {"old", "bad", "new"}),
+        (["--run", "new", "--tenant", "acme"], {"old", "bad"}),
+        (["--everything", "--tenant", "acme"], {"old", "bad"}),
+    ],
+    ids=" ".join,
+)
+def test_prune(path, arguments, kept):
+    code, out, _ = run("prune", "--url", path, "--json", *arguments)
+    assert code == 0
+    assert left(path) == kept
+    assert json.loads(out)["rows"].get("runs", 0) == 3 - len(kept)
+
+
+def test_prune_says_what_it_did(path):
+    assert run("prune", "--url", path, "--older-than", "1w")[1].startswith("removed: 2 runs\nin use: ")
+    assert run("prune", "--url", path, "--older-than", "1w")[1].startswith("removed: nothing\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "say what to remove"),
+        (["--run", "old", "--older-than", "1d"], "say what to remove"),
+        (["--everything"], "--everything needs --tenant"),
+        (["--run", "old", "--keep-failed"], "--keep-failed goes with"),
+        (["--older-than", "soon"], "is no age"),
+        (["--older-than", "-1d"], "is no age"),
+        (["--run", "a\nb"], "not printable"),
+    ],
+)
+def test_prune_removes_nothing_by_mistake(path, arguments, reason):
+    code, _, err = run("prune", "--url", path, *arguments)
+    assert code == 2
+    assert reason in err
+    assert left(path) == {"old", "bad", "new"}
+
+
+@pytest.mark.parametrize(
+    "command", [["stats"], ["prune", "--older-than", "1d"], ["migrate"]], ids=lambda c: c[0]
+)
+def test_a_store_that_is_not_there_is_not_made(tmp_path, command):
+    code, _, err = run(*command, "--url", str(tmp_path / "none.db"))
+    assert code == 2
+    assert "there is no store" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_not_there_is_one_clear_line():
+    code, out, err = run("stats", "--url", "postgresql://u:c4nary@127.0.0.1:1/b")
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: store postgresql://u:***@127.0.0.1:1/b: ")
+    assert err.count("\n") == 1
+    assert "c4nary" not in err

@@ -1,0 +1,89 @@
+"""Rows that wait."""
+
+import threading
+from collections import deque
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agentguard.store.inbox import Inbox, Unit, weigh
+from agentguard.store.receipt import Receipt
+from agentguard.store.rows import FindingRow
+
+ROW = FindingRow(run_id="r", detector="d")
+MOST_ROWS, MOST_BYTES = 10, 100
+
+
+class Bounds(RuleBasedStateMachine):
+    """Whatever is put and taken: order is kept, limits hold, counts are true."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inbox = Inbox(max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
+        self.waiting: deque[Unit] = deque()
+        self.taken: list[Unit] = []
+
+    @rule(rows=st.integers(0, 12), weight=st.integers(0, 120))
+    def put(self, rows: int, weight: int) -> None:
+        unit = Unit((ROW,) * rows, weight, Receipt(self.inbox.changed))
+        before = (self.inbox.rows, self.inbox.bytes)
+        refused = self.inbox.put(unit)
+        fits = before[0] + rows <= MOST_ROWS and before[1] + weight <= MOST_BYTES
+        assert (refused == "") == (fits or before[0] == 0)
+        if not refused:
+            self.waiting.append(unit)
+
+    @precondition(lambda self: self.waiting and not self.taken)
+    @rule(most=st.integers(1, 12))
+    def take(self, most: int) -> None:
+        self.taken = self.inbox.take(max_rows=most, max_bytes=MOST_BYTES)
+        assert self.taken == [self.waiting.popleft() for _ in self.taken]
+        assert sum(len(one.rows) for one in self.taken[:-1]) < most or len(self.taken) == 1
+
+    @precondition(lambda self: self.taken)
+    @rule()
+    def done(self) -> None:
+        with self.inbox.lock:
+            self.inbox.done(self.taken)
+        self.taken = []
+
+    @invariant()
+    def counts_are_true(self) -> None:
+        there = [*self.waiting, *self.taken]
+        assert self.inbox.rows == sum(len(one.rows) for one in there)
+        assert self.inbox.bytes == sum(one.weight for one in there)
+        assert self.inbox.added - self.inbox.settled == len(there)
+
+
+TestBounds = Bounds.TestCase
+
+
+def test_the_reader_wakes_when_something_comes_and_when_it_is_over():
+    inbox = Inbox(max_rows=5, max_bytes=500)
+    seen = []
+
+    def read() -> None:
+        while units := inbox.take(max_rows=5, max_bytes=500):
+            seen.extend(units)
+            with inbox.lock:
+                inbox.done(units)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    unit = Unit((ROW,), 1, Receipt(inbox.changed))
+    assert inbox.put(unit) == ""
+    inbox.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert seen == [unit]
+    assert inbox.put(unit) == "the store is closed"
+
+
+def test_weight_follows_size_and_is_found_quickly():
+    assert weigh((FindingRow(run_id="r", detector="d", data={"a": "x" * 10_000}),)) > 10_000
+    assert weigh((FindingRow(run_id="r", detector="d", data={"a": [["x" * 1000] * 10] * 10}),)) > 100_000
+    many = FindingRow(run_id="r", detector="d", data={"a": list(range(10**6))})
+    assert weigh((many,)) > 10**6
+    circle: dict = {}
+    circle["me"] = circle
+    assert weigh((FindingRow(run_id="r", detector="d", data=circle),)) > 0

@@ -1,0 +1,106 @@
+"""Rows, their ids and keys."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError, MissingExtra, StoreError
+from agentguard.store.fit import asked_id, asked_tenant, fitted
+from agentguard.store.options import Options
+from agentguard.store.pack import Refused
+from agentguard.store.page import place, placed
+from agentguard.store.rows import EffectRow, FindingRow, digest, new_id, verdict_key
+
+
+def test_ids_sort_as_they_were_made():
+    ids = [new_id() for _ in range(1000)]
+    assert len(set(ids)) == 1000
+    assert all(len(one) == 32 for one in ids)
+    assert ids == sorted(ids)
+
+
+@given(st.lists(st.text(st.characters(codec=None, exclude_categories=())), max_size=4))
+def test_texts_do_not_run_together(texts):
+    assert digest(*texts) == digest(*texts)
+    assert digest(*texts) != digest(*texts, "")
+    if len(texts) > 1 and (texts[0] or texts[1]):
+        assert digest(*texts) != digest(texts[0] + texts[1], *texts[2:])
+
+
+def test_a_key_is_of_content_question_judge_and_version():
+    parts = ("content", "question", "judge", "1")
+    keys = {verdict_key(*parts)} | {verdict_key(*parts[:i], "x", *parts[i + 1 :]) for i in range(4)}
+    assert len(keys) == 5
+
+
+def test_the_key_of_an_effect_does_not_depend_on_how_far_it_got():
+    effect = EffectRow(run_id="r", tool="t", arguments="a")
+    assert effect.key == EffectRow(run_id="r", tool="t", arguments="a", state="done", created_at=0.0).key
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=30))
+def test_the_place_of_a_page_comes_back(at, id):
+    assert placed(place(at, id)) == (at, id)
+
+
+@given(st.text(max_size=30))
+def test_any_other_place_is_an_error(text):
+    try:
+        at, id = placed(text)
+    except StoreError:
+        return
+    assert isinstance(at, float)
+    assert isinstance(id, str)
+
+
+@pytest.mark.parametrize("id", ["", "a\nb", "a\x00", "\x7f", "\ud800", "x" * 257, None, 7])
+def test_ids_that_name_nothing(id):
+    with pytest.raises(StoreError):
+        asked_id(id)
+    with pytest.raises(Refused):
+        fitted(FindingRow(run_id=id, detector="d"))
+
+
+@pytest.mark.parametrize("id", ["a", "x" * 256, "WW/algo 17#3", "é😀", "../..", "'; --"])
+def test_ids_that_name_something(id):
+    assert asked_id(id) == id
+    assert fitted(FindingRow(run_id=id, detector="d"))["run_id"] == id
+
+
+def test_tenants_are_short():
+    assert asked_tenant("") == ""
+    with pytest.raises(StoreError, match="longer than 64"):
+        asked_tenant("t" * 65)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_rows": 0}, {"max_bytes": 0}, {"synchronous": "off"}, {"busy_s": -1}, {"busy_s": float("nan")}],
+)
+def test_options_are_checked(wrong):
+    with pytest.raises(ConfigError, match="store: "):
+        Options(**wrong)
+
+
+def test_rows_need_no_database():
+    code = "import sys, agentguard.store.rows; print([m for m in sys.modules if 'alchemy' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("package", "extra"), [("sqlalchemy", "store"), ("psycopg", "postgres")])
+def test_a_missing_extra_is_named(package, extra, monkeypatch):
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from agentguard.errors import MissingExtra\n"
+        "try:\n"
+        "    from agentguard.store import Store\n"
+        "    Store.open('postgresql://u@127.0.0.1:1/b')\n"
+        "except MissingExtra as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(MissingExtra(package, extra))

@@ -1,0 +1,93 @@
+"""Where the store is, and that its password is not told."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError, StoreUnavailable
+from agentguard.store import Store
+from agentguard.store.engine import explain
+from agentguard.store.url import resolve
+
+CANARY = "c4nary/p@ss:word"
+QUOTED = "c4nary%2Fp%40ss%3Aword"
+
+
+def test_default_and_environment(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert resolve(None, {}).path == tmp_path / ".agentguard" / "store.db"
+    assert resolve(None, {"AGENTGUARD_STORE": ""}).path == tmp_path / ".agentguard" / "store.db"
+    assert resolve(None, {"AGENTGUARD_STORE": "else.db"}).path == tmp_path / "else.db"
+    assert resolve("given.db", {"AGENTGUARD_STORE": "else.db"}).path == tmp_path / "given.db"
+
+
+def test_paths_and_urls_of_sqlite(tmp_path):
+    for one in (tmp_path / "a.db", str(tmp_path / "a.db"), f"sqlite:///{tmp_path}/a.db"):
+        assert resolve(one).path == tmp_path / "a.db"
+        assert resolve(one).kind == "sqlite"
+    odd = tmp_path / "a b?c#d%e.db"
+    assert resolve(odd).path == odd
+    assert resolve(Path("~/a.db")).path == Path.home() / "a.db"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_urls_of_postgresql(scheme):
+    address = resolve(f"{scheme}://u:{QUOTED}@db.example/name?sslmode=require")
+    assert address.kind == "postgresql"
+    assert address.url.drivername == "postgresql+psycopg"
+    assert address.url.password == CANARY
+    assert str(address) == "postgresql://u:***@db.example/name?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"mysql://u:{QUOTED}@h/b",
+        f"postgresql+psycopg2://u:{QUOTED}@h/b",
+        f"postgresql://u:{QUOTED}@h:notaport/b",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file:x?mode=ro",
+        "sqlite:///a.db?timeout=1",
+        "a\x00b.db",
+    ],
+)
+def test_what_is_no_store_is_refused_without_its_password(url):
+    with pytest.raises(ConfigError) as caught:
+        resolve(url)
+    assert "c4nary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("query", ["", f"?password={QUOTED}", f"?sslpassword={QUOTED}"])
+def test_the_password_is_told_nowhere(query, caplog):
+    """Not in the address, nor in errors, their chain or a log at DEBUG, of a server that is not there."""
+    caplog.set_level(logging.DEBUG)
+    url = f"postgresql://u:{QUOTED}@127.0.0.1:1/name{query}"
+    address = resolve(url)
+    assert "c4nary" not in f"{address} {address!r}"
+    with pytest.raises(StoreUnavailable) as caught:
+        Store.open(url)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "c4nary" not in f"{error} {error!r}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    assert "c4nary" not in caplog.text
+
+
+@given(st.text(min_size=4, max_size=20).filter(str.strip))
+def test_a_password_is_masked_however_it_is_written(password):
+    address = resolve("postgresql://u@h/b")
+    url = address.url.set(password=password)
+    masked = type(address)(kind="postgresql", url=url)
+    told = explain(RuntimeError(f"cannot use {url.render_as_string(hide_password=False)} now"), masked)
+    assert f":{password}@" not in told
+    assert url.render_as_string(hide_password=False) not in told
+
+
+def test_a_new_file_is_its_owners_only(tmp_path):
+    with Store.open(tmp_path / "new" / "store.db"):
+        assert (tmp_path / "new" / "store.db").stat().st_mode & 0o077 == 0
+        assert (tmp_path / "new").stat().st_mode & 0o077 == 0
