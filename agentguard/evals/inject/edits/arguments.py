@@ -13,6 +13,7 @@ import orjson
 from agentguard.evals.inject.edits.base import Rewritten, Tail
 from agentguard.evals.inject.edits.carry import (
     Swap,
+    calling,
     carry,
     ended_or_kept,
     passing,
@@ -162,13 +163,16 @@ def _with(step: Step, option: Option) -> Step:
         holder = holder[part]
     before = holder[option.path[-1]]
     holder[option.path[-1]] = option.new if isinstance(before, str) else number_like(before, option.new)
-    wrong = passing(call, arguments)
-    calls = (*step.tool_calls[: option.call], wrong, *step.tool_calls[option.call + 1 :])
-    return replace(step, tool_calls=calls)
+    return calling(step, option.call, passing(call, arguments))
 
 
 def _told(read: Reading, step: int, option: Option) -> bool:
-    return any(holds(text, option.old) for text in spoken(read.steps[step]))
+    """Whether the turn states the argument otherwise than by writing the call out."""
+    turn = read.steps[step]
+    action = turn.modules.get("action", "")
+    stated = replace(turn, content=turn.content.replace(action, "") if action else turn.content)
+    parts = {name: text for name, text in turn.modules.items() if name != "action"}
+    return any(holds(text, option.old) for text in spoken(replace(stated, modules=parts)))
 
 
 def _result(read: Reading, step: int, call: ToolCall) -> Any:

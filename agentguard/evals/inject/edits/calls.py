@@ -8,7 +8,7 @@ from dataclasses import replace
 import orjson
 
 from agentguard.evals.inject.edits.base import Rewritten, Tail
-from agentguard.evals.inject.edits.carry import answered, refuse
+from agentguard.evals.inject.edits.carry import answered, calling, refuse
 from agentguard.evals.inject.edits.draft import Draft
 from agentguard.evals.inject.edits.maker import Maker
 from agentguard.evals.inject.edits.reading import Reading
@@ -128,8 +128,8 @@ def _refused(
 ) -> Rewritten:
     draft = Draft(read, rng)
     turn = read.steps[step]
-    calls = tuple(wrong if call.id == wrong.id else call for call in turn.tool_calls)
-    draft.set(step, replace(turn, tool_calls=calls))
+    place = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
+    draft.set(step, calling(turn, place, wrong))
     refuse(draft, step, refusal(why, read, wrong, rng), rng)
     return draft.finish(step=step, cause=edit.cause(turn.agent, step, reason), tail=Tail.TRUNCATED)
 

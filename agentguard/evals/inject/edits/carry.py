@@ -100,9 +100,12 @@ def refuse(draft: Draft, at: int, answer: Observation, rng: random.Random) -> No
     step = draft[at]
     failed = tuple(call for call in step.tool_calls if call.id == answer.call_id)
     seen = tuple(one for one in step.observations if one.call_id == answer.call_id)
-    once_more = replace(step, content="", reasoning="", tool_calls=failed, observations=seen)
+    once_more = replace(step, tool_calls=failed, observations=seen)
     for _ in range(rng.choice(_RETRIES)):
-        draft.add(draft.again(replace(once_more, content=retrying(rng))))
+        words = retrying(rng)
+        # Agents that tell the parts of each turn say it all again; others say little or nothing.
+        told = once_more if step.modules else replace(once_more, content=words, reasoning="")
+        draft.add(draft.again(told))
     draft.say(step, giving_up(rng))
     draft.farewell(at + 1)
 
@@ -118,6 +121,23 @@ def answered(step: Step, answer: Observation, read: Reading) -> Step:
     if there is None:
         return replace(step, observations=(*step.observations, told))
     return replace(step, observations=tuple(told if one is there else one for one in step.observations))
+
+
+def calling(step: Step, place: int, call: ToolCall) -> Step:
+    """A step that makes another call; where the turn's text writes the call out, it writes this one."""
+    old = step.tool_calls[place]
+    calls = (*step.tool_calls[:place], call, *step.tool_calls[place + 1 :])
+    modules = dict(step.modules)
+    if "action" in modules:
+        modules["action"] = _rewritten(modules["action"], old, call)
+    content = _WRITTEN.sub(lambda found: _rewritten(found[0], old, call), step.content)
+    return replace(step, tool_calls=calls, modules=modules, content=content)
+
+
+def _rewritten(text: str, old: ToolCall, call: ToolCall) -> str:
+    before, after = sent_text(old), sent_text(call)
+    text = text.replace(before, after) if len(before) > 2 else text
+    return re.sub(rf"\b{re.escape(old.name)}\b", lambda _: call.name, text) if old.name else text
 
 
 def said_with(step: Step, swap: Swap) -> Step:
@@ -173,11 +193,14 @@ class _Outcome(StrEnum):
 
 def _turn(draft: Draft, at: int, swap: Swap, rng: random.Random) -> _Outcome:
     step = draft[at]
-    if swap.calls and any(holds(text, swap.old) for text in _written(step)):
+    passed = any(holds(sent_text(call), swap.old) for call in step.tool_calls)
+    if not swap.calls:
+        # A turn that passes the right value speaks of the right value.
+        draft.set(at, step if passed else said_with(step, swap))
+        return _Outcome.NONE
+    if not step.tool_calls and any(holds(text, swap.old) for text in _written(step)):
         return _Outcome.UNKNOWN
     draft.set(at, said_with(step, swap))
-    if not swap.calls:
-        return _Outcome.NONE
     outcome: _Outcome = _Outcome.NONE
     for call in step.tool_calls:
         if not holds(sent_text(call), swap.old):
@@ -190,7 +213,8 @@ def _turn(draft: Draft, at: int, swap: Swap, rng: random.Random) -> _Outcome:
 
 def _call(draft: Draft, at: int, call: ToolCall, swap: Swap, rng: random.Random) -> _Outcome:
     step = draft[at]
-    sent = replace(step, tool_calls=tuple(call if one.id == call.id else one for one in step.tool_calls))
+    place = next(i for i, one in enumerate(step.tool_calls) if one.id == call.id)
+    sent = calling(step, place, call)
     if swap.invented and swap.old.kind is Kind.CODE:
         draft.set(at, sent)
         answer = refusal(Refusal.NOT_FOUND, draft.read, call, rng, value=swap.new)

@@ -66,7 +66,7 @@ class ProgressMisjudge(Maker):
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Replace a turn by the claim and end the run, or leave out a change that nothing later shows."""
         begun = any((read.is_agent(i) and read.end_of_turn(i) > i + 1) or read.acts(i) for i in range(step))
-        if read.steps[step].modules or not begun or not read.work_left(step):
+        if not begun or not read.work_left(step):
             return None
         return self._skipped(read, step, rng) or self._declared(read, step, rng)
 

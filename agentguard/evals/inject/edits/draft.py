@@ -134,8 +134,11 @@ class Draft:
 
 
 def plain_turn(like: Step, text: str) -> Step:
-    """A turn of the agent of ``like`` that says ``text`` and calls nothing."""
-    return replace(like, content=text, reasoning="", modules={}, tool_calls=(), observations=(), extra={})
+    """A turn of the agent of ``like`` that only says ``text``: as a reflection, where parts are told."""
+    modules = {"reflection": text} if like.modules else {}
+    return replace(
+        like, content=text, reasoning="", modules=modules, tool_calls=(), observations=(), extra={}
+    )
 
 
 def differences(old: Step, new: Step) -> Iterator[Change]:

@@ -234,3 +234,36 @@ def test_tools_of_the_fixture_are_the_ones_called():
     assert {tool["function"]["name"] for tool in tools()} >= {
         c.name for step in shop().trajectory.steps for c in step.tool_calls
     }
+
+
+def player() -> Trajectory:
+    """A run whose turns tell their parts and write their calls out."""
+    run = kitchen()
+    steps = tuple(
+        replace(s, modules={"planning": s.content, "action": f"Tool: {c.name} {c.raw_arguments}"})
+        if s.tool_calls and (c := s.tool_calls[0])
+        else s
+        for s in run.steps
+    )
+    return replace(run, steps=steps)
+
+
+@pytest.mark.parametrize("name", ["invalid_action", "format_error", "misaligned_action"])
+def test_a_call_that_is_written_out_is_written_as_it_is_made(name):
+    for seed in range(10):
+        made = make(name, 3, run=player(), seed=seed)
+        turn = made.steps[3]
+        wrong = turn.tool_calls[0]
+        assert turn.modules == {
+            "planning": "I take the red lamp.",
+            "action": f"Tool: {wrong.name} {wrong.raw_arguments}",
+        }
+        assert made.steps[-1].modules in ({}, {"reflection": made.steps[-1].content})
+
+
+def test_agents_that_tell_their_parts_do_so_to_the_end():
+    made = make("progress_misjudge", 2, run=player())
+    assert made.steps[2].modules == {"reflection": made.steps[2].content}
+    retried = some("format_error", 3, lambda m: len(m.steps) > 5, run=player())
+    assert retried.steps[4].modules == retried.steps[3].modules
+    assert retried.steps[4].tool_calls[0].raw_arguments == retried.steps[3].tool_calls[0].raw_arguments
