@@ -47,7 +47,8 @@ class Deadline:
 
     def sooner(self, seconds: float) -> Deadline:
         """The earlier of this deadline and one so many seconds from now."""
-        return self.earlier(Deadline.after(seconds, clock=self.clock))
+        at = self.clock.now() + seconds
+        return self if self.at <= at else Deadline(at, self.clock)
 
     def earlier(self, other: Deadline) -> Deadline:
         """The earlier of two deadlines of one clock."""
@@ -81,29 +82,73 @@ class Deadline:
                 awaitable.close()  # it was not started if the time was up; closing it twice does nothing
 
 
+class Alarm:
+    """Cancels the present task in so many seconds, unless it is over before: what `asyncio.timeout` does.
+
+    Without its objects and coroutines, since several of these run in every call. Use it only like this::
+
+        alarm = Alarm(seconds)
+        try:
+            ...
+        except asyncio.CancelledError:
+            if alarm.over(): raise ... from None     # it was the alarm, and nobody else
+            raise
+        finally:
+            alarm.over()
+    """
+
+    __slots__ = ("_cancelling", "_handle", "_ours", "_rang", "_task")
+
+    def __init__(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None  # for mypy: whoever awaits is in a task
+        self._task, self._cancelling = task, task.cancelling()
+        self._rang = self._ours = False
+        self._handle: asyncio.TimerHandle | None = loop.call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self._rang, self._handle = True, None
+        self._task.cancel()
+
+    def over(self) -> bool:
+        """Switch it off; whether a cancellation that came is this alarm's alone. May be called again."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._rang:
+            self._rang = False
+            self._ours = self._task.uncancel() <= self._cancelling
+        return self._ours
+
+
 class Limit:
     """One use of a deadline around a block; see `Deadline.limit`. Serves one task, once."""
 
-    __slots__ = ("_deadline", "_timer", "_what")
+    __slots__ = ("_alarm", "_deadline", "_what")
 
     def __init__(self, deadline: Deadline, what: str) -> None:
         self._deadline, self._what = deadline, what
-        self._timer: asyncio.Timeout | None = None
+        self._alarm: Alarm | None = None
 
-    async def __aenter__(self) -> None:
+    def start(self) -> None:
+        """Begin; without ``async with``, `stop` must follow, whatever happens."""
         if self._deadline.at == math.inf:
             return
-        if self._deadline.expired:
+        left = self._deadline.remaining()
+        if left <= _EARLY:
             raise DeadlineExceeded(f"no time was left for {self._what}", stage="unsent")
-        self._timer = asyncio.timeout(self._deadline.remaining())
-        await self._timer.__aenter__()
+        self._alarm = Alarm(left)
+
+    def stop(self, kind: type[BaseException] | None) -> None:
+        """End, with the kind of what was raised inside. Raises DeadlineExceeded for our own cancellation."""
+        if self._alarm is not None and self._alarm.over() and kind is asyncio.CancelledError:
+            raise DeadlineExceeded(f"{self._what} took longer than it may", stage="sent") from None
+
+    async def __aenter__(self) -> None:
+        self.start()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is None:
-            return
-        try:
-            await self._timer.__aexit__(kind, error, trace)
-        except TimeoutError:  # raised here only by the timer itself; one from inside the block passes it by
-            raise DeadlineExceeded(f"{self._what} took longer than it may", stage="sent") from None
+        self.stop(kind)

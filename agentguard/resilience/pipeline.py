@@ -71,13 +71,20 @@ class Timer:
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on. Raises DeadlineExceeded when the time is up."""
         sooner = deadline.sooner(self._seconds)
+        limit = sooner.limit("the call" if self._hand_on else "the attempt")
         try:
-            async with sooner.limit("the call" if self._hand_on else "the attempt"):
-                return await self._inner(request, sooner if self._hand_on else deadline)
+            limit.start()
+            try:
+                response = await self._inner(request, sooner if self._hand_on else deadline)
+            except BaseException as error:
+                limit.stop(type(error))
+                raise
+            limit.stop(None)
         except DeadlineExceeded:
             if sooner.expired:  # else it is that of a timer further in
                 self._runtime.tell(EventKind.TIMEOUT, self._name, seconds=self._seconds)
             raise
+        return response
 
 
 class Pipeline:

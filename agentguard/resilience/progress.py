@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
-from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.deadline import Alarm, Deadline
 from agentguard.resilience.events import EventKind
 from agentguard.resilience.options import SECONDS, Options, check
 from agentguard.resilience.seam import Response, Runtime, Send
@@ -152,15 +152,17 @@ class Stream:
         """Read one chunk in the time that is left since the last progress."""
         clock, options = self._runtime.clock, self._options
         before = clock.now()
+        alarm = Alarm(min(self._left, self._deadline.remaining()))
         try:
-            async with asyncio.timeout(min(self._left, self._deadline.remaining())) as timer:
-                chunk = await anext(self._source)
-        except TimeoutError:
-            if not timer.expired():
+            chunk = await anext(self._source)
+        except asyncio.CancelledError:
+            if not alarm.over():
                 raise
             if self._deadline.expired:
                 raise DeadlineExceeded("the stream took longer than the call may") from None
             raise Stalled("the stream made no progress in its time") from None
+        finally:
+            alarm.over()
         if options.carries(chunk):
             self._started, self._left = True, options.idle_s
             self._complete = self._complete or (options.ends is not None and options.ends(chunk))

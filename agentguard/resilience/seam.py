@@ -133,6 +133,8 @@ def verdict(error: BaseException | None, deadline: Deadline) -> Verdict:
 
 def overloaded(error: BaseException | None, deadline: Deadline) -> bool:
     """Whether a call's end says that the endpoint has more work than it can do: refused, or out of time."""
+    if error is None:
+        return False
     if isinstance(error, BackendError):
         return error.status in OVERLOAD or error.stage == "unsent"
     if isinstance(error, asyncio.CancelledError):

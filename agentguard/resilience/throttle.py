@@ -1,10 +1,10 @@
 """A client that is refused much asks less: adaptive throttling after Google's SRE book, chapter 21.
 
-A request is held back with probability ``(requests - K * accepts) / (requests + padding)``, at least 0 and
-at most ``most``: nothing at all while the endpoint accepts one in K, most of it once it accepts none. The
+A request is held back with probability ``(requests - K * accepts) / (requests + 1)``, at least 0 and at
+most ``most``: nothing at all while the endpoint accepts one in K, most of it once it accepts none. The
 book's rule alone holds back half of all after the first failure, and its recovery takes many windows,
-because one in thousands passes; hence the padding (gRPC's throttle for route lookup has 8) and the upper
-bound (Envoy's admission control has 80 %).
+because one in thousands passes; hence a minimum of requests, and the upper bound (Envoy's admission control
+filter has both).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Throttle(Options):
     Attributes:
         k: how many requests are sent for one that is accepted before any is held back.
         window_s: how far back it looks.
-        padding: how many requests speak for the endpoint before there are any.
+        minimum: requests there must be in the window before any is held back.
         most: largest share that is held back.
     """
 
@@ -36,11 +36,11 @@ class Throttle(Options):
 
     k: float = 2.0
     window_s: float = 30.0
-    padding: int = 8
+    minimum: int = 20
     most: float = 0.9
 
     def __post_init__(self) -> None:
-        check(self, k=(1.0, 100.0), window_s=SECONDS, padding=(1, 1000), most=RATIO)
+        check(self, k=(1.0, 100.0), window_s=SECONDS, minimum=(1, 100_000), most=RATIO)
 
     def build(self, inner: Send, runtime: Runtime) -> Throttler:
         """Make the working part."""
@@ -58,8 +58,9 @@ class Throttler:
         """The probability with which a request is held back now."""
         accepted, requests = self._window.counts()
         options = self._options
-        share = (requests - options.k * accepted) / (requests + options.padding)
-        return min(options.most, max(0.0, share))
+        if requests < options.minimum:
+            return 0.0
+        return min(options.most, max(0.0, (requests - options.k * accepted) / (requests + 1)))
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on, or raise Overloaded."""

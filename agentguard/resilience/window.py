@@ -46,10 +46,12 @@ class Window:
     def _now(self) -> int:
         """The present slot's number, after the slots that fell out of the window were emptied."""
         now = int(self._clock.now() / self._width)
+        if now <= self._last:
+            return self._last
         for number in range(max(self._last + 1, now - self.SLOTS + 1), now + 1):
             slot = self._slots[number % self.SLOTS]
             self._good -= slot[0]
             self._total -= slot[1]
             slot[0] = slot[1] = 0
-        self._last = max(self._last, now)
-        return self._last
+        self._last = now
+        return now

@@ -225,6 +225,14 @@ def test_throttle_recovers_in_a_few_windows_and_says_what_it_does():
     assert {e.kind for e in events} == {"throttle"}
 
 
+def test_throttle_needs_enough_requests_to_judge_by():
+    clock = VirtualClock()
+    backend = Backend(clock, fails(503))
+    send = bound(clock, backend, Throttle(minimum=15))
+    assert clock.run(tried(send, 15)) == ["backend_error"] * 15
+    assert send.layers["throttle"].held_back() == 0.9
+
+
 def test_a_caller_error_is_an_accepted_request():
     clock = VirtualClock()
     send = bound(clock, Backend(clock, fails(400)), Throttle())

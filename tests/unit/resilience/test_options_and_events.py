@@ -74,7 +74,7 @@ def test_a_description_has_every_option():
         line = kind().describe()
         assert line.startswith(kind.name)
         assert all(f"{field.name}=" in line for field in dataclasses.fields(kind))
-    assert Throttle(k=3.0).describe() == "throttle k=3 window_s=30 padding=8 most=0.9"
+    assert Throttle(k=3.0).describe() == "throttle k=3 window_s=30 minimum=20 most=0.9"
 
 
 def test_an_observer_that_raises_does_no_harm(caplog):
