@@ -1,7 +1,7 @@
-"""Vectors from sentence-embedding models: a local one, and one behind an embeddings endpoint.
+"""Vectors from a sentence-embedding model that runs in this process.
 
-Both are optional. What they give is not the same to the last bit in another batch or on another machine, so
-their vectors are compared with tolerance, never by equality.
+What a model gives is not the same to the last bit in another batch or on another machine, so its vectors are
+compared with tolerance, never by equality.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from agentguard.errors import ConfigError, JudgeError, MissingExtra, ModelFileError
+from agentguard.errors import ConfigError, MissingExtra, ModelFileError
 from agentguard.schemata.terms import MOST_CHARACTERS, checked_texts
 from agentguard.schemata.vectorise import content_hash, refuse, unit_rows
 
@@ -55,7 +54,7 @@ class SentenceEmbedding:
         self, *, model: str = MINILM, device: str = "cpu", batch: int = 32, **unknown: object
     ) -> None:
         refuse(self.name, unknown)
-        _check_batch(self.name, batch)
+        check_batch(self.name, batch)
         self._model, self._device, self._batch = str(model), device, batch
         self._lock = threading.Lock()
         self._loaded: Any = None
@@ -80,10 +79,10 @@ class SentenceEmbedding:
             MissingExtra: sentence-transformers is not installed.
             ModelFileError: there is no such model, or it cannot be read.
         """
-        sent, blank = _prepared(texts)
+        sent, blank = prepared(texts)
         model = self._ready()
         rows = model.encode(sent, batch_size=self._batch, convert_to_numpy=True, show_progress_bar=False)
-        return _without(rows.reshape(len(sent), -1 if sent else 1), blank)
+        return without(rows.reshape(len(sent), -1 if sent else 1), blank)
 
     def options(self) -> Mapping[str, Any]:
         """``model``, ``device`` and ``batch``."""
@@ -104,115 +103,7 @@ class SentenceEmbedding:
             return self._loaded
 
 
-class EndpointEmbedding:
-    """Embeddings from a server that speaks OpenAI's ``/v1/embeddings``; needs the extra ``chat``.
-
-    Args:
-        model: name under which the server knows the model.
-        base_url: of the server, with its ``/v1``.
-        api_key: None takes ``OPENAI_API_KEY`` from the environment, if it is there. It is never stored.
-        timeout_s: of one request, in seconds.
-        batch: texts sent in one request.
-
-    Raises:
-        ConfigError: an option does not exist, is missing or is out of its range.
-    """
-
-    name = "endpoint"
-
-    def __init__(
-        self,
-        *,
-        model: str = "",
-        base_url: str = "",
-        api_key: str | None = None,
-        timeout_s: float = 30.0,
-        batch: int = 64,
-        **unknown: object,
-    ) -> None:
-        refuse(self.name, unknown)
-        _check_batch(self.name, batch)
-        if not model:
-            raise ConfigError("vectoriser 'endpoint': model is not set")
-        if not 0 < timeout_s <= 3600:
-            raise ConfigError(f"vectoriser 'endpoint': timeout_s is {timeout_s!r}, expected one in (0, 3600]")
-        self._host = _host(base_url)
-        self._model, self._url, self._key = model, base_url, api_key
-        self._timeout, self._batch = timeout_s, batch
-        # What a server does cannot be hashed: name its models so that another one has another name.
-        self.version = content_hash("endpoint 1", base_url.encode(), model.encode())
-
-    def fit(self, texts: Sequence[str]) -> EndpointEmbedding:
-        """Itself: it was trained by others."""
-        checked_texts(texts)
-        return self
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of shape (n, d); see `agentguard.schemata.vectorise.Vectoriser`.
-
-        Raises:
-            MissingExtra: the openai package is not installed.
-            JudgeError: the server cannot be reached, refuses, takes too long or answers something else.
-        """
-        import numpy as np
-
-        sent, blank = _prepared(texts)
-        with self._client() as client:
-            parts = [
-                self._asked(client, sent[start : start + self._batch])
-                for start in range(0, len(sent), self._batch)
-            ]
-        if len({part.shape[1] for part in parts}) > 1:
-            raise JudgeError(f"{self._host} gave vectors of different lengths")
-        return _without(np.concatenate(parts) if parts else np.zeros((0, 1)), blank)
-
-    def options(self) -> Mapping[str, Any]:
-        """All but the key."""
-        return {
-            "model": self._model,
-            "base_url": self._url,
-            "timeout_s": self._timeout,
-            "batch": self._batch,
-        }
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Nothing."""
-        return {}
-
-    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> EndpointEmbedding:  # noqa: ARG002
-        """Itself."""
-        return self
-
-    def _client(self) -> Any:
-        import os
-
-        try:
-            from openai import OpenAI
-        except ImportError:
-            raise MissingExtra("openai", "chat") from None
-        key = self._key or os.environ.get("OPENAI_API_KEY") or "none"
-        return OpenAI(base_url=self._url, api_key=key, timeout=self._timeout, max_retries=1)
-
-    def _asked(self, client: Any, texts: Sequence[str]) -> NDArray[np.float64]:
-        import numpy as np
-        from openai import APIStatusError, OpenAIError
-
-        try:
-            answer = client.embeddings.create(model=self._model, input=list(texts), encoding_format="float")
-            held = {item.index: item.embedding for item in answer.data}
-            rows = np.array([held[place] for place in range(len(texts))], dtype=np.float64)
-        except APIStatusError as error:
-            raise JudgeError(f"{self._host} answered {error.status_code} instead of embeddings") from None
-        except OpenAIError as error:
-            raise JudgeError(f"{self._host} gave no embeddings: {type(error).__name__}") from None
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise JudgeError(f"{self._host} answered something else than embeddings") from None
-        if rows.ndim != 2 or not rows.size or len(answer.data) != len(texts) or not np.isfinite(rows).all():
-            raise JudgeError(f"{self._host} did not give a finite vector for each text")
-        return rows
-
-
-def _prepared(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+def prepared(texts: Sequence[str]) -> tuple[list[str], list[int]]:
     """Texts as they are sent, and the places of those without a letter or digit, which say nothing."""
     sent: list[str] = []
     blank: list[int] = []
@@ -226,29 +117,17 @@ def _prepared(texts: Sequence[str]) -> tuple[list[str], list[int]]:
     return sent, blank
 
 
-def _without(rows: NDArray[Any], blank: Sequence[int]) -> Vectors:
+def without(rows: NDArray[Any], blank: Sequence[int]) -> Vectors:
+    """Rows of length 1 as float32, zero at the places in ``blank``."""
     made = unit_rows(rows)
     made[list(blank)] = 0
     return made
 
 
-def _check_batch(name: str, batch: object) -> None:
+def check_batch(name: str, batch: object) -> None:
+    """Raise ConfigError if so many texts cannot be encoded at once."""
     if not isinstance(batch, int) or not 1 <= batch <= 4096:
         raise ConfigError(f"vectoriser {name!r}: batch is {batch!r}, expected a number in [1, 4096]")
-
-
-def _host(url: str) -> str:
-    """Host and port for messages. Raises ConfigError if the URL is none, or holds a password."""
-    try:
-        parts = urlsplit(url)
-        host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-    except ValueError:
-        raise ConfigError("vectoriser 'endpoint': base_url is no URL") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError("vectoriser 'endpoint': base_url must be like http://host:8000/v1")
-    if parts.username or parts.password:
-        raise ConfigError("vectoriser 'endpoint': base_url holds a name or password; use api_key")
-    return host
 
 
 def _folder(model: str) -> Path:
@@ -275,7 +154,21 @@ def _checksum(folder: Path) -> bytes:
     return made.digest()
 
 
+def _check_modules(folder: Path) -> None:
+    """Raise ModelFileError if the folder names code of its own, which some versions run from a local one."""
+    import orjson
+
+    try:
+        modules = orjson.loads((folder / _MARK).read_bytes())
+        kinds = [str(module["type"]) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise ModelFileError(f"{folder / _MARK} is no list of modules") from None
+    if not all(kind.startswith("sentence_transformers.") for kind in kinds):
+        raise ModelFileError(f"{folder / _MARK} names code that is not part of sentence-transformers")
+
+
 def _load(folder: Path, device: str) -> Any:
+    _check_modules(folder)
     try:
         from sentence_transformers import SentenceTransformer
 

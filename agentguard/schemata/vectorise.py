@@ -86,7 +86,7 @@ _REGISTRY: Registry[VectoriserFactory] = Registry(
         "hashing": "agentguard.schemata.vectorise:Hashing",
         "tfidf_svd": "agentguard.schemata.tfidf_svd:TfidfSvd",
         "sentence": "agentguard.schemata.embedding:SentenceEmbedding",
-        "endpoint": "agentguard.schemata.embedding:EndpointEmbedding",
+        "endpoint": "agentguard.schemata.endpoint:EndpointEmbedding",
     },
 )
 

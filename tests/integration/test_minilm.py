@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentguard.schemata.embedding import EndpointEmbedding, SentenceEmbedding
+from agentguard.schemata.embedding import SentenceEmbedding
+from agentguard.schemata.endpoint import EndpointEmbedding
 from agentguard.schemata.model import Provenance, Schema
 from agentguard.schemata.retrieve import SchemaIndex
 

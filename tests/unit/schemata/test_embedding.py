@@ -16,7 +16,8 @@ import pytest
 
 from agentguard.errors import ConfigError, InputError, JudgeError, MissingExtra, ModelFileError
 from agentguard.schemata import vectoriser_file
-from agentguard.schemata.embedding import EndpointEmbedding, SentenceEmbedding
+from agentguard.schemata.embedding import SentenceEmbedding
+from agentguard.schemata.endpoint import EndpointEmbedding
 from agentguard.schemata.model import Provenance, Schema
 from agentguard.schemata.retrieve import SchemaIndex
 from agentguard.schemata.vectorise import Hashing, vectorisers
@@ -210,6 +211,24 @@ class TestSentence:
                 SentenceEmbedding(model=str(tmp_path)).encode(["plan"])
         else:
             pytest.skip("sentence-transformers is installed here")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('[{"type": "modeling_own.Model", "path": ""}]', "names code that is not part"),
+            ('[{"type": "os.system", "path": ""}]', "names code that is not part"),
+            ('[{"path": ""}]', "no list of modules"),
+            ("[3]", "no list of modules"),
+            ("{", "no list of modules"),
+        ],
+    )
+    def test_a_folder_that_brings_code_of_its_own_is_refused(
+        self, tmp_path: Path, text: str, message: str
+    ) -> None:
+        (tmp_path / "modules.json").write_text(text, encoding="utf-8")
+        (tmp_path / "modeling_own.py").write_text("raise SystemExit", encoding="utf-8")
+        with pytest.raises(ModelFileError, match=message):
+            SentenceEmbedding(model=str(tmp_path)).encode(["plan"])
 
     @pytest.mark.parametrize("options", [{"batch": 0}, {"batch": "32"}, {"size": 1}])
     def test_bad_options(self, options: dict[str, Any]) -> None:
