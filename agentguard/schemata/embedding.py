@@ -19,7 +19,6 @@ from agentguard.schemata.terms import MOST_CHARACTERS, checked_texts
 from agentguard.schemata.vectorise import content_hash, refuse, unit_rows
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from agentguard.schemata.vectorise import Vectors

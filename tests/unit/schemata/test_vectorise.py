@@ -110,6 +110,13 @@ class TestEveryOne:
             assert (tmp_path / "held" / file).read_bytes() == (tmp_path / "copy" / file).read_bytes()
 
 
+def test_what_is_registered_has_the_name_it_is_registered_under() -> None:
+    needed = {"endpoint": {"model": "m", "base_url": "http://127.0.0.1/v1"}}
+    assert {*vectorisers().names()} >= {"endpoint", "hashing", "sentence", "tfidf_svd"}
+    for name in vectorisers():
+        assert vectorisers().get(name)(**needed.get(name, {})).name == name
+
+
 class TestTerms:
     def test_words_and_pairs_of_a_line(self) -> None:
         assert terms("The tool fails.\nNo retry") == [
