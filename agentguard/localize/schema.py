@@ -20,7 +20,8 @@ from agentguard.localize.ranking import reject
 from agentguard.trajectory.model import Record, Trajectory
 
 if TYPE_CHECKING:
-    from agentguard.schemata.model import Match, Schema
+    from agentguard.judge.model import Model
+    from agentguard.schemata.model import Match
     from agentguard.schemata.signals import Said, SchemaSignals
 
 WEIGHT: Final = 0.15
@@ -41,12 +42,12 @@ class SchemaLocalizer:
         schemata: file or database URL of schemata; None: none until `fit` distils some.
         k: nearest schemata that speak for a step.
         model: folder of a model file and its card; None is the model that ships with agentguard.
-        risk, seed: as for ``embedded``.
+        risk, seed, given_failed: as for ``embedded``.
         same_task: let schemata of the very same task speak too. In an evaluation that would be copying.
 
     Raises:
         ConfigError: an option does not exist or is out of its range.
-        FormatError, StoreUnavailable: the schemata cannot be read.
+        FormatError, StoreError: there are no schemata at that place, or they cannot be read.
         ModelFileError: as for ``embedded``.
     """
 
@@ -60,6 +61,7 @@ class SchemaLocalizer:
         model: str | Path | None = None,
         risk: float = DEFAULT_RISK,
         seed: int = 0,
+        given_failed: bool = False,
         same_task: bool = False,
         **unknown: object,
     ) -> None:
@@ -68,13 +70,14 @@ class SchemaLocalizer:
             raise ConfigError(f"localizer 'schema': k is {k!r}, expected a whole number of at least 1")
         self.k, self.seed, self.same_task = k, int(seed), bool(same_task)
         self.schemata = None if schemata is None else str(schemata)
-        self._embedded = Embedded(model=model, risk=risk, seed=seed)
+        self._embedded = Embedded(model=model, risk=risk, seed=seed, given_failed=given_failed)
         self._signals: SchemaSignals | None = None
         self._aside: tuple[str, ...] = ()
         if self.schemata is not None:
+            from agentguard.schemata.keep import stored
             from agentguard.schemata.learn import signals_of
 
-            self._signals = signals_of(_stored(self.schemata), k=self.k)
+            self._signals = signals_of(stored(self.schemata), k=self.k)
 
     def fit(self, records: Sequence[Record]) -> SchemaLocalizer:
         """Distil the failures among ``records``, and learn what likeness to them is worth.
@@ -90,7 +93,9 @@ class SchemaLocalizer:
             model = train(records, seed=self.seed, signals=lambda record: heard(signals, record))
         except JudgeError:
             model = untrained()
-        return self.of(signals, Embedded.of(model, risk=self._embedded.risk, seed=self.seed))
+        embedded = Embedded.of(model, risk=self._embedded.risk, seed=self.seed)
+        embedded.given_failed = self._embedded.given_failed
+        return self.of(signals, embedded)
 
     def of(self, signals: SchemaSignals, embedded: Embedded) -> SchemaLocalizer:
         """A copy with other schemata and another model."""
@@ -98,6 +103,11 @@ class SchemaLocalizer:
         made.__dict__.update(self.__dict__)
         made._signals, made._embedded, made._aside = signals, embedded, ()
         return made
+
+    @property
+    def model(self) -> Model:
+        """The trained model that is heard beside the schemata."""
+        return self._embedded.model
 
     def leaving_out(self, group: str) -> SchemaLocalizer:
         """A copy to which schemata of one question are unknown; evaluation asks such a one about each run."""
@@ -135,18 +145,6 @@ class SchemaLocalizer:
             probability=0.5,
             notes=(note,),
         )
-
-
-def _stored(place: str) -> tuple[Schema, ...]:
-    from agentguard.schemata.keep import SchemaTable, keep_of
-
-    keep = keep_of(place)
-    try:
-        held = keep.load()
-    finally:
-        if isinstance(keep, SchemaTable):
-            keep.store.close()
-    return held
 
 
 def _credited(diagnosis: Diagnosis, said: Said, steps: Sequence[int]) -> Diagnosis:

@@ -6,12 +6,13 @@ Both keep a whole schema under its id; what is put later replaces what was put b
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from agentguard.errors import FormatError
+from agentguard.errors import FormatError, StoreError
 from agentguard.schemata.codec import decode_schema, encode_schema, read_schemata, write_schemata
 from agentguard.schemata.model import Schema
 
@@ -117,18 +118,45 @@ class SchemaTable:
             self.store.write(*(replace(row, status=_FORGOTTEN, data={}) for row in rows))
 
 
-def keep_of(place: str | Path) -> SchemaFile | SchemaTable:
-    """The keep that a path or URL names: a database by its URL or ending, else a file of JSON Lines.
+@contextmanager
+def opened(place: str | Path | None) -> Iterator[SchemaFile | SchemaTable]:
+    """The keep at a place: a database by its URL or ending, else a file; None is the default store.
+
+    A database is closed at the end.
 
     Raises:
         ConfigError, StoreUnavailable, StoreVersion, MissingExtra: the database cannot be used.
     """
-    text = str(place)
-    if text.startswith(_URLS) or text.endswith(_DATABASES):
-        from agentguard.store.store import Store
+    if not _database(place):
+        yield SchemaFile(str(place))
+        return
+    from agentguard.store.store import Store
 
-        return SchemaTable(Store.open(place))
-    return SchemaFile(place)
+    with Store.open(place) as store:
+        yield SchemaTable(store)
+
+
+def stored(place: str | Path | None) -> tuple[Schema, ...]:
+    """The schemata at a place, as `opened` reads it; a place that is not there is an error, and not made.
+
+    Raises:
+        FormatError: there is no such file, or it holds no schemata.
+        ConfigError, StoreError, MissingExtra: there is no such database, or it cannot be used.
+    """
+    if not _database(place):
+        return _by_id(read_schemata(str(place)))
+    from agentguard.store.url import resolve
+
+    address = resolve(place)
+    if address.path is not None and not address.path.exists():
+        raise StoreError(f"there is no store {address}: distil some failures first")
+    with opened(place) as keep:
+        return keep.load()
+
+
+def _database(place: str | Path | None) -> bool:
+    text = str(place)
+    return place is None or text.startswith(_URLS) or text.endswith(_DATABASES)
 
 
 def _by_id(schemata: Iterable[Schema]) -> tuple[Schema, ...]:

@@ -1,0 +1,331 @@
+"""``agentguard schemata``: distil failures to error schemata, look at them, search, select and induce."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from agentguard.cli import schemata_table as show_
+from agentguard.errors import ConfigError, InputError
+from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.model import Record
+
+if TYPE_CHECKING:
+    from agentguard.schemata.model import Distiller, Schema
+
+Runs = Annotated[list[Path], typer.Argument(help="Recorded runs: files or folders.")]
+Format = Annotated[str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="PLACE", help="File or database of schemata; the store, if absent."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Id = Annotated[str, typer.Argument(help="Id of a schema, or the beginning of one.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="What earlier failures taught: error schemata.")
+    group.command()(distil)
+    group.command("list")(list_)
+    group.command()(show)
+    group.command()(search)
+    group.command()(select)
+    group.command()(stats)
+    group.command()(confirm)
+    group.command()(refute)
+    group.command()(induce)
+    group.command()(accept)
+    app.add_typer(group, name="schemata")
+
+
+def distil(
+    runs: Runs,
+    format: Format = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File of schemata to add to; made if it is not there.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="Database to add to; the store, if neither is given.")
+    ] = None,
+    diagnosed: Annotated[
+        bool,
+        typer.Option("--diagnosed", help="Diagnose runs that are not annotated; distil those that failed."),
+    ] = False,
+    judge_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="OpenAI-compatible endpoint of a model that writes the schemata."),
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The model there.")] = None,
+    json: Json = False,
+) -> None:
+    """Distil the failures among recorded runs: new ones are added, others merged into the nearest schema.
+
+    Exit status: 0 all went well, 1 some records could not be read or distilled, 2 nothing could be.
+    """
+    from agentguard.schemata.cache import SchemaCache
+    from agentguard.schemata.keep import opened
+
+    if out is not None and store is not None:
+        raise ConfigError("give --out or --store, not both")
+    distiller = _distiller(judge_url, judge_model)
+    counts: Counter[str] = Counter()
+    with opened(store if out is None else str(out)) as keep, SchemaCache(keep) as cache:
+        for schema in _distilled(_records(runs, format, counts), distiller, diagnosed, counts):
+            counts[cache.observe(schema, time.time()).how] += 1
+        held = len(cache)
+    names = ("read", "broken", "passed_over", "failed", "added", "merged", "known")
+    result = {name: counts[name] for name in names} | {"schemata": held}
+    if json:
+        show_.emit(result)
+    else:
+        typer.echo(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in result.items()))
+    nothing = not counts["added"] + counts["merged"] + counts["known"]
+    raise typer.Exit(2 if nothing else 1 if counts["broken"] + counts["failed"] else 0)
+
+
+def list_(place: From = None, json: Json = False) -> None:
+    """List schemata, those with the most failures behind them first."""
+    schemata = sorted(_load(place), key=lambda one: (one.status.value, -one.support, one.id))
+    if json:
+        show_.emit([show_.plain(one) for one in schemata])
+    else:
+        Console().print(show_.listing(schemata))
+
+
+def show(schema_id: Id, place: From = None, json: Json = False) -> None:
+    """Show all of a schema."""
+    schema = _one(_load(place), schema_id)
+    if json:
+        show_.emit(show_.plain(schema))
+    else:
+        show_.whole(Console(), schema)
+
+
+def search(
+    run: Annotated[Path, typer.Argument(help="A recorded run; the first one of a file.")],
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Only this step; all that could be at fault, if absent.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--nearest", min=1, help="Schemata for each step.")] = 3,
+    format: Format = None,
+    place: From = None,
+    json: Json = False,
+) -> None:
+    """Find the schemata nearest to the steps of a run."""
+    from agentguard.schemata.learn import detected, portraits, signals_of
+
+    trajectory = next(_records([run], format, Counter())).trajectory
+    held = portraits(trajectory, detected(trajectory))
+    looks = [one for one in held if step is None or one.step == step]
+    if not looks:
+        wrong = "the step is not in the run, or cannot be at fault"
+        raise InputError(wrong, file=str(run), field=f"step {step}")
+    matches = signals_of(_load(place), k=k).index.search(looks, k)
+    steps = [one.step or 0 for one in looks]
+    if json:
+        show_.emit(
+            [
+                {"step": at, "schemata": [{"likeness": m.likeness, **show_.plain(m.schema)} for m in row]}
+                for at, row in zip(steps, matches, strict=True)
+            ]
+        )
+    else:
+        Console().print(show_.found(steps, matches))
+
+
+def select(
+    budget: Annotated[int, typer.Option(min=1, help="Schemata to keep.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write those that are kept to this file.")
+    ] = None,
+    place: From = None,
+    json: Json = False,
+) -> None:
+    """Choose which schemata to keep under a budget: diverse and dependable ones. Nothing is retired."""
+    from agentguard.schemata.codec import write_schemata
+    from agentguard.schemata.learn import signals_of
+    from agentguard.schemata.model import Status
+    from agentguard.schemata.select import select as choose
+
+    index = signals_of([one for one in _load(place) if one.status is Status.ACTIVE]).index
+    held = {schema.id: schema for schema in index}
+    kept = [held[name] for name in choose(tuple(held.values()), index.vectors()[1], budget)]
+    if out is not None:
+        write_schemata(out, kept)
+    if json:
+        show_.emit([show_.plain(one) for one in kept])
+    else:
+        Console().print(show_.listing(kept))
+
+
+def stats(place: From = None, json: Json = False) -> None:
+    """Count schemata by status, origin, method and code."""
+    counts = show_.counted(_load(place))
+    if json:
+        show_.emit(counts)
+        return
+    for name, value in counts.items():
+        parts = value if isinstance(value, dict) else {str(value): ""}
+        typer.echo(f"{name}: " + ", ".join(f"{key} {count}".strip() for key, count in parts.items()))
+
+
+def confirm(schema_id: Id, place: From = None, json: Json = False) -> None:
+    """Count that a schema was right about a failure."""
+    _verdict(schema_id, place, right=True, json=json)
+
+
+def refute(schema_id: Id, place: From = None, json: Json = False) -> None:
+    """Count that a schema was wrong; it is retired if that is too often."""
+    _verdict(schema_id, place, right=False, json=json)
+
+
+def induce(
+    least: Annotated[int, typer.Option(min=2, help="Failures that a proposal needs.")] = 4,
+    likeness: Annotated[
+        float | None,
+        typer.Option(min=-1, max=1, help="Likeness from which failures are of a kind; found out, if absent."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the proposals as a taxonomy.")
+    ] = None,
+    place: From = None,
+    json: Json = False,
+) -> None:
+    """Propose new codes for failures that no code covers. Nothing uses them until they are accepted."""
+    from dataclasses import asdict
+
+    from agentguard.schemata.accept import as_taxonomy
+
+    proposals = _proposals(place, least, likeness)
+    if out is not None:
+        out.write_text(as_taxonomy(proposals), encoding="utf-8")
+    if json:
+        show_.emit([asdict(one) for one in proposals])
+        return
+    for one in proposals:
+        near = f", nearest {one.nearest} at {one.nearest_likeness:.2f}" if one.nearest else ""
+        typer.echo(f"{one.code}: {one.title} ({one.support} failures, likeness {one.cohesion:.2f}{near})")
+        typer.echo(f"    {one.definition}")
+
+
+def accept(
+    codes: Annotated[list[str], typer.Argument(help="Codes among the proposals.")],
+    into: Annotated[Path, typer.Option(metavar="FILE", help="Taxonomy file; made if it is not there.")],
+    least: Annotated[int, typer.Option(min=2, help="As for induce.")] = 4,
+    likeness: Annotated[float | None, typer.Option(min=-1, max=1, help="As for induce.")] = None,
+    place: From = None,
+    json: Json = False,
+) -> None:
+    """Write proposed codes into a taxonomy file of one's own."""
+    from agentguard.schemata.accept import accept as write
+
+    proposals = {one.code: one for one in _proposals(place, least, likeness)}
+    missing = [code for code in codes if code not in proposals]
+    if missing:
+        raise InputError(
+            f"no proposal has the code {missing[0]!r}", hint=f"there are: {', '.join(sorted(proposals))}"
+        )
+    taxonomy = write(into, [proposals[code] for code in codes])
+    if json:
+        show_.emit({"file": str(into), "accepted": list(codes), "codes": len(taxonomy.codes)})
+    else:
+        typer.echo(f"{into}: {len(taxonomy.codes)} codes, new: {', '.join(codes)}")
+
+
+def _proposals(place: str | None, least: int, likeness: float | None) -> tuple[Any, ...]:
+    from agentguard.schemata.induce import propose
+    from agentguard.schemata.learn import signals_of
+
+    index = signals_of(_load(place)).index
+    return propose(tuple(index), index.vectors()[1], least=least, likeness=likeness)
+
+
+def _verdict(schema_id: str, place: str | None, *, right: bool, json: bool) -> None:
+    from agentguard.schemata.cache import SchemaCache
+    from agentguard.schemata.keep import opened
+
+    _load(place)  # a place that is not there is an error, and not made
+    with opened(place) as keep, SchemaCache(keep) as cache:
+        name = _one(tuple(cache), schema_id).id
+        schema = (cache.confirm if right else cache.refute)(name, time.time())
+    if json:
+        show_.emit(show_.plain(schema))
+    else:
+        typer.echo(f"{name}: confirmed {schema.confirmed}, refuted {schema.refuted}, {schema.status.value}")
+
+
+def _distilled(
+    records: Iterator[Record], distiller: Distiller | None, diagnosed: bool, counts: Counter[str]
+) -> Iterator[Schema]:
+    """A schema of each failure; without a distiller the embedded one, and for diagnosed runs always."""
+    from agentguard.errors import JudgeError
+    from agentguard.guard import Guard
+    from agentguard.schemata.distil import EmbeddedDistiller
+    from agentguard.schemata.learn import detected, group_of
+
+    embedded, guard = EmbeddedDistiller(), Guard() if diagnosed else None
+    for record in records:
+        try:
+            if guard is not None and record.annotation.root_cause is None:
+                diagnosis = guard.diagnose(record.trajectory)
+                failed = diagnosis.verdict.value == "failure" and record.annotation.failed is not False
+                group = group_of(record)
+                made = (
+                    embedded.distil_diagnosis(record.trajectory, diagnosis, group=group) if failed else None
+                )
+            else:
+                made = (distiller or embedded).distil(record, detected(record.trajectory))
+        except JudgeError as error:
+            counts["failed"] += 1
+            typer.echo(f"cannot distil {record.trajectory.id!r}: {error}", err=True)
+            continue
+        if made is None:
+            counts["passed_over"] += 1
+        else:
+            yield made
+
+
+def _distiller(url: str | None, model: str | None) -> Distiller | None:
+    """The chat distiller if an endpoint is given, else None for the embedded one."""
+    if url is None:
+        if model is not None:
+            raise ConfigError("--judge-model needs --judge-url")
+        return None
+    from agentguard.schemata.distil_chat import ChatDistiller
+
+    return ChatDistiller(url, model=model)
+
+
+def _load(place: str | None) -> tuple[Schema, ...]:
+    from agentguard.schemata.keep import stored
+
+    return stored(place)
+
+
+def _one(schemata: Sequence[Schema], schema_id: str) -> Schema:
+    """The schema of an id, or of the beginning of one if only one has it."""
+    found = [one for one in schemata if one.id == schema_id]
+    found = found or [one for one in schemata if one.id.startswith(schema_id)]
+    if len(found) == 1:
+        return found[0]
+    problem = "no schema has" if not found else f"{len(found)} schemata have"
+    raise InputError(f"{problem} an id that begins with {schema_id!r}")
+
+
+def _records(paths: list[Path], format: str | None, counts: Counter[str]) -> Iterator[Record]:
+    for path in paths:
+        for item in read(path, format=format):
+            if isinstance(item, Broken):
+                counts["broken"] += 1
+                typer.echo(f"cannot read: {item.error}", err=True)
+                continue
+            counts["read"] += 1
+            yield item

@@ -1,0 +1,430 @@
+"""What schemata of earlier failures add: beside the embedded judge, alone, from a cold start, in a stream.
+
+Run: .venv/bin/python benchmarks/schemata.py TASK PATH... [--repeats N] [--origin injected] [--json]
+
+    who_and_when PATH   5-fold cross-validation grouped by question: embedded with and without schemata,
+                        schemata alone, baselines on the same folds, paired differences
+    coldstart PATH      the same after 0, 10, 30 and all failures of the training folds
+    streaming PATH      each run diagnosed before its label is seen, over seeded orders (--repeats of them)
+    select PATH         schemata alone at 5, 10, 25, 50 and 100 % of the size: selected, and at random
+    why PATH            where the signal is lost: retrieval, representation, or nothing to transfer
+
+Runs whose error was injected are measured with --origin injected, and never together with natural ones.
+"""
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentguard.evals import metrics
+from agentguard.evals.baselines import named
+from agentguard.evals.bench import Bench, Plan
+from agentguard.evals.dataset import as_dataset
+from agentguard.evals.paired import difference
+from agentguard.evals.splits import cross_validation, groups_of
+from agentguard.evals.streaming import stream
+from agentguard.judge.features.table import step_table
+from agentguard.judge.train import train, untrained
+from agentguard.localize.embedded import Embedded
+from agentguard.localize.schema import WEIGHT, SchemaLocalizer
+from agentguard.schemata.cache import SchemaCache
+from agentguard.schemata.distil import EmbeddedDistiller
+from agentguard.schemata.learn import TRAITS, detected, distilled, group_of, portraits, signals_of
+from agentguard.schemata.retrieve import SchemaIndex
+from agentguard.schemata.select import select
+from agentguard.schemata.signals import SchemaSignals
+from agentguard.trajectory.formats.read import load_records
+from agentguard.trajectory.model import Record
+
+BASELINES = ("constant", "label_copy", "two_line", "index_prior")
+SHARES = (0.05, 0.1, 0.25, 0.5)
+RANDOM_DRAWS = 10
+
+
+@dataclass
+class Tally:
+    """Ranks of gold steps and whether agents were right, by method, run and repeat."""
+
+    records: Sequence[Record]
+    ranks: dict[str, dict[int, list[int]]] = field(default_factory=dict)
+    agents: dict[str, dict[int, list[bool]]] = field(default_factory=dict)
+
+    def add(self, method: str, place: int, scores: Any) -> None:
+        """Note how a method scores the candidates of a run."""
+        cause = self.records[place].annotation.root_cause
+        table = step_table(self.records[place].trajectory)
+        order = np.argsort(-np.asarray(scores, dtype=float), kind="stable")
+        steps = [table.steps[i] for i in order]
+        rank = steps.index(cause.step) if cause.step in steps else 10**6
+        self.ranks.setdefault(method, {}).setdefault(place, []).append(rank)
+        right = bool(len(order)) and table.agents[order[0]] == cause.agent
+        self.agents.setdefault(method, {}).setdefault(place, []).append(right)
+
+    def right(self, method: str) -> list[float]:
+        """For each run the share of repeats in which the first step was the gold one."""
+        held = self.ranks[method]
+        return [metrics.mean(rank == 0 for rank in held[i]) for i in range(len(self.records))]
+
+    def row(self, method: str, **more: Any) -> dict[str, Any]:
+        """Scores of a method, with the deviation between repeats and the Wilson interval over runs."""
+        held, n = self.ranks[method], len(self.records)
+        repeats = len(held[0])
+        by_repeat = [metrics.mean(held[i][r] == 0 for i in range(n)) for r in range(repeats)]
+        step = metrics.mean(by_repeat)
+        low, high = metrics.wilson(step, n)
+        return {
+            "method": method,
+            **more,
+            "n": n,
+            "step": step,
+            "sd": metrics.deviation(by_repeat),
+            "low": low,
+            "high": high,
+            "top3": metrics.mean(rank < 3 for i in range(n) for rank in held[i]),
+            "agent": metrics.mean(flag for i in range(n) for flag in self.agents[method][i]),
+        }
+
+    def against(self, method: str, other: str) -> dict[str, Any]:
+        """The paired difference of two methods."""
+        gap = difference(self.right(method), self.right(other), groups_of(self.records))
+        return {
+            "compare": f"{method} - {other}",
+            "difference": gap.mean,
+            "low": gap.low,
+            "high": gap.high,
+            "gained": gap.gained,
+            "lost": gap.lost,
+            "mcnemar_p": gap.p,
+        }
+
+
+def who_and_when(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
+    """Cross-validation with and without schemata, and baselines on the same folds."""
+    tally, weights = Tally(records), []
+    for number, split in enumerate(cross_validation(records, folds=5, repeats=repeats, seed=0)):
+        fitted = SchemaLocalizer().fit(split.train)
+        weights += [one.ranker.beside.weights[0] for one in fitted.model.specialists if one.ranker]
+        for place in split.test:
+            score(tally, fitted, records[place], place)
+        told(f"fold {number + 1} of {5 * repeats}")
+    rows = [tally.row(method) for method in tally.ranks]
+    rows += baselines(records, repeats)
+    rows += [tally.against("embedded + schemata", "embedded"), tally.against("schemata alone", "embedded")]
+    return [*rows, {"learnt weight of the signal": metrics.mean(weights), "least": min(weights)}]
+
+
+def score(tally: Tally, fitted: SchemaLocalizer, record: Record, place: int, suffix: str = "") -> None:
+    """Ask a fitted localizer in its parts: the judge alone, with the signal, the signal alone."""
+    run, found = record.trajectory, detected(record.trajectory)
+    said = fitted.leaving_out(group_of(record)).said(run, found)
+    model = fitted.model
+    base = model.judge(run, found, risk=0.1)
+    near = [metrics.mean(m.likeness for m in row) if row else 0.0 for row in said.matches]
+    one = [row[0].likeness if row else 0.0 for row in said.matches]
+    tally.add(f"embedded{suffix}", place, base.steps)
+    tally.add(
+        f"embedded + schemata{suffix}", place, model.judge(run, found, risk=0.1, signals=said.signal).steps
+    )
+    tally.add(f"schemata alone{suffix}", place, said.signal[:, 0])
+    tally.add(f"nearest 3, nothing taken off{suffix}", place, near)
+    tally.add(f"nearest 1, nothing taken off{suffix}", place, one)
+
+
+def baselines(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
+    """Baselines on the folds of the cross-validation."""
+    bench = Bench(as_dataset(records), Plan(cv="question", folds=5, repeats=repeats, seed=0))
+    rows = []
+    for name in BASELINES:
+        held = bench.measure(named(name), label=name).localization
+        low, high = held.wilson95["step"]
+        row = {
+            "method": name,
+            "n": held.n,
+            "step": held.step.mean,
+            "sd": held.step.sd,
+            "low": low,
+            "high": high,
+        }
+        rows.append(row | {"top3": held.top["3"], "agent": held.agent.mean})
+    return rows
+
+
+def coldstart(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
+    """All that is learnt comes from so many failures, drawn from the training folds."""
+    tally = Tally(records)
+    for number, split in enumerate(cross_validation(records, folds=5, repeats=repeats, seed=0)):
+        drawn = list(split.train)
+        random.Random(f"cold:{number}").shuffle(drawn)
+        for size in (0, 10, 30, len(drawn)):
+            after = f" after {'all' if size == len(drawn) else size}"
+            empty = SchemaLocalizer().of(signals_of(()), Embedded.of(untrained()))
+            fitted = SchemaLocalizer().fit(drawn[:size]) if size else empty
+            for place in split.test:
+                score(tally, fitted, records[place], place, after)
+        told(f"fold {number + 1} of {5 * repeats}")
+    rows = [tally.row(method) for method in tally.ranks if "nothing taken off" not in method]
+    gaps = [
+        tally.against(f"embedded + schemata after {size}", f"embedded after {size}")
+        for size in (10, 30, "all")
+    ]
+    return [*rows, *gaps]
+
+
+class Streaming:
+    """A live cache, fed one failure after another, beside a judge that is trained anew every so often."""
+
+    def __init__(self, name: str, *, refit: int | None, schemata: bool, judge: bool) -> None:
+        self.name, self.refit, self.schemata, self.judge = name, refit, schemata, judge
+        self.cache, self.seen, self.sound = SchemaCache(), [], []
+        self.model, self.now = untrained().listens([WEIGHT]), 0.0
+
+    def rank(self, run: Any, findings: Any, *, group: str) -> list[int]:
+        """Rank with what is known so far."""
+        del findings  # looked for once for all learners
+        signal = None
+        if self.schemata:
+            signals = SchemaSignals(self.cache_index(), sound=self.sound)
+            held = portraits(run, detected(run))
+            signal = signals.said(held, leave_out_groups=(group, run.task)).signal
+        table = step_table(run)
+        judged = self.model.judge(run, detected(run), risk=0.1, signals=signal).steps
+        scores = judged if self.judge else signal[:, 0] + 1e-6 * judged
+        return [table.steps[i] for i in np.argsort(-scores, kind="stable")]
+
+    def cache_index(self) -> SchemaIndex:
+        """The cache's schemata as they are now."""
+        index = SchemaIndex(traits=TRAITS)
+        index.add(self.cache)
+        return index
+
+    def learn(self, record: Record) -> None:
+        """Take in a failure: into the cache, and among what the judge is trained on."""
+        self.now += 3600.0
+        self.seen.append(record)
+        if self.schemata:
+            schema = EmbeddedDistiller().distil(record, detected(record.trajectory))
+            if schema is not None:
+                self.cache.observe(schema, self.now)
+                self.cache.tend(self.now)
+            self.sound += distilled([record])[1]
+        if self.refit and len(self.seen) % self.refit == 0:
+            self.model = trained(tuple(self.seen)).listens([WEIGHT])
+
+
+_TRAINED: dict[tuple[int, ...], Any] = {}
+
+
+def trained(records: tuple[Record, ...]) -> Any:
+    """The judge trained on these runs; two learners of one stream ask for the same one."""
+    key = tuple(id(record) for record in records)
+    if key not in _TRAINED:
+        _TRAINED.clear()
+        _TRAINED[key] = train(records)
+    return _TRAINED[key]
+
+
+def streaming(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
+    """Streaming over ``repeats`` orders; the judge is trained anew after every 24 runs."""
+    makers: list[Callable[[], Streaming]] = [
+        lambda: Streaming("prior", refit=None, schemata=False, judge=True),
+        lambda: Streaming("schemata alone", refit=None, schemata=True, judge=False),
+        lambda: Streaming("prior + schemata", refit=None, schemata=True, judge=True),
+        lambda: Streaming("embedded", refit=24, schemata=False, judge=True),
+        lambda: Streaming("embedded + schemata", refit=24, schemata=True, judge=True),
+    ]
+    done = stream(
+        records, makers, orders=repeats, progress=lambda made, total: told(f"order {made} of {total}")
+    )
+    third, rows = len(records) // 3, []
+    for one in done:
+        low, high = metrics.wilson(one.accuracy(), len(records))
+        parts = {"first_third": one.accuracy(0, third), "last_third": one.accuracy(2 * third)}
+        rows.append(
+            {"method": one.name, "n": len(records), "step": one.accuracy(), "low": low, "high": high, **parts}
+        )
+    by_name, groups = {one.name: one.by_run() for one in done}, groups_of(records)
+    for name, other in (("embedded + schemata", "embedded"), ("prior + schemata", "prior")):
+        gap = difference(by_name[name], by_name[other], groups)
+        rows.append(
+            {"compare": f"{name} - {other}", "difference": gap.mean, "low": gap.low, "high": gap.high}
+        )
+    return rows
+
+
+def selection(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
+    """Schemata alone, from part of the store; sound steps come from the runs of those that are kept."""
+    tally, prior = Tally(records), untrained()
+    for number, split in enumerate(cross_validation(records, folds=5, repeats=repeats, seed=0)):
+        schemata, sound = distilled(split.train)
+        index = SchemaIndex(traits=TRAITS)
+        index.add(schemata)
+        held = tuple(index)
+        hard = difficulties(split.train, prior)
+        plans: dict[str, list[set[str]]] = {"all": [{schema.id for schema in held}]}
+        for share in SHARES:
+            budget = max(1, round(share * len(held)))
+            vectors = index.vectors()[1]
+            plans[f"selected, {share:.0%}"] = [set(select(held, vectors, budget, difficulty=hard))]
+            plans[f"selected without difficulty, {share:.0%}"] = [set(select(held, vectors, budget))]
+            rng = random.Random(f"select:{number}:{share}")
+            ids = [schema.id for schema in held]
+            plans[f"random, {share:.0%}"] = [set(rng.sample(ids, budget)) for _ in range(RANDOM_DRAWS)]
+        for name, draws in plans.items():
+            for kept in draws:
+                some = [schema for schema in held if schema.id in kept]
+                groups = {group for schema in some for group in schema.provenance.groups}
+                signals = signals_of(some, sound=[one for one in sound if one.group in groups])
+                for place in split.test:
+                    run = records[place].trajectory
+                    aside = (group_of(records[place]), run.task)
+                    said = signals.said(portraits(run, detected(run)), leave_out_groups=aside)
+                    tally.add(name, place, said.signal[:, 0])
+        told(f"fold {number + 1} of {5 * repeats}")
+    rows = [tally.row(name) for name in tally.ranks]
+    whole = rows[0]["step"]
+    return [row | {"kept_of_accuracy": row["step"] / whole} for row in rows]
+
+
+def difficulties(records: Sequence[Record], model: Any) -> dict[str, float]:
+    """By id of the schema: 1 minus the probability the untrained judge gives to the root cause."""
+    found = {}
+    for record in records:
+        schema = EmbeddedDistiller().distil(record, detected(record.trajectory))
+        if schema is not None:
+            judged = model.judge(record.trajectory, (), risk=0.1)
+            gold = record.annotation.root_cause.step
+            at = judged.table.steps.index(gold) if gold in judged.table.steps else None
+            found[schema.id] = 1.0 if at is None else 1.0 - float(judged.steps[at])
+    return found
+
+
+def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
+    """Each run against schemata of all other questions: what is found, told apart, and transferable."""
+    del repeats
+    held = [record for record in records if _gold(record) is not None]
+    schemata, sound = distilled(held)
+    index = SchemaIndex(traits=TRAITS)
+    index.add(schemata)
+    signals = SchemaSignals(index, k=3, sound=sound)
+    own = {run: schema for schema in schemata for run in schema.provenance.runs}
+    rows: dict[str, list[float]] = {}
+
+    def note(name: str, value: float | None) -> None:
+        if value is not None:
+            rows.setdefault(name, []).append(float(value))
+
+    for record in held:
+        run, gold = record.trajectory, _gold(record)
+        aside, mine = (group_of(record), run.task), own[run.id]
+        looks = portraits(run, detected(run))
+        said = signals.said(looks, leave_out_groups=aside)
+        others = index.search(looks, len(index), leave_out_groups=aside)
+        likeness = np.array([[m.likeness for m in sorted(row, key=lambda m: m.schema.id)] for row in others])
+        known = sorted((m.schema for m in others[0]), key=lambda schema: schema.id)
+        # retrieval: what the nearest schema of the gold step is, and what an oracle of the kind would reach
+        for name, same in (("role", _role), ("code", lambda s: set(s.codes[:1]))):
+            alike = np.array([bool(same(schema) & same(mine)) for schema in known])
+            note(f"retrieval: nearest schema of the gold step has its {name}", alike[likeness[gold].argmax()])
+            note(f"retrieval: any schema has its {name}", alike.mean())
+            if alike.any():
+                best = np.sort(likeness[:, alike], axis=1)[:, -3:].mean(axis=1)
+                note(f"retrieval: step, nearest 3 of its {name} given by an oracle", best.argmax() == gold)
+        near = np.sort(likeness, axis=1)[:, -3:].mean(axis=1)
+        note("retrieval: step, nearest 3 of all", near.argmax() == gold)
+        # representation: how far up the gold step stands among the candidates
+        prior = untrained().judge(run, (), risk=0.1).steps
+        note("representation: gold over other steps, likeness", _auc(near, gold))
+        note("representation: gold over other steps, sound steps taken off", _auc(said.signal[:, 0], gold))
+        note("representation: gold over other steps, position prior", _auc(prior, gold))
+        own_run = np.asarray(index.encode(looks) @ index.encode([mine])[0], dtype=float)
+        note("representation: its own schema puts the gold step first", own_run.argmax() == gold)
+        # transfer: for how many schemata of other questions the gold step comes first, and any other step
+        first = likeness.argmax(axis=0)
+        note("transfer: share of schemata that put the gold step first", (first == gold).mean())
+        note(
+            "transfer: share that put one other step first, mean",
+            ((first != gold).mean()) / max(1, len(looks) - 1),
+        )
+        note("transfer: some schema puts the gold step first", (first == gold).any())
+        rest = [(first == i).any() for i in range(len(looks)) if i != gold]
+        note(
+            "transfer: some schema puts a given other step first, mean", metrics.mean(rest) if rest else None
+        )
+        note("candidates", len(looks))
+    return [{"what": name, "n": len(values), "value": metrics.mean(values)} for name, values in rows.items()]
+
+
+def _gold(record: Record) -> int | None:
+    """Row of the gold step among the candidates."""
+    steps = step_table(record.trajectory).steps
+    cause = record.annotation.root_cause.step
+    return steps.index(cause) if cause in steps else None
+
+
+def _role(schema: Any) -> set[str]:
+    return {name for name, weight in schema.traits.items() if name.startswith("role:") and weight >= 0.5} & {
+        "role:worker",
+        "role:steering",
+        "role:opens",
+    }
+
+
+def _auc(scores: Any, gold: int) -> float | None:
+    rest = np.delete(scores, gold)
+    return float((rest < scores[gold]).mean() + (rest == scores[gold]).mean() / 2) if len(rest) else None
+
+
+TASKS: dict[str, Callable[[Sequence[Record], int], list[dict[str, Any]]]] = {
+    "who_and_when": who_and_when,
+    "coldstart": coldstart,
+    "streaming": streaming,
+    "select": selection,
+    "why": why,
+}
+
+
+def measured(path: Path, origin: str) -> list[Record]:
+    """Annotated runs of one origin; a file that holds both gives only those of that origin."""
+    records = [r for r in load_records(path) if r.annotation.root_cause is not None]
+    made = [r for r in records if r.annotation.extra.get("origin", "natural") == origin]
+    made = [r for r in made if r.annotation.root_cause.step is not None]
+    if not made:
+        sys.exit(f"{path}: no {origin} run with a root cause ({len(records)} of another origin)")
+    return made
+
+
+def told(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("paths", type=Path, nargs="+")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--origin", choices=("natural", "injected"), default="natural")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    rows = []
+    for path in given.paths:
+        records = measured(path, given.origin)
+        found = TASKS[given.task](records, given.repeats)
+        rows += [{"data": path.name, "origin": given.origin, **row} for row in found]
+    if given.json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+
+
+if __name__ == "__main__":
+    main()
