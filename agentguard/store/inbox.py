@@ -10,11 +10,12 @@ from itertools import islice
 from typing import Any
 
 from agentguard.store.receipt import Receipt
-from agentguard.store.rows import Row
+from agentguard.store.rows import Row, RunRow
 
 _ROW_BYTES = 400
 _VALUE_BYTES = 48
 _MOST_LOOKED_AT = 512
+_MOST_CONTAINERS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +106,27 @@ class Inbox:
 
 
 def weigh(rows: tuple[Row, ...]) -> int:
-    """About how many bytes rows take in memory, without looking at more than a few hundred values of each."""
-    return sum(_ROW_BYTES + _weight(row.data) + _weight(getattr(row, "annotation", None)) for row in rows)
+    """About how many bytes rows take in memory. Looks at a part of what is very large."""
+    total = _ROW_BYTES * len(rows)
+    for row in rows:
+        total += _weight(row.data)
+        if type(row) is RunRow:
+            total += len(row.task) + _weight(row.annotation)
+    return total
 
 
-def _weight(data: Any) -> int:
+def _weight(data: Mapping[str, Any]) -> int:
+    """This is all that `write` does with the contents of a row, so it is written to be quick."""
     total = 0
     waiting: list[Any] = [data]
-    for _ in range(_MOST_LOOKED_AT):
-        if not waiting:
-            return total
-        value = waiting.pop()
-        if isinstance(value, str | bytes):
-            total += _VALUE_BYTES + len(value)
-        elif isinstance(value, Mapping):
-            total += _VALUE_BYTES * len(value)
-            waiting.extend(islice(value.values(), _MOST_LOOKED_AT))
-        elif isinstance(value, list | tuple):
-            total += _VALUE_BYTES * len(value)
-            waiting.extend(value[:_MOST_LOOKED_AT])
-        else:
-            total += _VALUE_BYTES
-    return total + _VALUE_BYTES * len(waiting)
+    for container in waiting:  # grows meanwhile
+        kind = type(container)
+        values = container if kind is list or kind is tuple else container.values()
+        total += _VALUE_BYTES * len(values)
+        for value in values if len(values) <= _MOST_LOOKED_AT else islice(values, _MOST_LOOKED_AT):
+            kind = type(value)
+            if kind is str or kind is bytes:
+                total += len(value)
+            elif kind is list or kind is tuple or isinstance(value, Mapping):
+                waiting += [value] if value and len(waiting) < _MOST_CONTAINERS else []
+    return total

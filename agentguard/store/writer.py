@@ -6,6 +6,7 @@ and the writer tries again, more slowly each time. When the inbox is full, what 
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -22,6 +23,7 @@ from agentguard.store.place import Place
 from agentguard.store.receipt import Receipt
 from agentguard.store.rows import Row
 
+_LOG = logging.getLogger(__name__)
 _BATCH_ROWS = 2000
 _BATCH_BYTES = 8 * 1024 * 1024
 _FIRST_PAUSE_S = 0.05
@@ -141,6 +143,8 @@ class Writer:
 
     def _fail(self, error: Exception) -> None:
         text = explain(error, self._place.address)
+        if self._health.ok:
+            _LOG.warning("store %s cannot be written to, rows wait: %s", self._place.address, text)
         with self._inbox.lock:
             since = self._health.failing_since or time.time()
             self._health = replace(self._health, ok=False, last_error=text, failing_since=since)
@@ -148,6 +152,8 @@ class Writer:
 
     def _succeed(self, units: list[Unit], refused: Refusals) -> None:
         self._pause_s = _FIRST_PAUSE_S
+        if not self._health.ok:
+            _LOG.warning("store %s can be written to again", self._place.address)
         callbacks: list[Callable[[], None]] = []
         with self._inbox.lock:
             total = sum(len(unit.rows) for unit in units)

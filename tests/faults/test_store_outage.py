@@ -151,7 +151,7 @@ def lock_held(path: Path) -> Iterator[None]:
         holder.stdout.close()
 
 
-def test_a_lock_that_another_process_holds(tmp_path):
+def test_a_lock_that_another_process_holds(tmp_path, caplog):
     path = tmp_path / "store.db"
     with Store.open(path, options=Options(busy_s=0.1)) as store:
         store.write(row(1)).wait(10)
@@ -167,6 +167,10 @@ def test_a_lock_that_another_process_holds(tmp_path):
         receipt.wait(10)
         assert store.health().ok
         assert store.claim(EFFECT).state == "new"
+    assert [one.getMessage().split("store.db ")[1] for one in caplog.records] == [
+        "cannot be written to, rows wait: database is locked",  # once, however often it was tried
+        "can be written to again",
+    ]
 
 
 def test_a_file_that_was_removed(tmp_path):
