@@ -34,7 +34,7 @@ class MisreadObservation(Maker):
         swaps = [
             Swap(old=old, new=new, invented=new.lower() not in read.known, users=True)
             for old in _sorted(read.said[step])
-            if old in read.seen[source] and read.origin(old) == source
+            if old in read.seen[source] and read.origin(old) == source and _used(read, step, old)
             for new in _misread(read, source, old)
         ]
         reason = "The result says {old}; the agent states {new}."
@@ -57,6 +57,8 @@ class HallucinatedMemory(Maker):
         for old in _sorted(read.said[step]):
             origin = read.origin(old)
             if old.kind not in _RECALLED or old in fresh or origin is None or origin >= step:
+                continue
+            if not _used(read, step, old):
                 continue
             from_user = origin < 0 or not read.seen[origin] & {old}
             slips = [new for new in variants(old) if new.lower() not in read.known]
@@ -81,6 +83,13 @@ def _stated(
             told = reason.format(old=swap.old.text, new=swap.new)
             return draft.finish(step=step, cause=edit.cause(read.steps[step].agent, step, told), tail=tail)
     return None
+
+
+def _used(read: Reading, step: int, value: Value) -> bool:
+    """Whether the value reaches a later call or the agent's last words at all: most do not."""
+    talk = [i for i in range(step, len(read.steps)) if read.is_agent(i) and read.steps[i].content]
+    acted = any(value in read.sent[i] for i in range(step, len(read.steps)))
+    return acted or (bool(talk) and value in read.said[talk[-1]])
 
 
 def _matters(draft: Draft) -> bool:

@@ -25,6 +25,8 @@ class Reading:
     def __init__(self, run: Trajectory) -> None:
         self.run = run
         self.steps = run.steps
+        self._before: dict[int, Values] = {}
+        self._needed: dict[tuple[int, int], bool] = {}
 
     # -- who and what ------------------------------------------------------------------------------------
 
@@ -123,19 +125,16 @@ class Reading:
 
     def origin(self, value: Value) -> int | None:
         """Step in which a value first came from outside the agents; -1 if it was given; None if never."""
-        if value in self.given:
-            return -1
-        for i, step in enumerate(self.steps):
-            if value in self.seen[i] or (step.source is not Source.AGENT and value in self.said[i]):
-                return i
-        return None
+        return self._origins.get(value)
 
     def before(self, step: int) -> Values:
         """Values there were before a step."""
-        found = set(self.given)
-        for i in range(step):
-            found |= self.said[i] | self.sent[i] | self.seen[i]
-        return frozenset(found)
+        if step not in self._before:
+            found = set(self.given)
+            for i in range(step):
+                found |= self.said[i] | self.sent[i] | self.seen[i]
+            self._before[step] = frozenset(found)
+        return self._before[step]
 
     def last_seen(self, step: int) -> int | None:
         """The step whose result lies directly before an agent's turn, if a result does."""
@@ -148,6 +147,11 @@ class Reading:
 
     def needed_later(self, first: int, end: int) -> bool:
         """Whether agents, from step ``end`` on, use a value that steps ``first`` to ``end`` brought in."""
+        if (first, end) not in self._needed:
+            self._needed[first, end] = self._is_needed(first, end)
+        return self._needed[first, end]
+
+    def _is_needed(self, first: int, end: int) -> bool:
         earlier = {value.text.lower() for value in self.before(first)}
         fresh = {
             value
@@ -156,7 +160,9 @@ class Reading:
             if value.text.lower() not in earlier
         }
         for i in range(end, len(self.steps)):
-            if self.is_agent(i) and (self.said[i] | self.sent[i]) & fresh:
+            if not fresh:
+                return False
+            if self.is_agent(i) and not fresh.isdisjoint(self.said[i] | self.sent[i]):
                 return True
             fresh -= self.seen[i]
             if not self.is_agent(i):
@@ -170,6 +176,15 @@ class Reading:
             if i < before and name == key:
                 found[value] = None
         return tuple(found)
+
+    @cached_property
+    def _origins(self) -> dict[Value, int]:
+        found = dict.fromkeys(self.given, -1)
+        for i, step in enumerate(self.steps):
+            outside = self.said[i] if step.source is not Source.AGENT else frozenset()
+            for value in self.seen[i] | outside:
+                found.setdefault(value, i)
+        return found
 
     @cached_property
     def _keyed(self) -> tuple[tuple[int, str, Value], ...]:

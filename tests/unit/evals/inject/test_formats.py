@@ -1,0 +1,57 @@
+"""Runs of every format that is read can be rewritten, and keep to the same rules."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from agentguard.evals.inject.edits.base import edits
+from agentguard.evals.inject.rewrite import RewritePlan, rates_of, rewritten
+from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.model import Record, Trajectory
+from tests.unit.evals.inject.test_edits import check_cause, check_declared, places
+from tests.unit.trajectory.formats.samples import SAMPLES
+
+FILES = sorted(path for path in SAMPLES.iterdir() if path.is_file() and path.suffix != ".txt")
+
+
+def runs(path: Path) -> list[Record]:
+    return [found for found in read(path) if not isinstance(found, Broken)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_place_of_every_sample(path):
+    for record in runs(path):
+        run = record.trajectory
+        for name in edits():
+            for step in places(run, name):
+                for seed in range(3):
+                    made = edits().get(name).apply(run, step, random.Random(seed))
+                    assert made.steps[: made.step] == run.steps[: made.step]
+                    assert [s.index for s in made.steps] == list(range(len(made.steps)))
+                    check_declared(run, made)
+                    check_cause(made)
+                    check_answers(run, made.steps)
+
+
+def check_answers(run: Trajectory, steps) -> None:
+    """No result answers a call that its step does not make, unless the recording had it so."""
+    stray = {o.call_id for s in run.steps for o in s.observations} - {
+        c.id for s in run.steps for c in s.tool_calls
+    }
+    for step in steps:
+        called = {call.id for call in step.tool_calls}
+        assert {seen.call_id for seen in step.observations} <= called | stray
+
+
+def test_most_formats_have_something_to_rewrite():
+    plan = RewritePlan(rates=rates_of("uniform"), per_run=6, assume_passed=True)
+    done = set()
+    for path in FILES:
+        for record in runs(path):
+            if not record.annotation.failed and list(rewritten(record, plan)):
+                done.add(record.trajectory.format)
+    assert {"openai_chat", "openai_responses", "otlp_json"} <= done
