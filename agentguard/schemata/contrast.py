@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agentguard.schemata.naming import placing
 from agentguard.schemata.portrait import SHOWN, Look, ordered, sentence_of
+from agentguard.schemata.traits import placing
 
 HAS: Final = "Set apart from the steps it resembles: {}"
 LACKS: Final = "Steps that only resemble it: {}"

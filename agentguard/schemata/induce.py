@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import InputError
 from agentguard.schemata.model import Schema
-from agentguard.schemata.naming import Name, name_of, placing
+from agentguard.schemata.naming import Name, name_of
 from agentguard.schemata.portrait import ordered, sentence_of
+from agentguard.schemata.traits import placing
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,9 +11,6 @@ from typing import Final
 
 _TITLED: Final = 2
 _DEFINED: Final = 8
-_PLACING: Final = ("place:", "role:", "run:", "before:brief")
-_BESIDE: Final = ("steered", "worker", "user", "executed", "same")
-_AROUND: Final = frozenset(f"{side}:{who}" for side in ("before", "after") for who in _BESIDE)
 _PART = re.compile(r"[^a-z0-9]+")
 _LONGEST_TITLE: Final = 120
 _LONGEST_CODE: Final = 100
@@ -47,11 +44,6 @@ def name_of(traits: Sequence[str], sentences: Sequence[str], names: Counter[str]
         title=_title(said[:_TITLED]),
         definition="In these failures the step at fault has this in common. " + " ".join(said[:_DEFINED]),
     )
-
-
-def placing(trait: str) -> bool:
-    """Whether a trait tells only where a step stands and who is beside it: no name for a kind of failure."""
-    return trait.startswith(_PLACING) or trait in _AROUND
 
 
 def slug(text: str) -> str:

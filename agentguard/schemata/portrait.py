@@ -17,7 +17,7 @@ from agentguard.judge.features.table import step_table
 from agentguard.schemata.model import Portrait
 from agentguard.schemata.plain import Plainer
 from agentguard.schemata.signs import SENTENCES, all_signs, signs
-from agentguard.schemata.traits import TRAITS, Part
+from agentguard.schemata.traits import TRAITS, Part, placing
 from agentguard.trajectory.model import Step, Trajectory
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def portray(run: Trajectory, findings: Sequence[Finding]) -> tuple[Portrait, ...
 def portray_run(run: Trajectory, findings: Sequence[Finding]) -> Portrait:
     """A portrait of a whole run: the most each trait weighs at any candidate, told where it is telling.
 
-    Told are the findings, what holds all along (how long the run is, whether one role steers), and what holds
-    at some candidates but at no more than a third of them.
+    Told are the findings, what holds all along (how long the run is, whether one role steers), and what steps
+    do that no more than a third of them do; not where they stand, which is much the same in every run.
     """
     seen = looks(run, findings)
     most: dict[str, float] = {}
@@ -96,7 +96,11 @@ def portray_run(run: Trajectory, findings: Sequence[Finding]) -> Portrait:
             most[name] = max(most.get(name, 0.0), weight)
             held[name] = held.get(name, 0) + (weight >= SHOWN)
     rare = max(1.0, _TELLING * len(seen))
-    telling = {name: weight for name, weight in most.items() if name.startswith("run:") or held[name] <= rare}
+    telling = {
+        name: weight
+        for name, weight in most.items()
+        if name.startswith("run:") or (held[name] <= rare and not placing(name))
+    }
     everywhere = all_signs(findings)
     return Portrait(text=text_of(telling | everywhere, ""), traits=most | everywhere)
 

@@ -69,7 +69,7 @@ form:long | It is much longer than the other steps. | form.relative_length 1.3 2
 form:lists | It lists many items. | form.items 1 2.4
 form:asks | It ends with a question. | form.asks
 form:ends | It declares the end. | form.ends
-form:says_trouble | It speaks of an error itself. | form.length 0 1 & outcome.speaks_of_trouble 0 1
+form:says_trouble | It speaks of an error itself. | outcome.speaks_of_trouble 0 1
 script:stand_ins | Its code holds placeholders or examples. | code.stand_ins 0 2
 script:literals | Values are written straight into its code. | form.literals 0 1.4
 script:unsourced | Its code holds numbers that nothing gave. | code.unsourced_numbers 0 1
@@ -258,3 +258,12 @@ TRAITS: Final = (
     *_worded(),
 )
 """All traits that are read from features; those of findings are in `agentguard.schemata.signs`."""
+
+_PLACING: Final = ("place:", "role:", "run:", "before:brief")
+_BESIDE: Final = ("steered", "worker", "user", "executed", "same")
+_AROUND: Final = frozenset(f"{side}:{who}" for side in ("before", "after") for who in _BESIDE)
+
+
+def placing(trait: str) -> bool:
+    """Whether a trait tells only where a step stands and who is beside it: no name for a kind of failure."""
+    return trait.startswith(_PLACING) or trait in _AROUND

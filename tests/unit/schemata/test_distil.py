@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
+import orjson
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from agentguard.detect.base import Finding
 from agentguard.detect.run import detect
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.schemata.advice import correction_of
+from agentguard.schemata.codec import decode_schema, encode_schema
 from agentguard.schemata.contrast import HAS, LACKS, contrast, likeness
 from agentguard.schemata.distil import EmbeddedDistiller, Fault
+from agentguard.schemata.lexicon import WORDS
+from agentguard.schemata.merge import merge
 from agentguard.schemata.model import Origin, Schema
 from agentguard.schemata.plain import Plainer
 from agentguard.schemata.portrait import VOCABULARY, Look, is_words, portray
+from agentguard.trajectory.formats.kit import Node
 from agentguard.trajectory.groups import group_key
-from agentguard.trajectory.model import Annotation, Record, RootCause
+from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
 from tests.data import shared_data
 from tests.unit.schemata.runs import BERGEN, GOLD, LISBON, Cast, invented
 
@@ -219,6 +227,61 @@ def test_no_schema_of_recorded_failures_holds_a_name_or_number_of_its_run() -> N
         said = " ".join((*free, schema.correction)).lower()
         assert not any(character.isdigit() for character in said)
         assert not any(step.agent.lower() in said.split() for step in record.trajectory.steps)
+
+
+letters = st.text("bcdfghjklmnpqrstvwxz", min_size=1, max_size=20)
+
+
+def dealt(letters_: str, model: str) -> str:
+    """A word as long as ``model`` and as often capital, out of other letters; no word of the list."""
+    drawn = (letters_ * len(model))[: len(model)]
+    return "".join(
+        (one.upper() if old.isupper() else one) if old.isalpha() else old
+        for one, old in zip(drawn, model, strict=True)
+    )
+
+
+@given(st.lists(letters, min_size=5, max_size=5, unique=True), st.integers(600, 999), st.integers(6000, 9999))
+def test_any_names_topic_and_numbers_give_the_same_schema(words: list[str], first: int, last: int) -> None:
+    lead, worker, shell, thing, place = (
+        dealt(word, model)
+        for word, model in zip(
+            words, (LISBON.lead, LISBON.worker, LISBON.shell, LISBON.thing, LISBON.place), strict=True
+        )
+    )
+    drawn = [word.lower() for word in (*lead.split("_"), worker, shell, thing, place)]
+    assume(not any(one in other for one, other in permutations(drawn, 2)))  # one name is no part of another
+    assume(not set(drawn) & WORDS)
+    cast = Cast(lead, worker, shell, thing, place, str(first), f"{last // 100}.{last % 100:02}", "other")
+    assert told(distilled(invented(cast))) == told(distilled(invented(LISBON)))
+
+
+turns = st.tuples(
+    st.sampled_from(list(Source)),
+    st.sampled_from(["Alice", "Bob", "search", "a number", ""]),
+    st.text(max_size=30)
+    | st.sampled_from(["error 12", "I assume 12 boats", "```python\nx = 1\n```", "TERMINATE"]),
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(turns, min_size=1, max_size=6), st.text(max_size=20), st.integers(0, 5))
+def test_any_failure_can_be_distilled(turned: list[tuple[Source, str, str]], task: str, step: int) -> None:
+    steps = tuple(
+        Step(index=i, source=source, agent=agent, content=text)
+        for i, (source, agent, text) in enumerate(turned)
+    )
+    run = Trajectory(id="r", format="made", task=task, steps=steps)
+    cause = RootCause(step=step, agent="Alice", reason=task)
+    record = Record(trajectory=run, annotation=Annotation(failed=True, root_cause=cause, group=task))
+    schema = DISTILLER.distil(record, detect(run).findings)
+    first = min(one.step for one in portray(run, ()) if one.step is not None)
+    assert (schema is None) == (step >= len(steps) or step < first)
+    if schema is None:
+        return
+    assert all(line in VOCABULARY or is_words(line) for line in (*schema.signature, *schema.context))
+    assert decode_schema(Node.of(orjson.loads(orjson.dumps(encode_schema(schema))))) == schema
+    assert merge(schema, schema) == replace(schema, version=2, traits=merge(schema, schema).traits)
 
 
 def test_the_example_in_the_documentation_is_real() -> None:
