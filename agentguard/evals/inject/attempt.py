@@ -85,7 +85,7 @@ class Attempt:
             return None
         if code == "system.step_limit":
             scenario = self.scenario.limited(rng.randint((length + 1) // 2, length - 1))
-            run = TextWorldRun(scenario, self.games, seed=self.seed, trouble=self._trouble).play()
+            run = self._run(ErrorProcess(), self._trouble, scenario).play()
             return self._made(
                 run, code, "limit", "The turns allowed were used up.", len(run.trajectory.steps) - 1
             )
@@ -107,8 +107,15 @@ class Attempt:
     def _with(self, one: Outage) -> Trouble:
         return replace(self._trouble, outages=(one, *self._trouble.outages))
 
-    def _run(self, errors: ErrorProcess, trouble: Trouble) -> TextWorldRun:
-        return TextWorldRun(self.scenario, self.games, seed=self.seed, errors=errors, trouble=trouble)
+    def _run(self, errors: ErrorProcess, trouble: Trouble, scenario: Scenario | None = None) -> TextWorldRun:
+        return TextWorldRun(
+            scenario or self.scenario,
+            self.games,
+            seed=self.seed,
+            errors=errors,
+            trouble=trouble,
+            history=False,
+        )
 
     def _made(self, run: TextWorldRun, code: str, variant: str, reason: str, step: int) -> Struck:
         return Struck(

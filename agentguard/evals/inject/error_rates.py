@@ -24,8 +24,8 @@ AGENT_ERRORS: Mapping[str, float] = {
     "system.llm_limit": 1,
     "system.environment_error": 1,
 }
-"""Weight of each code. The text of the taxonomy's paper (arXiv 2509.25370) that was at hand gives no numbers by
-code, so the weights are an assumption of ours: planning and reflection lead, memory follows, actions of
+"""Weight of each code. The text of the taxonomy's paper (arXiv 2509.25370) that was at hand gives no numbers
+by code, so the weights are an assumption of ours: planning and reflection lead, memory follows, actions of
 today's agents are rarely malformed, and the system is seldom the cause."""
 
 CAREFUL_SHARE = 0.25

@@ -2,8 +2,8 @@
 
 A scripted agent plays generated games. Into runs that would win, one error of AgentErrorTaxonomy (arXiv
 2509.25370) is put; the agent then goes on by what it believes, and the game answers, until the run ends. A
-run is labelled as failed, with that error as root cause, only if it fails and its twin without the error wins.
-Runs in which the agent got over the error are kept as passed, with the error noted.
+run is labelled as failed, with that error as root cause, only if it fails and its twin without the error
+wins. Runs in which the agent got over the error are kept as passed, with the error noted.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from agentguard.testing.textworld.run import AGENT, TextWorldRun
 from agentguard.trajectory.model import Annotation, Record, RootCause
 
 INJECTED, GENERATED = "injected", "generated"
-RUNS_A_GAME = 12
+RUNS_A_GAME = 15
 """Runs kept of one game; they are one group, and never straddle a split."""
 _TRIES_A_TWIN = 3
 _TWINS_A_GAME = 36
+_LOST_TWINS = 3
 _TAXONOMY = "agent_error"
 
 
@@ -124,14 +125,16 @@ class Generator:
         return scenario(rng.randrange(10**9), level)
 
     def _game(self, game: Scenario, library: GameLibrary) -> Iterator[Record]:
-        kept = 0
+        kept = won = 0
         for place in range(_TWINS_A_GAME):
-            if kept >= RUNS_A_GAME or self._whole():
+            beyond = place - won >= _LOST_TWINS and not won  # the agent cannot play this game
+            if kept >= RUNS_A_GAME or beyond or self._whole():
                 return
             attempt = Attempt(game, library, _seed(self.plan.seed, game.id, place))
             self._count(game, attempt.twin)
             if not attempt.twin.won:
                 continue
+            won += 1
             made = self._pass(attempt) if self._turn_to_pass() else self._fail(attempt)
             if made is not None:
                 kept += 1

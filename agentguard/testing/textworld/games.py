@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from agentguard.errors import MissingExtra
@@ -26,7 +29,8 @@ class Cooking:
             "recipe": self.ingredients, "take": self.ingredients, "go": self.rooms, "cook": True, "cut": True,
             "open": True, "drop": False, "recipe_seed": self.seed, "split": None,
         }  # fmt: skip
-        return cooking.make(settings, options)
+        with _parsed_once(cooking):
+            return cooking.make(settings, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +122,22 @@ def load_textworld() -> Any:
 
 
 @cache
-def _knowledge() -> Any:
-    """TextWorld's rules of houses; parsing them takes longer than all else that a house needs."""
+def _knowledge(**paths: str) -> Any:
+    """TextWorld's rules of houses or of kitchens; parsing them takes longer than all else of a game."""
     from textworld.generator.data import KnowledgeBase
 
-    return KnowledgeBase.load()
+    return KnowledgeBase.load(**paths)
+
+
+@contextmanager
+def _parsed_once(module: Any) -> Iterator[None]:
+    """Let a challenge take its rules from `_knowledge`: it would parse them anew for each game."""
+    original = module.KnowledgeBase
+    module.KnowledgeBase = SimpleNamespace(load=_knowledge)
+    try:
+        yield
+    finally:
+        module.KnowledgeBase = original
 
 
 def compile_game(game: Game, folder: Path) -> Path:

@@ -243,14 +243,30 @@ class Planner:
 class KeyPlanner(Planner):
     """Deals with locks as an aim of its own: else a lock and its key could draw it to and fro.
 
-    It goes back to a lock only with the key in sight, and fetches the key also when all that is left to find
-    is the room to bring things to.
+    It goes back to a lock only with the key in sight, goes back to containers that it left unopened, and
+    fetches the key also when all that is left to find is the room to bring things to.
     """
+
+    def _left(self, memory: Memory) -> list[Deliver]:
+        return [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
 
     def _needs_keys(self, memory: Memory, left: list[Deliver]) -> bool:
         return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
 
     def _leads_on(self, memory: Memory, room: str) -> bool:
+        if any(goal.item not in memory.carried for goal in self._left(memory)) or self.task.cook:
+            for name, (where, state) in memory.containers.items():
+                if where == room and state in ("closed", "unknown") and name not in memory.given_up:
+                    return True
         exits = (memory.rooms[room][way] for way in memory.untried(room))
         got = (*memory.carried, *memory.things)
         return any(exit_.state != "locked" or memory.keys.get(exit_.door or "") in got for exit_ in exits)
+
+    def fetch(self, memory: Memory, item: str) -> Iterator[Intent]:
+        """As before, but what lies in a container that was closed again needs it opened first."""
+        place = memory.things.get(item)
+        if place and place.room == memory.here and item not in memory.given_up:
+            state = memory.containers.get(place.holder or "", ("", ""))[1]
+            if state in ("shut", "closed") and place.holder and place.holder not in memory.given_up:
+                yield Intent(tool="open", args={"object": place.holder}, purpose="fetch")
+        yield from super().fetch(memory, item)

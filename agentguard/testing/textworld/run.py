@@ -52,6 +52,7 @@ class TextWorldRun:
         seed: of the agent's wording and choices.
         errors: which errors strike the agent; none by default. A detector is never told.
         trouble: what goes wrong outside the agent; nothing by default.
+        history: keep the state before each step, which `truncate` needs.
 
     Raises:
         MissingExtra: TextWorld is not installed.
@@ -70,6 +71,7 @@ class TextWorldRun:
         seed: int,
         errors: ErrorProcess | None = None,
         trouble: Trouble | None = None,
+        history: bool = True,
     ) -> None:
         self.scenario, self.seed = scenario, seed
         self.errors = errors or ErrorProcess()
@@ -81,7 +83,7 @@ class TextWorldRun:
         self._typed: tuple[str, ...] = ()
         self._corrections = 0
         self.agent = character(scenario, seed)
-        self._before: list[Snapshot] = []
+        self._history, self._before = history, list[Snapshot]()
 
     @property
     def done(self) -> bool:
@@ -110,7 +112,8 @@ class TextWorldRun:
         """Let the agent take one turn and the game answer it. Raises ConfigError if the run has ended."""
         if self.done:
             raise ConfigError("the run has ended")
-        self._before.append(self.snapshot())
+        if self._history:
+            self._before.append(self.snapshot())
         self._world.restore(self._typed)  # another run may have played this game meanwhile
         turn = self.agent.turn(self.errors)
         if self.trouble.cuts(self.agent.turns):
@@ -166,10 +169,10 @@ class TextWorldRun:
             Whether the agent heeded.
 
         Raises:
-            ConfigError: there is no such step.
+            ConfigError: there is no such step, or no history is kept.
         """
-        if not 0 <= to_step < len(self._steps):
-            raise ConfigError(f"no step {to_step}; the run has {len(self._steps)} steps")
+        if not 0 <= to_step < len(self._before):
+            raise ConfigError(f"no state is kept of step {to_step}; the run has {len(self._steps)} steps")
         typed = self._typed
         self.restore(self._before[to_step])
         if not world:
