@@ -126,7 +126,6 @@ class Bound:
 
     Attributes:
         layers: the working strategies by name, for their state.
-        deadline: makes the deadline of a call from its seconds.
     """
 
     def __init__(self, pipeline: Pipeline, backend: Send) -> None:

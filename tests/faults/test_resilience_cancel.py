@@ -201,3 +201,25 @@ def test_cancelled_at_every_await(scene, late):
 
         reached = world.clock.run(main())
     assert k > 1, "the scene never waits"
+
+
+@pytest.mark.parametrize(
+    ("act", "seconds"),
+    [(hang(), 1.0), (stream(first=50.0), 1.0), (stream(gap=5.0), 7.0), (stream(then="stall"), 1.0)],
+    ids=["whole", "before the first token", "mid-stream", "in a stall"],
+)
+def test_upstream_ends_in_the_instant_in_which_the_caller_leaves(act, seconds):
+    world = World(act)
+
+    async def main():
+        task = asyncio.create_task(world.call())
+        await world.clock.sleep(seconds)
+        assert world.backend.running + world.backend.streams == 1
+        task.cancel()
+        await asyncio.wait({task})
+        assert world.clock.now() == seconds
+        assert task.cancelled()
+        world.sent = 1
+        world.check()
+
+    world.clock.run(main())

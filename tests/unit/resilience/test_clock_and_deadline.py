@@ -1,8 +1,11 @@
 import asyncio
 import math
+import re
+from pathlib import Path
 
 import pytest
 
+from agentguard import resilience
 from agentguard.errors import ConfigError, DeadlineExceeded
 from agentguard.resilience import Deadline
 from agentguard.resilience.clock import MONOTONIC
@@ -84,6 +87,12 @@ def test_the_real_clock_is_monotonic_and_sleeps():
     before = MONOTONIC.now()
     asyncio.run(MONOTONIC.sleep(0.001))
     assert MONOTONIC.now() > before
+
+
+def test_only_the_date_of_a_retry_after_looks_at_the_wall_clock():
+    wall = re.compile(r"time\.time\b|time_ns|datetime\.(now|utcnow|today)|localtime|gmtime")
+    folder = Path(resilience.__file__).parent
+    assert [path.name for path in folder.glob("*.py") if wall.search(path.read_text())] == ["retry_after.py"]
 
 
 def test_deadline_of_two_is_the_earlier():
