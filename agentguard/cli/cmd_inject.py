@@ -94,8 +94,7 @@ def textworld(
     from agentguard.evals.inject.generate import generate
 
     plan = {"failed": failed, "passed": passed, "seed": seed, "difficulty": difficulty, "by": "textworld"}
-    options = {"difficulty": difficulty} if difficulty is not None else {}
-    made = generate(failed=failed, passed=passed, seed=seed, **options)
+    made = generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
     tally = _Tally()
     with Output(out, plan, resume=resume, force=force) as output:
         _write(made, output, tally, total=failed + passed)
@@ -108,7 +107,7 @@ def runs(
     kind: Annotated[
         list[str] | None, typer.Option("--kinds", help="Only this kind of error; may be given several times.")
     ] = None,
-    per_run: Annotated[int, typer.Option(min=1, help="Failed runs made from each.")] = 1,
+    per_run: Annotated[int, typer.Option(min=1, help="Errors drawn for each run.")] = 1,
     seed: Seed = 0,
     rates: Annotated[
         str, typer.Option(metavar="natural|uniform|FILE", help="How often each kind is drawn.")
@@ -263,7 +262,7 @@ def _show(tally: _Tally, out: Path) -> None:
     kept = f", {tally.kept} of them from before" if tally.kept else ""
     typer.echo(f"{tally.failed} failed and {tally.passed} passed runs in {out}{kept}")
     if tally.without_place:
-        typer.echo(f"{tally.without_place} runs have no place for any of the errors")
+        typer.echo(f"{tally.without_place} runs have no place for the errors that were drawn")
 
 
 def _print(value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 
 from agentguard.errors import EvaluationError, InputError
 from agentguard.evals.catalogue import File, Manifest, below
-from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.base import Broken, Opens, formats
 from agentguard.trajectory.formats.read import files_of, read
 from agentguard.trajectory.model import Record
 
@@ -203,7 +203,9 @@ def _checked(name: str, path: Path, expected: File | None) -> Checked:
 
 def _records(manifest: Manifest, place: Path) -> Iterator[Record | Broken]:
     """Every record of the copy; folders whose files belong together are read as a whole."""
-    whole = place.is_file() or not (manifest.files or manifest.parts)
+    format = formats().get(manifest.format)
+    together = isinstance(format, Opens) and place.is_dir() and format.open(place) is not None
+    whole = together or place.is_file() or not (manifest.files or manifest.parts)
     for source in [place] if whole else [path for _, path in _copies(manifest, place)]:
         try:
             yield from read(source, format=manifest.format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import types
 from dataclasses import replace
@@ -19,6 +20,7 @@ from agentguard.trajectory.model import Record
 from agentguard.trajectory.recorder import write_log
 from tests.data import shared_data
 from tests.unit.evals.inject.runs import shop
+from tests.unit.trajectory.formats.samples import SAMPLES
 
 
 def run(*arguments: str | Path) -> Any:
@@ -60,6 +62,16 @@ def test_runs_of_ones_own(tmp_path: Path) -> None:
     assert spoilt.exit_code == 1
     assert "two.jsonl is changed" in spoilt.output
     assert "two.jsonl, record" in spoilt.output
+
+
+def test_files_that_belong_together_are_read_together(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(SAMPLES / "agentrx.folder", runs)
+    built = run("build", runs, "--name", "retail", "--format", "agentrx", "--json")
+    assert json.loads(built.stdout)["records"] == 2
+    told = json.loads(run("verify", "retail", "--datasets", runs, "--json").stdout)
+    assert told["ok"]
+    assert told["labels"]["root_cause.step"] == 1
 
 
 def test_what_runs_of_ones_own_need(tmp_path: Path) -> None:
