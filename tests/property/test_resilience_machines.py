@@ -76,10 +76,25 @@ class BreakerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_permits)
     @rule(data=st.data(), outcome=OUTCOMES)
     def end(self, data, outcome):
-        index = data.draw(st.integers(0, len(self.open_permits) - 1))
+        self.finish(data.draw(st.integers(0, len(self.open_permits) - 1)), outcome)
+
+    @rule(times=st.integers(1, 6), outcome=st.sampled_from([Verdict.GOOD, Verdict.FAULT]))
+    def calls(self, times, outcome):
+        """Some calls one after the other, while others that began before are still open."""
+        for _ in range(times):
+            before = len(self.open_permits)
+            self.enter()
+            if len(self.open_permits) > before:
+                self.finish(before, outcome)
+
+    @rule()
+    def wait_for_the_probe(self):
+        self.clock.advance(8.0)
+
+    def finish(self, index, outcome):
         permit, number, probe = self.open_permits.pop(index)
         permit.end(outcome)
-        permit.end(data.draw(OUTCOMES))  # a second end counts for nothing
+        permit.end(Verdict.FAULT)  # a second end counts for nothing
         if number != self.number:
             return
         if probe:

@@ -159,15 +159,16 @@ def test_a_stream_counts_at_its_end_and_a_probe_at_its_start():
 def test_a_permit_of_an_earlier_state_and_a_second_end_count_for_nothing():
     clock = VirtualClock()
     breaker = Breaker(minimum=1).build(Backend(clock, answer()).send, Runtime(clock=clock))
-    late, first = breaker.enter(), breaker.enter()
+    late, later, first = breaker.enter(), breaker.enter(), breaker.enter()
     first.end(Verdict.FAULT)
     first.end(Verdict.GOOD)
     clock.advance(5)
     probe = breaker.enter()
-    late.end(Verdict.GOOD)
+    late.end(Verdict.FAULT)
     assert breaker.state is State.HALF_OPEN
     probe.end(Verdict.GOOD)
     probe.end(Verdict.FAULT)
+    later.end(Verdict.FAULT)
     assert breaker.state is State.CLOSED
 
 
