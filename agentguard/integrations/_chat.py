@@ -71,7 +71,7 @@ def assistant_message(answer: Any) -> Message:
             f"the model function returned {type(answer).__name__}; expected an assistant message, its text, "
             "or a chat completion"
         )
-    return {"role": "assistant", **answer}
+    return {"role": "assistant", "content": None, **answer}
 
 
 def messages_of(step: Step) -> list[Message]:
@@ -83,4 +83,4 @@ def messages_of(step: Step) -> list[Message]:
 
 def tool_message(call: ToolCall, text: str) -> Message:
     """The answer to a call."""
-    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text}
+    return {"role": "tool", "tool_call_id": call.id, "content": text}
