@@ -1,0 +1,182 @@
+"""A judge that is asked each question about a run once.
+
+An answer is found again by the run's content, the question, the judge's name and its version, all of them in
+one SHA-256: one word that differs, an option in another place, another model, prompt or schema makes another
+key. Errors are never kept. The newest answers are kept in memory; with a store they survive the process, and
+are deleted there with the run.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from agentguard.errors import AgentGuardError, ConfigError
+from agentguard.judge.base import Answer, Judge, Question
+from agentguard.judge.canonical import content_digest, question_digest
+from agentguard.judge.closed import options_of
+from agentguard.store.rows import Row, VerdictRow, verdict_key
+from agentguard.trajectory.model import Trajectory
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A judge that says itself what its answers depend on."""
+
+    def version(self, transcript: Trajectory) -> str:
+        """Everything but run and question that an answer depends on."""
+        ...
+
+
+class Verdicts(Protocol):
+    """Where answers are kept; `agentguard.store.Store` is one."""
+
+    def verdict(self, key: str, *, tenant: str = "") -> VerdictRow | None:
+        """The row of a key; None if there is none."""
+        ...
+
+    def write(self, *rows: Row) -> Any:
+        """Keep rows, without waiting."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """Answers that were found, those that were not, and reads of the store that failed."""
+
+    hits: int = 0
+    misses: int = 0
+    store_errors: int = 0
+
+
+class CachedJudge:
+    """Answers repeated questions without a call.
+
+    An answer that was found says so in ``usage["cached"]``, and has cost no call.
+
+    Args:
+        judge: who is asked what is not known yet.
+        version: what the judge's answers depend on; not needed for a judge that says so itself (`Versioned`).
+        store: keeps answers beyond the process.
+        tenant: whose answers, in the store.
+        memory: most answers kept in memory.
+
+    Raises:
+        ConfigError: the judge has no version and none is given, or ``memory`` is negative.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        *,
+        version: str | None = None,
+        store: Verdicts | None = None,
+        tenant: str = "",
+        memory: int = 4_096,
+    ) -> None:
+        if version is None and not isinstance(judge, Versioned):
+            raise ConfigError(f"judge {judge.name!r} has no version of its own: give CachedJudge one")
+        if memory < 0:
+            raise ConfigError("memory is a number of answers, 0 or more")
+        self.judge = judge
+        self.name = judge.name
+        self.stats = CacheStats()
+        self._version, self._store, self._tenant = version, store, tenant
+        self._most = memory
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Answer] = OrderedDict()
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        """Answer what is known from memory or the store, and ask the judge for the rest at once."""
+        version = self.version(transcript)
+        keys = self._keys(transcript, questions, version)
+        answers = {
+            key: found for key, q in zip(keys, questions, strict=True) if (found := self._find(key, q))
+        }
+        missing = {key: q for key, q in zip(keys, questions, strict=True) if key not in answers}
+        self._count(hits=len(answers), misses=len(missing))
+        if missing:
+            new = self.judge.decide(transcript, tuple(missing.values()))
+            # A judge whose endpoint was away said less of itself before it was asked than it does now.
+            if self.version(transcript) == version:
+                for (key, question), answer in zip(missing.items(), new, strict=True):
+                    self._keep(key, question, answer, version, transcript.id)
+            answers |= dict(zip(missing, new, strict=True))
+        return tuple(replace(answers[key], question=q.id) for key, q in zip(keys, questions, strict=True))
+
+    def version(self, transcript: Trajectory) -> str:
+        """What an answer about a run depends on but the run and the question."""
+        if self._version is not None or not isinstance(self.judge, Versioned):
+            return self._version or ""
+        return self.judge.version(transcript)
+
+    def key(self, transcript: Trajectory, question: Question) -> str:
+        """The key an answer is kept under."""
+        return self._keys(transcript, (question,), self.version(transcript))[0]
+
+    def _keys(self, run: Trajectory, questions: Sequence[Question], version: str) -> list[str]:
+        content = content_digest(run)
+        return [verdict_key(content, question_digest(q), self.judge.name, version) for q in questions]
+
+    def _find(self, key: str, question: Question) -> Answer | None:
+        with self._lock:
+            if (answer := self._known.get(key)) is not None:
+                self._known.move_to_end(key)
+                return answer
+        if self._store is None:
+            return None
+        try:
+            row = self._store.verdict(key, tenant=self._tenant)
+        except AgentGuardError:  # a store that is away makes a judge slower, not silent
+            self._count(store_errors=1)
+            return None
+        answer = None if row is None else _read(row.data, question)
+        if answer is not None:
+            self._remember(key, answer)
+        return answer
+
+    def _keep(self, key: str, question: Question, answer: Answer, version: str, run_id: str) -> None:
+        if answer.error is not None or not answer.probabilities:
+            return
+        told = replace(answer, usage={"cached": True, "calls": 0})
+        self._remember(key, told)
+        if self._store is not None:
+            row = VerdictRow(
+                key=key,
+                judge=self.judge.name,
+                judge_version=version,
+                question=question.id,
+                run_id=run_id,
+                tenant=self._tenant,
+                data={"probabilities": dict(answer.probabilities), "usage": dict(answer.usage)},
+            )
+            self._store.write(row)
+
+    def _remember(self, key: str, answer: Answer) -> None:
+        with self._lock:
+            self._known[key] = answer
+            self._known.move_to_end(key)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            self.stats = replace(
+                self.stats, **{name: getattr(self.stats, name) + n for name, n in more.items()}
+            )
+
+
+def _read(data: Mapping[str, Any], question: Question) -> Answer | None:
+    """An answer from a row; None if the row does not hold one for exactly this closed set."""
+    held = data.get("probabilities")
+    if not isinstance(held, Mapping) or set(held) != set(options_of(question)):
+        return None
+    if not all(isinstance(p, (int, float)) and 0 <= p <= 1 + 1e-9 for p in held.values()):
+        return None
+    if not math.isclose(math.fsum(held.values()), 1.0, abs_tol=1e-6):
+        return None
+    return Answer(question=question.id, probabilities=dict(held), usage={"cached": True, "calls": 0})

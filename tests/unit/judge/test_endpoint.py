@@ -1,0 +1,248 @@
+"""The client to an endpoint, over real HTTP: what is asked, and every way an endpoint can fail."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.wire import EndpointOptions, Failed, Fault, Picked
+from tests.unit.judge.chat_server import Script, closed_port, serving
+
+ASK = ({"role": "user", "content": "Question: did it fail?\nA: yes\nB: no"},)
+FORM = {
+    "type": "object",
+    "properties": {"why": {"type": "string", "maxLength": 20}},
+    "required": ["why"],
+    "additionalProperties": False,
+}
+QUICK = EndpointOptions(deadline_s=2.0)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, Script]]:
+    with serving() as (url, script):
+        yield url, script
+
+
+def pick(url: str, options: EndpointOptions = QUICK, model: str | None = None) -> Picked | Failed:
+    endpoint = Endpoint(url, model=model, options=options)
+    try:
+        return endpoint.loop.run(endpoint.pick(ASK, ("A", "B")))
+    finally:
+        endpoint.close()
+
+
+def write(url: str, options: EndpointOptions = QUICK) -> Any:
+    endpoint = Endpoint(url, options=options)
+    try:
+        return endpoint.loop.run(endpoint.write(ASK, FORM, max_tokens=50))
+    finally:
+        endpoint.close()
+
+
+def picked(result: Picked | Failed) -> Picked:
+    assert isinstance(result, Picked), result
+    return result
+
+
+def fault(result: Any) -> Fault:
+    assert isinstance(result, Failed), result
+    return result.fault
+
+
+def test_vllm_is_asked_for_raw_probabilities_of_nothing_but_labels(served: tuple[str, Script]) -> None:
+    url, script = served
+    result = picked(pick(url))
+    assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
+    assert result.mass == pytest.approx(0.06)
+    assert script.seen[0]["allowed_token_ids"] == script.seen[0]["logprob_token_ids"] == [236_776, 236_777]
+    assert "tools" not in script.seen[0]
+
+
+def test_usage_is_read(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.prefer = lambda prompt, label: 0.1
+    spent = picked(pick(url)).spent
+    assert (spent.calls, spent.prompt_tokens, spent.completion_tokens) == (1, 8, 1)
+    assert spent.seconds > 0
+
+
+def test_a_server_that_tells_no_tokens_is_asked_for_a_choice(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.tokenize = False
+    result = picked(pick(url))
+    assert script.seen[0]["structured_outputs"] == {"choice": ["A", "B"]}
+    assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
+    assert result.mass is None  # after the mask nothing is known of what the model wanted to say
+
+
+def test_another_endpoint_is_sent_no_field_it_may_not_know(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.vllm = False
+    result = picked(pick(url))
+    assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
+    assert not {"allowed_token_ids", "logprob_token_ids", "structured_outputs"} & script.seen[0].keys()
+    assert "/tokenize" not in script.paths
+
+
+def test_free_text_is_outside_the_closed_set(served: tuple[str, Script]) -> None:
+    """An endpoint that ignores a mask silently answers 200 and says what it likes."""
+    url, script = served
+    script.text = "The"
+    assert fault(pick(url)) is Fault.OUTSIDE
+
+
+def test_no_log_probabilities_is_a_fault_and_no_guess(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.logprobs = False
+    assert fault(pick(url)) is Fault.NO_PROBABILITIES
+
+
+@pytest.mark.parametrize("finish", ["content_filter", "error", "abort"])
+def test_finish_reason_is_checked(served: tuple[str, Script], finish: str) -> None:
+    url, script = served
+    script.finish = finish
+    assert fault(pick(url)) is Fault.CUT
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("500", Fault.SERVER),
+        ("503", Fault.BUSY),
+        ("429", Fault.BUSY),
+        ("401", Fault.REFUSED),
+        ("400", Fault.BAD_REQUEST),
+        ("overlong", Fault.TOO_LONG),
+        ("html", Fault.MALFORMED),
+        ("not-chat", Fault.MALFORMED),
+        ("truncated", Fault.UNREACHABLE),
+        ("reset", Fault.UNREACHABLE),
+    ],
+)
+def test_faults_are_values(served: tuple[str, Script], what: str, expected: Fault) -> None:
+    url, script = served
+    script.always = what
+    assert fault(pick(url)) is expected
+    assert len(script.seen) == 1  # nothing is tried again unless asked for
+
+
+@pytest.mark.parametrize("what", ["hang", "drip"])
+def test_the_deadline_holds_against_silence_and_against_drops(served: tuple[str, Script], what: str) -> None:
+    url, script = served
+    script.always = what
+    started = time.monotonic()
+    assert fault(pick(url, EndpointOptions(deadline_s=0.4))) is Fault.TIMEOUT
+    assert time.monotonic() - started < 2.5  # the server would take 3 s
+
+
+def test_nobody_there() -> None:
+    assert fault(pick(f"http://127.0.0.1:{closed_port()}/v1")) is Fault.UNREACHABLE
+
+
+def test_a_model_that_is_not_served(served: tuple[str, Script]) -> None:
+    url, _ = served
+    assert fault(pick(url, model="larger")) is Fault.NO_MODEL
+
+
+def test_an_endpoint_without_models(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.models = ()
+    assert fault(pick(url)) is Fault.NO_MODEL
+
+
+def test_tries_are_bounded(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.faults = ["500", "503"]
+    picked(pick(url, EndpointOptions(deadline_s=5, retries=2)))
+    assert len(script.seen) == 3
+    script.always = "500"
+    assert fault(pick(url, EndpointOptions(deadline_s=5, retries=1))) is Fault.SERVER
+    assert len(script.seen) == 5
+
+
+def test_a_wait_that_was_asked_for_is_kept(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.faults = ["429"]
+    started = time.monotonic()
+    picked(pick(url, EndpointOptions(deadline_s=5, retries=1)))
+    assert time.monotonic() - started >= 0.2
+
+
+def test_a_wait_beyond_the_deadline_ends_the_tries_at_once(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.faults = ["429-late"]
+    assert fault(pick(url, EndpointOptions(deadline_s=5, retries=3))) is Fault.BUSY
+    assert len(script.seen) == 1
+
+
+def test_a_refusal_is_not_tried_again(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.always = "400"
+    assert fault(pick(url, EndpointOptions(deadline_s=5, retries=3))) is Fault.BAD_REQUEST
+    assert len(script.seen) == 1
+
+
+def test_json_is_asked_for_under_a_schema_and_checked(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.text = '{"why": "it looped"}'
+    value, spent = write(url)
+    assert value == {"why": "it looped"}
+    assert spent.calls == 1
+    assert script.seen[0]["response_format"]["json_schema"]["schema"] == FORM
+    script.text = '{"why": "longer than twenty characters"}'
+    assert fault(write(url)) is Fault.OUTSIDE
+    script.text = '{"why": "it'
+    assert fault(write(url)) is Fault.MALFORMED
+    script.text, script.finish = '{"why": "it looped"}', "length"
+    assert fault(write(url)) is Fault.CUT
+
+
+def test_no_more_calls_at_once_than_allowed(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.hold_s = 0.05
+    endpoint = Endpoint(url, options=EndpointOptions(concurrency=2))
+
+    async def many() -> list[Picked | Failed]:
+        return await asyncio.gather(*(endpoint.pick(ASK, ("A", "B")) for _ in range(8)))
+
+    try:
+        assert all(isinstance(one, Picked) for one in endpoint.loop.run(many()))
+    finally:
+        endpoint.close()
+    assert script.most_at_once == 2
+
+
+def test_it_opens_anew_after_it_was_closed(served: tuple[str, Script]) -> None:
+    url, _ = served
+    endpoint = Endpoint(url)
+    for _ in range(2):
+        picked(endpoint.loop.run(endpoint.pick(ASK, ("A", "B"))))
+        endpoint.close()
+
+
+def test_a_message_tells_nothing_that_the_endpoint_wrote(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.always = "overlong"
+    result = pick(url)
+    assert isinstance(result, Failed)
+    assert "4097" not in result.message
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("127.0.0.1:8000", EndpointOptions()),
+        ("http://127.0.0.1:1/v1", EndpointOptions(deadline_s=0)),
+        ("http://127.0.0.1:1/v1", EndpointOptions(retries=-1)),
+        ("http://127.0.0.1:1/v1", EndpointOptions(concurrency=0)),
+        ("http://127.0.0.1:1/v1", EndpointOptions(dialect="other")),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_options_are_refused(url: str, options: EndpointOptions) -> None:
+    with pytest.raises(ConfigError):
+        Endpoint(url, options=options)
