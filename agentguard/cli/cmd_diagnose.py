@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,10 @@ from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import read
 from agentguard.trajectory.model import Trajectory
 
+Results = Iterator[tuple[Trajectory, Diagnosis]]
+
 _STDIN = Path("-")
+_FLUSH_S = 60.0
 _WHOLE = 3  # runs; more are shown as a table
 
 
@@ -61,6 +65,9 @@ def diagnose(
     fail_on_failure: Annotated[
         bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for use in CI.")
     ] = False,
+    store: Annotated[
+        str | None, typer.Option(help="Also keep the runs and their diagnoses in this store: a path or URL.")
+    ] = None,
 ) -> None:
     """Say whether recorded runs failed, and name the step that caused it.
 
@@ -70,18 +77,45 @@ def diagnose(
     guard = _guard(policy, method, failed=failed)
     outcome = _Outcome()
     results = _diagnosed(guard, _trajectories(runs, format, outcome), outcome)
+    with _kept(results, store) as kept:
+        _print(kept, View(top=top, full=full), each=each, json=json)
+    raise typer.Exit(_status(outcome, fail_on_failure))
+
+
+def _print(results: Results, view: View, *, each: bool, json: bool) -> None:
     if json:
         for _, diagnosis in results:
             sys.stdout.buffer.write(orjson.dumps(diagnosis, option=orjson.OPT_APPEND_NEWLINE, default=str))
             sys.stdout.buffer.flush()
     else:
-        _show(results, View(top=top, full=full), each=each)
-    raise typer.Exit(_status(outcome, fail_on_failure))
+        _show(results, view, each=each)
 
 
-def _diagnosed(
-    guard: Guard, trajectories: Iterator[Trajectory], outcome: _Outcome
-) -> Iterator[tuple[Trajectory, Diagnosis]]:
+@contextmanager
+def _kept(results: Results, url: str | None) -> Iterator[Results]:
+    """The results as they are, each written to the store on its way if there is one."""
+    if url is None:
+        yield results
+        return
+    from agentguard.localize.keep import diagnosis_rows
+    from agentguard.store import Store
+
+    with Store.open(url) as opened:
+
+        def keep() -> Results:
+            for trajectory, diagnosis in results:
+                opened.write_run(trajectory)
+                opened.write(*diagnosis_rows(diagnosis))
+                yield trajectory, diagnosis
+
+        yield keep()
+        opened.flush(_FLUSH_S)
+        health = opened.health()
+        if health.lost or health.refused:
+            typer.echo(f"not kept: {health.lost + health.refused} rows; {health.last_error}", err=True)
+
+
+def _diagnosed(guard: Guard, trajectories: Iterator[Trajectory], outcome: _Outcome) -> Results:
     for trajectory in trajectories:
         diagnosis = guard.diagnose(trajectory)
         outcome.diagnosed += 1
@@ -89,7 +123,7 @@ def _diagnosed(
         yield trajectory, diagnosis
 
 
-def _show(results: Iterator[tuple[Trajectory, Diagnosis]], view: View, *, each: bool) -> None:
+def _show(results: Results, view: View, *, each: bool) -> None:
     """Print a few runs whole and many as a table; ``each`` prints every run whole."""
     console = Console()
     rows: list[Row] = []
