@@ -24,7 +24,7 @@ from agentguard.schemata.plain import Plainer
 from agentguard.schemata.portrait import Look, looks, sentences, signature_of
 from agentguard.schemata.traits import Part
 from agentguard.trajectory.groups import group_key
-from agentguard.trajectory.model import Record, Trajectory
+from agentguard.trajectory.model import Record, Source, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class EmbeddedDistiller:
         at = _place(seen, fault.step, len(run.steps))
         if at is None:
             return None
-        return self._schema(run, seen, at, fault, [one for one in findings if one.step == seen[at].step])
+        return self._schema(run, seen, at, fault, _about(run, seen, at, findings))
 
     def _schema(
         self, run: Trajectory, seen: Sequence[Look], at: int, fault: Fault, here: Sequence[Finding]
@@ -167,6 +167,22 @@ def identity(run: str, said: Sequence[Sequence[str]], codes: Sequence[str]) -> s
     """An id from what a schema first says, of which run: the same failure distilled twice has one id."""
     content = orjson.dumps([run, [list(part) for part in said], list(codes)])
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _about(
+    run: Trajectory, seen: Sequence[Look], at: int, findings: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    """Findings about a step; if there are none, those about what it handed over for execution brought back.
+
+    Where a format folds results into the step, both are findings about the step.
+    """
+    step = seen[at].step
+    here = tuple(one for one in findings if one.step == step)
+    if here:
+        return here
+    end = seen[at + 1].step if at + 1 < len(seen) else len(run.steps)
+    came = {i for i in range(step + 1, end) if run.steps[i].source is Source.ENVIRONMENT}
+    return tuple(one for one in findings if one.step in came)
 
 
 def _place(seen: Sequence[Look], step: int, steps: int) -> int | None:

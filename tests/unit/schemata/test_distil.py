@@ -124,6 +124,21 @@ def test_a_report_of_what_was_run_stands_for_the_step_that_handed_it_over() -> N
     assert told(distilled(invented(step=GOLD + 1))) == told(distilled(invented(step=GOLD)))
 
 
+def test_codes_come_from_what_was_brought_back_where_the_step_itself_has_none() -> None:
+    record = invented()
+    back = Finding(
+        detector="tool_error", step=GOLD + 1, codes=("mine:broke",), probability=0.5, message="",
+        correction="Retry.",
+    )  # fmt: skip
+    later = replace(back, step=GOLD + 2, codes=("mine:later",))
+    schema = DISTILLER.distil(record, (back, later))
+    assert schema is not None
+    assert (schema.codes, schema.correction) == (("mine:broke",), "Retry.")
+    both = DISTILLER.distil(record, (back, replace(back, step=GOLD, codes=("mine:here",))))
+    assert both is not None
+    assert both.codes == ("mine:here",)
+
+
 def test_an_injected_failure_says_so() -> None:
     record = invented()
     marked = replace(record, annotation=replace(record.annotation, extra={"origin": "injected"}))
