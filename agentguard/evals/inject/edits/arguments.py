@@ -66,57 +66,60 @@ def options(read: Reading, step: int) -> Iterator[Option]:
                 yield from _wrong(read, step, place, path, old)
 
 
-class ParameterError(Maker):
+class WrongArgument(Maker):
+    """A call with a wrong argument; ``carried`` if the agent goes on with the wrong value."""
+
+    carried: bool
+
+    def passed(self, read: Reading, step: int, found: list[Option], rng: random.Random) -> Rewritten | None:
+        """The first of the options, in an order drawn by ``rng``, that can honestly be followed up."""
+        # A wrong call that goes through is the harder error: one that is refused shows itself at once.
+        for chosen in sorted(rng.sample(found, len(found)), key=lambda option: option.refused):
+            draft = Draft(read, rng)
+            turn = _with(read.steps[step], chosen)
+            draft.set(step, turn)
+            tail = _followed(draft, step, chosen, rng, carried=self.carried)
+            if tail is not None:
+                tool, old = turn.tool_calls[chosen.call].name, chosen.old.text
+                reason = f"The call of {tool} passes {chosen.new} as {chosen.key}; it should be {old}."
+                return draft.finish(step=step, cause=self.cause(turn.agent, step, reason), tail=tail)
+        return None
+
+
+class ParameterError(WrongArgument):
     """An argument is replaced by another plausible value; the agent goes on with it."""
 
     name = "parameter_error"
     summary = "a call's argument is another value of its kind: one of the run, or a slip"
     codes = ("agent_error:action.parameter_error",)
     module = "action"
+    carried = True
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Change one argument and carry the wrong value through what is said later."""
         found = [
             one for one in options(read, step) if one.old.kind is not Kind.NAME or not _told(read, step, one)
         ]
-        return _made(self, read, step, found, rng, carried=True)
+        return self.passed(read, step, found, rng)
 
 
-class MisalignedAction(Maker):
+class MisalignedAction(WrongArgument):
     """The turn says one thing and its call does another."""
 
     name = "misaligned_action"
     summary = "a call passes another value than the text of its own turn says"
     codes = ("agent_error:action.misalignment", "mast:reasoning_action_mismatch")
     module = "action"
+    carried = False
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Change one argument that the turn states, and leave the text as it is."""
         found = [one for one in options(read, step) if _told(read, step, one)]
-        return _made(self, read, step, found, rng, carried=False)
+        return self.passed(read, step, found, rng)
 
 
 PARAMETER_ERROR = ParameterError()
 MISALIGNED_ACTION = MisalignedAction()
-
-
-def _made(
-    edit: Maker, read: Reading, step: int, found: list[Option], rng: random.Random, *, carried: bool
-) -> Rewritten | None:
-    """The first of the options, in an order drawn by ``rng``, that can honestly be followed up."""
-    # A wrong call that goes through is the harder error: one that is refused shows itself at once.
-    for chosen in sorted(rng.sample(found, len(found)), key=lambda option: option.refused):
-        draft = Draft(read, rng)
-        turn = _with(read.steps[step], chosen)
-        draft.set(step, turn)
-        tail = _followed(draft, step, chosen, rng, carried=carried)
-        if tail is not None:
-            tool = turn.tool_calls[chosen.call].name
-            reason = (
-                f"The call of {tool} passes {chosen.new} as {chosen.key}; it should be {chosen.old.text}."
-            )
-            return draft.finish(step=step, cause=edit.cause(turn.agent, step, reason), tail=tail)
-    return None
 
 
 def _followed(draft: Draft, step: int, chosen: Option, rng: random.Random, *, carried: bool) -> Tail | None:

@@ -42,13 +42,31 @@ _SYNONYMS = {
 _OTHERS = ("run_{0}", "do_{0}", "{0}_all", "{0}_v2", "{0}_now", "auto_{0}")
 
 
-class InvalidAction(Maker):
+class RefusedCall(Maker):
+    """An error in a call for which the environment refuses it."""
+
+    why: Refusal
+
+    def refused(
+        self, read: Reading, step: int, wrong: ToolCall, rng: random.Random, *, reason: str
+    ) -> Rewritten:
+        """The run with the wrong call, its refusal, and the agent giving up."""
+        draft = Draft(read, rng)
+        turn = read.steps[step]
+        place = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
+        draft.set(step, calling(turn, place, wrong))
+        refuse(draft, step, refusal(self.why, read, wrong, rng), rng)
+        return draft.finish(step=step, cause=self.cause(turn.agent, step, reason), tail=Tail.TRUNCATED)
+
+
+class InvalidAction(RefusedCall):
     """A tool is called that is not offered; the environment refuses it, and the agent gives up."""
 
     name = "invalid_action"
     summary = "a tool is called by a name that nobody offers"
     codes = ("agent_error:action.invalid_action", "agentrx:invalid_invocation")
     module = "action"
+    why = Refusal.UNKNOWN_TOOL
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Rename one call."""
@@ -62,16 +80,17 @@ class InvalidAction(Maker):
         place, name = rng.choice(found)
         call = read.steps[step].tool_calls[place]
         reason = f"{name} is called, which is not offered; {call.name} is."
-        return _refused(self, read, step, replace(call, name=name), reason, Refusal.UNKNOWN_TOOL, rng)
+        return self.refused(read, step, replace(call, name=name), rng, reason=reason)
 
 
-class FormatError(Maker):
+class FormatError(RefusedCall):
     """A call's arguments are not JSON; the environment cannot read them, and the agent gives up."""
 
     name = "format_error"
     summary = "a call's arguments are no JSON object any more"
     codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
     module = "action"
+    why = Refusal.BAD_FORMAT
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Break the text of one call's arguments."""
@@ -86,7 +105,7 @@ class FormatError(Maker):
         call, text = rng.choice(found)
         wrong = replace(call, arguments=None, raw_arguments=text)
         reason = f"The arguments of {call.name} are not a JSON object."
-        return _refused(self, read, step, wrong, reason, Refusal.BAD_FORMAT, rng)
+        return self.refused(read, step, wrong, rng, reason=reason)
 
 
 class ToolErrorIgnored(Maker):
@@ -121,17 +140,6 @@ class ToolErrorIgnored(Maker):
 INVALID_ACTION = InvalidAction()
 FORMAT_ERROR = FormatError()
 TOOL_ERROR_IGNORED = ToolErrorIgnored()
-
-
-def _refused(
-    edit: Maker, read: Reading, step: int, wrong: ToolCall, reason: str, why: Refusal, rng: random.Random
-) -> Rewritten:
-    draft = Draft(read, rng)
-    turn = read.steps[step]
-    place = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
-    draft.set(step, calling(turn, place, wrong))
-    refuse(draft, step, refusal(why, read, wrong, rng), rng)
-    return draft.finish(step=step, cause=edit.cause(turn.agent, step, reason), tail=Tail.TRUNCATED)
 
 
 def _sound_calls(read: Reading, step: int) -> tuple[ToolCall, ...]:

@@ -15,7 +15,24 @@ from agentguard.evals.inject.edits.values import Kind, Value, like, variants
 _RECALLED = (Kind.AMOUNT, Kind.CODE, Kind.DATE)
 
 
-class MisreadObservation(Maker):
+class WrongClaim(Maker):
+    """A turn states a value wrongly; ``reason`` says so, with ``{old}`` and ``{new}``."""
+
+    reason: str
+
+    def stated(self, read: Reading, step: int, swaps: list[Swap], rng: random.Random) -> Rewritten | None:
+        """The first of the swaps, in an order drawn by ``rng``, that can honestly be carried on."""
+        for swap in _dealt(swaps, rng):
+            draft = Draft(read, rng)
+            tail = carry(draft, step, swap, rng)
+            if tail is not None and (tail is Tail.TRUNCATED or _matters(draft)):
+                told = self.reason.format(old=swap.old.text, new=swap.new)
+                cause = self.cause(read.steps[step].agent, step, told)
+                return draft.finish(step=step, cause=cause, tail=tail)
+        return None
+
+
+class MisreadObservation(WrongClaim):
     """A value of the result just received is stated wrongly, and used wrongly from there on."""
 
     name = "misread_observation"
@@ -25,6 +42,7 @@ class MisreadObservation(Maker):
         "agentrx:misinterpretation_of_tool_output",
     )
     module = "reflection"
+    reason = "The result says {old}; the agent states {new}."
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Take another value of the same result, or a slip of it."""
@@ -37,17 +55,17 @@ class MisreadObservation(Maker):
             if old in read.seen[source] and read.origin(old) == source and _used(read, step, old)
             for new in _misread(read, source, old)
         ]
-        reason = "The result says {old}; the agent states {new}."
-        return _stated(self, read, step, swaps, reason, rng)
+        return self.stated(read, step, swaps, rng)
 
 
-class HallucinatedMemory(Maker):
+class HallucinatedMemory(WrongClaim):
     """A value from earlier in the run is recalled as one that nobody ever gave."""
 
     name = "hallucinated_memory"
     summary = "a value from earlier in the run is recalled as one that stands nowhere"
     codes = ("agent_error:memory.hallucination", "agentrx:invention_of_new_information")
     module = "memory"
+    reason = "The agent recalls {new}, which nobody gave; it was {old}."
 
     def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
         """Take a slip of a value that does not stand in the last result."""
@@ -63,26 +81,11 @@ class HallucinatedMemory(Maker):
             from_user = origin < 0 or not read.seen[origin] & {old}
             slips = [new for new in variants(old) if new.lower() not in read.known]
             swaps += [Swap(old=old, new=new, invented=True, users=not from_user) for new in slips]
-        return _stated(
-            self, read, step, swaps, "The agent recalls {new}, which nobody gave; it was {old}.", rng
-        )
+        return self.stated(read, step, swaps, rng)
 
 
 MISREAD_OBSERVATION = MisreadObservation()
 HALLUCINATED_MEMORY = HallucinatedMemory()
-
-
-def _stated(
-    edit: Maker, read: Reading, step: int, swaps: list[Swap], reason: str, rng: random.Random
-) -> Rewritten | None:
-    """The first of the swaps, in an order drawn by ``rng``, that can honestly be carried on."""
-    for swap in _dealt(swaps, rng):
-        draft = Draft(read, rng)
-        tail = carry(draft, step, swap, rng)
-        if tail is not None and (tail is Tail.TRUNCATED or _matters(draft)):
-            told = reason.format(old=swap.old.text, new=swap.new)
-            return draft.finish(step=step, cause=edit.cause(read.steps[step].agent, step, told), tail=tail)
-    return None
 
 
 def _used(read: Reading, step: int, value: Value) -> bool:
