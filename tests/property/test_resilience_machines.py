@@ -29,7 +29,7 @@ from agentguard.testing.clock import VirtualClock
 
 OUTCOMES = st.sampled_from(list(Verdict))
 # Times are eighths of a second, so that sums are exact and the model and the part agree at every edge.
-STEPS = st.integers(0, 400).map(lambda n: n / 8)
+STEPS = st.one_of(st.integers(0, 20), st.integers(0, 400)).map(lambda n: n / 8)
 
 
 class BreakerMachine(RuleBasedStateMachine):

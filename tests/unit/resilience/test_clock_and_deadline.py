@@ -123,6 +123,7 @@ def test_run_ends_at_the_deadline_with_a_typed_error():
             await deadline.run(asyncio.sleep(4), "the head")
         assert (clock.now(), caught.value.stage, caught.value.code) == (5, "sent", "deadline_exceeded")
         assert caught.value.__suppress_context__
+        assert asyncio.current_task().cancelling() == 0
 
     clock.run(main())
 
