@@ -203,3 +203,20 @@ def test_folders_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         Catalogue.load(tmp_path / "absent")
     with pytest.raises(ConfigError, match="did you mean"):
         Catalogue.load().get("who_and_wehn")
+
+
+KEPT = [one.name for one in Catalogue.load() if one.redistributed]
+
+
+@pytest.mark.parametrize("name", KEPT or [None])
+def test_sets_that_are_kept_are_whole(name):
+    if name is None:
+        pytest.skip("no data set is kept in this installation")
+    one = Catalogue.load().get(name)
+    found = verify(one)
+    assert found.ok, [*found.problems, *found.broken]
+    assert one.has_sums
+    assert one.records == found.records
+    assert all(found.labels.values())
+    assert sum(file.size for file in found.files) <= 5_000_000
+    assert one.origin == "injected"
