@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -23,27 +24,38 @@ Refusals = dict[int, str]
 """Position of a row to the reason why it cannot be stored."""
 
 
-def apply(connection: Connection, rows: Sequence[Row]) -> Refusals:
-    """Write rows, in order. A row that cannot be stored is left out and does no harm to the others.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows ready to be written, with their positions, and those that never will be."""
 
-    Raises:
-        sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
-    """
+    ready: list[tuple[int, _Ready]]
+    refused: Refusals
+
+
+def prepare(rows: Sequence[Row]) -> Batch:
+    """Make rows ready, before any lock is taken. A row that cannot be stored is left out."""
+    ready: list[tuple[int, _Ready]] = []
     refused: Refusals = {}
-    ready = list(_prepared(rows, refused))
-    for kind, group in groupby(ready, key=lambda one: one[1][0]):
-        _write(connection, kind, list(group), refused)
-    return refused
-
-
-def _prepared(rows: Sequence[Row], refused: Refusals) -> Iterable[tuple[int, _Ready]]:
     for place, row in enumerate(rows):
         try:
-            yield place, (type(row), row, _parameters(row))
+            ready.append((place, (type(row), row, _parameters(row))))
         except Refused as error:
             refused[place] = f"{type(row).__name__}: {error}"
         except Exception as error:  # whatever a caller hands over, its neighbours are written
             refused[place] = f"{type(row).__name__}: cannot be stored ({type(error).__name__})"
+    return Batch(ready, refused)
+
+
+def apply(connection: Connection, batch: Batch) -> Refusals:
+    """Write rows, in order; returns all that were refused, by the database too. They harm no others.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
+    """
+    refused = dict(batch.refused)
+    for kind, group in groupby(batch.ready, key=lambda one: one[1][0]):
+        _write(connection, kind, list(group), refused)
+    return refused
 
 
 def _parameters(row: Row) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import AgentGuardError
-from agentguard.store.apply import Refusals, apply
+from agentguard.store.apply import Batch, Refusals, apply, prepare
 from agentguard.store.engine import IMMEDIATE, explain
 from agentguard.store.inbox import Inbox, Unit, weigh
 from agentguard.store.place import Place
@@ -115,10 +115,10 @@ class Writer:
             self._write_until_done(units)
 
     def _write_until_done(self, units: list[Unit]) -> None:
-        rows = [row for unit in units for row in unit.rows]
+        batch = prepare([row for unit in units for row in unit.rows])
         while True:
             try:
-                refused = self._commit(rows)
+                refused = self._commit(batch)
             except (SQLAlchemyError, AgentGuardError, OSError) as error:
                 self._fail(error)
             except Exception as error:  # the thread must live on, or nothing is written any more
@@ -134,10 +134,12 @@ class Writer:
                 time.sleep(min(self._pause_s, 0.05))
             self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _commit(self, rows: list[Row]) -> Refusals:
+    def _commit(self, batch: Batch) -> Refusals:
+        if not batch.ready:
+            return batch.refused
         engine = self._place.engine()
         with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
-            refused = apply(connection, rows)
+            refused = apply(connection, batch)
         self._place.confirm(engine)
         return refused
 

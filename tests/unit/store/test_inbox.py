@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -56,6 +57,7 @@ class Bounds(RuleBasedStateMachine):
 
 
 TestBounds = Bounds.TestCase
+TestBounds.settings = settings(max_examples=40, deadline=None)
 
 
 def test_the_reader_wakes_when_something_comes_and_when_it_is_over():
