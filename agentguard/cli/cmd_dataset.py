@@ -17,9 +17,9 @@ from rich.table import Table
 
 from agentguard.cli.text import clean, one_line
 from agentguard.errors import ConfigError
-from agentguard.evals.catalogue import ENVIRONMENT, MANIFEST, ORIGINS, Catalogue, Manifest
+from agentguard.evals.catalogue import ENVIRONMENT, MANIFEST, ORIGINS, Catalogue, Manifest, obtaining
 from agentguard.evals.inject.output import Output
-from agentguard.evals.rebuild import Rebuilt, described, generated, obtaining, rebuild
+from agentguard.evals.rebuild import Rebuilt, described, generated, rebuild
 from agentguard.evals.toml import dumps
 from agentguard.evals.verify import Progress, Verified, verify
 

@@ -158,6 +158,11 @@ def read_manifest(path: Path) -> Manifest:
         raise InputError(f"not valid TOML: {error}", file=str(path)) from None
 
 
+def obtaining(manifest: Manifest) -> str:
+    """One clause on how to come by a data set."""
+    return manifest.obtain or (f"see {', '.join(manifest.source)}" if manifest.source else f"see its {CARD}")
+
+
 def below(folder: Path, relative: str) -> Path:
     """A file of a data set. Raises InputError if it would lie outside the folder, through a link too."""
     check_relative(relative)

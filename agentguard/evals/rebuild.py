@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.catalogue import CARD, File, Manifest, below, check_relative
+from agentguard.evals.catalogue import File, Manifest, below, check_relative, obtaining
 from agentguard.evals.verify import Verified, verify
 from agentguard.trajectory.events import events_of
 from agentguard.trajectory.formats._json import dumps
@@ -93,11 +93,6 @@ def rebuild(
     if made.whole:
         _compare_whole(manifest, made, held)
     return made
-
-
-def obtaining(manifest: Manifest) -> str:
-    """One clause on how to come by a data set."""
-    return manifest.obtain or (f"see {', '.join(manifest.source)}" if manifest.source else f"see its {CARD}")
 
 
 def described(

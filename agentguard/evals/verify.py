@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from agentguard.errors import EvaluationError, InputError
-from agentguard.evals.catalogue import File, Manifest, below
+from agentguard.evals.catalogue import File, Manifest, below, obtaining
 from agentguard.trajectory.formats.base import Broken, Opens, formats
 from agentguard.trajectory.formats.read import files_of, read
 from agentguard.trajectory.model import Record
