@@ -39,12 +39,13 @@ try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
     from langchain.agents.middleware.types import PrivateStateAttr
     from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+    from langchain_core.utils.function_calling import convert_to_openai_tool
     from langgraph.errors import GraphBubbleUp
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
 except ImportError as error:
     raise MissingExtra("LangChain", "langchain") from error
 
-from agentguard.integrations._langchain_messages import cut, guard_message, step_of, turns
+from agentguard.integrations._langchain_messages import cut, guard_message, is_guards, step_of, turns
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
@@ -62,12 +63,11 @@ class GuardState(AgentState[Any]):
 
 
 class _Run:
-    """One run of the agent: its session, and what its tools were offered as."""
+    """One run of the agent: its session, and the tools that were taken away."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.withheld: set[str] = set()
-        self.claims: dict[str, Claim] = {}
 
 
 class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -95,11 +95,9 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         return "agentguard"
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Begin a run: a new one for each invocation, on a thread with a history as well."""
-        del runtime
-        key = uuid.uuid4().hex[:12]
-        self._open(key, state["messages"])
-        return {"agentguard_run": key}
+        """Name the run: a new one for each invocation, on a thread with a history as well."""
+        del state, runtime
+        return {"agentguard_run": uuid.uuid4().hex[:12]}
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_agent`."""
@@ -109,7 +107,10 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Take in what happened since the last model call, and do what is to be done first."""
         del runtime
-        run, messages = self._current(state)
+        run = self._known(state)
+        if run is None:
+            return None  # the first model call begins the session, since it knows the tools
+        messages = self._take_in(run, state)
         plan = run.session.boundary()
         if plan is None:
             return self._ended(run)
@@ -119,7 +120,10 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_model`; undo functions may be coroutine functions."""
         del runtime
-        run, messages = self._current(state)
+        run = self._known(state)
+        if run is None:
+            return None  # the first model call begins the session, since it knows the tools
+        messages = self._take_in(run, state)
         plan = run.session.boundary()
         if plan is None:
             return self._ended(run)
@@ -127,7 +131,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Ask the model, and again with the correction where its answer is refused before any tool ran."""
-        run = self._of(request.state)
+        run = self._begun(request)
         response = handler(self._offered(run, request))
         for _ in range(MOST_REFUSALS):
             plan = self._refused(run, response)
@@ -139,7 +143,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_model_call`."""
-        run = self._of(request.state)
+        run = self._begun(request)
         response = await handler(self._offered(run, request))
         for _ in range(MOST_REFUSALS):
             plan = self._refused(run, response)
@@ -151,7 +155,9 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Let each effect happen once."""
-        run = self._of(request.state)
+        run = self._known(request.state)
+        if run is None:
+            return handler(request)
         claim, answer = self._claim(run, request.tool_call)
         if answer is not None:
             return answer
@@ -164,7 +170,9 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_tool_call`."""
-        run = self._of(request.state)
+        run = self._known(request.state)
+        if run is None:
+            return await handler(request)
         claim, answer = self._claim(run, request.tool_call)
         if answer is not None:
             return answer
@@ -179,7 +187,10 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Accept the end of the run, or send the agent back."""
         del runtime
-        run, messages = self._current(state)
+        run = self._known(state)
+        if run is None:
+            return None
+        messages = self._take_in(run, state)
         plan = run.session.end()
         if plan is None:
             return None
@@ -190,25 +201,43 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_agent`."""
         del runtime
-        run, messages = self._current(state)
+        run = self._known(state)
+        if run is None:
+            return None
+        messages = self._take_in(run, state)
         plan = run.session.end()
         if plan is None:
             return None
         update = self._rewritten(run, messages, plan, await aundo_all(run.session, plan))
         return {"jump_to": "model", **update} if "jump_to" not in update else None
 
-    def session_of(self, state: Mapping[str, Any]) -> Session:
-        """The session of a run, from inside the graph (a tool or another middleware)."""
-        return self._of(state).session
+    def session_of(self, state: Mapping[str, Any]) -> Session | None:
+        """The session of a run, from inside the graph (a tool, another middleware); None before it began."""
+        run = self._known(state)
+        return None if run is None else run.session
 
-    def _open(self, key: str, messages: Sequence[AnyMessage], tools: Sequence[Any] = ()) -> _Run:
-        task = next((m.text for m in reversed(messages) if isinstance(m, HumanMessage)), "")
+    def _known(self, state: Mapping[str, Any]) -> _Run | None:
+        return self._runs.get(state.get("agentguard_run", ""))
+
+    def _begun(self, request: Any) -> _Run:
+        """The run of a model call; the first call begins its session, as does the first in a new process."""
+        run = self._known(request.state)
+        if run is None:
+            run = self._open(request)
+            self._take_in(run, request.state)
+        return run
+
+    def _open(self, request: Any) -> _Run:
+        asked = [m for m in request.state["messages"] if isinstance(m, HumanMessage) and not is_guards(m)]
+        key = request.state.get("agentguard_run") or uuid.uuid4().hex[:12]
+        system = request.system_message
         meta = Trajectory(
             id=key,
             format="event_log",
-            task=task,
+            task=asked[-1].text if asked else "",
             steps=(),
-            tools=tuple(_spec(tool) for tool in tools),
+            tools=tuple(_spec(tool) for tool in request.tools),
+            system_prompts={self._agent: system.text} if system is not None else {},
         )
         can = Capabilities(reject=True, truncate=True, compensate=True, withhold=True, restart=True)
         run = _Run(self._guard.session(meta, can))
@@ -220,17 +249,12 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
                 self._runs.popitem(last=False)
         return run
 
-    def _of(self, state: Mapping[str, Any]) -> _Run:
-        key = state.get("agentguard_run", "")
-        run = self._runs.get(key)
-        return run if run is not None else self._open(key or uuid.uuid4().hex[:12], state["messages"])
-
-    def _current(self, state: Mapping[str, Any]) -> tuple[_Run, list[AnyMessage]]:
-        """The run, brought up to what the messages say."""
-        run, messages = self._of(state), list(state["messages"])
+    def _take_in(self, run: _Run, state: Mapping[str, Any]) -> list[AnyMessage]:
+        """Commit the turns that the session has not seen; returns all messages."""
+        messages = list(state["messages"])
         for turn in turns(messages)[len(run.session) :]:
             run.session.commit(step_of(turn, agent=self._agent))
-        return run, messages
+        return messages
 
     def _refused(self, run: _Run, response: Any) -> Plan | None:
         answer = next((m for m in _messages(response) if isinstance(m, AIMessage)), None)
@@ -316,7 +340,15 @@ def _tool_name(tool: Any) -> str:
 
 
 def _spec(tool: Any) -> ToolSpec:
-    return ToolSpec(name=_tool_name(tool), description=str(getattr(tool, "description", "") or ""))
+    try:
+        function = convert_to_openai_tool(tool)["function"]
+    except (KeyError, TypeError, ValueError):  # a provider's own tool has a name at most
+        return ToolSpec(name=_tool_name(tool))
+    return ToolSpec(
+        name=function["name"],
+        description=function.get("description") or "",
+        parameters=function.get("parameters") or {},
+    )
 
 
 __all__ = ["GuardMiddleware", "GuardState"]

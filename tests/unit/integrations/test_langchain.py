@@ -1,0 +1,277 @@
+"""LangChain agents under the guard: the real framework, scripted models behind its own model interface."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import ModelCallLimitMiddleware
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from agentguard.guard import Guard
+from agentguard.integrations._langchain_messages import cut, guard_message, turns
+from agentguard.live.session import Session
+from agentguard.recover.base import Outcome
+from agentguard.recover.policy import Recover
+from tests.unit.integrations.test_loop import First
+
+Model = Callable[[list[AnyMessage]], AIMessage]
+
+
+class Scripted(BaseChatModel):
+    """A model whose answers a function gives."""
+
+    answer: Any
+    offered: Any = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **more: Any) -> Any:
+        return Scripted(answer=self.answer, offered=[t.name for t in tools])
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **more: Any) -> ChatResult:
+        given = (
+            self.answer(messages, self.offered)
+            if self.answer.__code__.co_argcount > 1
+            else self.answer(messages)
+        )
+        return ChatResult(generations=[ChatGeneration(message=given)])
+
+
+class Seats:
+    def __init__(self) -> None:
+        self.booked: Counter[int] = Counter()
+        seats = self
+
+        @tool
+        def book(seat: int) -> str:
+            """Book a seat."""
+            seats.booked[seat] += 1
+            return f"seat {seat} is yours"
+
+        @tool
+        def find(where: str) -> str:
+            """Find a seat."""
+            return "nothing found"
+
+        self.tools = [book, find]
+
+
+def make(**parts: Any) -> Guard:
+    guard = Guard(**parts)
+    guard.tool(effect="write", name="book")(len)
+    guard.tool(effect="read", name="find")(len)
+    return guard
+
+
+def calls(*wanted: tuple[str, dict[str, Any]]) -> AIMessage:
+    made = [{"id": f"c{i}-{id(wanted)}", "name": name, "args": args} for i, (name, args) in enumerate(wanted)]
+    return AIMessage(content="", tool_calls=made)
+
+
+def find() -> AIMessage:
+    return calls(("find", {"where": "aisle"}))
+
+
+def told(messages: list[AnyMessage]) -> bool:
+    return any(message.text.startswith("[guard]") for message in messages)
+
+
+def run(guard: Guard, seats: Seats, model: Model, **options: Any) -> tuple[dict[str, Any], Session]:
+    sessions: list[Session] = []
+    middleware = [guard.langchain(on_run=sessions.append), *options.pop("middleware", [])]
+    agent = create_agent(Scripted(answer=model), seats.tools, middleware=middleware, **options)
+    given = {"messages": [HumanMessage("Book seat 4.")]}
+    return agent.invoke(given, {"recursion_limit": 60}), sessions[-1]
+
+
+def whole(messages: list[AnyMessage]) -> bool:
+    """Every call has its answer right behind it, and no answer is without its call."""
+    wanted: set[str] = set()
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in wanted:
+                return False
+            wanted.discard(message.tool_call_id)
+        elif wanted:
+            return False
+        elif isinstance(message, AIMessage):
+            wanted = {str(call["id"]) for call in message.tool_calls}
+    return not wanted
+
+
+def test_a_run_that_goes_well_is_left_alone() -> None:
+    seats = Seats()
+    given = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4 is booked.")])
+    out, session = run(make(), seats, lambda messages: next(given))
+    assert [message.type for message in out["messages"]] == ["human", "ai", "tool", "ai"]
+    assert set(out) == {"messages"}, "the guard's own channel stays inside"
+    assert (session.recoveries, session.ended, len(session)) == ([], True, 3)
+
+
+def test_a_loop_is_cut_at_a_turn_boundary() -> None:
+    seats = Seats()
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        assert whole(messages)
+        return AIMessage("There is none.") if told(messages) else find()
+
+    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model)
+    assert whole(out["messages"])
+    assert [recovery.outcome for recovery in session.recoveries] == [Outcome.CONFIRMED]
+    assert len(session.run.branches[0].steps) == 2
+
+
+def test_parallel_calls_go_together() -> None:
+    seats = Seats()
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        assert whole(messages)
+        if told(messages):
+            return AIMessage("There is none.")
+        return calls(("find", {"where": "aisle"}), ("find", {"where": "window"}))
+
+    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model)
+    assert whole(out["messages"])
+    assert session.recoveries
+
+
+def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None:
+    seats = Seats()
+    book = {"seat": 4}
+    given = iter([calls(("book", book)), AIMessage("No idea."), calls(("book", book)), AIMessage("Seat 4.")])
+    guard = make(
+        recover=Recover(on_fail="rollback"),
+        localizer=First(1),
+        accept=lambda run: run.steps[-1].content.startswith("Seat"),
+    )
+    out, session = run(guard, seats, lambda messages: next(given))
+    assert seats.booked == {4: 1}
+    assert out["messages"][-1].text == "Seat 4."
+    assert "seat 4 is yours" in next(m.text for m in out["messages"] if told([m]))
+    assert session.recoveries[0].plan.step == 1
+
+
+def test_a_turn_is_refused_before_its_tools_run() -> None:
+    seats = Seats()
+    given = iter(
+        [calls(("book", {"seat": 4}), ("fly", {})), calls(("book", {"seat": 4})), AIMessage("Done.")]
+    )
+    guard = make(recover=Recover(on_fail="rollback"))
+    out, session = run(guard, seats, lambda messages: next(given))
+    assert seats.booked == {4: 1}
+    assert not any(call["name"] == "fly" for m in out["messages"] for call in getattr(m, "tool_calls", ()))
+    assert session.run.branches[0].steps[0].tool_calls[1].name == "fly"
+
+
+def test_the_counters_of_others_still_count_when_the_guard_is_first() -> None:
+    seats = Seats()
+    limit = ModelCallLimitMiddleware(run_limit=4)
+    guard = make(recover=Recover(on_fail="rollback"))
+    out, session = run(guard, seats, lambda messages: find(), middleware=[limit])
+    assert sum(step.source == "agent" for step in session.run.steps) <= 5
+    assert "limit" in out["messages"][-1].text.lower()
+
+
+def test_asynchronous_agents_are_guarded_too() -> None:
+    seats = Seats()
+    sessions: list[Session] = []
+    undone: list[int] = []
+
+    async def cancel(seat: int) -> None:
+        undone.append(seat)
+
+    guard = Guard(localizer=First(1), recover=Recover(on_fail="compensate"), accept=lambda run: bool(undone))
+    guard.tool(effect="write", undo=cancel, name="book")(len)
+    given = iter([calls(("book", {"seat": 9})), AIMessage("Done."), AIMessage("Undone.")])
+    agent = create_agent(
+        Scripted(answer=lambda messages: next(given)),
+        seats.tools,
+        middleware=[guard.langchain(on_run=sessions.append)],
+    )
+    out = asyncio.run(agent.ainvoke({"messages": [HumanMessage("Book seat 4.")]}))
+    assert undone == [9]
+    assert "were undone: book" in "".join(m.text for m in out["messages"])
+    assert sessions[0].recoveries[0].outcome is Outcome.CONFIRMED
+
+
+def test_a_tool_that_only_pauses_is_called_again() -> None:
+    done: list[str] = []
+
+    @tool
+    def pay(order: str) -> str:
+        """Pay an order."""
+        if interrupt("pay?") == "yes":
+            done.append(order)
+        return "paid"
+
+    guard = make()
+    guard.tool(effect="destructive", name="pay")(len)
+    given = iter([calls(("pay", {"order": "7"})), AIMessage("Paid.")])
+    agent = create_agent(
+        Scripted(answer=lambda messages: next(given)),
+        [pay],
+        middleware=[guard.langchain()],
+        checkpointer=InMemorySaver(),
+    )
+    config: Any = {"configurable": {"thread_id": "1"}}
+    agent.invoke({"messages": [HumanMessage("Pay order 7.")]}, config)
+    out = agent.invoke(Command(resume="yes"), config)
+    assert done == ["7"]
+    assert out["messages"][-1].text == "Paid."
+
+
+def test_a_tool_that_is_withheld_is_not_offered() -> None:
+    seats = Seats()
+    offers: list[list[str]] = []
+
+    def model(messages: list[AnyMessage], offered: list[str]) -> AIMessage:
+        offers.append(offered)
+        return find() if "find" in offered else AIMessage("There is none.")
+
+    run(make(recover=Recover(on_fail="drop_tool")), seats, model)
+    assert offers[-1] == ["book"]
+
+
+def test_a_stop_ends_the_run_with_its_reason() -> None:
+    out, session = run(make(recover=Recover(on_fail="stop")), Seats(), lambda messages: find())
+    assert session.stopped
+    assert session.stopped in out["messages"][-1].text
+
+
+def test_a_thread_with_a_history_is_a_new_run_each_time() -> None:
+    seats = Seats()
+    sessions: list[Session] = []
+    agent = create_agent(
+        Scripted(answer=lambda messages: AIMessage("Hello.")),
+        seats.tools,
+        middleware=[make().langchain(on_run=sessions.append)],
+        checkpointer=InMemorySaver(),
+    )
+    config: Any = {"configurable": {"thread_id": "1"}}
+    for text in ("Hi.", "Hi again."):
+        agent.invoke({"messages": [HumanMessage(text)]}, config)
+    assert [len(session) for session in sessions] == [2, 4]
+    assert [session.run.task for session in sessions] == ["Hi.", "Hi again."]
+
+
+def test_cutting_keeps_turns_whole() -> None:
+    ask, first = HumanMessage("go"), calls(("find", {"where": "a"}), ("find", {"where": "b"}))
+    seen = [ToolMessage("x", tool_call_id=str(call["id"])) for call in first.tool_calls]
+    hint, last = guard_message("[guard] look"), AIMessage("end")
+    messages: list[AnyMessage] = [ask, first, *seen, hint, last]
+    assert [len(turn) for turn in turns(messages)] == [1, 3, 1]
+    assert cut(messages, 0) == []
+    assert cut(messages, 1) == [ask]
+    assert cut(messages, 2) == [ask, first, *seen], "what the guard said after it goes with the turn after it"
+    assert cut(messages, 3) == messages
