@@ -96,6 +96,17 @@ def test_one_deadline_over_all_attempts_and_waits(attempt_s, error, ended, sourc
     assert [e.source for e in events] == sources
 
 
+def test_the_end_of_the_callers_time_is_no_failed_attempt():
+    clock = VirtualClock()
+    send = Pipeline((Retry(), AttemptTimeout(seconds=5.0)), clock=clock).bind(Backend(clock, hang()).send)
+
+    async def main():
+        with pytest.raises(DeadlineExceeded):
+            await send(Call(), Deadline.after(3.0, clock=clock))
+
+    clock.run(main())
+
+
 def test_the_callers_deadline_holds_if_it_is_earlier():
     clock = VirtualClock()
     send = Pipeline(standard(), clock=clock).bind(Backend(clock, hang()).send)

@@ -176,17 +176,24 @@ def test_an_error_is_raised_again_when_read_again():
     clock.run(main())
 
 
-def test_a_cancelled_reader_closes_the_source():
+def test_a_cancelled_reader_ends_the_stream_even_if_it_does_not_close_it():
     clock, backend, send, _ = scene(stream(gap=2.0))
+    ended = []
+
+    async def reader():
+        response = await send(Call())
+        response.on_end(ended.append)
+        await tokens_and_error(response)
 
     async def main():
-        task = asyncio.create_task(_read(send))
+        task = asyncio.create_task(reader())
         await clock.sleep(1)
         task.cancel()
         await asyncio.wait({task})
         assert backend.streams == 0
 
     clock.run(main())
+    assert [type(error) for error in ended] == [asyncio.CancelledError]
 
 
 def test_a_source_that_does_not_close_is_left_after_a_tenth_of_a_second():
