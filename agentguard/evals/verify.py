@@ -95,7 +95,7 @@ def verify(manifest: Manifest, path: Path | None = None, *, progress: Progress |
     if not found.files:
         wanted = ", ".join([file.path for file in manifest.files] or [part.files for part in manifest.parts])
         raise EvaluationError(
-            f"{place} holds no file of {manifest.name}; expected {wanted or 'files of runs'}"
+            f"{place} holds no file of {manifest.name} ({wanted or 'runs'}); {obtaining(manifest)}"
         )
     found.files += [Checked(path=name, status=Status.MISSING) for name in expected]
     for one in found.files:
