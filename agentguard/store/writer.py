@@ -6,6 +6,7 @@ and the writer tries again, more slowly each time. When the inbox is full, what 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -107,8 +108,10 @@ class Writer:
     def _start(self) -> None:
         with self._inbox.lock:
             if self._thread is None and not self._inbox.closed:
-                self._thread = threading.Thread(target=self._run, name="agentguard-store", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="agentguard-store", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread to be had now: the next write tries again
+                    thread.start()
+                    self._thread = thread
 
     def _run(self) -> None:
         while units := self._inbox.take(max_rows=_BATCH_ROWS, max_bytes=_BATCH_BYTES):
