@@ -24,7 +24,7 @@ import orjson
 
 from agentguard.evals.inject.edits.base import Tail
 from agentguard.evals.inject.edits.draft import Draft
-from agentguard.evals.inject.edits.reading import Reading, returned, sent_text
+from agentguard.evals.inject.edits.reading import Reading, leaves, returned, sent_text
 from agentguard.evals.inject.edits.values import Kind, Value, holds, number_like, put
 from agentguard.evals.inject.edits.wording import Refusal, giving_up, refusal, retrying
 from agentguard.judge.features.tools import changes
@@ -217,7 +217,9 @@ def _call(draft: Draft, at: int, call: ToolCall, swap: Swap, rng: random.Random)
     sent = calling(step, place, call)
     if swap.invented and swap.old.kind is Kind.CODE:
         draft.set(at, sent)
-        answer = refusal(Refusal.NOT_FOUND, draft.read, call, rng, value=swap.new)
+        keys = [path for path, leaf in leaves(call.arguments) if leaf == swap.new]
+        key = next((part for part in reversed(keys[0]) if isinstance(part, str)), "") if keys else ""
+        answer = refusal(Refusal.NOT_FOUND, draft.read, call, rng, key=key, value=swap.new)
         refuse(draft, at, answer, rng)
         return _Outcome.REFUSED
     if changes(call.name) and swap.old.kind is not Kind.NAME:

@@ -17,6 +17,7 @@ from agentguard.evals.inject.edits.values import values_in
 from agentguard.trajectory.model import Observation, ToolCall
 
 _SHORT = 160
+_PLAIN = 0.5
 _SUFFIX = re.compile(r"_?(?:id|number|no|code|name|key)s?\Z", re.IGNORECASE)
 
 
@@ -105,7 +106,7 @@ def refusal(why: Refusal, read: Reading, call: ToolCall, rng: random.Random, **t
     own = [text for text in _errors(read) if _OWN[why].search(text)]
     key = _SUFFIX.sub("", told.get("key", "")).replace("_", " ").strip()
     words = {"noun": key or "item", "value": told.get("value", ""), "tool": call.name}
-    text = rng.choice(own) if own else _styled(rng.choice(_NEUTRAL[why]).format(**words), read)
+    text = rng.choice(own) if own else _styled(rng.choice(_NEUTRAL[why]).format(**words), read, rng)
     flagged = any(seen.is_error is not None for step in read.steps for seen in step.observations)
     return Observation(content=text, call_id=call.id, tool=call.name, is_error=True if flagged else None)
 
@@ -141,10 +142,11 @@ def _errors(read: Reading) -> list[str]:
     return list(found)
 
 
-def _styled(text: str, read: Reading) -> str:
-    results = [seen.content for step in read.steps for seen in step.observations]
-    objects = sum(text.lstrip().startswith("{") for text in results)
-    if objects * 2 <= len(results):
+def _styled(text: str, read: Reading, rng: random.Random) -> str:
+    """As the run's own errors are written; else, where results are JSON, in JSON every other time."""
+    results = [seen for step in read.steps for seen in step.observations]
+    errors = [seen for seen in results if is_trouble(seen)]
+    objects = sum(seen.content.lstrip().startswith("{") for seen in errors or results)
+    if objects * 2 <= len(errors or results) or (not errors and rng.random() < _PLAIN):
         return text
-    said = text.removeprefix("Error: ")
-    return orjson.dumps({"error": said}).decode()
+    return orjson.dumps({"error": text.removeprefix("Error: ")}).decode()
