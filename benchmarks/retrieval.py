@@ -310,11 +310,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in chosen.vectorisers if chosen.only != "select" else ():
         if name == "endpoint" and not chosen.endpoint:
             continue
-        rows += [
-            {"vectoriser": name, "schemata": size, **child(["--one", name, str(size), *more])}
-            for size in chosen.sizes
-            if size <= SLOW.get(name, size)
-        ]
+        for size in (size for size in chosen.sizes if size <= SLOW.get(name, size)):
+            print(f"{name}, {size:,} schemata ...", file=sys.stderr)
+            made = child(["--one", name, str(size), *more])
+            rows.append({"vectoriser": name, "schemata": size, **made})
     if chosen.only != "search":
         selected = child(["--one", "select", str(BAR_AT)])
     judged = [r for r in rows if r["vectoriser"] == "hashing" and r["schemata"] == BAR_AT and "same" in r]

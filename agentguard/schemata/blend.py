@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from agentguard.errors import ConfigError, InputError
 from agentguard.schemata.model import Portrait, Schema
-from agentguard.schemata.vectorise import Vectoriser, sketch, unit_rows
+from agentguard.schemata.vectorise import Vectoriser, sketch
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from agentguard.schemata.vectorise import Vectors
 
 Asked = str | Portrait | Schema
@@ -67,11 +70,17 @@ def blended(items: Sequence[Asked], vectoriser: Vectoriser, *, traits: float) ->
 def _blended(items: Sequence[Asked], vectoriser: Vectoriser, share: float, first: int) -> Vectors:
     import numpy as np
 
-    texts = _rows([text_of(item) for item in items], vectoriser)
+    texts, length = _rows([text_of(item) for item in items], vectoriser)
+    told = length > 0
+    whole = np.where(told, length, 1.0)
     if share == 0:
-        return texts
-    facts = sketch([_traits(item, first + place) for place, item in enumerate(items)], TRAIT_DIMS)
-    return unit_rows(np.hstack([texts * (1 - share) ** 0.5, facts * share**0.5]))
+        return (texts / whole[:, None]).astype(np.float32)
+    facts = [_traits(item, first + place) for place, item in enumerate(items)]
+    known = np.array([bool(held) for held in facts])
+    made = np.empty((len(texts), texts.shape[1] + TRAIT_DIMS), dtype=np.float32)
+    made[:, :-TRAIT_DIMS] = texts * (np.where(known, (1 - share) ** 0.5, 1.0) / whole)[:, None]
+    made[:, -TRAIT_DIMS:] = sketch(facts, TRAIT_DIMS) * np.where(told, share**0.5, 1.0)[:, None]
+    return made
 
 
 def _traits(item: Asked, place: int) -> Mapping[str, float]:
@@ -83,10 +92,13 @@ def _traits(item: Asked, place: int) -> Mapping[str, float]:
     return {name: weight for name, weight in item.traits.items() if weight}
 
 
-def _rows(texts: Sequence[str], vectoriser: Vectoriser) -> Vectors:
+def _rows(texts: Sequence[str], vectoriser: Vectoriser) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What the vectoriser gives, and the length of each row."""
     import numpy as np
 
-    made = np.asarray(vectoriser.encode(texts))
-    if made.ndim != 2 or len(made) != len(texts) or not np.isfinite(made).all():
-        raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")
-    return unit_rows(made)
+    made = np.asarray(vectoriser.encode(texts), dtype=np.float64)
+    if made.ndim == 2 and len(made) == len(texts):
+        length = np.sqrt((made * made).sum(axis=1))
+        if np.isfinite(length).all():
+            return made, length
+    raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")
