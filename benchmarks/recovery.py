@@ -102,55 +102,52 @@ class Outcome:
         return found.won and found.turns <= attempts * self.unit
 
 
-def play(
-    make: Callable[[Scenario, int], Playable], given: Scenario, seed: int, *, most: float
-) -> dict[str, Attempted]:
-    """The same game under every procedure."""
-    results = {}
-    for name, arm in ARMS.items():
-        budgeted = Budgeted(make(given, seed), int(most * given.max_turns))
-        arm(budgeted, GUARD)
-        results[name] = budgeted.finish()
-    return results
+Maker = Callable[[Scenario, GameLibrary, int], Playable]
+
+
+def play(makers: dict[str, Maker], args: argparse.Namespace, *, most: float) -> dict[str, list[Outcome]]:
+    """Every game under every procedure and assumption; a game is opened once for all of them."""
+    found: dict[str, list[Outcome]] = {name: [] for name in makers}
+    with GameLibrary(args.games_folder, held=4) as games:
+        for number in range(args.games):
+            given = scenario(args.seed * 1_000_000 + number, list(Difficulty)[number % len(Difficulty)])
+            same: dict[str, Attempted] = {}
+            for name, make in makers.items():
+                results = {}
+                for arm, procedure in ARMS.items():
+                    if arm not in same:
+                        budgeted = Budgeted(make(given, games, number), int(most * given.max_turns))
+                        procedure(budgeted, GUARD)
+                        results[arm] = budgeted.finish()
+                    # What is never told anything does not depend on how it takes it.
+                    if arm in UNTOLD:
+                        results[arm] = same.setdefault(arm, results.get(arm) or same[arm])
+                found[name].append(Outcome(given.max_turns, given.id, results))
+            games.trim()
+            _progress(args, number + 1)
+    return found
 
 
 GUARD = make_guard()
+UNTOLD = ("none", "plain_retry")
 
 
-def scripted(args: argparse.Namespace, heeds: float) -> list[Outcome]:
-    outcomes = []
-    with GameLibrary(args.games_folder, held=4) as games:
-        for number in range(args.games):
-            given = scenario(args.seed * 1_000_000 + number, list(Difficulty)[number % len(Difficulty)])
-            results = play(
-                lambda s, n: Scripted(s, games, seed=n, heeds=heeds, rate=args.rate),
-                given,
-                number,
-                most=max(ATTEMPTS),
-            )
-            outcomes.append(Outcome(given.max_turns, given.id, results))
-            games.trim()
-            _progress(args, f"heeds {heeds:g}", number + 1)
-    return outcomes
+def scripted(args: argparse.Namespace, heeds: dict[str, float]) -> dict[str, list[Outcome]]:
+    def maker(share: float) -> Maker:
+        return lambda given, games, seed: Scripted(given, games, seed=seed, heeds=share, rate=args.rate)
+
+    return play({name: maker(share) for name, share in heeds.items()}, args, most=max(ATTEMPTS))
 
 
-def chat(args: argparse.Namespace) -> list[Outcome]:
+def chat(args: argparse.Namespace) -> dict[str, list[Outcome]]:
     from recovery_chat import ChatAgent, client
 
-    endpoint, outcomes = client(args.base_url, args.api_key), []
-    with GameLibrary(args.games_folder, held=4) as games:
-        for number in range(args.games):
-            given = scenario(args.seed * 1_000_000 + number, list(Difficulty)[number % len(Difficulty)])
-            results = play(
-                lambda s, n: ChatAgent(s, games, endpoint, model=args.model, seed=n),
-                given,
-                number,
-                most=BUDGET,
-            )
-            outcomes.append(Outcome(given.max_turns, given.id, results))
-            games.trim()
-            _progress(args, args.model, number + 1)
-    return outcomes
+    endpoint = client(args.base_url, args.api_key)
+
+    def make(given: Scenario, games: GameLibrary, seed: int) -> Playable:
+        return ChatAgent(given, games, endpoint, model=args.model, seed=seed)
+
+    return play({args.model: make}, args, most=BUDGET)
 
 
 def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -226,10 +223,10 @@ def _mean(values: Any) -> float:
     return round(sum(held) / len(held), 2) if held else 0.0
 
 
-def _progress(args: argparse.Namespace, what: str, done: int) -> None:
-    if sys.stderr.isatty() or done % 50 == 0:
+def _progress(args: argparse.Namespace, done: int) -> None:
+    if sys.stderr.isatty() or done % 20 == 0:
         took = time.perf_counter() - args.began
-        print(f"{what}: {done} of {args.games} games, {took:.0f} s", file=sys.stderr, flush=True)
+        print(f"{done} of {args.games} games, {took:.0f} s", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -255,10 +252,10 @@ def main() -> None:
         parser.error("--agent chat needs --base-url")
     args.began = time.perf_counter()
     if args.agent == "chat":
-        found = {args.model: report(chat(args))}
+        played = chat(args)
     else:
-        chosen = HEEDS if args.heeds == "all" else {args.heeds: HEEDS[args.heeds]}
-        found = {name: report(scripted(args, heeds)) for name, heeds in chosen.items()}
+        played = scripted(args, HEEDS if args.heeds == "all" else {args.heeds: HEEDS[args.heeds]})
+    found = {name: report(outcomes) for name, outcomes in played.items()}
     headline = found.get(MIDDLE) or next(iter(found.values()))
     if args.json:
         print(json.dumps({**headline, "budget_attempts": BUDGET, "assumptions": found}))
