@@ -55,10 +55,11 @@ def generated(manifest: Manifest) -> Iterator[Record]:
         MissingExtra: what makes it is not installed.
     """
     how = dict(manifest.build)
+    first = how.pop("first", None)  # only the first so many of what the numbers make are kept
     maker = _MAKERS.get(str(how.pop("by", "")))
     if maker is None:
         raise EvaluationError(f"{manifest.name} is not made by a generator; {obtaining(manifest)}")
-    return maker(how)
+    return islice(maker(how), first)
 
 
 def rebuild(

@@ -133,6 +133,13 @@ def test_a_generated_set_is_made_again(made: Path, tmp_path: Path) -> None:
     assert quick.exit_code == 0
 
 
+def test_a_part_that_is_kept_is_the_beginning(made: Path) -> None:
+    text = (made / "manifest.toml").read_text()
+    (made / "manifest.toml").write_text(text.replace("failed = 3", "failed = 30\nfirst = 5"))
+    told = json.loads(run("build", "made", "--datasets", made, "--json").stdout)
+    assert (told["records"], told["same_sum"]) == (5, True)
+
+
 @pytest.mark.parametrize("change", ["seed = 7|seed = 8", "failed = 3|failed = 2", "failed = 3|failed = 4"])
 def test_a_set_that_comes_out_otherwise_is_told(made: Path, change: str) -> None:
     text = (made / "manifest.toml").read_text()
