@@ -59,7 +59,10 @@ def generated(manifest: Manifest) -> Iterator[Record]:
     maker = _MAKERS.get(str(how.pop("by", "")))
     if maker is None:
         raise EvaluationError(f"{manifest.name} is not made by a generator; {obtaining(manifest)}")
-    return islice(maker(how), first)
+    try:
+        return islice(maker(how), first)
+    except (TypeError, ValueError) as error:  # numbers that the generator does not take
+        raise EvaluationError(f"the [build] of {manifest.name} cannot be used: {error}") from None
 
 
 def rebuild(

@@ -149,6 +149,15 @@ def test_a_set_that_comes_out_otherwise_is_told(made: Path, change: str) -> None
     assert "differs" in result.output
 
 
+@pytest.mark.parametrize("change", ["seed = 7|sed = 7", "seed = 7|seed = 7\nfirst = -1"])
+def test_numbers_that_cannot_be_used_are_told(made: Path, change: str) -> None:
+    text = (made / "manifest.toml").read_text()
+    (made / "manifest.toml").write_text(text.replace(*change.split("|")))
+    result = run("build", "made", "--datasets", made)
+    assert result.exit_code == 2
+    assert "[build] of made" in result.output
+
+
 def test_where_nothing_is_kept_nothing_is_compared(made: Path) -> None:
     (made / "runs.jsonl").unlink()
     result = run("build", "made", "--datasets", made, "--limit", 1)
