@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,14 @@ def good(asked: dict[str, Any]) -> tuple[int, bytes]:
     return 200, answer(rows(asked))
 
 
+class Server(ThreadingHTTPServer):
+    """Says nothing of a client that did not wait for its answer."""
+
+    def handle_error(self, *_: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            raise
+
+
 @contextmanager
 def serving(reply: Reply) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A server on a free port; yields its URL and the requests that it got."""
@@ -58,7 +67,7 @@ def serving(reply: Reply) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
