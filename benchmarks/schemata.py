@@ -46,6 +46,7 @@ from agentguard.trajectory.model import Record
 BASELINES = ("constant", "label_copy", "two_line", "index_prior")
 SHARES = (0.05, 0.1, 0.25, 0.5)
 RANDOM_DRAWS = 10
+SIZES = ("0", "10", "30", "all")
 
 
 @dataclass
@@ -156,14 +157,14 @@ def baselines(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def coldstart(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
+def coldstart(records: Sequence[Record], repeats: int, sizes: Sequence[str] = SIZES) -> list[dict[str, Any]]:
     """All that is learnt comes from so many failures, drawn from the training folds."""
     tally = Tally(records)
     for number, split in enumerate(cross_validation(records, folds=5, repeats=repeats, seed=0)):
         drawn = list(split.train)
         random.Random(f"cold:{number}").shuffle(drawn)
-        for size in (0, 10, 30, len(drawn)):
-            after = f" after {'all' if size == len(drawn) else size}"
+        for given in sizes:
+            size, after = len(drawn) if given == "all" else int(given), f" after {given}"
             empty = SchemaLocalizer().of(signals_of(()), Embedded.of(untrained()))
             fitted = SchemaLocalizer().fit(drawn[:size]) if size else empty
             for place in split.test:
@@ -172,7 +173,8 @@ def coldstart(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
     rows = [tally.row(method) for method in tally.ranks if "nothing taken off" not in method]
     gaps = [
         tally.against(f"embedded + schemata after {size}", f"embedded after {size}")
-        for size in (10, 30, "all")
+        for size in sizes
+        if size != "0"
     ]
     return [*rows, *gaps]
 
@@ -411,13 +413,17 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", default=SIZES, help="failures that coldstart learns from")
     parser.add_argument("--origin", choices=("natural", "injected"), default="natural")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     rows = []
     for path in given.paths:
         records = measured(path, given.origin)
-        found = TASKS[given.task](records, given.repeats)
+        if given.task == "coldstart":
+            found = coldstart(records, given.repeats, given.sizes)
+        else:
+            found = TASKS[given.task](records, given.repeats)
         rows += [{"data": path.name, "origin": given.origin, **row} for row in found]
     if given.json:
         print(json.dumps(rows))

@@ -299,9 +299,10 @@ def _distiller(url: str | None, model: str | None) -> Distiller | None:
         if model is not None:
             raise ConfigError("--judge-model needs --judge-url")
         return None
+    from agentguard.judge.endpoint import Endpoint
     from agentguard.schemata.distil_chat import ChatDistiller
 
-    return ChatDistiller(url, model=model)
+    return ChatDistiller(Endpoint(url, model=model))
 
 
 def _load(place: str | None) -> tuple[Schema, ...]:

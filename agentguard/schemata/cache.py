@@ -134,7 +134,7 @@ class SchemaCache:
             new = replace(schema, status=Status.ACTIVE, created_at=now, updated_at=now)
             self._index.add([new])
             self._note(new, heat=0)
-            self._bound(now)
+            self._bound(now, but=new.id)
             return Taken(id=new.id, how="added")
 
     def search(
@@ -159,14 +159,18 @@ class SchemaCache:
         with self._lock:
             schema = self.get(schema_id)
             made = replace(schema, confirmed=schema.confirmed + 1, updated_at=_later(schema.updated_at, now))
-            return self._put(self._revived(made))
+            made = self._put(self._revived(made))
+            self._bound(now, but=schema_id)
+            return made
 
     def refute(self, schema_id: str, now: float) -> Schema:
         """Count that a schema was wrong; it is retired at once if that is too often."""
         with self._lock:
             schema = self.get(schema_id)
             made = replace(schema, refuted=schema.refuted + 1, updated_at=_later(schema.updated_at, now))
-            return self._put(self._retired(made) if self.rules.refuted(made) else made)
+            made = self._put(self._retired(made) if self.rules.refuted(made) else made)
+            self._bound(now, but=schema_id)
+            return made
 
     def tend(self, now: float) -> Tended:
         """Retire what was refuted or is stale, and distil the hot ones anew; cheap if there is nothing to do.
@@ -212,7 +216,7 @@ class SchemaCache:
         members.append(schema)
         made = merge(near, replace(schema, status=near.status, created_at=near.created_at))
         self._put(self._revived(replace(made, updated_at=_later(near.updated_at, now))), heat=1)
-        self._bound(now)
+        self._bound(now, but=near.id)
         return Taken(id=near.id, how="merged")
 
     def _revived(self, schema: Schema) -> Schema:
@@ -250,19 +254,22 @@ class SchemaCache:
         )
         return True
 
-    def _bound(self, now: float) -> None:
-        """Retire what selection leaves out where too many are active; forget the oldest retired ones."""
-        held = tuple(self._index)
-        active = [schema for schema in held if schema.status is Status.ACTIVE]
+    def _bound(self, now: float, *, but: str = "") -> None:
+        """Retire what selection leaves out where too many are active; forget the oldest retired ones.
+
+        The schema ``but`` was just touched: it stays, whatever selection thinks of it.
+        """
+        active = [schema for schema in self if schema.status is Status.ACTIVE]
         if len(active) > self.rules.most:
             from agentguard.schemata.select import select
 
-            budget = max(1, int(self.rules.most * self.rules.kept_at_limit))
-            kept = set(select(active, self._index.encode(active), budget))
-            for schema in active:
+            others = [schema for schema in active if schema.id != but]
+            budget = max(1, int(self.rules.most * self.rules.kept_at_limit)) - (len(others) < len(active))
+            kept = set(select(others, self._index.encode(others), budget))
+            for schema in others:
                 if schema.id not in kept:
                     self._put(self._retired(replace(schema, updated_at=_later(schema.updated_at, now))))
-        retired = [schema for schema in self._index if schema.status is Status.RETIRED]
+        retired = [schema for schema in self if schema.status is Status.RETIRED and schema.id != but]
         spare = len(retired) - self.rules.most
         if spare > 0:
             oldest = sorted(retired, key=lambda schema: (schema.updated_at, schema.id))[:spare]

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from agentguard.errors import ConfigError
+from agentguard.schemata.model import Origin
+from agentguard.schemata.rules import DAY_S, CacheRules, compatible, wrong_more_often
+from tests.unit.schemata.made import schema
+
+
+@given(confirmed=st.integers(0, 60), refuted=st.integers(0, 60))
+def test_it_is_the_beta_posterior_below_one_half(confirmed: int, refuted: int) -> None:
+    expected = float(beta.cdf(0.5, confirmed + 1, refuted + 1))
+    assert wrong_more_often(confirmed, refuted) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "refuted", "expected"),
+    [(0, 0, False), (0, 3, False), (0, 4, True), (1, 4, False), (5, 5, False), (3, 30, True), (30, 3, False)],
+)
+def test_refuted_means_wrong_more_often_than_right_beyond_doubt(
+    confirmed: int, refuted: int, expected: bool
+) -> None:
+    assert CacheRules().refuted(replace(schema(), confirmed=confirmed, refuted=refuted)) is expected
+
+
+def test_stale_counts_from_the_last_time_anything_happened() -> None:
+    rules = CacheRules(stale_after_s=10 * DAY_S)
+    old = replace(schema(), created_at=0.0, updated_at=DAY_S)
+    assert not rules.stale(old, 11 * DAY_S)
+    assert rules.stale(old, 11 * DAY_S + 1)
+    assert not rules.stale(replace(old, used_at=5 * DAY_S), 12 * DAY_S)
+
+
+def test_kinds_fit_if_they_share_a_code_or_one_has_none() -> None:
+    one, other = schema(codes=("mast:a", "mast:b")), schema(run="r2", codes=("mast:b",))
+    assert compatible(one, other)
+    assert compatible(one, schema(run="r2"))
+    assert not compatible(one, schema(run="r2", codes=("mast:c",)))
+    assert not compatible(schema(), schema(run="r2", origin=Origin.INJECTED))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"new_over": -0.1},
+        {"new_over": 2.1},
+        {"most": 0},
+        {"looked_at": 0},
+        {"hot_after": 0},
+        {"members": 0},
+        {"kept_at_limit": 0.0},
+        {"stale_after_s": 0.0},
+        {"refuted_at": 0.4},
+        {"refuted_at": 1.0},
+    ],
+)
+def test_a_setting_out_of_its_range_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        CacheRules(**wrong)  # type: ignore[arg-type]
