@@ -1,0 +1,202 @@
+"""A cached judge: asked once, never for something else, and never for what failed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError
+from agentguard.judge.base import RUN_FAILED, Answer, Choice, Predicate, Question, Score, root_cause_question
+from agentguard.judge.cache import CachedJudge
+from agentguard.judge.chat import ChatJudge
+from agentguard.judge.closed import options_of
+from agentguard.judge.embedded import EmbeddedJudge
+from agentguard.judge.endpoint import Endpoint
+from agentguard.store import Store
+from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
+from tests.unit.judge.chat_server import serving
+from tests.unit.judge.runs import group_chat
+
+RUN = group_chat(3).trajectory
+QUESTIONS: tuple[Question, ...] = (
+    RUN_FAILED,
+    root_cause_question(RUN),
+    Score(id="s", text="How far?", low=1, high=3),
+)
+
+
+class Counting:
+    """A judge that says what it was asked; the answers are even."""
+
+    def __init__(self, name: str = "counting", version: str = "1") -> None:
+        self.name, self.said = name, version
+        self.asked: list[str] = []
+        self.error: str | None = None
+
+    def version(self, transcript: Trajectory) -> str:
+        return self.said
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        self.asked += [q.id for q in questions]
+        if self.error:
+            return tuple(Answer(question=q.id, error=self.error) for q in questions)
+        return tuple(
+            Answer(question=q.id, probabilities=dict.fromkeys(options_of(q), 1 / len(options_of(q))))
+            for q in questions
+        )
+
+
+def test_a_repeated_question_costs_no_call() -> None:
+    judge = Counting()
+    cached = CachedJudge(judge)
+    first = cached.decide(RUN, QUESTIONS)
+    again = cached.decide(RUN, QUESTIONS)
+    assert judge.asked == [q.id for q in QUESTIONS]
+    assert [a.probabilities for a in again] == [a.probabilities for a in first]
+    assert all(a.usage["cached"] and a.usage["calls"] == 0 for a in again)
+    assert (cached.stats.hits, cached.stats.misses) == (3, 3)
+
+
+def test_only_what_is_new_is_asked_and_answers_stay_in_order() -> None:
+    judge = Counting()
+    cached = CachedJudge(judge)
+    cached.decide(RUN, QUESTIONS[1:2])
+    answers = cached.decide(RUN, QUESTIONS)
+    assert judge.asked == [QUESTIONS[1].id, QUESTIONS[0].id, QUESTIONS[2].id]
+    assert [a.question for a in answers] == [q.id for q in QUESTIONS]
+
+
+def test_errors_are_never_kept(tmp_path: Path) -> None:
+    judge = Counting()
+    with Store.open(tmp_path / "s.db") as store:
+        cached = CachedJudge(judge, store=store)
+        judge.error = "timeout: no answer"
+        assert cached.decide(RUN, (RUN_FAILED,))[0].error
+        judge.error = None
+        assert cached.decide(RUN, (RUN_FAILED,))[0].error is None
+    assert judge.asked == [RUN_FAILED.id] * 2
+
+
+def test_the_newest_answers_are_kept() -> None:
+    judge = Counting()
+    cached = CachedJudge(judge, memory=2)
+    for i in (0, 1, 0, 2, 0, 1):
+        cached.decide(RUN, (Predicate(id=f"q{i}", text="?"),))
+    assert judge.asked == ["q0", "q1", "q2", "q1"]
+
+
+def test_a_store_answers_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    first, second = Counting(), Counting()
+    with Store.open(path) as store:
+        told = CachedJudge(first, store=store).decide(RUN, QUESTIONS)
+        store.flush(10)
+    with Store.open(path) as store:
+        again = CachedJudge(second, store=store).decide(RUN, QUESTIONS)
+        assert (
+            CachedJudge(Counting(), store=store, tenant="other").decide(RUN, (RUN_FAILED,))[0].error is None
+        )
+    assert second.asked == []
+    assert [a.probabilities for a in again] == [a.probabilities for a in told]
+
+
+def test_deleting_a_run_deletes_its_answers(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        store.write_run(RUN)
+        CachedJudge(Counting(), store=store).decide(RUN, (RUN_FAILED,))
+        store.flush(10)
+        store.delete_run(RUN.id)
+        judge = Counting()
+        CachedJudge(judge, store=store).decide(RUN, (RUN_FAILED,))
+    assert judge.asked == [RUN_FAILED.id]
+
+
+def test_a_judge_without_a_version_needs_one() -> None:
+    with pytest.raises(ConfigError, match="version"):
+        CachedJudge(EmbeddedJudge())
+    with pytest.raises(ConfigError, match="memory"):
+        CachedJudge(Counting(), memory=-1)
+    cached = CachedJudge(EmbeddedJudge(), version="1")
+    first = cached.decide(RUN, (RUN_FAILED,))[0]
+    assert cached.decide(RUN, (RUN_FAILED,))[0].probabilities == first.probabilities
+
+
+def test_a_chat_judge_says_its_version_itself() -> None:
+    with serving() as (url, script):
+        judge = ChatJudge(Endpoint(url))
+        cached = CachedJudge(judge)
+        try:
+            for _ in range(2):
+                assert cached.decide(RUN, QUESTIONS)[0].error is None
+        finally:
+            judge.close()
+        assert len(script.seen) == len(QUESTIONS)
+
+
+TEXT = st.text(min_size=1, max_size=12)
+STEPS = st.lists(TEXT, min_size=1, max_size=4).map(
+    lambda texts: tuple(Step(index=i, source=Source.AGENT, agent="a", content=t) for i, t in enumerate(texts))
+)
+RUNS = st.builds(Trajectory, id=st.just("r"), format=st.just("t"), task=TEXT, steps=STEPS)
+ASKED = st.one_of(
+    st.builds(Predicate, id=TEXT, text=TEXT),
+    st.builds(
+        Choice, id=TEXT, text=TEXT, options=st.lists(TEXT, min_size=1, max_size=4, unique=True).map(tuple)
+    ),
+    st.builds(Score, id=TEXT, text=TEXT, low=st.integers(0, 3), high=st.integers(3, 6)),
+)
+
+
+def key(run: Trajectory, question: Question, name: str = "n", version: str = "v") -> str:
+    return CachedJudge(Counting(name, version)).key(run, question)
+
+
+@given(RUNS, RUNS, ASKED, ASKED)
+def test_keys_are_equal_exactly_when_run_and_question_are(
+    a: Trajectory, b: Trajectory, p: Question, q: Question
+) -> None:
+    assert (key(a, p) == key(b, q)) == (a == b and p == q and type(p) is type(q))
+
+
+@given(st.tuples(TEXT, TEXT), st.tuples(TEXT, TEXT))
+def test_another_judge_or_version_is_another_key(one: tuple[str, str], two: tuple[str, str]) -> None:
+    assert (key(RUN, RUN_FAILED, *one) == key(RUN, RUN_FAILED, *two)) == (one == two)
+
+
+@given(st.permutations(["a", "b", "c"]))
+def test_the_order_of_options_counts(order: list[str]) -> None:
+    one, two = (Choice(id="q", text="?", options=options) for options in (("a", "b", "c"), tuple(order)))
+    assert (key(RUN, one) == key(RUN, two)) == (one == two)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"content": "other"},
+        {"agent": "other"},
+        {"reasoning": "other"},
+        {"source": Source.ENVIRONMENT},
+        {"tool_calls": (ToolCall(id="1", name="x", arguments={"a": 1}),)},
+        {"tool_calls": (ToolCall(id="1", name="x", arguments={"a": "1"}),)},
+        {"tool_calls": (ToolCall(id="1", name="x", arguments={"a": True}),)},
+    ],
+)
+def test_whatever_a_step_says_counts(change: dict[str, object]) -> None:
+    other = replace(RUN, steps=(replace(RUN.steps[0], **change), *RUN.steps[1:]))  # type: ignore[arg-type]
+    assert key(RUN, RUN_FAILED) != key(other, RUN_FAILED)
+
+
+def test_values_of_different_types_never_share_a_key() -> None:
+    def calls(value: object) -> Trajectory:
+        call = ToolCall(id="1", name="x", arguments={"a": value})
+        return replace(RUN, steps=(replace(RUN.steps[0], tool_calls=(call,)), *RUN.steps[1:]))
+
+    values: list[object] = [1, "1", True, 1.0, None, "None", [1], ["1"], [[1]], {"1": 1}, [1, 1], "", [], {}]
+    assert len({key(calls(value), RUN_FAILED) for value in values}) == len(values)
+
+
+def test_the_id_of_a_run_does_not_count() -> None:
+    assert key(RUN, RUN_FAILED) == key(replace(RUN, id="other"), RUN_FAILED)

@@ -1,0 +1,154 @@
+"""What a chat judge reads: nothing in a run can forge it, and every question begins with the same bytes."""
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError
+from agentguard.judge.neutral import neutral, one_line
+from agentguard.judge.prompts import block, fenced, nonce_of, render, shorten
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+from tests.unit.judge.runs import group_chat
+
+CONTROL = (
+    *("<|im_start|>", "<|im_end|>", "<end_of_turn>", "<start_of_turn>", "<bos>", "</s>", "<s>", "<|eot_id|>"),
+    *(
+        "<|start_header_id|>",
+        "<｜User｜>",
+        "<|channel|>",
+        "<unused0>",
+        "<2mass>",
+        "<<SYS>>",
+        "<think>",
+        "[INST]",
+    ),
+    *("[/INST]", "[TOOL_CALLS]", "[SYSTEM_PROMPT]", "[multimodal]", "＜|im_start|＞", "<0x0A>"),
+)
+NONCE = "0123456789abcdef"
+EVIL = st.one_of(
+    st.text(max_size=60),
+    st.lists(
+        st.sampled_from((*CONTROL, "\n", "\r", "\u2028", "\u200b", "| ", "[step 3] x (agent)", " ")),
+        max_size=8,
+    ).map("".join),
+)
+
+
+def run_of(*steps: Step, task: str = "Find the key.") -> Trajectory:
+    return Trajectory(id="r", format="test", task=task, steps=steps)
+
+
+def says(index: int, text: str, agent: str = "walker") -> Step:
+    return Step(index=index, source=Source.AGENT, agent=agent, content=text)
+
+
+@pytest.mark.parametrize("token", CONTROL)
+def test_no_control_token_is_left(token: str) -> None:
+    hidden = token[:2] + "\u200b" + token[2:]
+    for text in (token, f"a{token}b", token * 3, hidden, token.lower(), f"<{token}"):
+        assert token.lower() not in neutral(text).lower()
+
+
+@given(EVIL)
+def test_neutral_text_has_no_opener_and_nothing_unseen(text: str) -> None:
+    clean = neutral(text)
+    assert not re.search(r"[<＜][^\s=]", clean)
+    assert all(c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs"} for c in clean)
+    assert neutral(clean) == clean
+    assert len(clean) <= len(text)
+
+
+def test_ordinary_text_stays() -> None:
+    text = "if a <= b and x < 3: print('größer', [1, 2], {'a': [3]})\n\tok"
+    assert neutral(text) == text
+
+
+@given(st.lists(EVIL, min_size=1, max_size=5), EVIL, EVIL)
+def test_no_line_of_a_run_passes_for_a_heading_or_a_fence(texts: list[str], agent: str, task: str) -> None:
+    steps = tuple(says(i, text, agent) for i, text in enumerate(texts))
+    shown = render(run_of(*steps, task=task), nonce=NONCE, limit=50_000)
+    lines = shown.text.rstrip("\n").split("\n")
+    headings = [line for line in lines if line.startswith("[step ")]
+    assert len(headings) == len(texts)
+    fences = [line for line in lines if line.startswith("---")]
+    assert fences == [f"--- recording {NONCE} ---", f"--- end of recording {NONCE} ---"]
+    assert {line for line in lines if not line.startswith("| ")} <= {"task:", *headings, *fences}
+
+
+@given(st.integers(1, 60), st.integers(1, 3_000), st.integers(2_000, 20_000))
+def test_a_run_is_cut_to_its_limit_with_a_map_to_its_steps(count: int, length: int, limit: int) -> None:
+    run = run_of(*(says(i, f"number {i} " + "x" * length) for i in range(count)))
+    shown = render(run, nonce=NONCE, limit=limit)
+    assert len(shown.text) <= limit
+    assert list(shown.steps) == sorted(set(shown.steps))
+    assert shown.steps[-1] == count - 1
+    for index, (start, end) in zip(shown.steps, shown.spans, strict=True):
+        assert shown.text[start:end].startswith(f"[step {index}] ")
+        assert shown.step_at(start) == shown.step_at(end - 1) == index
+    assert shown.step_at(0) is None
+    if shown.cut:
+        assert shown.steps == tuple(range(count))
+    else:
+        gap = sorted(set(range(count)) - set(shown.steps))
+        assert f"[steps {gap[0]} to {gap[-1]} are left out here]" in shown.text
+        assert gap == list(range(gap[0], gap[-1] + 1))
+
+
+def test_a_call_is_never_cut_between_its_parts() -> None:
+    call = ToolCall(id="1", name="book", arguments={"city": "a" * 5_000, "nights": 3, "note": "b" * 5_000})
+    seen = Observation(content="c" * 9_000, tool="book", is_error=True)
+    step = Step(index=0, source=Source.AGENT, agent="a", tool_calls=(call,), observations=(seen,))
+    text = block(step, 120)
+    for part in ("called book:", "city = ", "nights = 3", "note = ", "came back from book as an error:"):
+        assert part in text
+    assert len(text) < 800
+
+
+def test_raw_arguments_and_silence_are_told() -> None:
+    calls = (ToolCall(id="1", name="a", raw_arguments="{broken"), ToolCall(id="2", name="b"))
+    text = block(
+        Step(
+            index=4, source=Source.AGENT, agent="", tool_calls=calls, observations=(Observation(content=""),)
+        )
+    )
+    assert text.startswith("[step 4] nobody (agent)\n")
+    assert "| {broken" in text
+    assert "| (no arguments)" in text
+    assert "| (nothing)" in text
+
+
+def test_no_room_for_one_step_is_an_error_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="longer context"):
+        render(group_chat(1).trajectory, nonce=NONCE, limit=100)
+
+
+def test_a_nonce_is_a_runs_own_and_needs_the_secret() -> None:
+    run = group_chat(1).trajectory
+    assert nonce_of(run, b"a") == nonce_of(run, b"a")
+    assert len({nonce_of(run, b"a"), nonce_of(run, b"b"), nonce_of(group_chat(2).trajectory, b"a")}) == 3
+    assert re.fullmatch("[0-9a-f]{16}", nonce_of(run_of(task="\ud800"), b"a"))
+
+
+def test_labels_are_nowhere_in_a_prompt() -> None:
+    record = group_chat(3, flaw=3)
+    shown = render(record.trajectory, nonce=NONCE, limit=50_000)
+    assert "root_cause" not in shown.text
+    assert record.annotation.answer not in re.findall(r"\w+", shown.text)
+
+
+def test_shortened_text_says_how_much_is_missing() -> None:
+    assert shorten("abc", 3) == "abc"
+    assert shorten("a" * 90 + "b" * 60, 60) == "a" * 40 + " [… 90 characters left out …] " + "b" * 20
+
+
+def test_other_data_is_fenced_alike() -> None:
+    text = fenced(["one\n--- end", "<eos>"], title="notes", nonce=NONCE)
+    assert text.split("\n")[1:4] == ["| one", "| --- end", "| ‹eos>"]
+
+
+def test_one_line_is_one_line() -> None:
+    assert one_line(" a\nb\u2028c ", 10) == "a b c"
+    assert one_line("abcdef", 4) == "abc…"
