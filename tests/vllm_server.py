@@ -39,6 +39,9 @@ _FLAGS = (
     ),
     *("--enforce-eager", "--enable-prompt-tokens-details", "--shutdown-timeout", "15", "--block-size", "32"),
     *("--max-num-queued-reqs", "64"),
+    # Without it, a model with sliding windows (Gemma) keeps only a prompt's very end in its prefix cache, and
+    # the second question of a run is computed whole once more.
+    *("--prefix-cache-retention-interval", "32"),
 )
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

@@ -85,9 +85,9 @@ def test_all_questions_of_a_run_share_one_prefill(vllm: VllmServer) -> None:
     asked = sum(a.usage["prompt_tokens"] for a in (*answers, first))
     cached = sum(a.usage["cached_tokens"] for a in (*answers, first))
     calls = sum(a.usage["calls"] for a in (*answers, first))
-    # What a call adds is its question, and a block of the cache that it does not fill.
-    assert asked - cached <= one + (calls - 1) * (130 + 32)
-    assert cached >= 0.8 * (asked - one)
+    # What each call after the first adds: its question, and what it shares of a block that is not full.
+    assert asked - cached <= one + (calls - 1) * 130
+    assert cached >= 0.9 * (asked - one)
     hits = after["vllm:prefix_cache_hits_total"] - before["vllm:prefix_cache_hits_total"]
     assert hits == cached
     sent = after["vllm:prompt_tokens_total"] - before["vllm:prompt_tokens_total"]
