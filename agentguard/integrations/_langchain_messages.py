@@ -29,6 +29,11 @@ def guard_message(text: str) -> HumanMessage:
     return HumanMessage(content=text, additional_kwargs={MARK: True})
 
 
+def stop_message(reason: str) -> AIMessage:
+    """The guard's last word in a run that it ends."""
+    return AIMessage(content=f"[guard] {reason}", additional_kwargs={MARK: True})
+
+
 def is_guards(message: AnyMessage) -> bool:
     """Whether the guard wrote a message."""
     return message.additional_kwargs.get(MARK) is True
@@ -47,19 +52,67 @@ def turns(messages: Sequence[AnyMessage]) -> list[Turn]:
     return made
 
 
-def cut(messages: Sequence[AnyMessage], to_step: int) -> list[AnyMessage]:
-    """The messages of the first ``to_step`` turns, and what the guard said between them."""
-    count, end = 0, 0
-    for place, message in enumerate(messages):
-        if is_guards(message):
-            continue
-        folded = isinstance(message, ToolMessage) and count > 0
-        if not folded:
-            if count == to_step:
-                break
-            count += 1
-        end = place + 1
-    return list(messages[:end])
+class Line:
+    """Which messages of an agent are which steps of its session, by identity and not by counting.
+
+    Others may shorten the history of an agent too, e.g. by a summary in place of the oldest turns. What is
+    left is still known, and no turn is taken for another.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._foreign: set[str] = set()
+        self.task = 0
+        """Steps up to the task of this run; a rollback never goes back before it."""
+
+    def fresh(self, messages: Sequence[AnyMessage], steps: int) -> list[Turn]:
+        """The turns that a session of ``steps`` steps has not seen, in order, which become its next steps.
+
+        A turn that stands before one that is known, such as a summary, is somebody's rewriting and no step.
+        """
+        del self._keys[steps:]
+        made = turns(messages)
+        keys = _keys(made)
+        known = set(self._keys)
+        last = max((place for place, key in enumerate(keys) if key in known), default=-1)
+        self._foreign |= set(keys[: last + 1]) - known
+        if not self._keys:
+            asked = [place for place, turn in enumerate(made) if isinstance(turn[0], HumanMessage)]
+            self.task = 1 + max(asked, default=-1)
+        new = [i for i in range(last + 1, len(made)) if keys[i] not in self._foreign]
+        self._keys += [keys[i] for i in new]
+        return [made[i] for i in new]
+
+    def steps_in(self, messages: Sequence[AnyMessage]) -> int:
+        """How many steps lie behind a state with these messages: one more than the latest step in it."""
+        at = {key: step for step, key in enumerate(self._keys)}
+        return 1 + max((at.get(key, -1) for key in _keys(turns(messages))), default=-1)
+
+    def cut(self, messages: Sequence[AnyMessage], to_step: int) -> list[AnyMessage]:
+        """The messages without step ``to_step`` and what came after it, at a boundary between turns.
+
+        Call this before `fresh`, while the steps that are left are still known. What the guard said before
+        the first message that goes, goes with it. The task stays.
+        """
+        at = {key: step for step, key in enumerate(self._keys)}
+        made = turns(messages)
+        gone = {
+            id(message)
+            for turn, key in zip(made, _keys(made), strict=True)
+            if at.get(key, -1) >= max(to_step, self.task)
+            for message in turn
+        }
+        end = 0
+        for place, message in enumerate(messages):
+            if id(message) in gone:
+                return list(messages[:end])
+            end = end if is_guards(message) else place + 1
+        return list(messages)
+
+
+def _keys(made: Sequence[Turn]) -> list[str]:
+    """What a turn is known by: the id of its first message, else its place and text."""
+    return [turn[0].id or f"{place} {turn[0].type} {turn[0].text}" for place, turn in enumerate(made)]
 
 
 def step_of(turn: Sequence[AnyMessage], *, agent: str) -> Step:

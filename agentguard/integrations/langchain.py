@@ -45,7 +45,7 @@ try:
 except ImportError as error:
     raise MissingExtra("LangChain", "langchain") from error
 
-from agentguard.integrations._langchain_messages import cut, guard_message, is_guards, step_of, turns
+from agentguard.integrations._langchain_messages import Line, guard_message, is_guards, step_of, stop_message
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
@@ -63,10 +63,11 @@ class GuardState(AgentState[Any]):
 
 
 class _Run:
-    """One run of the agent: its session, and the tools that were taken away."""
+    """One run of the agent: its session, its messages by step, and the tools that were taken away."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.line = Line()
         self.withheld: set[str] = set()
 
 
@@ -135,8 +136,10 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         response = handler(self._offered(run, request))
         for _ in range(MOST_REFUSALS):
             plan = self._refused(run, response)
-            if plan is None or not _asks_again(plan):
+            if plan is None:
                 break
+            if not _asks_again(plan):
+                return _stopped(run) or response
             request = request.override(messages=[*request.messages, *_told(plan)])
             response = handler(self._offered(run, request))
         return response
@@ -147,8 +150,10 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         response = await handler(self._offered(run, request))
         for _ in range(MOST_REFUSALS):
             plan = self._refused(run, response)
-            if plan is None or not _asks_again(plan):
+            if plan is None:
                 break
+            if not _asks_again(plan):
+                return _stopped(run) or response
             request = request.override(messages=[*request.messages, *_told(plan)])
             response = await handler(self._offered(run, request))
         return response
@@ -252,7 +257,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def _take_in(self, run: _Run, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Commit the turns that the session has not seen; returns all messages."""
         messages = list(state["messages"])
-        for turn in turns(messages)[len(run.session) :]:
+        for turn in run.line.fresh(messages, len(run.session)):
             run.session.commit(step_of(turn, agent=self._agent))
         return messages
 
@@ -282,14 +287,14 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         kept, told = messages, _told(plan)
         for action in plan.actions:
             if isinstance(action, Rewind):
-                kept = cut(messages, action.to_step)
+                kept = run.line.cut(messages, action.to_step)
             elif isinstance(action, Restart):
-                kept = cut(messages, first_answer(messages))
+                kept = run.line.cut(messages, 0)
                 told = [*told, guard_message(action.note)]
             elif isinstance(action, Withhold):
                 run.withheld |= set(action.tools)
             elif isinstance(action, Stop):
-                return {"jump_to": "end", "messages": [AIMessage(content=f"[guard] {action.reason}")]}
+                return {"jump_to": "end", "messages": [stop_message(action.reason)]}
         if failed:
             names = ", ".join(effect.tool for effect in failed)
             told = [*told, guard_message(f"[guard] Undoing {names} failed: what it did still stands.")]
@@ -300,14 +305,13 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def _ended(self, run: _Run) -> dict[str, Any] | None:
         if run.session.stopped is None:
             return None
-        return {"jump_to": "end", "messages": [AIMessage(content=f"[guard] {run.session.stopped}")]}
+        return {"jump_to": "end", "messages": [stop_message(run.session.stopped)]}
 
 
-def first_answer(messages: Sequence[AnyMessage]) -> int:
-    """Index of the step that is the agent's first answer to the latest task."""
-    steps = turns(messages)
-    asked = max((i for i, turn in enumerate(steps) if isinstance(turn[0], HumanMessage)), default=-1)
-    return asked + 1
+def _stopped(run: _Run) -> AIMessage | None:
+    """What stands in place of an answer whose tools must not run, since the guard ended the run."""
+    reason = run.session.stopped
+    return None if reason is None else stop_message(reason)
 
 
 def _asks_again(plan: Plan) -> bool:

@@ -8,16 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelCallLimitMiddleware
+from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, SummarizationMiddleware
 from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 
 from agentguard.guard import Guard
-from agentguard.integrations._langchain_messages import cut, guard_message, turns
+from agentguard.integrations._langchain_messages import Line, guard_message, turns
 from agentguard.live.session import Session
 from agentguard.recover.base import Outcome
 from agentguard.recover.policy import Recover
@@ -265,13 +266,103 @@ def test_a_thread_with_a_history_is_a_new_run_each_time() -> None:
     assert [session.run.task for session in sessions] == ["Hi.", "Hi again."]
 
 
+def test_a_stop_before_the_tools_run_keeps_them_from_running() -> None:
+    seats = Seats()
+    given = iter([calls(("book", {"seat": 4}), ("fly", {}))])
+    out, session = run(make(recover=Recover(on_fail="stop")), seats, lambda messages: next(given))
+    assert not seats.booked
+    assert session.stopped
+    assert session.stopped in out["messages"][-1].text
+
+
+class Shortens(AgentMiddleware[Any, Any, Any]):
+    """Puts a summary in place of all but the last turn, as soon as there are two."""
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        made = turns(state["messages"])
+        if len(made) < 3:
+            return None
+        kept = [HumanMessage("Summary: seat 4 is wanted."), *made[-1]]
+        return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *kept]}
+
+
+def test_turns_that_another_middleware_summed_up_are_still_known() -> None:
+    seats = Seats()
+    places = iter(["a", "b", "c", "c", "c", "c", "c", "c"])
+    histories: list[list[str]] = []
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        assert whole(messages)
+        histories.append([message.text for message in messages])
+        return AIMessage("There is none.") if told(messages) else calls(("find", {"where": next(places)}))
+
+    guard = make(recover=Recover(on_fail="rollback"))
+    _, session = run(guard, seats, model, middleware=[Shortens()])
+    made = [step.tool_calls[0].arguments["where"] for step in session.run.branches[0].steps]
+    assert set(made) == {"c"}, "only the loop was left"
+    assert len(session.recoveries) == 1
+    assert histories[-1][0] == "Summary: seat 4 is wanted."
+    assert [step.source for step in session.run.steps].count("user") == 1, "a summary is no step"
+
+
+def test_the_real_summarization_middleware_does_not_blind_the_guard() -> None:
+    seats = Seats()
+    summary = SummarizationMiddleware(
+        Scripted(answer=lambda messages: AIMessage("Seat 4 is wanted.")),
+        trigger=("messages", 4),
+        keep=("messages", 2),
+    )
+    count = iter(range(99))
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        assert whole(messages)
+        if told(messages) or next(count) > 20:
+            return AIMessage("There is none.")
+        return find()
+
+    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model, middleware=[summary])
+    assert next(count) < 10, "the loop was seen although its turns were summed up"
+    assert session.recoveries
+    assert whole(out["messages"])
+
+
+def test_a_rollback_never_takes_the_task_away() -> None:
+    given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
+    guard = make(
+        recover=Recover(on_fail="rollback"),
+        localizer=First(0),
+        accept=lambda run: run.steps[-1].content.startswith("Seat"),
+    )
+    out, session = run(guard, Seats(), lambda messages: next(given))
+    assert [message.text for message in out["messages"]][:1] == ["Book seat 4."]
+    assert [step.content for step in session.run.steps] == ["Book seat 4.", "Seat 4."]
+
+
 def test_cutting_keeps_turns_whole() -> None:
     ask, first = HumanMessage("go"), calls(("find", {"where": "a"}), ("find", {"where": "b"}))
     seen = [ToolMessage("x", tool_call_id=str(call["id"])) for call in first.tool_calls]
     hint, last = guard_message("[guard] look"), AIMessage("end")
     messages: list[AnyMessage] = [ask, first, *seen, hint, last]
-    assert [len(turn) for turn in turns(messages)] == [1, 3, 1]
-    assert cut(messages, 0) == []
-    assert cut(messages, 1) == [ask]
-    assert cut(messages, 2) == [ask, first, *seen], "what the guard said after it goes with the turn after it"
-    assert cut(messages, 3) == messages
+    line = Line()
+    assert [len(turn) for turn in line.fresh(messages, 0)] == [1, 3, 1]
+    assert line.fresh(messages, 3) == []
+    assert line.cut(messages, 0) == [ask], "the task stays"
+    assert line.cut(messages, 1) == [ask]
+    assert line.cut(messages, 2) == [ask, first, *seen], "what the guard said goes with the turn after it"
+    assert line.cut(messages, 3) == messages
+
+
+def test_a_line_knows_its_turns_by_identity() -> None:
+    messages: list[AnyMessage] = [
+        HumanMessage("go", id="0"),
+        *(AIMessage("x", id=str(i)) for i in range(1, 5)),
+    ]
+    line = Line()
+    line.fresh(messages, 0)
+    short: list[AnyMessage] = [HumanMessage("what was", id="s"), *messages[3:], AIMessage("new", id="5")]
+    assert [turn[0].id for turn in line.fresh(short, 5)] == ["5"]
+    assert line.steps_in(short) == 6
+    assert line.steps_in(messages[:2]) == 2
+    assert line.cut(short, 1) == short[:1], "the summary stays, what came after the step goes"
+    assert line.cut(short, 4) == short[:2]
+    assert line.cut(short, 9) == short
