@@ -130,8 +130,7 @@ class Agent:
         self.mindful = max(0, self.mindful - 1)
 
     def heed(self, turns: int) -> None:
-        """Take a correction to heart: drop what it has set its mind on, look again, take care "
-        "for a while."""
+        """Take a correction to heart: drop what it has set its mind on, look again, take care for a while."""
         self.mindful = turns
         self.fixed, self.habits, self.survey, self.amnesia = [], [], 0, False
         self.memory.given_up, self.memory.refusals = set(), {}

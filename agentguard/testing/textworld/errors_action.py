@@ -1,5 +1,4 @@
-"""Errors of the action part: the call is not the one that was planned, or not one that can be "
-"carried out."""
+"""Errors of the action part: the call is not the one that was planned, or not one that can be carried out."""
 
 # ruff: noqa: ARG001  (the functions share their signatures)
 
@@ -44,8 +43,7 @@ _PARTICIPLE = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 
 
 def miswrite(call: Call, kind: str, rng: random.Random) -> Call:
-    """A call written wrongly: ``tool`` that does not exist, ``json`` that does not parse, wrong "
-    "``names`` or ``value``."""
+    """A call written wrongly: no such ``tool``, ``json`` that does not parse, wrong ``names`` or ``value``."""
     name, raw = call
     arguments = json.loads(raw)
     if kind == "tool":
@@ -95,8 +93,7 @@ def _revalued(arguments: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 
 def _sound(agent: Agent, *names: str) -> dict[str, Any] | None:
-    """The arguments of the one call of this turn if it is to one of the tools and written as it "
-    "was meant."""
+    """The arguments of the one call of this turn if it is to one of the tools and written as it was meant."""
     if len(agent.calls) != 1 or agent.calls[0][0] not in names:
         return None
     return agent.intents[0].args if agent.calls[0] == encode(agent.intents[0]) else None

@@ -1,5 +1,4 @@
-"""Errors of the planning part: what it decides on is not allowed, cannot work, or costs more "
-"than it must."""
+"""Errors of the planning part: what it decides on is not allowed, cannot work, or costs more than it must."""
 
 # ruff: noqa: ARG001  (the functions share their signatures)
 

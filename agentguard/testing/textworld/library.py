@@ -29,8 +29,7 @@ class GameLibrary:
         self._open: OrderedDict[str, World] = OrderedDict()
 
     def world(self, scenario: Scenario, offered: tuple[str, ...]) -> World:
-        """The game of a scenario, in whatever state it was left; `World.restore` puts it where "
-        "it is wanted."""
+        """The game of a scenario, in the state it was left in; `World.restore` puts it where it is wanted."""
         key = hashlib.sha256(repr(scenario.game).encode()).hexdigest()[:16]
         if key not in self._open:
             self._open[key] = World(self._compiled(scenario, key), offered)

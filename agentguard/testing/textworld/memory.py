@@ -1,5 +1,4 @@
-"""What the agent believes: a map, where things are, what it carries, what is done. Fed by "
-"readings alone."""
+"""What the agent believes: a map, where things are, what it carries, what is done. Fed by readings alone."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ class Memory:
         return [way for exits in self.rooms.values() for way in exits.values() if way.door == name]
 
     def untried(self, room: str) -> list[str]:
-        """Exits of a room that lead somewhere unknown and have not been given up, in order of "
-        "``compass``."""
+        """Exits of a room that lead somewhere unknown and have not been given up, in order of ``compass``."""
         exits = self.rooms.get(room, {})
         ways = [way for way, exit_ in exits.items() if exit_.to is None and exit_.door not in self.given_up]
         return sorted(ways, key=self.compass.index) if self.compass else ways

@@ -91,8 +91,7 @@ class Probe(ErrorProcess):
 
 @dataclass(slots=True)
 class Rates(ErrorProcess):
-    """Errors at a rate a turn, by code; which behaviour of a code is drawn among those that are "
-    "possible."""
+    """Errors at a rate a turn, by code; which behaviour of a code is drawn among those that are possible."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
 
