@@ -258,6 +258,10 @@ class Guard:
         """A middleware for ``create_agent``; see `agentguard.integrations.langchain.GuardMiddleware`."""
         return self.integrate("langchain", **options)
 
+    def pydantic_ai(self, **options: Any) -> Any:
+        """A capability for an ``Agent``; see `agentguard.integrations.pydantic_ai.GuardCapability`."""
+        return self.integrate("pydantic_ai", **options)
+
     def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
         """Make a framework's integration around this guard.
 
@@ -279,6 +283,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     builtin={
         "langchain": "agentguard.integrations.langchain:GuardMiddleware",
         "loop": "agentguard.integrations.loop:LoopRun",
+        "pydantic_ai": "agentguard.integrations.pydantic_ai:GuardCapability",
     },
 )
 

@@ -159,8 +159,12 @@ class Session:
             self._consider(serious(found, self.rules.threshold))
             return step
 
-    def end(self) -> Plan | None:
+    def end(self, *, refusable: bool = True) -> Plan | None:
         """The agent wants to stop.
+
+        Args:
+            refusable: False where the outcome has been given away already: the acceptance test is asked, and
+                what it says is kept, but the run has ended all the same.
 
         Returns:
             A plan if the end is refused; its actions are to be carried out and the run goes on. None: the run
@@ -171,7 +175,7 @@ class Session:
                 return None
             accepted = self._accepted()
             found = self._safely(self._watcher.finish) or ()
-            plan = None if accepted is True else self._refuse_end(accepted, found)
+            plan = self._refuse_end(accepted, found) if refusable and accepted is not True else None
             if plan is None:
                 self._finish(accepted)
             return plan
