@@ -258,6 +258,14 @@ class Guard:
         """A middleware for ``create_agent``; see `agentguard.integrations.langchain.GuardMiddleware`."""
         return self.integrate("langchain", **options)
 
+    def transport(self, **options: Any) -> Any:
+        """A transport for OpenAI's client; see `agentguard.integrations.openai.GuardTransport`."""
+        return self.integrate("openai", **options)
+
+    def atransport(self, **options: Any) -> Any:
+        """As `transport`, for the asynchronous client."""
+        return self.integrate("openai_async", **options)
+
     def pydantic_ai(self, **options: Any) -> Any:
         """A capability for an ``Agent``; see `agentguard.integrations.pydantic_ai.GuardCapability`."""
         return self.integrate("pydantic_ai", **options)
@@ -284,6 +292,8 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
         "langchain": "agentguard.integrations.langchain:GuardMiddleware",
         "loop": "agentguard.integrations.loop:LoopRun",
         "pydantic_ai": "agentguard.integrations.pydantic_ai:GuardCapability",
+        "openai": "agentguard.integrations.openai:GuardTransport",
+        "openai_async": "agentguard.integrations.openai:AsyncGuardTransport",
     },
 )
 

@@ -1,0 +1,197 @@
+"""Conversations as a transport sees them: requests joined to runs, and the view that is sent upstream.
+
+A client resends its whole history in each request, turns that were taken back among it. So a rewritten view
+is *sticky*: a conversation remembers which of the client's items stand, by their place in its history, and
+what the guard said between them. Everything here is cut and added by whole turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentguard.live.session import Session
+
+Item = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """One step of the line.
+
+    Attributes:
+        items: its items, each a place in the client's history or an item that the client never saw.
+        given: whether a user or a system prompt gave it; such a step is never taken back.
+        told: what the guard said right before it.
+        anchor: id of the response that it came with, where the server keeps responses.
+    """
+
+    items: list[int | Item]
+    given: bool = False
+    told: list[Item] = field(default_factory=list)
+    anchor: str | None = None
+
+
+class Line:
+    """The live line of a conversation, one `Held` a step."""
+
+    def __init__(self) -> None:
+        self.steps: list[Held] = []
+        self.told: list[Item] = []
+
+    def __len__(self) -> int:
+        """Steps on the line."""
+        return len(self.steps)
+
+    def add(self, items: Iterable[int | Item], *, given: bool = False, anchor: str | None = None) -> None:
+        """Add a step; what was told since the last one goes with it."""
+        self.steps.append(Held(items=list(items), given=given, told=self.told, anchor=anchor))
+        self.told = []
+
+    def tell(self, item: Item) -> None:
+        """Add an item of the guard at the end."""
+        self.told.append(item)
+
+    def cut(self, keep: int) -> None:
+        """Take back the agent's steps from ``keep`` on; what users said since then stays."""
+        stays = [Held(items=step.items, given=True) for step in self.steps[keep:] if step.given]
+        self.steps[keep:] = stays
+        self.told = []
+
+    def places(self, *, after: int = 0) -> list[int | Item]:
+        """All items from step ``after`` on, in the order in which they are sent."""
+        made: list[int | Item] = []
+        for step in self.steps[after:]:
+            made += [*step.told, *step.items]
+        return made + self.told
+
+    def view(self, history: Sequence[Item], *, after: int = 0) -> list[Item]:
+        """The items to send, given the client's history."""
+        return [history[one] if isinstance(one, int) else one for one in self.places(after=after)]
+
+    def anchor(self) -> tuple[str | None, int]:
+        """The last response on the line that the server keeps, and the number of steps up to it."""
+        for count in range(len(self.steps), 0, -1):
+            if (known := self.steps[count - 1].anchor) is not None:
+                return known, count
+        return None, 0
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Conversation:
+    """One guarded conversation between two requests; one request at a time holds it.
+
+    Attributes:
+        session: of the run that goes on in it.
+        name: id of its first run.
+        line: what of the history stands.
+        known: items of the client's history that are on the line or were taken back.
+        claims: calls of the answer that was given last, by id.
+        withheld: tools that were taken away in this run.
+        runs: runs begun in it: each task of a user is one.
+        over: whether its run has ended, so that what comes next begins another.
+        tips: keys of the histories that continue it; ``again`` is that of the request answered last.
+        history: the client's items, where the client does not resend them.
+        root: response that a history unknown to the guard ended with.
+        answer: what the client saw last; ``better`` takes its place upstream, if it differs.
+        anchor: id of the response that it came with; ``aliases`` are those of refused ones that it saw.
+    """
+
+    session: Session
+    name: str
+    line: Line = field(default_factory=Line)
+    known: int = 0
+    claims: dict[str, Any] = field(default_factory=dict)
+    withheld: set[str] = field(default_factory=set)
+    runs: int = 1
+    over: bool = False
+    tips: tuple[bytes, ...] = ()
+    again: bytes = b""
+    history: list[Item] = field(default_factory=list)
+    root: str | None = None
+    anchor: str | None = None
+    answer: list[Item] = field(default_factory=list)
+    better: list[Item] | None = None
+    aliases: tuple[str, ...] = ()
+
+    def forget_answer(self) -> None:
+        """What was answered last has been taken in, or was never received."""
+        self.claims, self.answer, self.better, self.anchor, self.aliases = {}, [], None, None, ()
+
+
+class Conversations:
+    """Conversations that wait for their next request, the longest unused forgotten first; thread-safe.
+
+    Args:
+        most: how many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[int, Conversation] = OrderedDict()
+        self._tips: dict[bytes, list[Conversation]] = {}
+        self._again: dict[bytes, list[Conversation]] = {}
+
+    def __len__(self) -> int:
+        """Conversations that wait."""
+        with self._lock:
+            return len(self._waiting)
+
+    def take(self, keys: Sequence[bytes]) -> Conversation | None:
+        """Take out the conversation that one of the keys continues, the last key first."""
+        with self._lock:
+            for key in reversed(keys):
+                if key in self._tips:
+                    return self._forget(self._tips[key][-1])
+            return None
+
+    def repeated(self, key: bytes) -> Conversation | None:
+        """Take out the conversation whose last request had this key, though it was answered."""
+        with self._lock:
+            known = self._again.get(key)
+            return self._forget(known[-1]) if known else None
+
+    def put(self, conversation: Conversation, tips: Sequence[bytes], again: bytes = b"") -> None:
+        """Let a conversation wait for a request that has one of the keys."""
+        with self._lock:
+            conversation.tips, conversation.again = tuple(dict.fromkeys(tips)), again
+            self._waiting[id(conversation)] = conversation
+            for key in conversation.tips:
+                self._tips.setdefault(key, []).append(conversation)
+            if again:
+                self._again.setdefault(again, []).append(conversation)
+            while len(self._waiting) > self._most:
+                self._forget(next(iter(self._waiting.values())))
+
+    def _forget(self, conversation: Conversation) -> Conversation:
+        self._waiting.pop(id(conversation), None)
+        for key in conversation.tips:
+            _drop(self._tips, key, conversation)
+        if conversation.again:
+            _drop(self._again, conversation.again, conversation)
+        return conversation
+
+
+def _drop(index: dict[bytes, list[Conversation]], key: bytes, conversation: Conversation) -> None:
+    left = [one for one in index.get(key, ()) if one is not conversation]
+    if left:
+        index[key] = left
+    else:
+        index.pop(key, None)
+
+
+def chain(items: Sequence[Item], key: Callable[[Item], bytes], *, seed: str = "") -> list[bytes]:
+    """A key for each prefix of the items, the empty one first: each hashes the one before it and an item.
+
+    An item whose own key is empty changes nothing: clients may leave it out when they resend the history.
+    """
+    made = [hashlib.sha256(seed.encode(errors="surrogatepass")).digest()]
+    for item in items:
+        own = key(item)
+        made.append(hashlib.sha256(made[-1] + own).digest() if own else made[-1])
+    return made

@@ -1,0 +1,165 @@
+"""Chat completions: what of a request and of an answer a guarded run is made of."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentguard.integrations._conversation import Item, Line
+from agentguard.trajectory.formats.kit import chat_run
+from agentguard.trajectory.model import Source, Step, Usage
+
+_RESULTS = ("tool", "function")
+_WHOLE = ("stop", "tool_calls", "function_call")
+
+
+class Chat:
+    """The dialect of ``POST /chat/completions``."""
+
+    keeps = False
+    """Whether the server keeps the history."""
+
+    def guards(self, body: Mapping[str, Any]) -> bool:
+        """Whether a request can be guarded: several choices, or the old functions, cannot."""
+        return body.get("n") in (None, 1) and "functions" not in body and bool(body.get("messages"))
+
+    def items(self, body: Mapping[str, Any]) -> list[Item]:
+        """The history in a request."""
+        return list(body["messages"])
+
+    def key(self, item: Item) -> bytes:
+        """What an item is known again by: clients drop and add fields of answers when they resend them."""
+        role = item.get("role")
+        if role != "assistant":
+            return _canonical([role, item.get("name"), item.get("tool_call_id"), item.get("content")])
+        calls = [_call_key(call) for call in item.get("tool_calls") or ()]
+        said = "" if calls else (_text(item.get("content")) or str(item.get("refusal") or "")).strip()
+        return _canonical([role, said, calls])
+
+    def turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
+        """Turns from ``start`` on, as first place and end: an answer with its results, or a message alone."""
+        made: list[tuple[int, int]] = []
+        for place in range(start, len(items)):
+            folded = made and items[made[-1][0]].get("role") == "assistant"
+            if items[place].get("role") in _RESULTS and folded:
+                made[-1] = (made[-1][0], place + 1)
+            else:
+                made.append((place, place + 1))
+        return made
+
+    def step(self, items: Sequence[Item], agent: str) -> Step:
+        """A turn as a step. Raises FormatError if it is malformed."""
+        return chat_run([dict(item) for item in items], agent=agent).steps[0]
+
+    def told(self, text: str) -> Item:
+        """What the guard says, as an item."""
+        return {"role": "user", "content": text}
+
+    def answer(self, payload: Mapping[str, Any]) -> list[Item] | None:
+        """The items of a whole answer; None if there is none: it was cut off, filtered, or has no choice."""
+        choices = payload.get("choices")
+        if not isinstance(choices, list) or len(choices) != 1:
+            return None
+        message = choices[0].get("message")
+        if not isinstance(message, dict) or choices[0].get("finish_reason") not in _WHOLE:
+            return None
+        return [{"role": "assistant", **message}]
+
+    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+        """What an answer cost, if it says so."""
+        used = payload.get("usage")
+        if not isinstance(used, dict):
+            return None
+        return Usage(prompt_tokens=used.get("prompt_tokens"), completion_tokens=used.get("completion_tokens"))
+
+    def unchanged(self, line: Line, body: Mapping[str, Any], history: Sequence[Item]) -> bool:
+        """Whether the request says just what the line says."""
+        del body
+        return line.places() == list(range(len(history)))
+
+    def body(
+        self, body: Mapping[str, Any], line: Line, history: Sequence[Item], *, root: str | None
+    ) -> dict[str, Any]:
+        """The request with the line's view in place of the history."""
+        del root
+        return {**body, "messages": line.view(history)}
+
+    def final(self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str) -> dict[str, Any]:
+        """An answer of the guard that ends the run; a refusal where the client expects JSON."""
+        message: Item = {"role": "assistant", "content": text, "refusal": None}
+        if wants_json(body):
+            message = {"role": "assistant", "content": None, "refusal": text}
+        made = {
+            "id": f"chatcmpl-agentguard-{uuid.uuid4().hex[:12]}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": body.get("model", ""),
+            **(payload or {}),
+        }
+        made["choices"] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+        return made
+
+
+def with_cost(step: Step, usage: Usage | None, model: Any) -> Step:
+    """A step of the agent with what it cost and who gave it."""
+    if step.source is not Source.AGENT:
+        return step
+    return replace(step, usage=usage, model=model if isinstance(model, str) else None)
+
+
+def wants_json(body: Mapping[str, Any]) -> bool:
+    """Whether the answer must be JSON as a whole."""
+    wanted = body.get("response_format") or (body.get("text") or {}).get("format") or {}
+    return isinstance(wanted, dict) and wanted.get("type") in ("json_schema", "json_object")
+
+
+def without_tools(body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
+    """The request without the tools that were taken away; a choice that forced one of them is left open."""
+    if not withheld or not body.get("tools"):
+        return body
+    kept = [tool for tool in body["tools"] if _tool_name(tool) not in withheld]
+    made = {**body, "tools": kept}
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and _tool_name(choice) in withheld:
+        made["tool_choice"] = "auto"
+    if not kept:
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            made.pop(name, None)
+    return made
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    inner = tool.get("function")
+    return str((inner if isinstance(inner, dict) else tool).get("name", ""))
+
+
+def _call_key(call: Mapping[str, Any]) -> list[Any]:
+    function = call.get("function") or {}
+    return [call.get("id"), function.get("name"), arguments_key(function.get("arguments"))]
+
+
+def arguments_key(text: Any) -> Any:
+    """Arguments as data, so that spaces and the order of keys do not count; the text if they are no JSON."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+__all__ = ["Chat", "arguments_key", "wants_json", "with_cost", "without_tools"]

@@ -1,0 +1,113 @@
+"""The conversations of one guard, and the sessions of the runs in them."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentguard.integrations._conversation import Conversation, Conversations, Item, chain
+from agentguard.integrations._openai_dialect import Dialect, response_key, steps_of
+from agentguard.integrations._openai_exchange import Exchange, release
+from agentguard.live.session import Session
+from agentguard.recover.base import Capabilities
+from agentguard.trajectory.formats.kit import tool_specs
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.guard import Guard
+
+CAN = Capabilities(
+    reject=True, truncate=True, withhold=True, restart=True, sticky_view=True, stream_hold=True
+)
+
+_LOG = logging.getLogger("agentguard.openai")
+
+
+class Engine:
+    """Conversations of one guard behind a transport.
+
+    Args:
+        guard: whose rules hold.
+        agent: name of the agent, as the trajectory shows it.
+        on_run: called with the session of each run when it begins.
+        kept: conversations that are kept between their requests.
+    """
+
+    def __init__(
+        self, guard: Guard, *, agent: str, on_run: Callable[[Session], None] | None, kept: int
+    ) -> None:
+        self._guard, self.agent, self._on_run = guard, agent, on_run
+        self.waiting = Conversations(kept)
+        self.failures: deque[str] = deque(maxlen=100)
+        self._named: OrderedDict[str, int] = OrderedDict()
+        self._kept = kept
+
+    @property
+    def closed(self) -> bool:
+        """Whether a request is refused when the guard fails."""
+        return self._guard.parts.recover.on_error == "closed"
+
+    def failed(self, error: Exception) -> None:
+        """Note that the guard failed on a request."""
+        self.failures.append(f"{type(error).__name__}: {error}")
+        _LOG.warning("the guard failed on a request: %s", self.failures[-1])
+
+    def open(self, dialect: Dialect, body: dict[str, Any], *, run: str, repeat: bool) -> Exchange:
+        """Take in what a request tells about its run, and do what is to be done first.
+
+        Args:
+            dialect: of the request.
+            body: of the request; it is not changed.
+            run: name that the client gave to the run; empty if it gave none.
+            repeat: the client sends a request again whose answer it did not get.
+        """
+        given, before = dialect.items(body), body.get("previous_response_id")
+        keys = chain(given, dialect.key, seed=f"{run}\0{before or ''}")
+        found = self.waiting.take(keys if before is None else [response_key(before), keys[-1]])
+        if found is None and repeat and (found := self.waiting.repeated(keys[-1])) is not None:
+            release(found)
+            found.answer = []
+        history = given
+        if found is None:
+            found = self._begin(dialect, body, history, run=run)
+        elif before is not None:  # the server has the history, and so has the conversation
+            history = [*found.history, *found.answer, *given] if found.answer else found.history
+        exchange = Exchange(self, dialect, found, body, history=history, again=keys[-1], seed=run)
+        exchange.begin()
+        return exchange
+
+    def session(self, body: Mapping[str, Any], history: Sequence[Step], name: str) -> Session:
+        """Begin the session of a run."""
+        asked = [step.content for step in history if step.source is Source.USER]
+        system = [step.content for step in history[:1] if step.source is Source.SYSTEM]
+        system += [body["instructions"]] if isinstance(body.get("instructions"), str) else []
+        meta = Trajectory(
+            id=name,
+            format="event_log",
+            task=asked[-1] if asked else "",
+            steps=(),
+            tools=tool_specs(list(body.get("tools") or ()), "tools"),
+            system_prompts={self.agent: "\n\n".join(system)} if system else {},
+        )
+        session = self._guard.session(meta, CAN)
+        if self._on_run is not None:
+            self._on_run(session)
+        return session
+
+    def _begin(
+        self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Item], *, run: str
+    ) -> Conversation:
+        name = self._name(run) if run else f"run-{uuid.uuid4().hex[:12]}"
+        session = self.session(body, steps_of(dialect, history, self.agent), name)
+        return Conversation(session=session, name=name, root=body.get("previous_response_id"))
+
+    def _name(self, run: str) -> str:
+        """The name a client gave; numbered where it begins another conversation under it."""
+        number = self._named.pop(run, 0) + 1
+        self._named[run] = number
+        while len(self._named) > self._kept:
+            self._named.popitem(last=False)
+        return run if number == 1 else f"{run}.{number}"

@@ -1,0 +1,111 @@
+"""Requests and responses of httpx2 that differ from others in a few places."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx2
+
+from agentguard.integrations._openai_exchange import Exchange
+
+RUN_HEADER = "agentguard-run"
+"""Names the run of a request; ``off`` leaves the request unguarded. It is never sent on."""
+
+
+def unmarked(request: httpx2.Request) -> tuple[httpx2.Request, str]:
+    """The request without the guard's own header, and what that said."""
+    run = request.headers.get(RUN_HEADER)
+    if run is None:
+        return request, ""
+    headers = httpx2.Headers([pair for pair in request.headers.raw if pair[0].lower() != RUN_HEADER.encode()])
+    made = httpx2.Request(
+        request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
+    )
+    return made, run
+
+
+def rewritten(request: httpx2.Request, content: bytes | None) -> httpx2.Request:
+    """The request with another body; itself where that is None."""
+    if content is None:
+        return request
+    headers = httpx2.Headers([pair for pair in request.headers.raw if pair[0].lower() != b"content-length"])
+    return httpx2.Request(
+        request.method, request.url, headers=headers, content=content, extensions=request.extensions
+    )
+
+
+def parsed_object(content: bytes) -> dict[str, Any] | None:
+    """A body as a JSON object; None if it is none."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_stream(response: httpx2.Response) -> bool:
+    """Whether the body is a stream of events."""
+    return bool(response.headers.get("content-type", "").lower().startswith("text/event-stream"))
+
+
+def passes(response: httpx2.Response) -> bool:
+    """Whether the body is not to be read as a whole."""
+    return response.status_code != 200 or is_stream(response)
+
+
+def streamed(
+    response: httpx2.Response, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream
+) -> httpx2.Response:
+    """The response with another stream of plain bytes."""
+    gone = (b"content-length", b"content-encoding")
+    headers = [pair for pair in response.headers.raw if pair[0].lower() not in gone]
+    return httpx2.Response(
+        response.status_code, headers=headers, stream=stream, extensions=response.extensions
+    )
+
+
+class GuardedStream(httpx2.SyncByteStream):
+    """A stream that lets its conversation go on when it is over, however it ends."""
+
+    def __init__(self, flow: Iterator[bytes], exchange: Exchange, response: httpx2.Response) -> None:
+        self._flow, self._exchange, self._response = flow, exchange, response
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._flow
+        finally:
+            self._exchange.settle()
+
+    def close(self) -> None:
+        """Close what is read from."""
+        getattr(self._flow, "close", _nothing)()
+        self._response.close()
+        self._exchange.settle()
+
+
+class AsyncGuardedStream(httpx2.AsyncByteStream):
+    """As `GuardedStream`."""
+
+    def __init__(self, flow: AsyncIterator[bytes], exchange: Exchange, response: httpx2.Response) -> None:
+        self._flow, self._exchange, self._response = flow, exchange, response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for data in self._flow:
+                yield data
+        finally:
+            self._exchange.settle()
+
+    async def aclose(self) -> None:
+        """Close what is read from."""
+        close = getattr(self._flow, "aclose", None)
+        if close is not None:
+            await close()
+        await self._response.aclose()
+        self._exchange.settle()
+
+
+def _nothing() -> None:
+    """For a flow that cannot be closed."""

@@ -1,0 +1,296 @@
+"""OpenAI's client (openai 3.x): the guard as the transport of its HTTP client.
+
+::
+
+    client = OpenAI(http_client=DefaultHttpxClient(transport=guard.transport()))
+    client = AsyncOpenAI(http_client=DefaultAsyncHttpxClient(transport=guard.atransport()))
+
+A transport sees requests and answers, and no tools: what a tool returned comes with the next request. So
+requests are joined to runs by what they resend (`agentguard.integrations._conversation`), turns are taken
+back by leaving them out of every later request, and an answer is judged before the client sees its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentguard.errors import ConfigError, MissingExtra
+from agentguard.live.session import Session
+
+try:
+    import httpx2
+except ImportError as error:
+    raise MissingExtra("the guarded transport", "chat") from error
+
+from agentguard.integrations._openai_chat import Chat
+from agentguard.integrations._openai_dialect import Dialect
+from agentguard.integrations._openai_engine import Engine
+from agentguard.integrations._openai_exchange import Exchange
+from agentguard.integrations._openai_http import (
+    AsyncGuardedStream,
+    GuardedStream,
+    is_stream,
+    parsed_object,
+    passes,
+    rewritten,
+    streamed,
+    unmarked,
+)
+from agentguard.integrations._openai_sse import ChatHold, Hold, final_stream
+
+if TYPE_CHECKING:
+    from agentguard.guard import Guard
+
+_DIALECTS: tuple[tuple[str, Dialect], ...] = (("/chat/completions", Chat()),)
+
+Asked = Generator[httpx2.Request, tuple[httpx2.Response, bytes | None], httpx2.Response]
+
+
+class _Core:
+    """What the two transports share: everything but waiting."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        name: str = "assistant",
+        on_run: Callable[[Session], None] | None = None,
+        kept: int = 1024,
+        hold: Literal["tools", "all"] = "tools",
+    ) -> None:
+        if hold not in ("tools", "all"):
+            raise ConfigError(f"transport: hold is {hold!r}, expected tools or all")
+        if kept < 1:
+            raise ConfigError(f"transport: kept is {kept}, expected 1 or more")
+        self.engine = Engine(guard, agent=name, on_run=on_run, kept=kept)
+        self._everything = hold == "all"
+
+    def opened(self, request: httpx2.Request, run: str) -> Exchange | httpx2.Response | None:
+        """Begin with a request that was read; None if it is not guarded, an answer if it is refused."""
+        dialect = _dialect(request)
+        if dialect is None or run == "off":
+            return None
+        body = parsed_object(request.content)
+        if body is None:
+            return None
+        try:
+            if not dialect.guards(body):
+                return None
+            repeat = request.headers.get("x-stainless-retry-count", "0") != "0"
+            return self.engine.open(dialect, body, run=run, repeat=repeat)
+        except Exception as error:  # whatever the guard trips over, the request is not to blame
+            return self._tripped(error)
+
+    def asked(self, exchange: Exchange, request: httpx2.Request) -> Asked:
+        """Yield what is to be sent, take each answer and its bytes; return what the client gets.
+
+        The bytes are None where the answer is a stream, which is then returned to be judged as it flows.
+        """
+        while exchange.final is None:
+            response, raw = yield rewritten(request, exchange.content)
+            if raw is None or response.status_code != 200:
+                return response
+            whole = httpx2.Response(
+                response.status_code, headers=response.headers, content=raw, extensions=response.extensions
+            )
+            payload = parsed_object(whole.content)
+            if payload is None:
+                return whole
+            try:
+                decision = exchange.answered(payload)
+            except Exception as error:  # as above
+                exchange.drop()
+                return self._tripped(error) or whole
+            if decision == "deliver":
+                return whole
+            if decision == "final":
+                return self.ended(exchange, payload)
+        return self.ended(exchange)
+
+    def ended(self, exchange: Exchange, payload: dict[str, Any] | None = None) -> httpx2.Response:
+        """The guard's own answer, in the form that the client asked for."""
+        dialect, body = exchange.dialect, exchange.request
+        made = dialect.final(body, payload, exchange.final or "")
+        exchange.settle(dialect.answer(made) or ())
+        if body.get("stream"):
+            return httpx2.Response(
+                200, headers={"content-type": "text/event-stream"}, content=final_stream(made)
+            )
+        return httpx2.Response(200, json=made)
+
+    def hold(self, exchange: Exchange) -> Hold:
+        """What holds back the events of a stream."""
+        return ChatHold(exchange, everything=self._everything)
+
+    def judged(self, exchange: Exchange, hold: Hold) -> tuple[bytes, bool]:
+        """The end of one answer in a stream: what the client gets, and whether the model is asked again.
+
+        Raises:
+            httpx2.RemoteProtocolError: the answer is not whole; nothing of what was held is let through.
+        """
+        try:
+            data, decision = hold.finish()
+            return data, decision == "again"
+        except EOFError as error:
+            raise httpx2.RemoteProtocolError(str(error)) from None
+        except Exception as error:  # as above
+            exchange.drop()
+            refused = self._tripped(error)
+            return (hold.release() if refused is None else hold.failed("the guard failed")), False
+
+    def _tripped(self, error: Exception) -> httpx2.Response | None:
+        self.engine.failed(error)
+        if not self.engine.closed:
+            return None
+        said = {"message": "the guard failed on this request", "type": "agentguard_error", "code": "refused"}
+        return httpx2.Response(403, json={"error": said}, headers={"x-should-retry": "false"})
+
+
+class GuardTransport(_Core, httpx2.BaseTransport):
+    """A transport for ``DefaultHttpxClient``; `Guard.transport` makes it.
+
+    Args:
+        guard: whose rules hold.
+        inner: sends what is sent; one of httpx2's own if absent.
+        name: of the agent, as the trajectory shows it.
+        on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
+        kept: conversations that are remembered between their requests.
+        hold: ``"tools"`` lets streamed text flow at once, ``"all"`` holds all of an answer until its verdict.
+
+    Raises:
+        ConfigError: an option is out of its range.
+    """
+
+    def __init__(self, guard: Guard, *, inner: httpx2.BaseTransport | None = None, **options: Any) -> None:
+        super().__init__(guard, **options)
+        self._inner = inner if inner is not None else httpx2.HTTPTransport()
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, guarded if it is one of a run."""
+        request, run = unmarked(request)
+        if _dialect(request) is not None:
+            request.read()
+        exchange = self.opened(request, run)
+        if not isinstance(exchange, Exchange):
+            return exchange or self._inner.handle_request(request)
+        flowing = False
+        try:
+            response = self._ask(self.asked(exchange, request))
+            flowing = is_stream(response) and not response.is_closed
+            if not flowing:
+                return response
+            return streamed(
+                response, GuardedStream(self._flow(exchange, request, response), exchange, response)
+            )
+        finally:
+            if not flowing:
+                exchange.settle()
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._inner.close()
+
+    def _ask(self, asked: Asked) -> httpx2.Response:
+        try:
+            request = next(asked)
+            while True:
+                response = self._inner.handle_request(request)
+                raw = None if passes(response) else b"".join(response.iter_raw())
+                request = asked.send((response, raw))
+        except StopIteration as done:
+            given: httpx2.Response = done.value
+            return given
+
+    def _flow(
+        self, exchange: Exchange, request: httpx2.Request, response: httpx2.Response
+    ) -> Iterator[bytes]:
+        hold, again = self.hold(exchange), True
+        while again:
+            for data in response.iter_bytes():
+                if shown := hold.feed(data):
+                    yield shown
+            response.close()
+            shown, again = self.judged(exchange, hold)
+            if shown:
+                yield shown
+            if again:
+                response = self._inner.handle_request(rewritten(request, exchange.content))
+                if not is_stream(response) or response.status_code != 200:
+                    response.close()
+                    yield hold.failed(f"asking again failed with status {response.status_code}")
+                    return
+
+
+class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
+    """As `GuardTransport`, for ``DefaultAsyncHttpxClient``; `Guard.atransport` makes it."""
+
+    def __init__(
+        self, guard: Guard, *, inner: httpx2.AsyncBaseTransport | None = None, **options: Any
+    ) -> None:
+        super().__init__(guard, **options)
+        self._inner = inner if inner is not None else httpx2.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, guarded if it is one of a run."""
+        request, run = unmarked(request)
+        if _dialect(request) is not None:
+            await request.aread()
+        exchange = self.opened(request, run)
+        if not isinstance(exchange, Exchange):
+            return exchange or await self._inner.handle_async_request(request)
+        flowing = False
+        try:
+            response = await self._ask(self.asked(exchange, request))
+            flowing = is_stream(response) and not response.is_closed
+            if not flowing:
+                return response
+            flow = self._flow(exchange, request, response)
+            return streamed(response, AsyncGuardedStream(flow, exchange, response))
+        finally:
+            if not flowing:
+                exchange.settle()
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+    async def _ask(self, asked: Asked) -> httpx2.Response:
+        try:
+            request = next(asked)
+            while True:
+                response = await self._inner.handle_async_request(request)
+                raw = None if passes(response) else b"".join([part async for part in response.aiter_raw()])
+                request = asked.send((response, raw))
+        except StopIteration as done:
+            given: httpx2.Response = done.value
+            return given
+
+    async def _flow(
+        self, exchange: Exchange, request: httpx2.Request, response: httpx2.Response
+    ) -> AsyncIterator[bytes]:
+        hold, again = self.hold(exchange), True
+        while again:
+            async for data in response.aiter_bytes():
+                if shown := hold.feed(data):
+                    yield shown
+            await response.aclose()
+            shown, again = self.judged(exchange, hold)
+            if shown:
+                yield shown
+            if again:
+                response = await self._inner.handle_async_request(rewritten(request, exchange.content))
+                if not is_stream(response) or response.status_code != 200:
+                    await response.aclose()
+                    yield hold.failed(f"asking again failed with status {response.status_code}")
+                    return
+
+
+def _dialect(request: httpx2.Request) -> Dialect | None:
+    if request.method != "POST":
+        return None
+    path = request.url.path.rstrip("/")
+    return next((dialect for end, dialect in _DIALECTS if path.endswith(end)), None)
+
+
+__all__ = ["AsyncGuardTransport", "GuardTransport"]
