@@ -43,7 +43,7 @@ _PARTICIPLE = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 
 
 def miswrite(call: Call, kind: str, rng: random.Random) -> Call:
-    """A call written wrongly: no such ``tool``, ``json`` that does not parse, wrong ``names`` or ``value``."""
+    """A call written wrongly: no such ``tool``, ``json`` that is none, wrong ``names`` or ``value``."""
     name, raw = call
     arguments = json.loads(raw)
     if kind == "tool":

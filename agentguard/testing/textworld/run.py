@@ -1,4 +1,4 @@
-"""A run of the scripted agent in a game: taken step by step, snapshotted, forked, taken back and corrected."""
+"""A run of the scripted agent in a game: taken step by step, saved, forked, taken back and corrected."""
 
 from __future__ import annotations
 
