@@ -258,6 +258,14 @@ class Guard:
         """A middleware for ``create_agent``; see `agentguard.integrations.langchain.GuardMiddleware`."""
         return self.integrate("langchain", **options)
 
+    def langgraph(self, graph: Any, **options: Any) -> Any:
+        """A compiled graph whose runs are guarded; see `agentguard.integrations.langgraph.GuardedGraph`."""
+        return self.integrate("langgraph", graph, **options)
+
+    def langgraph_tools(self, tools: Sequence[Any], **options: Any) -> Any:
+        """A tool node in which each effect happens once; see `agentguard.integrations.langgraph`."""
+        return self.integrate("langgraph_tools", tools, **options)
+
     def transport(self, **options: Any) -> Any:
         """A transport for OpenAI's client; see `agentguard.integrations.openai.GuardTransport`."""
         return self.integrate("openai", **options)
@@ -290,6 +298,8 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     group="agentguard.integrations",
     builtin={
         "langchain": "agentguard.integrations.langchain:GuardMiddleware",
+        "langgraph": "agentguard.integrations.langgraph:GuardedGraph",
+        "langgraph_tools": "agentguard.integrations.langgraph:guarded_tools",
         "loop": "agentguard.integrations.loop:LoopRun",
         "pydantic_ai": "agentguard.integrations.pydantic_ai:GuardCapability",
         "openai": "agentguard.integrations.openai:GuardTransport",

@@ -7,7 +7,8 @@
 *First* matters: the first middleware is the outermost, so its rewritten messages are what all others see.
 Rollback truncates the messages in ``before_model``, at the boundary between turns; a jump back to the model
 from ``after_model`` would skip the hooks of others, whose counters would stand still. Other state channels
-(todos, counters) stay; forking the checkpoint restores those, too (`agentguard.integrations.langgraph`).
+(todos, counters) stay; forking the checkpoint restores those, too: with ``guard.langgraph(agent)`` around the
+agent, the middleware leaves rollbacks to it and keeps to what it alone can do, refusing answers and tools.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from agentguard.errors import MissingExtra
-from agentguard.live.acting import IN_DOUBT, aundo_all, undo_all
+from agentguard.live.acting import aundo_all, undo_all
 from agentguard.live.session import Session
 from agentguard.recover.base import (
     Capabilities,
@@ -32,20 +33,20 @@ from agentguard.recover.base import (
     Tell,
     Withhold,
 )
-from agentguard.recover.ledger import Claim, Effect, Ruling
+from agentguard.recover.ledger import Effect
 from agentguard.trajectory.model import ToolSpec, Trajectory
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
     from langchain.agents.middleware.types import PrivateStateAttr
-    from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+    from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
     from langchain_core.utils.function_calling import convert_to_openai_tool
-    from langgraph.errors import GraphBubbleUp
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
 except ImportError as error:
     raise MissingExtra("LangChain", "langchain") from error
 
-from agentguard.integrations._langchain_messages import Line, guard_message, is_guards, step_of, stop_message
+from agentguard.integrations._langchain_messages import guard_message, is_guards, step_of, stop_message
+from agentguard.integrations._langchain_run import AgentRun, acall_tool, call_tool, run_here
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
@@ -60,15 +61,6 @@ class GuardState(AgentState[Any]):
     """The agent's state with the guard's own channel; it never leaves the graph."""
 
     agentguard_run: NotRequired[Annotated[str, PrivateStateAttr]]
-
-
-class _Run:
-    """One run of the agent: its session, its messages by step, and the tools that were taken away."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.line = Line()
-        self.withheld: set[str] = set()
 
 
 class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -87,7 +79,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self._guard, self._agent, self._on_run = guard, name, on_run
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._runs: OrderedDict[str, AgentRun] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -108,7 +100,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Take in what happened since the last model call, and do what is to be done first."""
         del runtime
-        run = self._known(state)
+        run = self._own(state)
         if run is None:
             return None  # the first model call begins the session, since it knows the tools
         messages = self._take_in(run, state)
@@ -121,7 +113,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_model`; undo functions may be coroutine functions."""
         del runtime
-        run = self._known(state)
+        run = self._own(state)
         if run is None:
             return None  # the first model call begins the session, since it knows the tools
         messages = self._take_in(run, state)
@@ -140,7 +132,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
                 break
             if not _asks_again(plan):
                 return _stopped(run) or response
-            request = request.override(messages=[*request.messages, *_told(plan)])
+            request = request.override(messages=[*request.messages, *_told(run, plan)])
             response = handler(self._offered(run, request))
         return response
 
@@ -154,45 +146,23 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
                 break
             if not _asks_again(plan):
                 return _stopped(run) or response
-            request = request.override(messages=[*request.messages, *_told(plan)])
+            request = request.override(messages=[*request.messages, *_told(run, plan)])
             response = await handler(self._offered(run, request))
         return response
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Let each effect happen once."""
-        run = self._known(request.state)
-        if run is None:
-            return handler(request)
-        claim, answer = self._claim(run, request.tool_call)
-        if answer is not None:
-            return answer
-        try:
-            result = handler(request)
-        except GraphBubbleUp:
-            run.session.end_tool(claim, "", refused=True)  # it only paused: it will be called again
-            raise
-        return _settled(run.session, claim, result)
+        return call_tool(self._known(request.state), request, handler)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_tool_call`."""
-        run = self._known(request.state)
-        if run is None:
-            return await handler(request)
-        claim, answer = self._claim(run, request.tool_call)
-        if answer is not None:
-            return answer
-        try:
-            result = await handler(request)
-        except GraphBubbleUp:
-            run.session.end_tool(claim, "", refused=True)
-            raise
-        return _settled(run.session, claim, result)
+        return await acall_tool(self._known(request.state), request, handler)
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Accept the end of the run, or send the agent back."""
         del runtime
-        run = self._known(state)
+        run = self._own(state)
         if run is None:
             return None
         messages = self._take_in(run, state)
@@ -206,7 +176,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_agent`."""
         del runtime
-        run = self._known(state)
+        run = self._own(state)
         if run is None:
             return None
         messages = self._take_in(run, state)
@@ -221,10 +191,14 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         run = self._known(state)
         return None if run is None else run.session
 
-    def _known(self, state: Mapping[str, Any]) -> _Run | None:
-        return self._runs.get(state.get("agentguard_run", ""))
+    def _known(self, state: Mapping[str, Any]) -> AgentRun | None:
+        return run_here() or self._runs.get(state.get("agentguard_run", ""))
 
-    def _begun(self, request: Any) -> _Run:
+    def _own(self, state: Mapping[str, Any]) -> AgentRun | None:
+        """The run, unless a guarded graph sees to the boundaries and the end."""
+        return None if run_here() is not None else self._known(state)
+
+    def _begun(self, request: Any) -> AgentRun:
         """The run of a model call; the first call begins its session, as does the first in a new process."""
         run = self._known(request.state)
         if run is None:
@@ -232,7 +206,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
             self._take_in(run, request.state)
         return run
 
-    def _open(self, request: Any) -> _Run:
+    def _open(self, request: Any) -> AgentRun:
         asked = [m for m in request.state["messages"] if isinstance(m, HumanMessage) and not is_guards(m)]
         key = request.state.get("agentguard_run") or uuid.uuid4().hex[:12]
         system = request.system_message
@@ -245,7 +219,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
             system_prompts={self._agent: system.text} if system is not None else {},
         )
         can = Capabilities(reject=True, truncate=True, compensate=True, withhold=True, restart=True)
-        run = _Run(self._guard.session(meta, can))
+        run = AgentRun(self._guard.session(meta, can))
         if self._on_run is not None:
             self._on_run(run.session)
         with self._lock:
@@ -254,37 +228,30 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
                 self._runs.popitem(last=False)
         return run
 
-    def _take_in(self, run: _Run, state: Mapping[str, Any]) -> list[AnyMessage]:
+    def _take_in(self, run: AgentRun, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Commit the turns that the session has not seen; returns all messages."""
         messages = list(state["messages"])
         for turn in run.line.fresh(messages, len(run.session)):
             run.session.commit(step_of(turn, agent=self._agent))
         return messages
 
-    def _refused(self, run: _Run, response: Any) -> Plan | None:
+    def _refused(self, run: AgentRun, response: Any) -> Plan | None:
         answer = next((m for m in _messages(response) if isinstance(m, AIMessage)), None)
         if answer is None:
             return None
         return run.session.propose(step_of([answer], agent=self._agent))
 
-    def _offered(self, run: _Run, request: Any) -> Any:
+    def _offered(self, run: AgentRun, request: Any) -> Any:
         if not run.withheld:
             return request
         kept = [tool for tool in request.tools if _tool_name(tool) not in run.withheld]
         return request.override(tools=kept)
 
-    def _claim(self, run: _Run, call: Mapping[str, Any]) -> tuple[Claim, ToolMessage | None]:
-        claim = run.session.begin_tool(call["name"], call.get("args") or {})
-        if claim.ruling is Ruling.RUN:
-            return claim, None
-        text = claim.effect.result if claim.ruling is Ruling.REUSE else IN_DOUBT
-        return claim, ToolMessage(content=text, tool_call_id=call["id"], name=call["name"])
-
     def _rewritten(
-        self, run: _Run, messages: list[AnyMessage], plan: Plan, failed: Sequence[Effect]
+        self, run: AgentRun, messages: list[AnyMessage], plan: Plan, failed: Sequence[Effect]
     ) -> dict[str, Any]:
         """The state update that makes the agent's messages agree with the plan."""
-        kept, told = messages, _told(plan)
+        kept, told = messages, _told(run, plan)
         for action in plan.actions:
             if isinstance(action, Rewind):
                 kept = run.line.cut(messages, action.to_step)
@@ -302,34 +269,28 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
             return {"messages": told}
         return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *kept, *told]}
 
-    def _ended(self, run: _Run) -> dict[str, Any] | None:
+    def _ended(self, run: AgentRun) -> dict[str, Any] | None:
         if run.session.stopped is None:
             return None
         return {"jump_to": "end", "messages": [stop_message(run.session.stopped)]}
 
 
-def _stopped(run: _Run) -> AIMessage | None:
+def _stopped(run: AgentRun) -> AIMessage | None:
     """What stands in place of an answer whose tools must not run, since the guard ended the run."""
     reason = run.session.stopped
     return None if reason is None else stop_message(reason)
 
 
 def _asks_again(plan: Plan) -> bool:
-    return any(isinstance(action, Reject) for action in plan.actions)
+    return any(isinstance(action, Reject | HandOver) for action in plan.actions)
 
 
-def _told(plan: Plan) -> list[HumanMessage]:
+def _told(run: AgentRun, plan: Plan) -> list[HumanMessage]:
     return [guard_message(action.text) for action in plan.actions if isinstance(action, Tell)] + [
-        guard_message(action.question) for action in plan.actions if isinstance(action, HandOver)
+        guard_message(run.ask(action.question) if run.ask is not None else action.question)
+        for action in plan.actions
+        if isinstance(action, HandOver)
     ]
-
-
-def _settled(session: Session, claim: Claim, result: Any) -> Any:
-    """Enter what a tool returned; an error message leaves open whether it acted, so that stays in doubt."""
-    if isinstance(result, ToolMessage) and result.status == "error":
-        return result
-    session.end_tool(claim, result.text if isinstance(result, ToolMessage) else "")
-    return result
 
 
 def _messages(response: Any) -> Sequence[Any]:

@@ -1,0 +1,93 @@
+"""One guarded run of a LangChain agent, and how its tools are called: shared by middleware and graph."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
+
+from agentguard.integrations._langchain_messages import Line
+from agentguard.live.acting import IN_DOUBT
+from agentguard.live.session import Session
+from agentguard.recover.ledger import Claim, Ruling
+
+RUN = "__agentguard_run"
+"""Where a guarded graph puts its run in ``configurable``; two underscores keep it out of checkpoints."""
+
+_NESTED = "|"
+"""Parts the names of a node and of the sub-graph's node in it, in LangGraph's checkpoint namespaces."""
+
+
+class AgentRun:
+    """One run of the agent: its session, its messages by step, and the tools that were taken away."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.line = Line()
+        self.withheld: set[str] = set()
+        self.ask: Callable[[str], str] | None = None
+        """Puts a question to a person, where somebody can be asked."""
+
+
+def run_here(*, nested: bool = False) -> AgentRun | None:
+    """The run of the guarded graph whose node this is called in; None outside of one.
+
+    Args:
+        nested: in its sub-graphs, too: their tools are tools of the run, their messages are not.
+    """
+    try:
+        given: Mapping[str, Any] = get_config().get("configurable", {})
+    except RuntimeError:  # outside of any graph
+        return None
+    run = given.get(RUN)
+    inside = _NESTED in (given.get("checkpoint_ns") or "")
+    return run if isinstance(run, AgentRun) and (nested or not inside) else None
+
+
+def call_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Any]) -> Any:
+    """Call a tool so that each effect happens once; without a run it is just called."""
+    if run is None:
+        return handler(request)
+    claim, answer = _claim(run, request.tool_call)
+    if answer is not None:
+        return answer
+    try:
+        result = handler(request)
+    except GraphBubbleUp:
+        run.session.end_tool(claim, "", refused=True)  # it only paused: it will be called again
+        raise
+    return _settled(run.session, claim, result)
+
+
+async def acall_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+    """As `call_tool`, for a tool that is awaited."""
+    if run is None:
+        return await handler(request)
+    claim, answer = _claim(run, request.tool_call)
+    if answer is not None:
+        return answer
+    try:
+        result = await handler(request)
+    except GraphBubbleUp:
+        run.session.end_tool(claim, "", refused=True)
+        raise
+    return _settled(run.session, claim, result)
+
+
+def _claim(run: AgentRun, call: Mapping[str, Any]) -> tuple[Claim, ToolMessage | None]:
+    claim = run.session.begin_tool(call["name"], call.get("args") or {})
+    if claim.ruling is Ruling.RUN:
+        return claim, None
+    text = claim.effect.result if claim.ruling is Ruling.REUSE else IN_DOUBT
+    return claim, ToolMessage(content=text, tool_call_id=call["id"], name=call["name"])
+
+
+def _settled(session: Session, claim: Claim, result: Any) -> Any:
+    """Enter what a tool returned; an error message leaves open whether it acted, so that stays in doubt."""
+    if isinstance(result, ToolMessage) and result.status == "error":
+        return result
+    session.end_tool(claim, result.text if isinstance(result, ToolMessage) else "")
+    return result

@@ -1,0 +1,302 @@
+"""One call of a guarded graph, segment by segment; what is the same for sync and async.
+
+The graph is run from one turn boundary to the next: it is interrupted before the node that begins a turn.
+There its state lies in the checkpointer, whole; the session looks at the turns that are new, and where it has
+a plan, the state is forked or added to before the graph goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages.utils import convert_to_messages
+from langgraph.errors import GraphRecursionError
+from langgraph.types import Command, StateSnapshot
+
+from agentguard.errors import RecoveryError
+from agentguard.integrations._langchain_messages import guard_message, is_guards, step_of, stop_message
+from agentguard.integrations._langchain_run import RUN, AgentRun
+from agentguard.integrations._langgraph_shape import Shape
+from agentguard.live.session import Session
+from agentguard.recover.base import HandOver, Plan, Restart, Rewind, Tell, Withhold
+from agentguard.recover.ledger import Effect
+
+ALL = "*"
+
+
+class GraphRun(AgentRun):
+    """A run that may be interrupted and gone on with: it outlives a call."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.question: str | None = None
+        """What a person was asked by an interrupt of the guard's own, and has not answered."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Change:
+    """What is to be done to the graph's state.
+
+    Attributes:
+        fork_at: go back to the boundary with so many steps; None stays where it is.
+        messages: to be added there.
+        stop: the run ends there.
+    """
+
+    fork_at: int | None = None
+    messages: list[AnyMessage] = field(default_factory=list)
+    stop: bool = False
+
+
+class Drive:
+    """One call.
+
+    Args:
+        run: the run it belongs to.
+        shape: what the graph looks like.
+        input: what the caller gave.
+        config: as the caller gave it.
+        options: the other arguments of ``invoke`` or ``stream``.
+        defaults: the graph, for its own config and interrupts.
+        agent: name of the agent, as the trajectory shows it.
+
+    Attributes:
+        input: of the next segment.
+        over: the call has come to its end.
+        closing: one segment is left, which only tells what the state is.
+        segment: how many have been run.
+        forked: the next one begins with another state than the last one ended with.
+    """
+
+    def __init__(
+        self,
+        run: GraphRun,
+        shape: Shape,
+        *,
+        input: Any,
+        config: Mapping[str, Any],
+        options: Mapping[str, Any],
+        defaults: Any,
+        agent: str,
+    ) -> None:
+        self.run, self.input, self.over, self.closing = run, input, False, False
+        self._agent = agent
+        self.segment, self.forked = 0, False
+        self._shape, self._config = shape, config
+        self._before = options.get("interrupt_before") or defaults.interrupt_before_nodes or ()
+        self._after = options.get("interrupt_after") or defaults.interrupt_after_nodes or ()
+        pauses = ALL if self._before == ALL else sorted({*self._before, *shape.before})
+        self.options = {**options, "interrupt_before": pauses}
+        self._limit = config.get("recursion_limit") or (defaults.config or {}).get("recursion_limit")
+        self._used, self._base = 0, -1
+
+    @property
+    def thread(self) -> dict[str, Any]:
+        """The thread, at its latest checkpoint."""
+        given = self._config["configurable"]
+        return {"configurable": {key: value for key, value in given.items() if key != "checkpoint_id"}}
+
+    def config(self) -> dict[str, Any]:
+        """The config of the next segment; the caller's recursion limit is one for all segments together.
+
+        Raises:
+            GraphRecursionError: nothing is left.
+        """
+        where = dict(self._config["configurable"] if self.segment == 0 else self.thread["configurable"])
+        made = {**self._config, "configurable": {**where, RUN: self.run}}
+        if self._limit is not None:
+            left = int(self._limit) - self._used
+            if left < 1:
+                raise GraphRecursionError(
+                    f"Recursion limit of {self._limit} reached, the steps that rollbacks left counted with it"
+                )
+            made["recursion_limit"] = left
+        return made
+
+    def begin(self, head: StateSnapshot) -> None:
+        """Take note of where the thread stands before the call."""
+        self._base = (head.metadata or {}).get("step", -1)
+
+    def took(self, head: StateSnapshot) -> Plan | None:
+        """Take in what a segment did; a plan is to be carried out with `change`, then `went`."""
+        step = (head.metadata or {}).get("step", -1)
+        self._used, self._base = self._used + max(0, step - self._base), step
+        self.segment, self.input, self.forked = self.segment + 1, None, False
+        if not head.next:
+            self._take_in(head)
+            plan = self.run.session.end()
+            self.over = plan is None
+            return plan
+        if head.interrupts or not set(head.next) <= self._shape.before:
+            self.over = bool(head.interrupts) or not set(head.next) & self._shape.before
+            return None
+        self._take_in(head)
+        self.over = self._callers_pause(head)
+        return self.run.session.boundary()
+
+    def change(self, plan: Plan | None, failed: Sequence[Effect], head: StateSnapshot) -> Change | None:
+        """What a plan, or a session that has stopped, means for the graph's state; None is nothing."""
+        made = Change()
+        run = self.run
+        for action in plan.actions if plan is not None else ():
+            match action:
+                case Rewind(to_step=to_step):
+                    made.fork_at = max(to_step, run.line.task)
+                case Restart(note=note):
+                    made.fork_at = run.line.task
+                    made.messages.append(guard_message(note))
+                case Tell(text=text):
+                    made.messages.append(guard_message(text))
+                case Withhold(tools=tools):
+                    run.withheld |= set(tools)
+                case HandOver(question=question):
+                    self._hand_over(made, question)
+                case _:
+                    pass
+        if failed:
+            names = ", ".join(effect.tool for effect in failed)
+            made.messages.append(guard_message(f"[guard] Undoing {names} failed: what it did still stands."))
+        if head.next and run.session.stopped is not None:
+            return Change(fork_at=None, messages=[stop_message(run.session.stopped)], stop=True)
+        return made if made.messages or made.fork_at is not None else None
+
+    def answered(self, answer: str) -> Change:
+        """What a person's answer to the guard's question means for the state."""
+        self.run.question, self.input = None, None
+        return Change(messages=[guard_message(answer)])
+
+    def added(self, change: Change, head: StateSnapshot) -> bool:
+        """Whether a change is just new input of a graph that has ended; then nothing is written."""
+        if head.next or change.fork_at is not None:
+            return False
+        self.input = {"messages": change.messages}
+        return True
+
+    def went(self, now: StateSnapshot, change: Change) -> None:
+        """Take note of the state that was written.
+
+        Raises:
+            RecoveryError: the graph would not go on with a turn from there.
+        """
+        self._base = (now.metadata or {}).get("step", self._base)
+        self.forked = change.fork_at is not None or change.stop
+        if change.stop:
+            self.closing, self.over = True, False
+            self.run.session.end()
+        elif not now.next or not set(now.next) <= self._shape.before:
+            raise RecoveryError(
+                f"langgraph: after the correction the graph would go on with {list(now.next)}, not with a "
+                "turn; say which node the correction is to come from: guard.langgraph(graph, as_node='...')"
+            )
+
+    def _hand_over(self, made: Change, question: str) -> None:
+        if self.run.ask is not None:
+            made.messages.append(guard_message(self.run.ask(question)))
+        else:
+            self.run.question, self.over = question, True
+
+    def _take_in(self, head: StateSnapshot) -> None:
+        run = self.run
+        for turn in run.line.fresh(messages_in(head), len(run.session)):
+            run.session.commit(step_of(turn, agent=self._agent))
+
+    def _callers_pause(self, head: StateSnapshot) -> bool:
+        if self._before == ALL or set(self._before) & set(head.next):
+            return True
+        messages = messages_in(head)
+        ran = bool(messages) and isinstance(messages[-1], ToolMessage)
+        return ran and (self._after == ALL or bool(set(self._after) & set(self._shape.tools.values())))
+
+
+class ForkPoint:
+    """Looks for the boundary with so many steps on the live line, from the newest checkpoint back.
+
+    Args:
+        run: whose line it is.
+        shape: of the graph.
+        steps: how many steps lie behind the boundary.
+        head: the newest checkpoint; branches that were left earlier lie beside its line.
+    """
+
+    def __init__(self, run: GraphRun, shape: Shape, steps: int, head: StateSnapshot) -> None:
+        self._run, self._shape, self._steps = run, shape, steps
+        self._next = _id(head.config)
+        self._found: StateSnapshot | None = None
+
+    def look(self, snapshot: StateSnapshot) -> bool:
+        """Look at the next older checkpoint of the thread; True where nothing better can come."""
+        if _id(snapshot.config) != self._next:
+            return False
+        self._next = _id(snapshot.parent_config)
+        messages = messages_in(snapshot)
+        steps = self._run.line.steps_in(messages)
+        if steps == self._steps and snapshot.next and set(snapshot.next) <= self._shape.before:
+            self._found = snapshot
+            # An older one without what the guard said there before is better: that belongs to the line left.
+            return not (messages and is_guards(messages[-1]))
+        return steps < self._steps or self._next is None
+
+    @property
+    def found(self) -> StateSnapshot:
+        """The checkpoint.
+
+        Raises:
+            RecoveryError: it was not kept.
+        """
+        if self._found is None:
+            raise RecoveryError(
+                f"langgraph: no checkpoint before step {self._steps} is left on this thread, so the run "
+                "cannot be forked there; steps that ran with durability='exit' outside of the guard leave "
+                "none, and neither does a checkpointer that keeps the latest alone"
+            )
+        return self._found
+
+
+def messages_in(head: StateSnapshot) -> list[AnyMessage]:
+    """The messages of a state."""
+    values = head.values
+    given = values.get("messages") if isinstance(values, Mapping) else getattr(values, "messages", None)
+    return list(given or ())
+
+
+def came_from(at: StateSnapshot, shape: Shape) -> str | None:
+    """The tool node that led to a boundary, which a message added there is said to come from.
+
+    LangGraph cannot tell by itself where tools are sent their calls one by one, as in ``create_agent``, and
+    would take the model's node for it. None where no tool was called last: there it can.
+    """
+    said = [message for message in messages_in(at) if not is_guards(message)]
+    last = said[-1] if said else None
+    return shape.tools.get(last.name or "") if isinstance(last, ToolMessage) else None
+
+
+def task_in(input: Any) -> str | None:
+    """The last thing a person says in an input; None if nobody says anything."""
+    if input is None or isinstance(input, Command):
+        return None
+    given = input.get("messages") if isinstance(input, Mapping) else getattr(input, "messages", None)
+    if not given:
+        return None
+    several = given if isinstance(given, list) else [given]
+    said = [m for m in convert_to_messages(several) if isinstance(m, HumanMessage) and not is_guards(m)]
+    return said[-1].text if said else None
+
+
+def is_new(input: Any) -> bool:
+    """Whether an input begins a run, and does not go on with one that was interrupted."""
+    return input is not None and not isinstance(input, Command)
+
+
+def answer_in(input: Any) -> str | None:
+    """What a person answered to the guard, in a command that resumes."""
+    given = input.resume if isinstance(input, Command) else None
+    if isinstance(given, Mapping) and len(given) == 1:
+        given = next(iter(given.values()))
+    return None if given is None else str(given)
+
+
+def _id(config: Mapping[str, Any] | None) -> str | None:
+    return None if config is None else config["configurable"].get("checkpoint_id")

@@ -1,0 +1,97 @@
+"""What the guard must know of a compiled graph: where its turns begin, and what its tools are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.constants import END
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode
+
+from agentguard.errors import ConfigError
+from agentguard.trajectory.model import ToolSpec
+
+_MODELS = frozenset({"model", "agent", "call_model", "llm", "chatbot"})
+"""Names of a model's node, for graphs without tools."""
+
+MIDDLEWARE = "agentguard.before_model"
+"""The node that `GuardMiddleware` has in an agent of ``create_agent``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A graph as the guard sees it.
+
+    Attributes:
+        before: nodes that begin a turn: the run pauses before them, and is forked there.
+        tools: names of tools to the nodes that call them.
+        specs: the tools themselves.
+        middleware: the guard is a middleware of the agent, too.
+    """
+
+    before: frozenset[str]
+    tools: Mapping[str, str]
+    specs: tuple[ToolSpec, ...]
+    middleware: bool
+
+
+def shape_of(graph: Any, before: str | Iterable[str] | None = None) -> Shape:
+    """Look at a compiled graph.
+
+    Args:
+        graph: a compiled state graph, e.g. from ``create_agent``.
+        before: the nodes that begin a turn, where they cannot be found: those that follow the tools.
+
+    Raises:
+        ConfigError: the graph cannot be guarded; says why and what to change.
+    """
+    if not isinstance(graph, CompiledStateGraph):
+        raise ConfigError(f"langgraph: expected a compiled state graph, found {type(graph).__name__}")
+    if not graph.checkpointer or graph.checkpointer is True:
+        raise ConfigError(
+            "langgraph: the graph has no checkpointer of its own, so there is nothing to fork; "
+            "compile it with checkpointer=InMemorySaver() or a saver on disk"
+        )
+    if "messages" not in graph.channels:
+        raise ConfigError("langgraph: the graph's state has no channel 'messages'")
+    nodes = graph.builder.nodes
+    found = {name: spec.runnable for name, spec in nodes.items() if isinstance(spec.runnable, ToolNode)}
+    named = {before} if isinstance(before, str) else set(before or _turns_begin(graph, set(found)))
+    if unknown := named - set(nodes):
+        raise ConfigError(f"langgraph: there is no node {sorted(unknown)}; there are {sorted(nodes)}")
+    if not named:
+        raise ConfigError(
+            "langgraph: cannot tell which node begins a turn; name it: guard.langgraph(graph, before='...'), "
+            f"one of {sorted(nodes)}"
+        )
+    tools = [tool for node in found.values() for tool in node.tools_by_name.values()]
+    return Shape(
+        before=frozenset(named),
+        tools={tool: node for node in found for tool in found[node].tools_by_name},
+        specs=tuple(_spec(tool) for tool in tools),
+        middleware=MIDDLEWARE in nodes,
+    )
+
+
+def _turns_begin(graph: Any, tools: set[str]) -> set[str]:
+    """The nodes that follow the tools, but not those that end a run; the model's node where none do."""
+    builder = graph.builder
+    after = {b for a, b in builder.edges if a in tools}
+    for name in tools:
+        for branch in builder.branches.get(name, {}).values():
+            after |= set((branch.ends or {}).values())
+    after = {name for name in after - tools - {END} if not name.endswith(".after_agent")}
+    return after or set(builder.nodes) & _MODELS
+
+
+def _spec(tool: BaseTool) -> ToolSpec:
+    function = convert_to_openai_tool(tool)["function"]
+    return ToolSpec(
+        name=function["name"],
+        description=function.get("description") or "",
+        parameters=function.get("parameters") or {},
+    )

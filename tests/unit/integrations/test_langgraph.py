@@ -1,0 +1,446 @@
+"""LangGraph's graphs under the guard: the real framework, with real checkpointers."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Annotated, Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, interrupt
+
+from agentguard.errors import ConfigError, RecoveryError
+from agentguard.guard import Guard
+from agentguard.live.session import Session
+from agentguard.recover.base import Outcome
+from agentguard.recover.budget import Budget
+from agentguard.recover.policy import Recover
+from tests.unit.integrations.test_langchain import Scripted, Seats, calls, find, make, told, whole
+from tests.unit.integrations.test_loop import First
+
+Model = Callable[[list[AnyMessage]], AIMessage]
+
+
+class State(MessagesState):
+    turns: Annotated[int, operator.add]
+    todos: Annotated[list[str], operator.add]
+
+
+def graph_of(model: Model, tools: Any, *, checkpointer: Any = None, **compiled: Any) -> Any:
+    """A graph of one's own: a model that also writes to other channels, and a tool node."""
+
+    def think(state: State) -> dict[str, Any]:
+        assert whole(state["messages"]), "no call is without its answer"
+        answer = model(state["messages"])
+        return {"messages": [answer], "turns": 1, "todos": [answer.text or "call"]}
+
+    built = StateGraph(State)
+    built.add_node("think", think)
+    built.add_node("act", tools)
+    built.add_edge(START, "think")
+    built.add_conditional_edges("think", tools_condition, {"tools": "act", "__end__": "__end__"})
+    built.add_edge("act", "think")
+    saver = InMemorySaver() if checkpointer is None else checkpointer
+    return built.compile(checkpointer=saver, **compiled)
+
+
+def on(thread: str, **more: Any) -> Any:
+    return {"configurable": {"thread_id": thread}, "recursion_limit": 60, **more}
+
+
+def ask(text: str = "Book seat 4.") -> dict[str, Any]:
+    return {"messages": [HumanMessage(text)]}
+
+
+def looping(messages: list[AnyMessage]) -> AIMessage:
+    return AIMessage("There is none.") if told(messages) else find()
+
+
+def seated(run: Any) -> bool:
+    return bool(run.steps[-1].content.startswith("Seat"))
+
+
+def booking() -> Model:
+    """Books, gives up, and after the guard's word books again and says so."""
+    book = {"seat": 4}
+    given = iter([calls(("book", book)), AIMessage("No idea."), calls(("book", book)), AIMessage("Seat 4.")])
+    return lambda messages: next(given)
+
+
+def rolling(**parts: Any) -> Guard:
+    return make(recover=Recover(on_fail="rollback"), **parts)
+
+
+def test_a_run_that_goes_well_is_left_alone() -> None:
+    seats = Seats()
+    given = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4 is booked.")])
+    guard = make()
+    app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
+    out = app.invoke(ask(), on("1"))
+    session = app.session_of(on("1"))
+    assert [message.type for message in out["messages"]] == ["human", "ai", "tool", "ai"]
+    assert (session.recoveries, session.ended, len(session)) == ([], True, 3)
+    assert session.run.task == "Book seat 4."
+    assert {spec.name for spec in session.run.tools} == {"book", "find"}
+
+
+def test_a_loop_is_left_by_a_fork_and_all_channels_go_back() -> None:
+    guard, seats = rolling(), Seats()
+    graph = graph_of(looping, guard.langgraph_tools(seats.tools))
+    app = guard.langgraph(graph)
+    out = app.invoke(ask(), on("1"))
+    session = app.session_of(on("1"))
+    left = len(session.run.branches[0].steps)
+    assert whole(out["messages"])
+    assert [recovery.outcome for recovery in session.recoveries] == [Outcome.CONFIRMED]
+    assert session.recoveries[0].plan.actions[0].by == "fork"
+    answers = [m for m in out["messages"] if isinstance(m, AIMessage)]
+    assert (out["turns"], len(out["todos"])) == (len(answers), len(answers)), "other channels went back, too"
+    most = max(state.values.get("turns", 0) for state in graph.get_state_history(on("1")))
+    assert most > out["turns"], "and the line that was left is still in the thread"
+    assert left == 2
+
+
+def test_what_was_booked_is_not_booked_again_although_its_node_runs_again() -> None:
+    guard, seats = rolling(localizer=First(1), accept=seated), Seats()
+    app = guard.langgraph(graph_of(booking(), guard.langgraph_tools(seats.tools)))
+    out = app.invoke(ask(), on("1"))
+    assert seats.booked == {4: 1}
+    assert out["messages"][-1].text == "Seat 4."
+    assert "seat 4 is yours" in next(m.text for m in out["messages"] if told([m]))
+    assert out["turns"] == 2, "an end that was refused is forked, too"
+
+
+def test_an_agent_with_the_middleware_has_one_session_and_refuses_answers() -> None:
+    seats, sessions = Seats(), list[Session]()
+    given = iter(
+        [
+            calls(("book", {"seat": 4}), ("fly", {})),
+            calls(("book", {"seat": 4})),
+            AIMessage("No idea."),
+            calls(("book", {"seat": 4})),
+            AIMessage("Seat 4."),
+        ]
+    )
+    twice = Recover(on_fail="rollback", budget=Budget(per_step=2))
+    guard = make(recover=twice, localizer=First(1), accept=seated)
+    others: list[Session] = []
+    agent = create_agent(
+        Scripted(answer=lambda messages: next(given)),
+        seats.tools,
+        middleware=[guard.langchain(on_run=others.append)],
+        checkpointer=InMemorySaver(),
+    )
+    out = guard.langgraph(agent, on_run=sessions.append).invoke(ask(), on("1"))
+    assert others == [], "the middleware has no run of its own"
+    assert [recovery.plan.tier.name for recovery in sessions[0].recoveries] == ["REJECT", "FORK"]
+    assert seats.booked == {4: 1}
+    assert out["messages"][-1].text == "Seat 4."
+    assert whole(out["messages"])
+
+
+def test_an_agent_without_the_middleware_is_forked_as_well() -> None:
+    seats, guard = Seats(), rolling()
+    agent = create_agent(Scripted(answer=looping), seats.tools, checkpointer=InMemorySaver())
+    app = guard.langgraph(agent)
+    out = app.invoke(ask(), on("1"))
+    assert app.session_of(on("1")).recoveries
+    assert whole(out["messages"])
+    assert out["messages"][-1].text == "There is none."
+
+
+def test_the_asynchronous_twins_do_the_same() -> None:
+    seats, undone = Seats(), list[int]()
+
+    async def cancel(seat: int) -> None:
+        undone.append(seat)
+
+    given = iter([calls(("book", {"seat": 9})), AIMessage("Done."), AIMessage("Undone.")])
+    guard = Guard(localizer=First(1), recover=Recover(on_fail="compensate"), accept=lambda run: bool(undone))
+    guard.tool(effect="write", undo=cancel, name="book")(len)
+    app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
+
+    async def both() -> Any:
+        return [chunk async for chunk in app.astream(ask(), on("1"), stream_mode="values")]
+
+    chunks = asyncio.run(both())
+    assert undone == [9]
+    assert "were undone: book" in "".join(m.text for m in chunks[-1]["messages"])
+    assert app.session_of(on("1")).recoveries[0].outcome is Outcome.CONFIRMED
+    other = rolling()
+    app = other.langgraph(graph_of(looping, other.langgraph_tools(seats.tools)))
+    out = asyncio.run(app.ainvoke(ask(), on("2")))
+    assert whole(out["messages"])
+    assert app.session_of(on("2")).recoveries
+
+
+def test_a_stream_shows_no_seams() -> None:
+    seats = Seats()
+
+    def stream(guarded: bool, mode: Any) -> list[Any]:
+        given = iter([find(), AIMessage("None.")])
+        guard = make()
+        graph = graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools))
+        app = guard.langgraph(graph) if guarded else graph
+        return list(app.stream({"messages": [HumanMessage("go", id="0")]}, on("1"), stream_mode=mode))
+
+    for mode in ("values", "updates", ["values", "updates"]):
+        plain, guarded = stream(False, mode), stream(True, mode)
+        assert [_shown(chunk) for chunk in guarded] == [_shown(chunk) for chunk in plain], mode
+    assert len(stream(True, "values")) == 4
+
+
+def _shown(chunk: Any) -> Any:
+    """A chunk without the ids that differ between runs."""
+    if isinstance(chunk, tuple):
+        return (chunk[0], _shown(chunk[1]))
+    return {key: len(value) if isinstance(value, list) else value for key, value in chunk.items()} | {
+        key: sorted(value) for key, value in chunk.items() if isinstance(value, dict)
+    }
+
+
+def test_a_stream_shows_the_state_that_a_fork_went_back_to() -> None:
+    guard = rolling()
+    app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
+    lengths = [len(chunk["messages"]) for chunk in app.stream(ask(), on("1"), stream_mode="values")]
+    assert any(later < earlier for earlier, later in pairwise(lengths))
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_every_durability_leaves_the_boundaries_to_fork_at(durability: str) -> None:
+    guard = rolling()
+    app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
+    out = app.invoke(ask(), on("1"), durability=durability)
+    assert out["turns"] == len([m for m in out["messages"] if isinstance(m, AIMessage)])
+    assert app.session_of(on("1")).recoveries
+
+
+class Forgetful(InMemorySaver):
+    """Keeps the latest checkpoint alone."""
+
+    def list(self, config: Any, **more: Any) -> Any:
+        yield from list(super().list(config, **more))[:1]
+
+
+def test_a_checkpointer_that_keeps_the_latest_alone_is_said_to() -> None:
+    guard = rolling()
+    graph = graph_of(looping, guard.langgraph_tools(Seats().tools), checkpointer=Forgetful())
+    with pytest.raises(RecoveryError, match="durability='exit'"):
+        guard.langgraph(graph).invoke(ask(), on("1"))
+
+
+def test_turns_that_left_no_checkpoint_cannot_be_forked_to() -> None:
+    """The run began outside of the guard, with durability='exit', and was interrupted there."""
+    guard, seats = rolling(localizer=First(1), accept=seated), Seats()
+    given = iter([find(), find(), AIMessage("No idea."), AIMessage("Seat 4.")])
+    graph = graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools))
+    graph.invoke(ask(), on("1"), durability="exit", interrupt_after=["think"])
+    graph.invoke(None, on("1"), durability="exit", interrupt_after=["think"])
+    app = guard.langgraph(graph)
+    with pytest.raises(RecoveryError, match="no checkpoint before step 1"):
+        app.invoke(None, on("1"))
+
+
+def test_rollbacks_count_against_the_recursion_limit() -> None:
+    guard = make(recover=Recover(on_fail="nudge"))
+    app = guard.langgraph(graph_of(lambda messages: find(), guard.langgraph_tools(Seats().tools)))
+    with pytest.raises(GraphRecursionError):
+        app.invoke(ask(), on("1", recursion_limit=12))
+    steps = [s.metadata["step"] for s in app.get_state_history(on("1"))]
+    assert max(steps) <= 12 + 2, "one limit for all segments together"
+
+
+def test_interrupts_of_the_graph_pass_through_and_are_resumed() -> None:
+    paid: list[str] = []
+
+    @tool
+    def pay(order: str) -> str:
+        """Pay an order."""
+        if interrupt("pay?") == "yes":
+            paid.append(order)
+        return "paid"
+
+    guard = make()
+    guard.tool(effect="destructive", name="pay")(len)
+    given = iter([calls(("pay", {"order": "7"})), AIMessage("Paid.")])
+    app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools([pay])))
+    out = app.invoke(ask(), on("1"))
+    assert out["__interrupt__"][0].value == "pay?"
+    assert not app.session_of(on("1")).ended
+    before = app.session_of(on("1"))
+    out = app.invoke(Command(resume="yes"), on("1"))
+    assert app.session_of(on("1")) is before, "it is the same run"
+    assert paid == ["7"]
+    assert out["messages"][-1].text == "Paid."
+    assert (before.ended, len(before)) == (True, 3)
+
+
+def test_the_callers_own_pauses_are_kept() -> None:
+    guard, given = make(), iter([find(), AIMessage("None.")])
+    graph = graph_of(
+        lambda messages: next(given), guard.langgraph_tools(Seats().tools), interrupt_before=["act"]
+    )
+    app = guard.langgraph(graph)
+    app.invoke(ask(), on("1"))
+    assert app.get_state(on("1")).next == ("act",)
+    out = app.invoke(None, on("1"), interrupt_before=["think"])
+    assert app.get_state(on("1")).next == ("think",)
+    assert list(app.stream(None, on("1"), stream_mode="updates"))[-1]["think"]["turns"] == 1
+    assert app.session_of(on("1")).ended
+    assert len(out["messages"]) == 3
+
+
+def test_a_stop_ends_the_run_with_its_reason() -> None:
+    guard = make(recover=Recover(on_fail="stop"))
+    app = guard.langgraph(graph_of(lambda messages: find(), guard.langgraph_tools(Seats().tools)))
+    out = app.invoke(ask(), on("1"))
+    session = app.session_of(on("1"))
+    assert session.stopped
+    assert session.stopped in out["messages"][-1].text
+    assert app.get_state(on("1")).next == ()
+    assert session.ended
+
+
+def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
+    guard = make(recover=Recover(on_fail="hand_over"))
+    heard: list[str] = []
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        heard.append(messages[-1].text)
+        return AIMessage("Thanks.") if "Take seat 5" in messages[-1].text else find()
+
+    app = guard.langgraph(graph_of(model, guard.langgraph_tools(Seats().tools)))
+    out = app.invoke(ask(), on("1"))
+    assert out["__interrupt__"][0].value
+    assert app.get_state(on("1")).next == ("think",)
+    out = app.invoke(Command(resume="Take seat 5."), on("1"))
+    assert out["messages"][-1].text == "Thanks."
+    assert heard[-1] == "Take seat 5."
+    assert app.session_of(on("1")).ended
+
+
+def test_a_person_is_asked_by_a_function() -> None:
+    guard, asked = make(recover=Recover(on_fail="hand_over")), list[str]()
+
+    def person(question: str) -> str:
+        asked.append(question)
+        return "[guard] Take seat 5."
+
+    app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)), ask=person)
+    out = app.invoke(ask(), on("1"))
+    assert len(asked) == 1
+    assert out["messages"][-1].text == "There is none."
+
+
+def test_a_restart_forks_before_the_first_answer() -> None:
+    guard, seats = make(recover=Recover(on_fail="reexecute"), accept=seated), Seats()
+    given = iter([find(), AIMessage("No idea."), AIMessage("Seat 4.")])
+    app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
+    out = app.invoke(ask(), on("1"))
+    assert [m.type for m in out["messages"]] == ["human", "human", "ai"]
+    assert (out["turns"], out["messages"][-1].text) == (1, "Seat 4.")
+    assert app.session_of(on("1")).recoveries[0].outcome is Outcome.CONFIRMED
+
+
+def test_a_nudge_at_the_end_goes_on_with_all_that_is_there() -> None:
+    guard = make(recover=Recover(on_fail="nudge"), accept=seated)
+    given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
+    app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools)))
+    out = app.invoke(ask(), on("1"))
+    assert [m.type for m in out["messages"]] == ["human", "ai", "human", "ai"]
+    assert out["turns"] == 2
+
+
+def test_a_thread_with_a_history_is_a_new_run_and_keeps_its_history() -> None:
+    guard, seats = rolling(), Seats()
+    app = guard.langgraph(graph_of(looping, guard.langgraph_tools(seats.tools)))
+    first = app.invoke(ask("Hi."), on("1"))
+    again = app.invoke(ask("Find one more."), on("1"))
+    kept = len(first["messages"])
+    assert [m.id for m in again["messages"][:kept]] == [m.id for m in first["messages"]]
+    assert app.session_of(on("1")).run.task == "Find one more."
+
+
+def test_a_fork_never_takes_back_the_task_or_what_was_before_it() -> None:
+    guard = rolling(localizer=First(0), accept=seated)
+    given = iter([AIMessage("Seat 1."), find(), AIMessage("No idea."), AIMessage("Seat 4.")])
+    app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools)))
+    app.invoke(ask("Hi."), on("1"))
+    out = app.invoke(ask(), on("1"))
+    assert [m.text for m in out["messages"] if not told([m])] == ["Hi.", "Seat 1.", "Book seat 4.", "Seat 4."]
+    assert out["turns"] == 2
+
+
+def test_threads_run_side_by_side() -> None:
+    guard, seats = rolling(localizer=First(1), accept=seated), Seats()
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        seat = int(messages[0].text)
+        if isinstance(messages[-1], HumanMessage):
+            return calls(("book", {"seat": seat}))
+        return AIMessage(f"Seat {seat}." if told(messages) else "No idea.")
+
+    app = guard.langgraph(graph_of(model, guard.langgraph_tools(seats.tools)))
+    outs: dict[int, Any] = {}
+
+    def one(seat: int) -> None:
+        outs[seat] = app.invoke(ask(str(seat)), on(str(seat)))
+
+    threads = [threading.Thread(target=one, args=(seat,)) for seat in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seats.booked == dict.fromkeys(range(6), 1)
+    assert {seat: out["messages"][-1].text for seat, out in outs.items()} == {
+        seat: f"Seat {seat}." for seat in range(6)
+    }
+
+
+def test_inside_of_another_graph_it_is_refused() -> None:
+    guard = make()
+    app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
+
+    def inner(state: State) -> dict[str, Any]:
+        return dict(app.invoke({"messages": state["messages"]}, on("2")))
+
+    outer = StateGraph(State)
+    outer.add_node("inner", inner)
+    outer.add_edge(START, "inner")
+    with pytest.raises(ConfigError, match="at the root"):
+        outer.compile(checkpointer=InMemorySaver()).invoke(ask(), on("1"))
+
+
+def test_what_cannot_be_guarded_is_said() -> None:
+    guard, seats = make(), Seats()
+    with pytest.raises(ConfigError, match="no checkpointer"):
+        guard.langgraph(create_agent(Scripted(answer=looping), seats.tools))
+    with pytest.raises(ConfigError, match="compiled state graph"):
+        guard.langgraph(StateGraph(State))
+    with pytest.raises(ConfigError, match="no thread"):
+        guard.langgraph(graph_of(looping, ToolNode(seats.tools))).invoke(ask())
+    with pytest.raises(ConfigError, match="no node"):
+        guard.langgraph(graph_of(looping, ToolNode(seats.tools)), before="brain")
+    with pytest.raises(ConfigError, match="before="):
+        guard.langgraph(graph_of(looping, lambda state: {"turns": 0}))
+    with pytest.raises(ConfigError, match="wraps the calls itself"):
+        guard.langgraph_tools(seats.tools, wrap_tool_call=print)
+
+
+def test_a_saver_on_disk_works_as_well(tmp_path: Any) -> None:
+    sqlite = pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs langgraph-checkpoint-sqlite")
+    guard, seats = rolling(localizer=First(1), accept=seated), Seats()
+    with sqlite.SqliteSaver.from_conn_string(str(tmp_path / "saved.db")) as saver:
+        app = guard.langgraph(graph_of(booking(), guard.langgraph_tools(seats.tools), checkpointer=saver))
+        out = app.invoke(ask(), on("1"))
+        assert (seats.booked, out["turns"]) == ({4: 1}, 2)
