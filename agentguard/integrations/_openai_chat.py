@@ -55,6 +55,10 @@ class Chat:
         """A turn as a step. Raises FormatError if it is malformed."""
         return chat_run([dict(item) for item in items], agent=agent).steps[0]
 
+    def result(self, item: Item) -> bool:
+        """Whether an item is what a call returned."""
+        return item.get("role") in _RESULTS
+
     def told(self, text: str) -> Item:
         """What the guard says, as an item."""
         return {"role": "user", "content": text}

@@ -76,14 +76,18 @@ class Exchange:
             self._carry_out(plan)
         self._look()
 
-    def answered(self, payload: Mapping[str, Any], *, seen: list[Item] | None = None) -> Decision:
+    def answered(
+        self, payload: Mapping[str, Any], *, seen: list[Item] | None = None, alias: str = ""
+    ) -> Decision:
         """Judge a whole answer of the model.
 
         Args:
             payload: the answer.
             seen: what the client will have seen, where that is not the answer itself: text of a refused one
                 was streamed before it.
+            alias: id of the response that the client saw begin, where that is another one.
         """
+        self._of.aliases = (alias,) if alias else ()
         answer = self.dialect.answer(payload)
         if answer is None:
             return self._deliver([], payload)
@@ -94,7 +98,8 @@ class Exchange:
             return self._again(plan)
         if self._look():
             return "final"
-        decision = self._called(step) if step.tool_calls else self._ended(answer, step)
+        id = payload.get("id")
+        decision = self._called(step) if step.tool_calls else self._ended(answer, step, id=id)
         if decision != "deliver":
             return decision
         return self._deliver(answer, payload, seen=seen)
@@ -103,17 +108,19 @@ class Exchange:
         """The guard failed: nothing is known of the conversation any more."""
         self._settled = True
 
-    def settle(self, told: Sequence[Item] = ()) -> None:
+    def settle(self, told: Sequence[Item] = (), *, id: str = "") -> None:
         """Let the conversation wait for its next request; call this once, whatever became of the request.
 
         Args:
             told: the items of the guard's own answer, where it gave one.
+            id: that answer's id.
         """
         if self._settled:
             return
         self._settled, of = True, self._of
         if told:
-            of.answer, of.over = list(told), True
+            of.answer, of.over, of.anchor, of.better = list(told), True, None, None
+            of.aliases = (id,) if id else ()
         of.history = self._history if self.dialect.keeps else []
         if not of.answer:  # nothing was answered: the same request may come again
             self._engine.waiting.put(of, [self._again_key])
@@ -142,7 +149,8 @@ class Exchange:
         places: list[int | Item] = list(range(start, end))
         anchor = of.anchor if start == of.known else None
         if of.better is not None and start == of.known:
-            places[:1] = of.better
+            results = [one for one in range(start, end) if self.dialect.result(self._history[one])]
+            places = [*of.better, *results]
         step = self.dialect.step(items, self._engine.agent)
         self._take_in(step)
         of.line.add(places, given=step.source in (Source.USER, Source.SYSTEM), anchor=anchor)
@@ -175,7 +183,7 @@ class Exchange:
         self._of.line.tell(self.dialect.told(_done_already(barred)))
         return "again"
 
-    def _ended(self, answer: list[Item], step: Step) -> Decision:
+    def _ended(self, answer: list[Item], step: Step, *, id: str | None) -> Decision:
         self.session.commit(step)
         if self._look():
             return "final"
@@ -184,7 +192,8 @@ class Exchange:
         if plan is None:
             return "final" if self._look() else "deliver"
         self._of.over = False
-        self._of.line.add(answer)  # the client never sees it
+        anchor = id if self.dialect.keeps else None
+        self._of.line.add(answer, anchor=anchor)  # the client never sees it
         return self._again(plan)
 
     def _again(self, plan: Plan) -> Decision:

@@ -45,14 +45,15 @@ def parsed_object(content: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def is_stream(response: httpx2.Response) -> bool:
-    """Whether the body is a stream of events."""
-    return bool(response.headers.get("content-type", "").lower().startswith("text/event-stream"))
+def flows(response: httpx2.Response) -> bool:
+    """Whether the body is an answer as a stream of events that has not been read."""
+    kind = response.headers.get("content-type", "").lower()
+    return response.status_code == 200 and kind.startswith("text/event-stream") and not response.is_closed
 
 
 def passes(response: httpx2.Response) -> bool:
     """Whether the body is not to be read as a whole."""
-    return response.status_code != 200 or is_stream(response)
+    return response.status_code != 200 or flows(response)
 
 
 def streamed(

@@ -26,23 +26,28 @@ except ImportError as error:
 from agentguard.integrations._openai_chat import Chat
 from agentguard.integrations._openai_dialect import Dialect
 from agentguard.integrations._openai_engine import Engine
+from agentguard.integrations._openai_events import ResponsesHold, response_stream
 from agentguard.integrations._openai_exchange import Exchange
 from agentguard.integrations._openai_http import (
     AsyncGuardedStream,
     GuardedStream,
-    is_stream,
+    flows,
     parsed_object,
     passes,
     rewritten,
     streamed,
     unmarked,
 )
+from agentguard.integrations._openai_responses import Responses
 from agentguard.integrations._openai_sse import ChatHold, Hold, final_stream
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-_DIALECTS: tuple[tuple[str, Dialect], ...] = (("/chat/completions", Chat()),)
+_DIALECTS: tuple[tuple[str, Dialect], ...] = (
+    ("/chat/completions", Chat()),
+    ("/responses", Responses()),
+)
 
 Asked = Generator[httpx2.Request, tuple[httpx2.Response, bytes | None], httpx2.Response]
 
@@ -112,16 +117,16 @@ class _Core:
         """The guard's own answer, in the form that the client asked for."""
         dialect, body = exchange.dialect, exchange.request
         made = dialect.final(body, payload, exchange.final or "")
-        exchange.settle(dialect.answer(made) or ())
+        exchange.settle(dialect.answer(made) or (), id=made["id"])
         if body.get("stream"):
-            return httpx2.Response(
-                200, headers={"content-type": "text/event-stream"}, content=final_stream(made)
-            )
+            content = response_stream(made) if dialect.keeps else final_stream(made)
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
         return httpx2.Response(200, json=made)
 
     def hold(self, exchange: Exchange) -> Hold:
         """What holds back the events of a stream."""
-        return ChatHold(exchange, everything=self._everything)
+        made = ResponsesHold if exchange.dialect.keeps else ChatHold
+        return made(exchange, everything=self._everything)
 
     def judged(self, exchange: Exchange, hold: Hold) -> tuple[bytes, bool]:
         """The end of one answer in a stream: what the client gets, and whether the model is asked again.
@@ -177,7 +182,7 @@ class GuardTransport(_Core, httpx2.BaseTransport):
         flowing = False
         try:
             response = self._ask(self.asked(exchange, request))
-            flowing = is_stream(response) and not response.is_closed
+            flowing = flows(response)
             if not flowing:
                 return response
             return streamed(
@@ -216,7 +221,7 @@ class GuardTransport(_Core, httpx2.BaseTransport):
                 yield shown
             if again:
                 response = self._inner.handle_request(rewritten(request, exchange.content))
-                if not is_stream(response) or response.status_code != 200:
+                if not flows(response):
                     response.close()
                     yield hold.failed(f"asking again failed with status {response.status_code}")
                     return
@@ -242,7 +247,7 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
         flowing = False
         try:
             response = await self._ask(self.asked(exchange, request))
-            flowing = is_stream(response) and not response.is_closed
+            flowing = flows(response)
             if not flowing:
                 return response
             flow = self._flow(exchange, request, response)
@@ -280,7 +285,7 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
                 yield shown
             if again:
                 response = await self._inner.handle_async_request(rewritten(request, exchange.content))
-                if not is_stream(response) or response.status_code != 200:
+                if not flows(response):
                     await response.aclose()
                     yield hold.failed(f"asking again failed with status {response.status_code}")
                     return

@@ -1,0 +1,179 @@
+"""The hold on a stream of Responses events.
+
+Text and reasoning flow on at once. From the first item that the client has to carry out, or the terminal
+event, on, events are held until the verdict. The events of an answer that is asked for again follow as those
+of the same response: its id stays, items and events are numbered on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentguard.integrations._conversation import Item
+from agentguard.integrations._openai_chat import wants_json
+from agentguard.integrations._openai_exchange import Decision, Exchange
+from agentguard.integrations._openai_responses import guard_item
+from agentguard.integrations._openai_sse import Events, event_bytes, parsed
+
+_BEGIN = ("response.created", "response.queued", "response.in_progress")
+_TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+_FLOW = ("message", "reasoning")
+
+
+class ResponsesHold:
+    """As `agentguard.integrations._openai_sse.Hold`, for events of a response.
+
+    Args:
+        exchange: judges the answers.
+        everything: hold text, too, so that the client sees nothing of a refused answer.
+    """
+
+    def __init__(self, exchange: Exchange, *, everything: bool = False) -> None:
+        self._exchange = exchange
+        self._everything = everything or wants_json(exchange.request)
+        self._head: dict[str, Any] | None = None
+        self._items: list[Item] = []
+        self._before: list[Item] = []
+        self._opened = self._offset = self._number = 0
+        self._later = False
+        self._held: list[bytes] = []
+        self._next()
+
+    def feed(self, data: bytes) -> bytes:
+        """As `Hold.feed`."""
+        return b"".join(self._event(event) for event in self._events.feed(data))
+
+    def finish(self) -> tuple[bytes, Decision]:
+        """As `Hold.finish`."""
+        if self._error:
+            self._exchange.settle()
+            return self.release() + self._events.rest, "deliver"
+        if self._payload is None:
+            raise EOFError("the stream ended before its terminal event")
+        seen = None
+        if self._before:
+            seen = [*self._before, *(self._payload.get("output") or ())]
+        alias = str(self._head["id"]) if self._later and self._head else ""
+        decision = self._exchange.answered(self._payload, seen=seen, alias=alias)
+        if decision == "again":
+            self._later, self._before, self._offset = True, list(self._items), self._opened
+            self._next()
+            return b"", decision
+        if decision == "final":
+            return self._final(), decision
+        self._exchange.settle()
+        return self.release() + self._events.rest, decision
+
+    def failed(self, message: str) -> bytes:
+        """As `Hold.failed`."""
+        return self._made({"type": "error", "code": "ask_again", "message": message, "param": None})
+
+    def release(self) -> bytes:
+        """As `Hold.release`."""
+        held, self._held = self._held, []
+        return b"".join(self._shown(event) for event in held)
+
+    def _next(self) -> None:
+        """Begin another answer."""
+        self._events = Events()
+        self._held = []
+        self._holding, self._error = self._everything, False
+        self._payload: dict[str, Any] | None = None
+
+    def _event(self, event: bytes) -> bytes:
+        value = parsed(event)
+        if value is not None:
+            self._take(value)
+        if self._holding:
+            self._held.append(event)
+            return b""
+        return self._shown(event)
+
+    def _take(self, value: Mapping[str, Any]) -> None:
+        kind, item = value.get("type"), value.get("item")
+        self._error = self._error or kind == "error"
+        if kind in _TERMINAL:
+            self._holding = True
+            self._payload = {**(value.get("response") or {}), "status": str(kind).partition(".")[2]}
+        elif kind == "response.output_item.added" and isinstance(item, dict):
+            self._holding = self._holding or item.get("type") not in _FLOW
+
+    def _shown(self, event: bytes) -> bytes:
+        """The event as the client gets it: as it came, or as one of the response that was begun."""
+        value = parsed(event)
+        if value is None:
+            return event
+        kind = str(value.get("type", ""))
+        if kind in _BEGIN:
+            if self._later and self._head is not None:
+                return b""
+            self._head = self._head or dict(value.get("response") or {})
+        if kind == "response.output_item.added":
+            self._opened += 1
+        elif kind == "response.output_item.done":
+            self._items.append(value.get("item") or {})
+        if not self._later:
+            self._number = max(self._number, int(value.get("sequence_number") or 0) + 1)
+            return event
+        if isinstance(value.get("output_index"), int):
+            value["output_index"] += self._offset
+        if kind in _TERMINAL and self._head is not None:
+            given = value.get("response") or {}
+            output = [*self._before, *(given.get("output") or ())]
+            value["response"] = {**given, "id": self._head.get("id"), "output": output}
+        return self._made(value)
+
+    def _made(self, value: dict[str, Any]) -> bytes:
+        value["sequence_number"] = self._number
+        self._number += 1
+        return event_bytes(value, named=True)
+
+    def _final(self) -> bytes:
+        """The guard's word as one more item of the response, which ends with it."""
+        body, text = self._exchange.request, self._exchange.final or ""
+        made = self._exchange.dialect.final(body, self._payload, text)
+        data, seen = b"", list(self._items)
+        if self._head is None:
+            data = self._made({"type": "response.created", "response": _begun(made)})
+        else:
+            made["id"] = self._head.get("id")
+        item = guard_item(text, refusal=wants_json(body))
+        made["output"] = [*seen, item]
+        data += b"".join(self._made(event) for event in item_events(item, self._opened))
+        self._exchange.settle(made["output"], id=str(made["id"]))
+        return data + self._made({"type": "response.completed", "response": made})
+
+
+def item_events(item: Item, index: int) -> list[dict[str, Any]]:
+    """A whole message item as the events that build it."""
+    part = item["content"][0]
+    name = "refusal" if part["type"] == "refusal" else "output_text"
+    field = "refusal" if name == "refusal" else "text"
+    at = {"output_index": index, "item_id": item["id"], "content_index": 0}
+    empty = {**part, field: ""}
+    more: dict[str, Any] = {} if name == "refusal" else {"logprobs": []}
+    return [
+        {
+            "type": "response.output_item.added",
+            "output_index": index,
+            "item": {**item, "status": "in_progress", "content": []},
+        },
+        {"type": "response.content_part.added", **at, "part": empty},
+        {"type": f"response.{name}.delta", **at, "delta": part[field], **more},
+        {"type": f"response.{name}.done", **at, field: part[field], **more},
+        {"type": "response.content_part.done", **at, "part": part},
+        {"type": "response.output_item.done", "output_index": index, "item": item},
+    ]
+
+
+def response_stream(payload: Mapping[str, Any]) -> bytes:
+    """A whole response of one message as a stream of events."""
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": _begun(payload)}]
+    events += item_events(payload["output"][0], 0)
+    events.append({"type": "response.completed", "response": dict(payload)})
+    return b"".join(event_bytes({**e, "sequence_number": n}, named=True) for n, e in enumerate(events))
+
+
+def _begun(payload: Mapping[str, Any]) -> dict[str, Any]:
+    return {**payload, "status": "in_progress", "output": []}
