@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
@@ -366,3 +369,12 @@ def test_a_line_knows_its_turns_by_identity() -> None:
     assert line.cut(short, 1) == short[:1], "the summary stays, what came after the step goes"
     assert line.cut(short, 4) == short[:2]
     assert line.cut(short, 9) == short
+
+
+def test_the_example_runs() -> None:
+    script = Path(__file__).parents[3] / "examples" / "guard_langchain.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        "Seat 4 is booked.\nbooked: [4], messages in the history: 7\nrollback (confirmed)"
+    )

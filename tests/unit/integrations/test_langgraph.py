@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware, TodoListMiddleware
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -444,3 +448,100 @@ def test_a_saver_on_disk_works_as_well(tmp_path: Any) -> None:
         app = guard.langgraph(graph_of(booking(), guard.langgraph_tools(seats.tools), checkpointer=saver))
         out = app.invoke(ask(), on("1"))
         assert (seats.booked, out["turns"]) == ({4: 1}, 2)
+
+
+def test_the_todos_of_an_agent_go_back_with_its_messages() -> None:
+    seats, guard = Seats(), rolling(localizer=First(1), accept=seated)
+    todo = [{"content": "fly", "status": "in_progress"}]
+    given = iter([calls(("write_todos", {"todos": todo})), AIMessage("No idea."), AIMessage("Seat 4.")])
+    agent = create_agent(
+        Scripted(answer=lambda messages: next(given)),
+        seats.tools,
+        middleware=[TodoListMiddleware()],
+        checkpointer=InMemorySaver(),
+    )
+    out = guard.langgraph(agent).invoke(ask(), on("1"))
+    assert not out.get("todos")
+    assert any(state.values.get("todos") for state in agent.get_state_history(on("1")))
+
+
+def test_an_asynchronous_agent_with_the_middleware_does_the_same() -> None:
+    seats = Seats()
+    given = iter([calls(("book", {"seat": 4})), AIMessage("No idea."), calls(("book", {"seat": 4}))])
+    guard = rolling(localizer=First(1), accept=seated)
+    agent = create_agent(
+        Scripted(answer=lambda messages: next(given, AIMessage("Seat 4."))),
+        seats.tools,
+        middleware=[guard.langchain()],
+        checkpointer=InMemorySaver(),
+    )
+    app = guard.langgraph(agent)
+    out = asyncio.run(app.ainvoke(ask(), on("1")))
+    assert (seats.booked, out["messages"][-1].text) == ({4: 1}, "Seat 4.")
+    assert [recovery.plan.tier.name for recovery in app.session_of(on("1")).recoveries] == ["FORK"]
+
+
+def test_approval_by_a_person_goes_on_as_before() -> None:
+    seats, guard = Seats(), rolling(localizer=First(1), accept=seated)
+    model = booking()
+    agent = create_agent(
+        Scripted(answer=lambda messages: model(messages)),
+        seats.tools,
+        middleware=[guard.langchain(), HumanInTheLoopMiddleware(interrupt_on={"book": True})],
+        checkpointer=InMemorySaver(),
+    )
+    app = guard.langgraph(agent)
+    yes = Command(resume={"decisions": [{"type": "approve"}]})
+    out = app.invoke(ask(), on("1"))
+    assert out["__interrupt__"]
+    out = app.invoke(yes, on("1"))
+    assert seats.booked == {4: 1}
+    assert out["__interrupt__"], "the call after the fork is asked about again"
+    out = app.invoke(yes, on("1"))
+    assert (seats.booked, out["messages"][-1].text) == ({4: 1}, "Seat 4.")
+    assert whole(out["messages"])
+
+
+def test_tools_of_a_sub_graph_are_in_the_ledger_of_the_run() -> None:
+    seats, guard = Seats(), rolling(localizer=First(1), accept=seated)
+    given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
+    deep = iter(
+        [calls(("book", {"seat": 4})), AIMessage("booked"), calls(("book", {"seat": 4})), AIMessage("ok")]
+    )
+    inner = graph_of(lambda messages: next(deep), guard.langgraph_tools(seats.tools), checkpointer=False)
+
+    def think(state: State) -> dict[str, Any]:
+        return {"messages": [next(given)], "turns": 1}
+
+    def work(state: State) -> dict[str, Any]:
+        inner.invoke({"messages": [HumanMessage("Book it.")]})
+        return {"turns": 1}
+
+    outer = StateGraph(State)
+    outer.add_node("think", think)
+    outer.add_node("work", work)
+    outer.add_edge(START, "think")
+    outer.add_edge("think", "work")
+    app = guard.langgraph(outer.compile(checkpointer=InMemorySaver()), before="think")
+    out = app.invoke(ask(), on("1"))
+    assert (seats.booked, out["turns"]) == ({4: 1}, 2)
+
+
+def test_the_typed_form_of_results_is_kept() -> None:
+    guard = make(recover=Recover(on_fail="hand_over"))
+    app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
+    out = app.invoke(ask(), on("1"), version="v2")
+    assert out.interrupts[0].value
+    app = rolling().langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
+    parts = list(app.stream(ask(), on("2"), version="v2", stream_mode=["values", "updates"]))
+    assert {part["type"] for part in parts} == {"values", "updates"}
+    assert not any("__interrupt__" in part["data"] for part in parts)
+
+
+def test_the_example_runs() -> None:
+    script = Path(__file__).parents[3] / "examples" / "guard_langgraph.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        "Seat 4 is booked.\nbooked: [4], turns on the line that was kept: 2\nreexecute (confirmed)"
+    )

@@ -1,0 +1,80 @@
+"""A LangGraph graph of one's own under the guard; the model is scripted, so it runs without a network.
+
+The agent books a seat, then answers beside the point. The acceptance test refuses that end, the checkpoint
+before the first turn is forked, and the agent books again. The counter in the state goes back with it; the
+seat is booked once, since the second call gets the result of the first.
+
+    python examples/guard_langgraph.py
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import tools_condition
+
+from agentguard.guard import Guard
+from agentguard.recover.policy import Recover
+
+BOOKED: list[int] = []
+
+
+def accept(run: Any) -> bool | str:
+    """The last word has to name the seat."""
+    return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
+
+
+guard = Guard(recover=Recover(on_fail="reexecute"), accept=accept)
+
+
+@guard.tool(effect="write", idempotency_key="seat")
+def book(seat: int) -> str:
+    """Book a seat."""
+    BOOKED.append(seat)
+    return f"seat {seat} is yours"
+
+
+class State(MessagesState):
+    """The messages, and how many turns there were."""
+
+    turns: Annotated[int, operator.add]
+
+
+def call(id: str) -> AIMessage:
+    """A call of the tool."""
+    return AIMessage("", tool_calls=[{"id": id, "name": "book", "args": {"seat": 4}}])
+
+
+SCRIPT = iter([call("1"), AIMessage("Have a nice trip!"), call("2"), AIMessage("Seat 4 is booked.")])
+
+
+def think(state: State) -> dict[str, Any]:
+    """Stands in for a model."""
+    del state
+    return {"messages": [next(SCRIPT)], "turns": 1}
+
+
+def main() -> None:
+    """Run the graph and say what the guard did."""
+    built = StateGraph(State)
+    built.add_node("think", think)
+    built.add_node("tools", guard.langgraph_tools([book]))
+    built.add_edge(START, "think")
+    built.add_conditional_edges("think", tools_condition)
+    built.add_edge("tools", "think")
+    app = guard.langgraph(built.compile(checkpointer=InMemorySaver()))
+
+    thread: Any = {"configurable": {"thread_id": "trip"}}
+    out = app.invoke({"messages": [HumanMessage("Book seat 4.")]}, thread)
+    print(out["messages"][-1].text)
+    print(f"booked: {BOOKED}, turns on the line that was kept: {out['turns']}")
+    for recovery in app.session_of(thread).recoveries:
+        print(f"{recovery.plan.strategy} ({recovery.outcome}): {recovery.plan.reason}")
+
+
+if __name__ == "__main__":
+    main()
