@@ -83,6 +83,17 @@ class Line:
         self._keys += [keys[i] for i in new]
         return [made[i] for i in new]
 
+    def adopt(self, messages: Sequence[AnyMessage], steps: int) -> None:
+        """Go on with a session that has ``steps`` steps already: the first turns of an agent are those.
+
+        Where there are fewer turns, others have summed up the oldest; the turns that are left are the latest.
+        """
+        keys = _keys(turns(messages))[:steps]
+        lost = steps - len(keys)
+        self._keys = [f"lost {step}" for step in range(lost)] + keys
+        asked = [place for place, turn in enumerate(turns(messages)) if isinstance(turn[0], HumanMessage)]
+        self.task = min(steps, lost + 1 + max(asked, default=-1))
+
     def steps_in(self, messages: Sequence[AnyMessage]) -> int:
         """How many steps lie behind a state with these messages: one more than the latest step in it."""
         at = {key: step for step, key in enumerate(self._keys)}
@@ -113,6 +124,17 @@ class Line:
 def _keys(made: Sequence[Turn]) -> list[str]:
     """What a turn is known by: the id of its first message, else its place and text."""
     return [turn[0].id or f"{place} {turn[0].type} {turn[0].text}" for place, turn in enumerate(made)]
+
+
+def whole_turns(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """The messages without a last turn that still waits for results of its calls."""
+    made = turns(messages)
+    last = made[-1] if made else []
+    waiting = len(_calls(last[0])) if last and isinstance(last[0], AIMessage) else 0
+    if len(last) > waiting:
+        return list(messages)
+    gone = {id(message) for message in last}
+    return [message for message in messages if id(message) not in gone]
 
 
 def step_of(turn: Sequence[AnyMessage], *, agent: str) -> Step:

@@ -25,6 +25,8 @@ from agentguard.recover.base import HandOver, Plan, Restart, Rewind, Tell, Withh
 from agentguard.recover.ledger import Effect
 
 ALL = "*"
+RUN_ID = "agentguard_run"
+"""What a run's id is called in the metadata of its checkpoints."""
 
 
 class GraphRun(AgentRun):
@@ -106,7 +108,7 @@ class Drive:
             GraphRecursionError: nothing is left.
         """
         where = dict(self._config["configurable"] if self.segment == 0 else self.thread["configurable"])
-        made = {**self._config, "configurable": {**where, RUN: self.run}}
+        made = {**self.marked(self._config), "configurable": {**where, RUN: self.run}}
         if self._limit is not None:
             left = int(self._limit) - self._used
             if left < 1:
@@ -115,6 +117,10 @@ class Drive:
                 )
             made["recursion_limit"] = left
         return made
+
+    def marked(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A config that lets the run's id be kept with each checkpoint, so that a new process knows it."""
+        return {**config, "metadata": {**(config.get("metadata") or {}), RUN_ID: self.run.session.id}}
 
     def begin(self, head: StateSnapshot) -> None:
         """Take note of where the thread stands before the call."""

@@ -45,7 +45,13 @@ try:
 except ImportError as error:
     raise MissingExtra("LangChain", "langchain") from error
 
-from agentguard.integrations._langchain_messages import guard_message, is_guards, step_of, stop_message
+from agentguard.integrations._langchain_messages import (
+    guard_message,
+    is_guards,
+    step_of,
+    stop_message,
+    whole_turns,
+)
 from agentguard.integrations._langchain_run import AgentRun, acall_tool, call_tool, run_here
 
 if TYPE_CHECKING:
@@ -152,11 +158,11 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Let each effect happen once."""
-        return call_tool(self._known(request.state), request, handler)
+        return call_tool(self._revived(request.state), request, handler)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_tool_call`."""
-        return await acall_tool(self._known(request.state), request, handler)
+        return await acall_tool(self._revived(request.state), request, handler)
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -202,30 +208,47 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         """The run of a model call; the first call begins its session, as does the first in a new process."""
         run = self._known(request.state)
         if run is None:
-            run = self._open(request)
+            run = self._open(request.state, request.tools, request.system_message)
             self._take_in(run, request.state)
         return run
 
-    def _open(self, request: Any) -> AgentRun:
-        asked = [m for m in request.state["messages"] if isinstance(m, HumanMessage) and not is_guards(m)]
-        key = request.state.get("agentguard_run") or uuid.uuid4().hex[:12]
-        system = request.system_message
+    def _revived(self, state: Mapping[str, Any]) -> AgentRun | None:
+        """The run of a tool call; one that died in the midst of its tools comes back from the store."""
+        run = self._known(state)
+        if run is not None or self._guard.parts.store is None or not state.get("agentguard_run"):
+            return run
+        run = self._open(state, (), None)
+        self._take_in(run, {"messages": whole_turns(state["messages"])})
+        return run
+
+    def _open(self, state: Mapping[str, Any], tools: Sequence[Any], system: Any) -> AgentRun:
+        with self._lock:
+            key = state.get("agentguard_run") or uuid.uuid4().hex[:12]
+            if key in self._runs:
+                return self._runs[key]
+            run = self._runs[key] = self._made(key, state["messages"], tools, system)
+            while len(self._runs) > _KEPT:
+                self._runs.popitem(last=False)
+        if self._on_run is not None:
+            self._on_run(run.session)
+        return run
+
+    def _made(self, key: str, messages: Sequence[AnyMessage], tools: Sequence[Any], system: Any) -> AgentRun:
+        asked = [m for m in messages if isinstance(m, HumanMessage) and not is_guards(m)]
         meta = Trajectory(
             id=key,
             format="event_log",
             task=asked[-1].text if asked else "",
             steps=(),
-            tools=tuple(_spec(tool) for tool in request.tools),
+            tools=tuple(_spec(tool) for tool in tools),
             system_prompts={self._agent: system.text} if system is not None else {},
         )
         can = Capabilities(reject=True, truncate=True, compensate=True, withhold=True, restart=True)
-        run = AgentRun(self._guard.session(meta, can))
-        if self._on_run is not None:
-            self._on_run(run.session)
-        with self._lock:
-            self._runs[key] = run
-            while len(self._runs) > _KEPT:
-                self._runs.popitem(last=False)
+        # A run that has answers before its first call here began in another process; the store may know it.
+        begun = bool(asked) and any(isinstance(m, AIMessage) for m in messages[messages.index(asked[-1]) :])
+        resume = begun and self._guard.parts.store is not None
+        run = AgentRun(self._guard.session(meta, can, resume=resume))
+        run.line.adopt(messages, len(run.session))
         return run
 
     def _take_in(self, run: AgentRun, state: Mapping[str, Any]) -> list[AnyMessage]:

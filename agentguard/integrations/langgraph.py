@@ -36,8 +36,10 @@ try:
 except ImportError as error:
     raise MissingExtra("LangGraph", "langchain") from error
 
+from agentguard.integrations._langchain_messages import step_of, whole_turns
 from agentguard.integrations._langchain_run import acall_tool, call_tool, run_here
 from agentguard.integrations._langgraph_drive import (
+    RUN_ID,
     Change,
     Drive,
     ForkPoint,
@@ -222,7 +224,7 @@ class GuardedGraph:
                     break
             at = point.found
         update, as_node = {"messages": change.messages}, self._as_node or came_from(at, self.shape)
-        where = self.graph.update_state(at.config, update, as_node=as_node)
+        where = self.graph.update_state(drive.marked(at.config), update, as_node=as_node)
         if change.stop:
             self.graph.update_state(where, None, as_node=END)
         drive.went(self.graph.get_state(drive.thread), change)
@@ -236,7 +238,7 @@ class GuardedGraph:
                     break
             at = point.found
         update, as_node = {"messages": change.messages}, self._as_node or came_from(at, self.shape)
-        where = await self.graph.aupdate_state(at.config, update, as_node=as_node)
+        where = await self.graph.aupdate_state(drive.marked(at.config), update, as_node=as_node)
         if change.stop:
             await self.graph.aupdate_state(where, None, as_node=END)
         drive.went(await self.graph.aget_state(drive.thread), change)
@@ -253,11 +255,20 @@ class GuardedGraph:
         task = task_in(input)
         if task is None:
             task = task_in({"messages": messages_in(head)}) or ""
-        return self._opened(thread, task), None
+        kept = (head.metadata or {}).get(RUN_ID)
+        if is_new(input) or earlier or not head.next or kept is None or self._guard.parts.store is None:
+            return self._opened(thread, task), None
+        run = self._opened(thread, task, id=kept)  # it was interrupted in another process
+        said = messages_in(head)
+        run.line.adopt(said, len(run.session))
+        for turn in run.line.fresh(whole_turns(said), len(run.session)):
+            run.session.commit(step_of(turn, agent=self._name))
+        return run, None
 
-    def _opened(self, thread: str, task: str) -> GraphRun:
+    def _opened(self, thread: str, task: str, *, id: str | None = None) -> GraphRun:
+        """A new run, or the one of that id as the store knows it."""
         meta = Trajectory(
-            id=uuid.uuid4().hex[:12], format="event_log", task=task, steps=(), tools=self.shape.specs
+            id=id or uuid.uuid4().hex[:12], format="event_log", task=task, steps=(), tools=self.shape.specs
         )
         inside = self.shape.middleware
         can = Capabilities(
@@ -269,7 +280,7 @@ class GuardedGraph:
             # The middleware cannot interrupt: where a person is asked about an answer, `ask` must do it.
             hand_over=self._ask is not None or not inside,
         )
-        run = GraphRun(self._guard.session(meta, can))
+        run = GraphRun(self._guard.session(meta, can, resume=id is not None))
         run.ask = self._ask
         if self._on_run is not None:
             self._on_run(run.session)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, SummarizationMiddleware
 from langchain_core.language_models.chat_models import BaseChatModel
@@ -25,6 +26,7 @@ from agentguard.integrations._langchain_messages import Line, guard_message, tur
 from agentguard.live.session import Session
 from agentguard.recover.base import Outcome
 from agentguard.recover.policy import Recover
+from agentguard.store import Store
 from tests.unit.integrations.test_loop import First
 
 Model = Callable[[list[AnyMessage]], AIMessage]
@@ -369,6 +371,45 @@ def test_a_line_knows_its_turns_by_identity() -> None:
     assert line.cut(short, 1) == short[:1], "the summary stays, what came after the step goes"
     assert line.cut(short, 4) == short[:2]
     assert line.cut(short, 9) == short
+
+
+def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) -> None:
+    """The guard and the agent are made anew, as in a new process; saver and store are what is left."""
+    seats, saver, sessions = Seats(), InMemorySaver(), list[Session]()
+    died = iter([True])
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+
+    @tool
+    def book(seat: int) -> str:
+        """Book a seat."""
+        seats.booked[seat] += 1
+        if next(died, False):
+            raise KeyboardInterrupt
+        return "yours"
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        return (find(), calls(("book", {"seat": 4})), AIMessage("Seat 4."))[len(messages) // 2]
+
+    def process(store: Store, given: Any) -> Any:
+        agent = create_agent(
+            Scripted(answer=model),
+            [book, seats.tools[1]],
+            middleware=[make(store=store).langchain(on_run=sessions.append)],
+            checkpointer=saver,
+        )
+        return agent.invoke(given, {"configurable": {"thread_id": "1"}}, durability="sync")
+
+    with Store.open(url) as store:
+        with pytest.raises(KeyboardInterrupt):
+            process(store, {"messages": [HumanMessage("Book seat 4.")]})
+        store.flush()
+    with Store.open(url) as store:
+        out = process(store, None)
+        store.flush()
+    assert seats.booked == {4: 1}
+    assert "was not repeated" in out["messages"][-2].text
+    assert sessions[0].id == sessions[1].id
+    assert [step.source.value for step in sessions[1].run.steps] == ["user", "agent", "agent", "agent"]
 
 
 def test_the_example_runs() -> None:

@@ -29,6 +29,7 @@ from agentguard.live.session import Session
 from agentguard.recover.base import Outcome
 from agentguard.recover.budget import Budget
 from agentguard.recover.policy import Recover
+from agentguard.store import Store
 from tests.unit.integrations.test_langchain import Scripted, Seats, calls, find, make, told, whole
 from tests.unit.integrations.test_loop import First
 
@@ -525,6 +526,46 @@ def test_tools_of_a_sub_graph_are_in_the_ledger_of_the_run() -> None:
     app = guard.langgraph(outer.compile(checkpointer=InMemorySaver()), before="think")
     out = app.invoke(ask(), on("1"))
     assert (seats.booked, out["turns"]) == ({4: 1}, 2)
+
+
+def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) -> None:
+    """The guard and the graph are made anew, as in a new process; saver and store are what is left."""
+    seats, saver = Seats(), InMemorySaver()
+    died = iter([True])
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    said: list[str] = []
+
+    @tool
+    def book(seat: int) -> str:
+        """Book a seat."""
+        seats.booked[seat] += 1
+        if next(died, False):
+            raise KeyboardInterrupt
+        return "yours"
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        said.append(messages[-1].text)
+        return (find(), calls(("book", {"seat": 4})), AIMessage("Seat 4."))[len(messages) // 2]
+
+    def process(store: Store, given: Any) -> Any:
+        guard = make(store=store)
+        tools = guard.langgraph_tools([book, seats.tools[1]])
+        app = guard.langgraph(graph_of(model, tools, checkpointer=saver))
+        return app, app.invoke(given, on("1"))
+
+    with Store.open(url) as store:
+        with pytest.raises(KeyboardInterrupt):
+            process(store, ask())
+        store.flush()
+    with Store.open(url) as store:
+        app, out = process(store, None)
+        session = app.session_of(on("1"))
+        store.flush()
+    assert seats.booked == {4: 1}
+    assert "was not repeated" in said[-1]
+    assert out["messages"][-1].text == "Seat 4."
+    assert [step.source.value for step in session.run.steps] == ["user", "agent", "agent", "agent"]
+    assert session.ledger.effects()[0].tool == "book"
 
 
 def test_the_typed_form_of_results_is_kept() -> None:
