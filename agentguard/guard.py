@@ -278,6 +278,11 @@ class Guard:
         """A capability for an ``Agent``; see `agentguard.integrations.pydantic_ai.GuardCapability`."""
         return self.integrate("pydantic_ai", **options)
 
+    @property
+    def openai_agents(self) -> Any:
+        """A runner of agents; see `agentguard.integrations.openai_agents.GuardedRunner`."""
+        return self.integrate("openai_agents")
+
     def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
         """Make a framework's integration around this guard.
 
@@ -302,6 +307,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
         "langgraph_tools": "agentguard.integrations.langgraph:guarded_tools",
         "loop": "agentguard.integrations.loop:LoopRun",
         "pydantic_ai": "agentguard.integrations.pydantic_ai:GuardCapability",
+        "openai_agents": "agentguard.integrations.openai_agents:GuardedRunner",
         "openai": "agentguard.integrations.openai:GuardTransport",
         "openai_async": "agentguard.integrations.openai:AsyncGuardTransport",
     },

@@ -1,0 +1,182 @@
+"""Copies of agents, with their tools and models, that a guarded run can look into.
+
+The agents a user made are never changed: one agent may be in many runs at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from agents import Agent, FunctionTool, Handoff, Model, ModelProvider
+from agents.items import ModelResponse
+
+from agentguard.trajectory.model import ToolSpec
+
+Invoke = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Called with the tool, its arguments as JSON and what runs it."""
+
+Respond = Callable[[list[Any], Callable[[list[Any]], Awaitable[ModelResponse]]], Awaitable[ModelResponse]]
+"""Called with the input of a model call and what makes the call."""
+
+
+class GuardedModel(Model):
+    """A model whose answers the guard may refuse before anything comes of them."""
+
+    def __init__(self, inner: Model, respond: Respond) -> None:
+        self._inner, self._respond = inner, respond
+
+    async def get_response(  # the signature is the SDK's
+        self, system_instructions: str | None, input: Any, *more: Any, **options: Any
+    ) -> ModelResponse:
+        """As `Model.get_response`."""
+
+        async def ask(items: list[Any]) -> ModelResponse:
+            return await self._inner.get_response(system_instructions, items, *more, **options)
+
+        items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
+        return await self._respond(items, ask)
+
+    def stream_response(self, *given: Any, **options: Any) -> AsyncIterator[Any]:
+        """As `Model.stream_response`; what is streamed is not judged."""
+        return self._inner.stream_response(*given, **options)
+
+    def get_retry_advice(self, request: Any) -> Any:
+        """As `Model.get_retry_advice`."""
+        return self._inner.get_retry_advice(request)
+
+    async def close(self) -> None:
+        """As `Model.close`."""
+        await self._inner.close()
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._inner._cleanup_on_run_end(owner)
+
+
+class GuardedProvider(ModelProvider):
+    """A provider of guarded models."""
+
+    def __init__(self, inner: ModelProvider, respond: Respond) -> None:
+        self._inner, self._respond = inner, respond
+
+    def get_model(self, model_name: str | None) -> Model:
+        """As `ModelProvider.get_model`."""
+        return GuardedModel(self._inner.get_model(model_name), self._respond)
+
+
+class Wrapping:
+    """Makes the copies for one run, each agent once, so that agents may hand off in a circle.
+
+    Args:
+        invoke: runs a tool.
+        respond: makes a model call.
+        withheld: names of tools that were taken away; looked at whenever tools are offered.
+    """
+
+    def __init__(self, invoke: Invoke, respond: Respond, withheld: set[str]) -> None:
+        self._invoke, self._respond, self._withheld = invoke, respond, withheld
+        self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
+        self._blind = False
+
+    def agent(self, agent: Agent[Any]) -> Agent[Any]:
+        """The copy of an agent, and with it of those it hands off to."""
+        if id(agent) in self._made:
+            return self._made[id(agent)][1]
+        if any(agent is made for _, made in self._made.values()):
+            return agent
+        changes: dict[str, Any] = {"tools": [self._tool(tool) for tool in agent.tools]}
+        if isinstance(agent.model, Model):
+            changes["model"] = GuardedModel(agent.model, self._respond)
+            changes["model_settings"] = agent.model_settings
+        made = agent.clone(**changes)
+        self._made[id(agent)] = (agent, made)
+        made.handoffs = [self._handoff(one) for one in agent.handoffs]
+        if agent.mcp_servers:
+            self._blind = True  # which tools its servers have is known only later
+            made.get_mcp_tools = self._mcp(agent)  # type: ignore[method-assign, assignment]
+        return made
+
+    def original(self, agent: Agent[Any]) -> Agent[Any]:
+        """The agent that a copy was made of."""
+        return next((own for own, made in self._made.values() if made is agent), agent)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """All tools and handoffs of the agents; none if some cannot be known before they are used."""
+        specs: dict[str, ToolSpec] = {}
+        for agent, _ in list(self._made.values()):
+            for tool in agent.tools:
+                specs[tool.name] = _spec(tool)
+            for one in agent.handoffs:
+                handoff = one if isinstance(one, Handoff) else None
+                name = handoff.tool_name if handoff else Handoff.default_tool_name(one)  # type: ignore[arg-type]
+                specs[name] = ToolSpec(name=name, parameters=handoff.input_json_schema if handoff else {})
+        return () if self._blind else tuple(specs.values())
+
+    def _handoff(self, one: Any) -> Any:
+        if not isinstance(one, Handoff):
+            return self.agent(one)
+        self._blind = True  # its target is known when it is invoked
+        invoke = one.on_invoke_handoff
+
+        async def handed(context: Any, arguments: str) -> Any:
+            return self.agent(await invoke(context, arguments))
+
+        return replace(one, on_invoke_handoff=handed)
+
+    def _mcp(self, agent: Agent[Any]) -> Callable[[Any], Awaitable[list[Any]]]:
+        async def tools(context: Any) -> list[Any]:
+            return [self._tool(tool) for tool in await agent.get_mcp_tools(context)]
+
+        return tools
+
+    def _tool(self, tool: Any) -> Any:
+        if not isinstance(tool, FunctionTool):
+            return tool
+        made = copy.copy(tool)
+        made.on_invoke_tool = self._invoker(made)
+        made.is_enabled = self._enabled(tool)
+        return made
+
+    def _invoker(self, tool: FunctionTool) -> Any:
+        """What runs the tool, once.
+
+        A tool made from a function turns its exceptions into texts, which look like results. So the guard
+        goes below that, where an exception is still one.
+        """
+        outer: Any = tool.on_invoke_tool
+        raw = getattr(outer, "_invoke_tool_impl", None)
+        below = outer if raw is None else raw
+
+        async def once(context: Any, arguments: str) -> Any:
+            return await self._invoke(context, arguments, lambda: below(context, arguments))
+
+        if raw is None:
+            return once
+        functools.update_wrapper(once, raw)
+        made = copy.copy(outer)
+        made._invoke_tool_impl = once
+        return made
+
+    def _enabled(self, tool: FunctionTool) -> Any:
+        given = tool.is_enabled
+
+        async def enabled(context: Any, agent: Any) -> bool:
+            if tool.name in self._withheld:
+                return False
+            if isinstance(given, bool):
+                return given
+            answer: Any = given(context, agent)
+            return bool(await answer if hasattr(answer, "__await__") else answer)
+
+        return enabled
+
+
+def _spec(tool: Any) -> ToolSpec:
+    return ToolSpec(
+        name=tool.name,
+        description=getattr(tool, "description", "") or "",
+        parameters=getattr(tool, "params_json_schema", None) or {},
+    )

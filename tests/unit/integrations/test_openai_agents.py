@@ -1,0 +1,466 @@
+"""OpenAI Agents SDK agents under the guard: the real runner, the SDK's own scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent, RunConfig, SQLiteSession, function_tool, handoff
+from agents.handoffs import HandoffInputData
+from agents.items import ModelResponse
+from agents.models.interface import Model
+from agents.run import CallModelData, ModelInputData
+from agents.testing import assistant_message, function_call
+from agents.usage import Usage
+
+from agentguard.errors import ConfigError, RunStopped
+from agentguard.guard import Guard
+from agentguard.integrations._openai_agents_items import View, steps_of
+from agentguard.live.session import Session
+from agentguard.recover.base import Outcome
+from agentguard.recover.policy import Recover
+from tests.unit.integrations.test_loop import First
+
+TASK, BOOK = "Book seat 4.", {"seat": 4}
+QUIET = RunConfig(tracing_disabled=True)
+Answers = Callable[[list[Any]], list[Any]]
+_IDS = itertools.count()
+
+
+class Scripted(Model):
+    """A model whose answers a function gives; it refuses what a provider would refuse."""
+
+    def __init__(self, answer: Answers) -> None:
+        self.answer = answer
+        self.offers: list[list[str]] = []
+        self.inputs: list[list[Any]] = []
+
+    async def get_response(  # type: ignore[override]  # what it does not look at
+        self, system: Any, input: Any, *more: Any, **options: Any
+    ) -> Any:
+        items, tools = input, options["tools"]
+        assert whole(items)
+        self.offers.append([tool.name for tool in tools])
+        self.inputs.append(list(items))
+        usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
+        return ModelResponse(output=self.answer(items), usage=usage, response_id=None)
+
+    def stream_response(self, *given: Any, **options: Any) -> Any:
+        raise AssertionError("nothing is streamed here")
+
+
+def say(text: str) -> list[Any]:
+    return [assistant_message(text, item_id=f"m{next(_IDS)}")]
+
+
+def calls(*wanted: tuple[str, dict[str, Any]]) -> list[Any]:
+    return [function_call(name, args, call_id=f"c{next(_IDS)}") for name, args in wanted]
+
+
+def find(*where: str) -> list[Any]:
+    return calls(*(("find", {"where": one}) for one in where or ("aisle",)))
+
+
+def script(*answers: list[Any]) -> Answers:
+    given = iter(answers)
+    return lambda items: next(given)
+
+
+def whole(items: list[Any]) -> bool:
+    """Every call has its answer, after it, and every answer its call."""
+    called: list[str] = []
+    answered: list[str] = []
+    for item in items:
+        if item.get("type") == "function_call":
+            called.append(item["call_id"])
+        elif "output" in item:
+            if item["call_id"] not in called:
+                return False
+            answered.append(item["call_id"])
+    return sorted(called) == sorted(answered)
+
+
+def told(items: list[Any]) -> str:
+    texts = [str(item.get("content")) for item in items if item.get("role") == "user"]
+    return " ".join(text for text in texts if text.startswith("[guard]"))
+
+
+def names(items: list[Any]) -> list[str]:
+    return [item["name"] for item in items if item.get("type") == "function_call"]
+
+
+class Seats:
+    def __init__(self) -> None:
+        self.booked: Counter[int] = Counter()
+        seats = self
+
+        @function_tool
+        def book(seat: int) -> str:
+            """Book a seat."""
+            seats.booked[seat] += 1
+            return f"seat {seat} is yours"
+
+        @function_tool
+        def find(where: str) -> str:
+            """Find a seat."""
+            return "nothing found"
+
+        self.tools: list[Any] = [book, find]
+
+
+def make(**parts: Any) -> Guard:
+    guard = Guard(**parts)
+    guard.tool(effect="write", name="book")(len)
+    guard.tool(effect="read", name="find")(len)
+    return guard
+
+
+class Run:
+    """One guarded run, and what came of it."""
+
+    def __init__(self, guard: Guard, answer: Answers, *, tools: Any = (), **options: Any) -> None:
+        self.guard, self.seats, self.model = guard, Seats(), Scripted(answer)
+        self.sessions: list[Session] = []
+        given = {"name": "clerk", "instructions": "Be brief.", **options}
+        self.agent: Agent[Any] = Agent(model=self.model, tools=[*self.seats.tools, *tools], **given)
+
+    def go(self, input: Any = TASK, **options: Any) -> Any:
+        self.result = self.guard.openai_agents.run_sync(
+            self.agent,
+            input,
+            on_run=self.sessions.append,
+            **{"run_config": QUIET, "max_turns": 30, **options},
+        )
+        assert whole(self.result.to_input_list())
+        return self.result.final_output
+
+    @property
+    def session(self) -> Session:
+        return self.sessions[-1]
+
+
+def seat_said(run: Any) -> bool:
+    return bool(run.steps[-1].content.startswith("Seat"))
+
+
+def test_a_run_that_goes_well_is_left_alone() -> None:
+    run = Run(make(), script(calls(("book", BOOK)), say("Seat 4 is booked.")))
+    assert run.go() == "Seat 4 is booked."
+    assert run.seats.booked == {4: 1}
+    session = run.session
+    assert (session.recoveries, session.ended, session.failures) == ([], True, [])
+    assert [step.agent for step in session.run.steps] == ["human", "clerk", "clerk"]
+    assert session.run.steps[1].observations[0].content == "seat 4 is yours"
+    usage = session.run.steps[1].usage
+    assert usage is not None
+    assert usage.prompt_tokens == 10
+    assert (session.run.task, session.run.system_prompts) == (TASK, {"clerk": "Be brief."})
+    assert {tool.name for tool in session.run.tools} == {"book", "find"}
+    assert run.result.to_input_list() == run.result.result.to_input_list()
+    assert run.result.last_agent is run.agent
+    assert run.agent.tools == run.seats.tools, "the caller's agent is not changed"
+
+
+@pytest.mark.parametrize("where", [("aisle",), ("aisle", "window")])
+def test_what_is_cut_stays_out_of_every_later_model_call(where: tuple[str, ...]) -> None:
+    """The SDK's own list still holds it, so the view has to be cut again each time."""
+    after = iter([calls(("book", BOOK)), calls(("book", {"seat": 5})), say("Booked.")])
+    run = Run(
+        make(recover=Recover(on_fail="rollback")),
+        lambda items: next(after) if told(items) else find(*where),
+    )
+    assert run.go() == "Booked."
+    assert len(run.session.recoveries) == 1
+    left = len(run.session.run.branches[0].steps) * len(where)
+    counts = [names(items).count("find") for items in run.model.inputs]
+    kept = max(counts) + len(where) - left
+    assert counts[-3:] == [kept] * 3
+    assert all(told(items) for items in run.model.inputs[-3:])
+    assert names(run.result.result.to_input_list()).count("find") == kept + left, "the SDK keeps them"
+    assert names(run.result.to_input_list()).count("find") == kept
+    assert [one.outcome for one in run.session.recoveries] == [Outcome.CONFIRMED]
+
+
+def test_completed_calls_that_are_taken_back_keep_an_effect_record() -> None:
+    answers = (calls(("book", BOOK)), say("No idea."), calls(("book", BOOK)), say("Seat 4."))
+    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said)
+    run = Run(guard, script(*answers))
+    assert run.go() == "Seat 4."
+    assert run.seats.booked == {4: 1}
+    assert "seat 4 is yours" in told(run.result.to_input_list())
+    assert [effect.result for effect in run.session.ledger.effects()] == ["seat 4 is yours"]
+    assert run.session.run.steps[1].observations[0].content == "seat 4 is yours"
+    assert names(run.result.to_input_list()) == ["book"]
+    assert [one.outcome for one in run.session.recoveries] == [Outcome.CONFIRMED]
+
+
+def test_a_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> None:
+    wrong = calls(("book", BOOK), ("fly", {}))
+    run = Run(
+        make(recover=Recover(on_fail="rollback")), script(wrong, calls(("book", BOOK)), say("Seat 4 it is."))
+    )
+    run.go()
+    assert run.seats.booked == {4: 1}
+    assert names(run.result.result.to_input_list()) == ["book"]
+    assert told(run.model.inputs[-1]), "the correction stays in sight"
+    assert run.result.context_wrapper.usage.requests == 3
+    assert run.session.run.branches[0].steps[0].tool_calls[1].name == "fly"
+
+
+def test_the_acceptance_test_sends_the_agent_back() -> None:
+    run: Run
+
+    def accept(trajectory: Any) -> bool | str:
+        return bool(run.seats.booked[4]) or "seat 4 is not booked"
+
+    run = Run(make(accept=accept), script(say("All done."), calls(("book", BOOK)), say("Seat 4 is booked.")))
+    assert run.go() == "Seat 4 is booked."
+    assert "seat 4 is not booked" in told(run.result.to_input_list())
+
+
+def two(answers: Answers, **options: Any) -> tuple[Agent[Any], Agent[Any], Seats, Scripted]:
+    """Two agents that hand off to each other, in a circle."""
+    seats, model = Seats(), Scripted(answers)
+    back: Agent[Any] = Agent(name="back", model=model, tools=seats.tools)
+    front: Agent[Any] = Agent(name="front", model=model, handoffs=[options.get("handoff", back)])
+    back.handoffs = [front]
+    return front, back, seats, model
+
+
+def test_handoffs_name_the_agent_of_a_step() -> None:
+    front, back, seats, _ = two(
+        script(calls(("transfer_to_back", {})), calls(("book", BOOK)), say("Seat 4."))
+    )
+    result = make().openai_agents.run_sync(front, TASK, run_config=QUIET)
+    assert [step.agent for step in result.session.run.steps] == ["human", "front", "back", "back"]
+    assert result.session.findings == []
+    assert result.last_agent is back
+    assert seats.booked == {4: 1}
+    assert {tool.name for tool in result.session.run.tools} == {
+        "transfer_to_back",
+        "transfer_to_front",
+        "book",
+        "find",
+    }
+
+
+@pytest.mark.parametrize("ladder", ["rollback", "reexecute"])
+def test_a_rollback_to_before_a_handoff_lets_the_first_agent_go_on(ladder: str) -> None:
+    hand: tuple[str, dict[str, Any]] = ("transfer_to_back", {})
+    answers = (calls(hand), calls(("book", BOOK)), say("No idea."), calls(hand), calls(("book", BOOK)))
+    front, _, seats, model = two(script(*answers, say("Seat 4.")))
+    guard = make(recover=Recover(on_fail=ladder), localizer=First(1), accept=seat_said)
+    result = guard.openai_agents.run_sync(front, TASK, run_config=QUIET)
+    assert result.final_output == "Seat 4."
+    assert seats.booked == {4: 1}
+    assert [step.agent for step in result.session.run.steps] == ["human", "front", "back", "back"]
+    assert model.offers[3] == [], "the first agent has no tools"
+    assert names(result.to_input_list()) == ["transfer_to_back", "book"]
+
+
+def test_a_loop_in_a_run_can_be_cut_to_before_a_handoff() -> None:
+    def model(items: list[Any]) -> list[Any]:
+        if told(items):
+            return say("There is none.")
+        return find() if "transfer_to_back" in names(items) else calls(("transfer_to_back", {}))
+
+    front, _, _, _ = two(model)
+    guard = make(recover=Recover(on_fail="compensate"), localizer=First(1))
+    guard.tool(effect="write", undo=lambda where: None, name="find")(len)
+    result = guard.openai_agents.run_sync(front, TASK, run_config=QUIET)
+    assert result.final_output == "There is none."
+    steps = result.session.run.steps
+    assert steps[-1].agent == ("front" if result.session.recoveries[0].plan.step == 1 else "back")
+
+
+def test_a_handoff_that_rewrites_the_history_is_gone_on_with() -> None:
+    def summary(data: HandoffInputData) -> HandoffInputData:
+        return data.clone(input_history="Summary: seat 4.", pre_handoff_items=(), new_items=())
+
+    seats = Seats()
+    answers = (calls(("transfer_to_back", {})), say("No idea."), calls(("book", BOOK)), say("Seat 4."))
+    model = Scripted(script(*answers))
+    back: Agent[Any] = Agent(name="back", model=model, tools=seats.tools)
+    front: Agent[Any] = Agent(name="front", model=model, handoffs=[handoff(back, input_filter=summary)])
+    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said)
+    result = guard.openai_agents.run_sync(front, TASK, run_config=QUIET)
+    assert result.final_output == "Seat 4."
+    assert seats.booked == {4: 1}
+    assert result.last_agent is back, "there is nothing left of what was before the handoff"
+    assert [step.agent for step in result.session.run.steps] == ["human", "front", "back", "back"]
+
+
+def test_an_effect_is_undone_by_a_coroutine() -> None:
+    undone: list[int] = []
+
+    async def cancel(seat: int) -> None:
+        undone.append(seat)
+
+    guard = Guard(localizer=First(1), recover=Recover(on_fail="compensate"), accept=lambda run: bool(undone))
+    guard.tool(effect="write", undo=cancel, name="book")(len)
+    run = Run(guard, script(calls(("book", {"seat": 9})), say("Done."), say("Undone.")))
+    assert run.go() == "Undone."
+    assert undone == [9]
+    assert "were undone: book" in told(run.result.to_input_list())
+
+
+def test_a_tool_that_fails_midway_is_in_doubt_though_the_sdk_words_it_as_a_result() -> None:
+    sent: list[str] = []
+
+    @function_tool
+    def send(to: str) -> str:
+        """Send a letter."""
+        sent.append(to)
+        raise TimeoutError("no answer")
+
+    run = Run(make(), script(calls(("send", {"to": "a"})), say("I could not tell.")), tools=[send])
+    assert run.go() == "I could not tell."
+    seen = run.session.run.steps[1].observations[0]
+    assert seen.is_error
+    assert "error" in seen.content.lower()
+    run.session.ledger.rewind(1)
+    assert run.session.begin_tool("send", {"to": "a"}).ruling == "in_doubt"
+
+
+def test_a_history_that_was_given_stays() -> None:
+    history = [
+        {"role": "user", "content": "Where?"},
+        *({"role": "assistant", "content": text} for text in ("Here.",)),
+        {"type": "function_call", "call_id": "x", "name": "find", "arguments": '{"where": "aisle"}'},
+        {"type": "function_call_output", "call_id": "x", "output": "nothing found"},
+        {"role": "user", "content": TASK},
+    ]
+    guard = make(recover=Recover(on_fail="rollback"), localizer=First(0), accept=seat_said)
+    run = Run(guard, script(find("window"), say("No idea."), say("Seat 4.")))
+    assert run.go(history) == "Seat 4."
+    assert run.result.to_input_list()[:5] == history
+    steps = run.session.run.steps
+    assert [step.content for step in steps] == ["Where?", "Here.", TASK, "Seat 4."]
+    assert steps[1].observations[0].content == "nothing found"
+    assert run.session.run.task == TASK
+
+
+def test_a_tool_that_is_withheld_is_not_offered() -> None:
+    run: Run
+    run = Run(
+        make(recover=Recover(on_fail="drop_tool")),
+        lambda items: find() if "find" in run.model.offers[-1] else say("There is none."),
+    )
+    assert run.go() == "There is none."
+    assert (run.model.offers[0], run.model.offers[-1]) == (["book", "find"], ["book"])
+
+
+def test_a_stop_ends_the_run_with_its_reason() -> None:
+    run = Run(make(recover=Recover(on_fail="stop")), lambda items: find())
+    with pytest.raises(RunStopped, match="repeated the call of find"):
+        run.go()
+
+
+def test_a_person_is_asked() -> None:
+    async def ask(question: str) -> str:
+        return "Take the window."
+
+    def model(items: list[Any]) -> list[Any]:
+        return say("Window it is.") if items[-1].get("content") == "Take the window." else find()
+
+    assert Run(make(recover=Recover(on_fail="hand_over")), model).go(ask=ask) == "Window it is."
+
+
+def test_the_models_and_the_filter_of_a_run_configuration_are_guarded_too() -> None:
+    seen: list[str] = []
+
+    def theirs(data: CallModelData[Any]) -> ModelInputData:
+        seen.append(told(data.model_data.input))
+        return data.model_data
+
+    run = Run(make(recover=Recover(on_fail="rollback")), script())
+    own = Scripted(script(calls(("fly", {})), say("I cannot fly.")))
+    config = RunConfig(model=own, call_model_input_filter=theirs, tracing_disabled=True)
+    assert run.go(run_config=config) == "I cannot fly."
+    assert len(run.session.recoveries) == 1
+    assert seen == [""]
+
+
+def test_a_tool_that_waits_for_approval_pauses_the_run() -> None:
+    @function_tool(needs_approval=True)
+    def pay(order: str) -> str:
+        """Pay an order."""
+        raise AssertionError("not approved")
+
+    run = Run(make(), script(calls(("pay", {"order": "7"}))), tools=[pay])
+    result = run.guard.openai_agents.run_sync(run.agent, TASK, run_config=QUIET, on_run=run.sessions.append)
+    assert [one.tool_name for one in result.interruptions] == ["pay"]
+    assert not run.session.ended
+    assert run.session.ledger.effects() == ()
+
+
+def test_two_runs_of_one_agent_side_by_side() -> None:
+    run = Run(make(), lambda items: say("Hello."))
+
+    async def main() -> list[Any]:
+        runner = run.guard.openai_agents
+        return await asyncio.gather(*(runner.run(run.agent, text, run_config=QUIET) for text in "ab"))
+
+    assert [result.session.run.task for result in asyncio.run(main())] == ["a", "b"]
+
+
+def test_what_keeps_the_history_elsewhere_is_refused() -> None:
+    run = Run(make(), script())
+    with pytest.raises(ConfigError, match="session keeps turns"):
+        run.go(session=object.__new__(SQLiteSession))
+    with pytest.raises(ConfigError, match="neither a text nor a list"):
+        run.go(object())
+
+
+def test_a_view_keeps_places_when_it_is_renewed() -> None:
+    view = View()
+    ask, first, last = {"role": "user"}, {"id": "1"}, {"id": "2"}
+    for items in ([ask], [ask, first], [ask, first, last]):
+        assert view.take(items)
+        view.step_ends()
+    view.cut(1)
+    view.tell("look")
+    hint = {"role": "user", "content": "look"}
+    assert view.shown() == [ask, hint]
+    assert view.take([ask, first, last, {"id": "3"}])
+    view.step_ends()
+    assert view.renew() == [ask, hint, {"id": "3"}]
+    view.cut(1)
+    assert view.shown() == [ask], "what was said before the step goes with it"
+    assert not view.take([{"id": "3"}, {"id": "4"}])
+    assert view.shown() == [{"id": "4"}], "by its id it stays out"
+
+
+def test_items_of_a_history_are_turns() -> None:
+    items: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"type": "reasoning", "summary": [{"text": "hm", "type": "summary_text"}]},
+        {"type": "function_call", "call_id": "x", "name": "find", "arguments": "no json"},
+        {"type": "function_call_output", "call_id": "x", "output": [{"type": "input_text", "text": "none"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "There is none."}]},
+    ]
+    steps = steps_of(items, agent="clerk")
+    assert [(step.source, step.content) for step in steps] == [
+        ("system", "Be brief."),
+        ("agent", ""),
+        ("agent", "There is none."),
+    ]
+    assert steps[1].reasoning == "hm"
+    assert (steps[1].tool_calls[0].arguments, steps[1].tool_calls[0].raw_arguments) == (None, "no json")
+    assert steps[1].observations[0].content == "none"
+
+
+def test_the_example_runs() -> None:
+    script = Path(__file__).parents[3] / "examples" / "guard_openai_agents.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        "Seat 4 is booked.\nbooked: [4]\nsteps: human, clerk, booker, booker\nreexec"
+    )
