@@ -38,19 +38,16 @@ except ImportError as error:
 
 from agentguard.integrations._langchain_messages import step_of, whole_turns
 from agentguard.integrations._langchain_run import acall_tool, call_tool, run_here
-from agentguard.integrations._langgraph_drive import (
-    RUN_ID,
-    Change,
-    Drive,
+from agentguard.integrations._langgraph_drive import RUN_ID, Change, Drive, GraphRun
+from agentguard.integrations._langgraph_shape import shape_of
+from agentguard.integrations._langgraph_state import (
     ForkPoint,
-    GraphRun,
     answer_in,
     came_from,
     is_new,
     messages_in,
     task_in,
 )
-from agentguard.integrations._langgraph_shape import shape_of
 from agentguard.integrations._langgraph_stream import Chunks, with_question
 
 if TYPE_CHECKING:
