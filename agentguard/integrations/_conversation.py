@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,12 +28,14 @@ class Held:
         given: whether a user or a system prompt gave it; such a step is never taken back.
         told: what the guard said right before it.
         anchor: id of the response that it came with, where the server keeps responses.
+        kept: its first items, that many, are kept with that response.
     """
 
     items: list[int | Item]
     given: bool = False
     told: list[Item] = field(default_factory=list)
     anchor: str | None = None
+    kept: int = 0
 
 
 class Line:
@@ -47,10 +49,10 @@ class Line:
         """Steps on the line."""
         return len(self.steps)
 
-    def add(self, items: Iterable[int | Item], *, given: bool = False, anchor: str | None = None) -> None:
+    def add(self, step: Held) -> None:
         """Add a step; what was told since the last one goes with it."""
-        self.steps.append(Held(items=list(items), given=given, told=self.told, anchor=anchor))
-        self.told = []
+        step.told, self.told = self.told, []
+        self.steps.append(step)
 
     def tell(self, item: Item) -> None:
         """Add an item of the guard at the end."""
@@ -69,16 +71,18 @@ class Line:
             made += [*step.told, *step.items]
         return made + self.told
 
-    def view(self, history: Sequence[Item], *, after: int = 0) -> list[Item]:
-        """The items to send, given the client's history."""
-        return [history[one] if isinstance(one, int) else one for one in self.places(after=after)]
-
-    def anchor(self) -> tuple[str | None, int]:
-        """The last response on the line that the server keeps, and the number of steps up to it."""
+    def since_anchor(self) -> tuple[str | None, list[int | Item]]:
+        """The last response on the line that the server keeps, and the items after it."""
         for count in range(len(self.steps), 0, -1):
-            if (known := self.steps[count - 1].anchor) is not None:
-                return known, count
-        return None, 0
+            step = self.steps[count - 1]
+            if step.anchor is not None:
+                return step.anchor, [*step.items[step.kept :], *self.places(after=count)]
+        return None, self.places()
+
+
+def view(places: Sequence[int | Item], history: Sequence[Item]) -> list[Item]:
+    """The items themselves, given the client's history."""
+    return [history[one] if isinstance(one, int) else one for one in places]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -89,6 +93,7 @@ class Conversation:
         session: of the run that goes on in it.
         name: id of its first run.
         line: what of the history stands.
+        base: steps of the line before those of the run: what other runs left.
         known: items of the client's history that are on the line or were taken back.
         claims: calls of the answer that was given last, by id.
         withheld: tools that were taken away in this run.
@@ -104,6 +109,7 @@ class Conversation:
     session: Session
     name: str
     line: Line = field(default_factory=Line)
+    base: int = 0
     known: int = 0
     claims: dict[str, Any] = field(default_factory=dict)
     withheld: set[str] = field(default_factory=set)

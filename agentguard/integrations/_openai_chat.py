@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentguard.integrations._conversation import Item, Line
+from agentguard.integrations._conversation import Item, Line, view
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Source, Step, Usage
 
@@ -90,7 +90,7 @@ class Chat:
     ) -> dict[str, Any]:
         """The request with the line's view in place of the history."""
         del root
-        return {**body, "messages": line.view(history)}
+        return {**body, "messages": view(line.places(), history)}
 
     def final(self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str) -> dict[str, Any]:
         """An answer of the guard that ends the run; a refusal where the client expects JSON."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentguard.integrations._conversation import Conversation, Item, chain
+from agentguard.integrations._conversation import Conversation, Held, Item, chain, view
 from agentguard.integrations._openai_chat import with_cost, without_tools
 from agentguard.integrations._openai_dialect import Dialect, response_key, steps_of
 from agentguard.live.acting import IN_DOUBT
@@ -65,12 +65,16 @@ class Exchange:
 
     def begin(self) -> None:
         """Commit the turns that are new, and do what the guard wants done before the model is asked."""
-        if self._of.over:
+        of, renewed = self._of, self._of.over
+        if renewed:
             self._renew()
-        for start, end in self.dialect.turns(self._history, self._of.known):
+        turns = self.dialect.turns(self._history, of.known)
+        if renewed or not of.known:
+            of.base = self._task(turns, renewed=renewed)
+        for start, end in turns:
             self._commit(start, end)
-        self._of.known = len(self._history)
-        self._of.forget_answer()
+        of.known = len(self._history)
+        of.forget_answer()
         plan = self.session.boundary()
         if plan is not None:
             self._carry_out(plan)
@@ -130,30 +134,45 @@ class Exchange:
         self._engine.waiting.put(of, tips, self._again_key)
 
     def _renew(self) -> None:
-        """Begin another run in a conversation whose last one has ended; what stands of it is its history."""
+        """Begin another run in a conversation whose last one has ended."""
         of = self._of
         of.runs, of.over, of.claims = of.runs + 1, False, {}
         of.withheld.clear()
         steps = steps_of(self.dialect, self._history, self._engine.agent)
         of.session = self._engine.session(self.request, steps, f"{of.name}.{of.runs}")
-        self._retake()
+
+    def _task(self, turns: Sequence[tuple[int, int]], *, renewed: bool) -> int:
+        """Steps before the latest task: they are the model's context, and no part of the run."""
+        given = [self._is_given(self._history[start:end]) for start, end in turns]
+        asked = max((place for place, is_given in enumerate(given) if is_given), default=None)
+        if asked is None:
+            return len(self._of.line) + len(turns) if renewed else 0
+        while asked and given[asked - 1]:
+            asked -= 1
+        return len(self._of.line) + asked if renewed or not all(given[:asked]) else 0
+
+    def _is_given(self, items: Sequence[Item]) -> bool:
+        return self.dialect.step(items, self._engine.agent).source in (Source.USER, Source.SYSTEM)
 
     def _retake(self) -> None:
         """Commit the steps of the line that the session does not have."""
-        for held in self._of.line.steps[len(self.session) :]:
-            items = [self._history[one] if isinstance(one, int) else one for one in held.items]
-            self._take_in(self.dialect.step(items, self._engine.agent))
+        for held in self._of.line.steps[self._of.base + len(self.session) :]:
+            self._take_in(self.dialect.step(view(held.items, self._history), self._engine.agent))
 
     def _commit(self, start: int, end: int) -> None:
         of, items = self._of, self._history[start:end]
         places: list[int | Item] = list(range(start, end))
-        anchor = of.anchor if start == of.known else None
-        if of.better is not None and start == of.known:
-            results = [one for one in range(start, end) if self.dialect.result(self._history[one])]
+        results = [one for one in range(start, end) if self.dialect.result(self._history[one])]
+        answer = start == of.known
+        if of.better is not None and answer:
             places = [*of.better, *results]
         step = self.dialect.step(items, self._engine.agent)
-        self._take_in(step)
-        of.line.add(places, given=step.source in (Source.USER, Source.SYSTEM), anchor=anchor)
+        if len(of.line) >= of.base:
+            self._take_in(step)
+        held = Held(items=places, given=step.source in (Source.USER, Source.SYSTEM))
+        if answer and of.anchor is not None:
+            held.anchor, held.kept = of.anchor, len(places) - len(results)
+        of.line.add(held)
 
     def _take_in(self, step: Step) -> None:
         """Commit a step, its calls whose results are there as done."""
@@ -192,8 +211,9 @@ class Exchange:
         if plan is None:
             return "final" if self._look() else "deliver"
         self._of.over = False
-        anchor = id if self.dialect.keeps else None
-        self._of.line.add(answer, anchor=anchor)  # the client never sees it
+        held = Held(items=list(answer), kept=len(answer))  # the client never sees it
+        held.anchor = id if self.dialect.keeps else None
+        self._of.line.add(held)
         return self._again(plan)
 
     def _again(self, plan: Plan) -> Decision:
@@ -214,7 +234,7 @@ class Exchange:
         line = self._of.line
         for action in plan.actions:
             if isinstance(action, Rewind):
-                line.cut(action.to_step)
+                line.cut(self._of.base + action.to_step)
             elif isinstance(action, Restart):
                 line.cut(self._first_answer())
                 line.tell(self.dialect.told(action.note))

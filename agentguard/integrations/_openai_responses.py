@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentguard.integrations._conversation import Item, Line
+from agentguard.integrations._conversation import Item, Line, view
 from agentguard.integrations._openai_chat import arguments_key, wants_json
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Step, Usage
@@ -98,18 +98,18 @@ class Responses:
         before = body.get("previous_response_id")
         if before is None:
             return line.places() == list(range(len(history)))
-        anchor, count = line.anchor()
+        anchor, places = line.since_anchor()
         given = range(len(history) - len(self.items(body)), len(history))
-        return anchor in (before, None) and line.places(after=count) == list(given)
+        return anchor in (before, None) and places == list(given)
 
     def body(
         self, body: Mapping[str, Any], line: Line, history: Sequence[Item], *, root: str | None
     ) -> dict[str, Any]:
         """The request with the line's view: whole, or from the last response that the line still holds."""
         if body.get("previous_response_id") is None:
-            return {**body, "input": line.view(history)}
-        anchor, count = line.anchor()
-        made = {**body, "previous_response_id": anchor or root, "input": line.view(history, after=count)}
+            return {**body, "input": view(line.places(), history)}
+        anchor, places = line.since_anchor()
+        made = {**body, "previous_response_id": anchor or root, "input": view(places, history)}
         if made["previous_response_id"] is None:
             del made["previous_response_id"]
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import openai
 import pytest
@@ -41,7 +41,7 @@ class World:
         )
         self.booked: list[int] = []
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,18 +257,47 @@ def test_a_restart_keeps_the_task_and_adds_what_went_wrong() -> None:
 
 
 def test_users_are_never_taken_back() -> None:
-    guard = make(
-        recover=Recover(on_fail="rollback"), localizer=First(1), accept=lambda run: len(run.steps) < 4
-    )
-    answers = [say("Which seat?"), say("I cannot."), say("Seat 4 is booked.")]
+    accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
+    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=accept)
+    answers = [call("find", "f", where="x"), say("I cannot."), say("Seat 4 is booked.")]
+    with serving(script(answers)) as server, World(server, guard) as world:
+        found = world.ask([TASK]).choices[0].message
+        messages: list[Any] = [TASK, found, result(found.tool_calls[0], "nothing found")]
+        messages.append({"role": "user", "content": "By the aisle!"})
+        assert world.agent(messages) == "Seat 4 is booked."
+    assert texts(server.bodies[-1])[:2] == ["Book seat 4.", "By the aisle!"]
+    assert len(server.bodies[-1]["messages"]) == 3
+    assert [step.source for step in world.sessions[0].run.steps] == ["user", "user", "agent"]
+
+
+def test_each_task_is_a_run_and_what_came_before_it_stands() -> None:
+    accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
+    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=accept)
+    answers = [*finds(0, 2), say("Seat 4?"), say("I cannot."), say("Seat 4 is booked.")]
     with serving(script(answers)) as server, World(server, guard) as world:
         messages: list[Any] = [TASK]
         world.agent(messages)
-        messages.append({"role": "user", "content": "Seat 4!"})
+        messages.append({"role": "user", "content": "Yes."})
         assert world.agent(messages) == "Seat 4 is booked."
-    assert texts(server.bodies[-1])[:2] == ["Book seat 4.", "Seat 4!"]
-    assert "Which seat?" not in texts(server.bodies[-1])
-    assert len(world.sessions) == 2, "each task is a run"
+    last = server.bodies[-1]
+    assert ids(last) == ["f0", "f1"]
+    assert texts(last)[-3:-1] == ["Seat 4?", "Yes."]
+    assert "I cannot." not in texts(last)
+    assert [session.run.task for session in world.sessions] == ["Book seat 4.", "Yes."]
+    assert [len(session.run.steps) for session in world.sessions] == [4, 2]
+
+
+def test_a_history_that_the_guard_has_not_seen_is_read() -> None:
+    history: list[Any] = [TASK]
+    for i in range(2):
+        history += [{"role": "assistant", **finds(i, 1)[0]}]
+        history += [{"role": "tool", "tool_call_id": f"f{i}", "content": "nothing found"}]
+    with (
+        serving(script([*finds(2, 1), say("Seat 4 is booked.")])) as server,
+        World(server, make(recover=Recover(on_fail="rollback"))) as world,
+    ):
+        assert world.agent(history) == "Seat 4 is booked."
+    assert ids(server.bodies[-1]) == ["f0"]
 
 
 def test_an_error_of_the_server_is_passed_on_and_the_run_goes_on() -> None:
