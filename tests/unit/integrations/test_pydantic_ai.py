@@ -394,6 +394,27 @@ def test_endless_refusals_let_the_turn_through() -> None:
     assert "REJECT" in [one.plan.tier.name for one in run.session.recoveries]
 
 
+def test_a_run_that_is_driven_node_by_node_is_guarded_and_two_runs_do_not_meet() -> None:
+    def model(messages: list[ModelMessage]) -> ModelResponse:
+        return say("There is none.") if told(messages) else find()
+
+    run = Run(make(recover=Recover(on_fail="rollback")), model)
+
+    async def drive(prompt: str) -> Any:
+        async with run.agent.iter(prompt) as agent_run:
+            async for _ in agent_run:
+                pass
+        return agent_run.result
+
+    async def main() -> list[Any]:
+        return list(await asyncio.gather(drive("Find one."), drive("Find another.")))
+
+    results = asyncio.run(main())
+    assert [result.output for result in results] == ["There is none."] * 2
+    assert sorted(session.run.task for session in run.sessions) == ["Find another.", "Find one."]
+    assert [len(session.recoveries) for session in run.sessions] == [1, 1]
+
+
 def test_an_agent_that_is_asked_twice_has_two_runs() -> None:
     run = Run(make(), lambda messages: say("Hello."), name=None)
     run.go("Hi.")
