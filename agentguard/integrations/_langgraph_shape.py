@@ -21,6 +21,34 @@ _MODELS = frozenset({"model", "agent", "call_model", "llm", "chatbot"})
 MIDDLEWARE = "agentguard.before_model"
 """The node that `GuardMiddleware` has in an agent of ``create_agent``."""
 
+UNGUARDED = frozenset(
+    (
+        "abatch",
+        "abatch_as_completed",
+        "as_tool",
+        "assign",
+        "astream_events",
+        "astream_log",
+        "atransform",
+        "batch",
+        "batch_as_completed",
+        "bind",
+        "copy",
+        "map",
+        "pick",
+        "pipe",
+        "stream_events",
+        "transform",
+        "with_alisteners",
+        "with_config",
+        "with_fallbacks",
+        "with_listeners",
+        "with_retry",
+        "with_types",
+    )
+)
+"""What a graph has besides, and what would run it, or make another of it, that the guard does not see."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

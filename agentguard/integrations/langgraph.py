@@ -39,7 +39,7 @@ except ImportError as error:
 from agentguard.integrations._langchain_messages import step_of, whole_turns
 from agentguard.integrations._langchain_run import acall_tool, call_tool, run_here
 from agentguard.integrations._langgraph_drive import RUN_ID, Change, Drive, GraphRun
-from agentguard.integrations._langgraph_shape import shape_of
+from agentguard.integrations._langgraph_shape import UNGUARDED, shape_of
 from agentguard.integrations._langgraph_state import (
     ForkPoint,
     answer_in,
@@ -97,6 +97,11 @@ class GuardedGraph:
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "graph" or name in UNGUARDED:  # the former: a copy that is not filled yet
+            raise AttributeError(
+                f"a guarded graph has no {name!r}, which would run the graph without its guard; "
+                f"if that is meant: .graph.{name}"
+            )
         return getattr(self.graph, name)
 
     def invoke(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Any:

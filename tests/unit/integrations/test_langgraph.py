@@ -442,6 +442,15 @@ def test_what_cannot_be_guarded_is_said() -> None:
         guard.langgraph_tools(seats.tools, wrap_tool_call=print)
 
 
+def test_nothing_runs_the_graph_behind_the_guards_back() -> None:
+    app = make().langgraph(graph_of(looping, ToolNode(Seats().tools)))
+    for name in ("batch", "abatch", "astream_events", "with_config", "pipe", "transform", "copy"):
+        assert hasattr(app.graph, name)
+        with pytest.raises(AttributeError, match="without its guard"):
+            getattr(app, name)
+    assert app.get_graph().nodes
+
+
 def test_a_saver_on_disk_works_as_well(tmp_path: Any) -> None:
     sqlite = pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs langgraph-checkpoint-sqlite")
     guard, seats = rolling(localizer=First(1), accept=seated), Seats()
