@@ -64,6 +64,9 @@ def distil(
         typer.Option(metavar="URL", help="OpenAI-compatible endpoint of a model that writes the schemata."),
     ] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The model there.")] = None,
+    judge_deadline: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long it may take over one failure.")
+    ] = 120.0,
     json: Json = False,
 ) -> None:
     """Distil the failures among recorded runs: new ones are added, others merged into the nearest schema.
@@ -75,7 +78,7 @@ def distil(
 
     if out is not None and store is not None:
         raise ConfigError("give --out or --store, not both")
-    distiller = _distiller(judge_url, judge_model)
+    distiller = _distiller(judge_url, judge_model, judge_deadline)
     counts: Counter[str] = Counter()
     with opened(store if out is None else str(out)) as keep, SchemaCache(keep) as cache:
         for schema in _distilled(_records(runs, format, counts), distiller, diagnosed, counts):
@@ -293,16 +296,16 @@ def _distilled(
             yield made
 
 
-def _distiller(url: str | None, model: str | None) -> Distiller | None:
+def _distiller(url: str | None, model: str | None, deadline_s: float) -> Distiller | None:
     """The chat distiller if an endpoint is given, else None for the embedded one."""
     if url is None:
         if model is not None:
             raise ConfigError("--judge-model needs --judge-url")
         return None
-    from agentguard.judge.endpoint import Endpoint
+    from agentguard.judge.endpoint import Endpoint, EndpointOptions
     from agentguard.schemata.distil_chat import ChatDistiller
 
-    return ChatDistiller(Endpoint(url, model=model))
+    return ChatDistiller(Endpoint(url, model=model, options=EndpointOptions(deadline_s=deadline_s)))
 
 
 def _load(place: str | None) -> tuple[Schema, ...]:
