@@ -46,14 +46,34 @@ def parsed_object(content: bytes) -> dict[str, Any] | None:
 
 
 def flows(response: httpx2.Response) -> bool:
-    """Whether the body is an answer as a stream of events that has not been read."""
+    """Whether the body is an answer as a stream of events."""
     kind = response.headers.get("content-type", "").lower()
-    return response.status_code == 200 and kind.startswith("text/event-stream") and not response.is_closed
+    return response.status_code == 200 and kind.startswith("text/event-stream")
 
 
 def passes(response: httpx2.Response) -> bool:
     """Whether the body is not to be read as a whole."""
     return response.status_code != 200 or flows(response)
+
+
+def read(response: httpx2.Response) -> bytes:
+    """The body as it came, compressed or not; also of a response that the inner transport has read."""
+    stream = response.stream
+    assert isinstance(stream, httpx2.SyncByteStream)
+    try:
+        return b"".join(stream)
+    finally:
+        response.close()
+
+
+async def aread(response: httpx2.Response) -> bytes:
+    """As `read`."""
+    stream = response.stream
+    assert isinstance(stream, httpx2.AsyncByteStream)
+    try:
+        return b"".join([part async for part in stream])
+    finally:
+        await response.aclose()
 
 
 def streamed(

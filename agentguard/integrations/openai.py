@@ -31,9 +31,11 @@ from agentguard.integrations._openai_exchange import Exchange
 from agentguard.integrations._openai_http import (
     AsyncGuardedStream,
     GuardedStream,
+    aread,
     flows,
     parsed_object,
     passes,
+    read,
     rewritten,
     streamed,
     unmarked,
@@ -182,7 +184,7 @@ class GuardTransport(_Core, httpx2.BaseTransport):
         flowing = False
         try:
             response = self._ask(self.asked(exchange, request))
-            flowing = flows(response)
+            flowing = flows(response) and exchange.final is None
             if not flowing:
                 return response
             return streamed(
@@ -201,7 +203,7 @@ class GuardTransport(_Core, httpx2.BaseTransport):
             request = next(asked)
             while True:
                 response = self._inner.handle_request(request)
-                raw = None if passes(response) else b"".join(response.iter_raw())
+                raw = None if passes(response) else read(response)
                 request = asked.send((response, raw))
         except StopIteration as done:
             given: httpx2.Response = done.value
@@ -247,7 +249,7 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
         flowing = False
         try:
             response = await self._ask(self.asked(exchange, request))
-            flowing = flows(response)
+            flowing = flows(response) and exchange.final is None
             if not flowing:
                 return response
             flow = self._flow(exchange, request, response)
@@ -265,7 +267,7 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
             request = next(asked)
             while True:
                 response = await self._inner.handle_async_request(request)
-                raw = None if passes(response) else b"".join([part async for part in response.aiter_raw()])
+                raw = None if passes(response) else await aread(response)
                 request = asked.send((response, raw))
         except StopIteration as done:
             given: httpx2.Response = done.value
