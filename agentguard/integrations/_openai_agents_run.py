@@ -26,6 +26,7 @@ from agentguard.integrations._openai_agents_wrap import GuardedModel, GuardedPro
 from agentguard.live.acting import arun_tool, aundo_all
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities, HandOver, Plan, Restart, Rewind, Tell, Withhold
+from agentguard.recover.effects import from_annotations
 from agentguard.trajectory.model import Step, Trajectory
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class GuardedRun:
     def __init__(self, guard: Guard, agent: Agent[Any], ask: Ask | None) -> None:
         self._guard, self._ask = guard, ask
         self._withheld: set[str] = set()
-        self._wrapping = Wrapping(self._invoke, self._respond, self._withheld)
+        self._wrapping = Wrapping(self._invoke, self._respond, self._withheld, self._declare)
         self._agent = self._wrapping.agent(agent)
         self._view = View()
         self._turn: Step | None = None
@@ -183,6 +184,11 @@ class GuardedRun:
         except Exception:
             self._failed.add(context.tool_call_id)
             raise
+
+    def _declare(self, tool: str, annotations: dict[str, Any]) -> None:
+        """What the server of an MCP tool says of it holds where nothing else was declared."""
+        if tool not in self._guard.tools:
+            self._session.ledger.declare(tool, from_annotations(annotations))
 
     def _take_in(self, items: Sequence[Any]) -> None:
         goes_on = self._view.take(items)

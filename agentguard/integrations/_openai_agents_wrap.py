@@ -22,6 +22,9 @@ Invoke = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Respond = Callable[[list[Any], Callable[[list[Any]], Awaitable[ModelResponse]]], Awaitable[ModelResponse]]
 """Called with the input of a model call and what makes the call."""
 
+Declare = Callable[[str, dict[str, Any]], None]
+"""Called with the name of an MCP tool and its annotations."""
+
 
 class GuardedModel(Model):
     """A model whose answers the guard may refuse before anything comes of them."""
@@ -74,10 +77,11 @@ class Wrapping:
         invoke: runs a tool.
         respond: makes a model call.
         withheld: names of tools that were taken away; looked at whenever tools are offered.
+        declare: told of an MCP tool what its server says it does.
     """
 
-    def __init__(self, invoke: Invoke, respond: Respond, withheld: set[str]) -> None:
-        self._invoke, self._respond, self._withheld = invoke, respond, withheld
+    def __init__(self, invoke: Invoke, respond: Respond, withheld: set[str], declare: Declare) -> None:
+        self._invoke, self._respond, self._withheld, self._declare = invoke, respond, withheld, declare
         self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
         self._blind = False
 
@@ -128,7 +132,12 @@ class Wrapping:
 
     def _mcp(self, agent: Agent[Any]) -> Callable[[Any], Awaitable[list[Any]]]:
         async def tools(context: Any) -> list[Any]:
-            return [self._tool(tool) for tool in await agent.get_mcp_tools(context)]
+            found = await agent.get_mcp_tools(context)
+            for tool in found:
+                hints = getattr(tool, "mcp_annotations", None)
+                if hints is not None:
+                    self._declare(tool.name, hints.model_dump(by_alias=True, exclude_none=True))
+            return [self._tool(tool) for tool in found]
 
         return tools
 

@@ -15,10 +15,12 @@ import pytest
 from agents import Agent, RunConfig, SQLiteSession, function_tool, handoff
 from agents.handoffs import HandoffInputData
 from agents.items import ModelResponse
+from agents.mcp import MCPServer
 from agents.models.interface import Model
 from agents.run import CallModelData, ModelInputData
 from agents.testing import assistant_message, function_call
 from agents.usage import Usage
+from mcp import types
 
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
@@ -464,3 +466,41 @@ def test_the_example_runs() -> None:
     assert done.stdout.startswith(
         "Seat 4 is booked.\nbooked: [4]\nsteps: human, clerk, booker, booker\nreexec"
     )
+
+
+class Desk(MCPServer):
+    """A server of two tools, in the process; only one says that it changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[str] = []
+
+    name = "desk"
+
+    async def connect(self) -> None: ...
+
+    async def cleanup(self) -> None: ...
+
+    async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[types.Tool]:
+        empty = {"type": "object", "properties": {}}
+        look = {"name": "look", "inputSchema": empty, "annotations": {"readOnlyHint": True}}
+        stamp = {"name": "stamp", "inputSchema": empty}
+        return [types.Tool.model_validate(one) for one in (look, stamp)]
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> types.CallToolResult:
+        self.called.append(tool_name)
+        return types.CallToolResult(content=[types.TextContent(type="text", text=f"{tool_name} done")])
+
+    async def list_prompts(self) -> Any: ...
+
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
+
+
+def test_tools_of_an_mcp_server_are_in_the_ledger_by_what_the_server_says_of_them() -> None:
+    both: list[tuple[str, dict[str, Any]]] = [("look", {}), ("stamp", {})]
+    desk = Desk()
+    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said)
+    run = Run(guard, script(calls(*both), say("No idea."), calls(*both), say("Seat 4.")), mcp_servers=[desk])
+    assert run.go() == "Seat 4."
+    assert desk.called == ["look", "stamp", "look"]
+    assert run.session.run.tools == (), "its tools are known only when the server is asked"
