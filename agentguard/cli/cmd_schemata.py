@@ -302,7 +302,8 @@ def _distiller(url: str | None, model: str | None, deadline_s: float) -> Distill
         if model is not None:
             raise ConfigError("--judge-model needs --judge-url")
         return None
-    from agentguard.judge.endpoint import Endpoint, EndpointOptions
+    from agentguard.judge.endpoint import Endpoint
+    from agentguard.judge.wire import EndpointOptions
     from agentguard.schemata.distil_chat import ChatDistiller
 
     return ChatDistiller(Endpoint(url, model=model, options=EndpointOptions(deadline_s=deadline_s)))
