@@ -57,7 +57,10 @@ class GuardedRun:
 
     def offer(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         """Take note of the tools, and leave out those that were taken away."""
-        self._offered |= {tool.name: tool for tool in tools}
+        new = {tool.name: tool for tool in tools if tool.name not in self._offered}
+        self._offered |= new
+        if new and self._session is not None:
+            self._session.offer(_spec(tool) for tool in new.values())
         return [tool for tool in tools if tool.name not in self.withheld]
 
     def begun(self, run_id: str | None, messages: Sequence[ModelMessage]) -> Session:

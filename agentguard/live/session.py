@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ from agentguard.recover.budget import Account
 from agentguard.recover.ledger import Claim, Ledger, Ruling
 from agentguard.recover.planner import DIAGNOSIS, price
 from agentguard.recover.verify import resumed_at
-from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
 from agentguard.trajectory.recorder import Recorder
 
 
@@ -82,6 +82,7 @@ class Session:
         self._lock = threading.RLock()
         self._pending: Finding | None = None
         self._told: list[str] = []
+        self._offered: tuple[ToolSpec, ...] = ()
         self._watcher = rules.watcher(meta)
         self._replay()
         self.ledger.replay(self.run.steps)
@@ -94,6 +95,16 @@ class Session:
     def __len__(self) -> int:
         """Steps on the live line."""
         return len(self.recorder)
+
+    def offer(self, tools: Iterable[ToolSpec]) -> None:
+        """Tools that the run did not begin with are offered now: calls of them are no mistake."""
+        with self._timed():
+            run = self.run
+            known = {tool.name for tool in (*run.tools, *self._offered)}
+            new = tuple(tool for tool in tools if tool.name not in known)
+            if new and run.tools:  # of a run without recorded tools nobody says what is none
+                self._offered += new
+                self._replay()
 
     def boundary(self) -> Plan | None:
         """Before the next model call: what is to be done first, if anything."""
@@ -318,7 +329,8 @@ class Session:
     def _replay(self) -> None:
         """Fresh detectors over the live line as it is now."""
         run = self.run
-        self._watcher = self.rules.watcher(replace(run, steps=(), branches=()))
+        tools = (*run.tools, *self._offered)
+        self._watcher = self.rules.watcher(replace(run, steps=(), branches=(), tools=tools))
         self.findings = []
         for step in run.steps:
             self.findings += self._safely(lambda step=step: self._watcher.observe(step)) or ()  # type: ignore[misc]

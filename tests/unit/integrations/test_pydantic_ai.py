@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, ModelRetry
+from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -23,6 +23,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.tools import Tool, ToolDefinition
 
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
@@ -366,6 +367,24 @@ def test_a_tool_that_is_withheld_is_not_offered() -> None:
     run = Run(make(recover=Recover(on_fail="drop_tool")), model)
     assert run.go() == "There is none."
     assert (run.offers[0], run.offers[-1]) == (["book", "find"], ["book"])
+
+
+def test_a_tool_that_is_offered_later_in_the_run_is_no_unknown_one() -> None:
+    run: Run
+
+    def late() -> str:
+        """Come late."""
+        return "better late than never"
+
+    async def prepare(ctx: RunContext[None], tool: ToolDefinition) -> ToolDefinition | None:
+        return tool if ctx.run_step > 1 else None
+
+    answers = (find(), calls(("late", {})), say("Done."))
+    guard = make(recover=Recover(on_fail="rollback"))
+    run = Run(guard, script(*answers), tools=[Tool(late, prepare=prepare)])
+    assert run.go() == "Done."
+    assert (run.offers[0], run.offers[1]) == (["book", "find"], ["book", "find", "late"])
+    assert (run.session.recoveries, run.session.findings) == ([], [])
 
 
 def test_a_stop_ends_the_run_with_its_reason() -> None:
