@@ -59,7 +59,11 @@ class Model(httpx2.BaseTransport):
         assert whole(messages)
         assert messages[0] == TASK
         live = [[c.id for s in one.run.steps for c in s.tool_calls] for one in self._sessions]
-        assert ids(body) in live, "what was taken back is out of sight, and nothing else"
+        left = {
+            c.id for one in self._sessions for b in one.run.branches for s in b.steps for c in s.tool_calls
+        }
+        assert not left & set(ids(body)), "what was taken back is out of sight"
+        assert ids(body) in live, "and nothing else is"
         return httpx2.Response(200, json=completion(self._answer()))
 
     def _answer(self) -> Body:
