@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agentguard.testing.textworld.memory import Memory, Place
+from agentguard.testing.textworld.miswriting import Call, miswrite
 from agentguard.testing.textworld.outcome import APPLIANCE_VERB, Outcome, believe, judge
 from agentguard.testing.textworld.planner import Intent, KeyPlanner, Task
 from agentguard.testing.textworld.reading import read
 from agentguard.testing.textworld.words import Words, encode, wanted_names
 
-Call = tuple[str, str]
 SAID: tuple[str, ...] = ("memory", "reflection", "planning", "action")
 """The parts in the order in which a turn tells them."""
 
@@ -256,8 +256,6 @@ class Agent:
     # Action: the calls.
 
     def _use_habits(self) -> None:
-        from agentguard.testing.textworld.errors_action import miswrite
-
         for place, call in enumerate(self.calls):
             for habit in [habit for habit in self.habits if habit.tool == call[0]]:
                 habit.left -= 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentguard.testing.textworld.agent import Agent
-from agentguard.testing.textworld.errors import Error
+from agentguard.testing.textworld.error import Error
 from agentguard.testing.textworld.memory import Place
 from agentguard.testing.textworld.planner import Deliver
 

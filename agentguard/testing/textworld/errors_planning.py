@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentguard.testing.textworld.agent import Agent, subject
-from agentguard.testing.textworld.errors import Error
+from agentguard.testing.textworld.error import Error
 from agentguard.testing.textworld.memory import OPPOSITE
 from agentguard.testing.textworld.planner import Intent, KeyPlanner
 

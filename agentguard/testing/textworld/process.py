@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from agentguard.testing.textworld.agent import Agent
 from agentguard.testing.textworld.errors import catalogue, of_module
-from agentguard.testing.textworld.errors_action import miswrite
+from agentguard.testing.textworld.miswriting import miswrite
 from agentguard.testing.textworld.planner import Intent
 from agentguard.testing.textworld.words import encode
 

@@ -11,8 +11,8 @@ import pytest
 from agentguard.taxonomy.load import Taxonomies
 from agentguard.testing.textworld.agent import Agent, subject
 from agentguard.testing.textworld.errors import catalogue, of_module
-from agentguard.testing.textworld.errors_action import miswrite
 from agentguard.testing.textworld.memory import Exit, Memory, Place
+from agentguard.testing.textworld.miswriting import miswrite
 from agentguard.testing.textworld.outcome import judge
 from agentguard.testing.textworld.planner import Deliver, Intent, Task
 from agentguard.testing.textworld.process import Injection, Probe, Rates
