@@ -14,7 +14,8 @@ doubt: it may have happened. It is not repeated unless the tool is idempotent.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -149,6 +150,9 @@ class Ledger:
         self._default = default
         self._lock = threading.Lock()
         self._line: list[tuple[int, tuple[str, int]]] = []
+        self._calls: Counter[str] = (
+            Counter()
+        )  # calls of each key on the line: work a call does not grow with it
 
     def declared(self, tool: str) -> ToolEffect:
         """What is known of a tool."""
@@ -167,7 +171,7 @@ class Ledger:
             return Claim(ruling=Ruling.RUN, effect=effect)
         with self._lock:
             effect = replace(effect, occurrence=self._occurrence(key, known))
-            self._line.append((step, effect.id))
+            self._enter(step, effect.id)
         there = self._book.claim(effect)
         if there is None:
             return Claim(ruling=Ruling.RUN, effect=effect)
@@ -178,17 +182,25 @@ class Ledger:
     def replay(self, steps: Iterable[Step]) -> None:
         """Put the calls of a line that is gone on with in view, e.g. after a crash; nothing is claimed."""
         with self._lock:
-            self._line = []
+            self._keep(lambda _, __: False)
             for step in steps:
                 for call in step.tool_calls:
                     known = self.declared(call.name)
                     if known.effect is not EffectClass.READ:
                         key = effect_key(call.name, call.arguments or {}, known.key)
-                        self._line.append((step.index, (key, self._occurrence(key, known))))
+                        self._enter(step.index, (key, self._occurrence(key, known)))
 
     def _occurrence(self, key: str, known: ToolEffect) -> int:
         """Calls like it on the live line; an idempotency key names one effect, however often it is called."""
-        return 0 if known.key else sum(1 for _, (other, _) in self._line if other == key)
+        return 0 if known.key else self._calls[key]
+
+    def _enter(self, step: int, id: tuple[str, int]) -> None:
+        self._line.append((step, id))
+        self._calls[id[0]] += 1
+
+    def _keep(self, wanted: Callable[[int, tuple[str, int]], bool]) -> None:
+        self._line = [(step, id) for step, id in self._line if wanted(step, id)]
+        self._calls = Counter(id[0] for _, id in self._line)
 
     def done(self, effect: Effect, result: str) -> None:
         """The tool returned ``result``."""
@@ -201,7 +213,7 @@ class Ledger:
         """
         self._settle(effect, EffectState.FAILED, "")
         with self._lock:
-            self._line = [entry for entry in self._line if entry[1] != effect.id]
+            self._keep(lambda _, id: id != effect.id)
 
     def compensated(self, effect: Effect) -> None:
         """Its undo has run; the same call may run again."""
@@ -214,7 +226,7 @@ class Ledger:
     def rewind(self, to_step: int) -> None:
         """The live line was left before ``to_step``: calls after it will be counted anew."""
         with self._lock:
-            self._line = [entry for entry in self._line if entry[0] < to_step]
+            self._keep(lambda at, _: at < to_step)
 
     def standing(self) -> tuple[Effect, ...]:
         """Effects that happened, or may have, and were not undone; on whatever line they were made."""
