@@ -37,6 +37,7 @@ class ResponsesHold:
         self._before: list[Item] = []
         self._opened = self._offset = self._number = 0
         self._later = False
+        self._broken: Exception | None = None
         self._held: list[bytes] = []
         self._next()
 
@@ -46,9 +47,11 @@ class ResponsesHold:
 
     def finish(self) -> tuple[bytes, Decision]:
         """As `Hold.finish`."""
+        if self._broken is not None:
+            raise self._broken
         if self._error:
             self._exchange.settle()
-            return self.release() + self._events.rest, "deliver"
+            return self.release(), "deliver"
         if self._payload is None:
             raise EOFError("the stream ended before its terminal event")
         seen = None
@@ -63,7 +66,7 @@ class ResponsesHold:
         if decision == "final":
             return self._final(), decision
         self._exchange.settle()
-        return self.release() + self._events.rest, decision
+        return self.release(), decision
 
     def failed(self, message: str) -> bytes:
         """As `Hold.failed`."""
@@ -72,7 +75,14 @@ class ResponsesHold:
     def release(self) -> bytes:
         """As `Hold.release`."""
         held, self._held = self._held, []
-        return b"".join(self._shown(event) for event in held)
+        return b"".join(self._safely_shown(event) for event in held) + self._events.rest
+
+    def _safely_shown(self, event: bytes) -> bytes:
+        try:
+            return self._shown(event)
+        except (TypeError, AttributeError, ValueError) as error:
+            self._broken = self._broken or error
+            return event
 
     def _next(self) -> None:
         """Begin another answer."""
@@ -84,11 +94,14 @@ class ResponsesHold:
     def _event(self, event: bytes) -> bytes:
         value = parsed(event)
         if value is not None:
-            self._take(value)
+            try:
+                self._take(value)
+            except (TypeError, AttributeError, ValueError) as error:  # an event of another shape
+                self._broken, self._holding = error, True
         if self._holding:
             self._held.append(event)
             return b""
-        return self._shown(event)
+        return self._safely_shown(event)
 
     def _take(self, value: Mapping[str, Any]) -> None:
         kind, item = value.get("type"), value.get("item")

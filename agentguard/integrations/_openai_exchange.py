@@ -48,6 +48,7 @@ class Exchange:
         self.request, self._history, self._again_key, self._seed = body, history, again, seed
         self._asked, self._settled = 0, False
         self.final: str | None = None
+        self.dropped = False
 
     @property
     def session(self) -> Session:
@@ -110,7 +111,7 @@ class Exchange:
 
     def drop(self) -> None:
         """The guard failed: nothing is known of the conversation any more."""
-        self._settled = True
+        self._settled = self.dropped = True
 
     def settle(self, told: Sequence[Item] = (), *, id: str = "") -> None:
         """Let the conversation wait for its next request; call this once, whatever became of the request.

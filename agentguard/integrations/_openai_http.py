@@ -8,10 +8,27 @@ from typing import Any
 
 import httpx2
 
+from agentguard.integrations._openai_chat import Chat
+from agentguard.integrations._openai_dialect import Dialect
 from agentguard.integrations._openai_exchange import Exchange
+from agentguard.integrations._openai_responses import Responses
 
 RUN_HEADER = "agentguard-run"
 """Names the run of a request; ``off`` leaves the request unguarded. It is never sent on."""
+
+
+_DIALECTS: tuple[tuple[str, Dialect], ...] = (
+    ("/chat/completions", Chat()),
+    ("/responses", Responses()),
+)
+
+
+def dialect_of(request: httpx2.Request) -> Dialect | None:
+    """The dialect of a request that may be one of a run; None for all others."""
+    if request.method != "POST":
+        return None
+    path = request.url.path.rstrip("/")
+    return next((dialect for end, dialect in _DIALECTS if path.endswith(end)), None)
 
 
 def unmarked(request: httpx2.Request) -> tuple[httpx2.Request, str]:
@@ -74,6 +91,13 @@ async def aread(response: httpx2.Response) -> bytes:
         return b"".join([part async for part in stream])
     finally:
         await response.aclose()
+
+
+def read_again(response: httpx2.Response, content: bytes) -> httpx2.Response:
+    """The response with its body, which was read."""
+    return httpx2.Response(
+        response.status_code, headers=response.headers, content=content, extensions=response.extensions
+    )
 
 
 def streamed(

@@ -94,6 +94,7 @@ class ChatHold:
         self._role = False
         self._text = ""
         self._later = False
+        self._broken: Exception | None = None
         self._held: list[bytes] = []
         self._next()
 
@@ -103,9 +104,11 @@ class ChatHold:
 
     def finish(self) -> tuple[bytes, Decision]:
         """As `Hold.finish`."""
+        if self._broken is not None:
+            raise self._broken
         if self._error:
             self._exchange.settle()
-            return self.release() + self._events.rest, "deliver"
+            return self.release(), "deliver"
         if not self._done:
             raise EOFError("the stream ended before [DONE]")
         seen = None
@@ -118,7 +121,7 @@ class ChatHold:
         if decision == "final":
             return self._final(), decision
         self._exchange.settle()
-        return self.release() + self._events.rest, decision
+        return self.release(), decision
 
     def failed(self, message: str) -> bytes:
         """As `Hold.failed`."""
@@ -127,7 +130,14 @@ class ChatHold:
     def release(self) -> bytes:
         """As `Hold.release`."""
         held, self._held = self._held, []
-        return b"".join(self._shown(event) for event in held)
+        return b"".join(self._safely_shown(event) for event in held) + self._events.rest
+
+    def _safely_shown(self, event: bytes) -> bytes:
+        try:
+            return self._shown(event)
+        except (TypeError, AttributeError, ValueError) as error:
+            self._broken = self._broken or error
+            return event
 
     def _next(self) -> None:
         """Begin another answer."""
@@ -144,11 +154,14 @@ class ChatHold:
         if (data_of(event) or b"").startswith(b"[DONE]"):
             self._done = self._finish is not None
         elif (chunk := parsed(event)) is not None:
-            self._take(chunk)
+            try:
+                self._take(chunk)
+            except (TypeError, AttributeError, ValueError) as error:  # a chunk of another shape
+                self._broken, self._holding = error, True
         if self._holding:
             self._held.append(event)
             return b""
-        return self._shown(event)
+        return self._safely_shown(event)
 
     def _take(self, chunk: dict[str, Any]) -> None:
         self._error = self._error or bool(chunk.get("error"))

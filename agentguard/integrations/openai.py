@@ -23,8 +23,6 @@ try:
 except ImportError as error:
     raise MissingExtra("the guarded transport", "chat") from error
 
-from agentguard.integrations._openai_chat import Chat
-from agentguard.integrations._openai_dialect import Dialect
 from agentguard.integrations._openai_engine import Engine
 from agentguard.integrations._openai_events import ResponsesHold, response_stream
 from agentguard.integrations._openai_exchange import Exchange
@@ -32,24 +30,20 @@ from agentguard.integrations._openai_http import (
     AsyncGuardedStream,
     GuardedStream,
     aread,
+    dialect_of,
     flows,
     parsed_object,
     passes,
     read,
+    read_again,
     rewritten,
     streamed,
     unmarked,
 )
-from agentguard.integrations._openai_responses import Responses
 from agentguard.integrations._openai_sse import ChatHold, Hold, final_stream
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
-
-_DIALECTS: tuple[tuple[str, Dialect], ...] = (
-    ("/chat/completions", Chat()),
-    ("/responses", Responses()),
-)
 
 Asked = Generator[httpx2.Request, tuple[httpx2.Response, bytes | None], httpx2.Response]
 
@@ -75,7 +69,7 @@ class _Core:
 
     def opened(self, request: httpx2.Request, run: str) -> Exchange | httpx2.Response | None:
         """Begin with a request that was read; None if it is not guarded, an answer if it is refused."""
-        dialect = _dialect(request)
+        dialect = dialect_of(request)
         if dialect is None or run == "off":
             return None
         body = parsed_object(request.content)
@@ -95,14 +89,18 @@ class _Core:
         The bytes are None where the answer is a stream, which is then returned to be judged as it flows.
         """
         while exchange.final is None:
-            response, raw = yield rewritten(request, exchange.content)
-            if raw is None or response.status_code != 200:
+            try:
+                request = rewritten(request, exchange.content)
+            except Exception as error:  # as above
+                exchange.drop()
+                if (refused := self._tripped(error)) is not None:
+                    return refused
+            response, raw = yield request
+            if raw is None:
                 return response
-            whole = httpx2.Response(
-                response.status_code, headers=response.headers, content=raw, extensions=response.extensions
-            )
+            whole = read_again(response, raw)
             payload = parsed_object(whole.content)
-            if payload is None:
+            if payload is None or exchange.dropped:
                 return whole
             try:
                 decision = exchange.answered(payload)
@@ -137,6 +135,8 @@ class _Core:
             httpx2.RemoteProtocolError: the answer is not whole; nothing of what was held is let through.
         """
         try:
+            if exchange.dropped:
+                return hold.release(), False
             data, decision = hold.finish()
             return data, decision == "again"
         except EOFError as error:
@@ -176,7 +176,7 @@ class GuardTransport(_Core, httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, guarded if it is one of a run."""
         request, run = unmarked(request)
-        if _dialect(request) is not None:
+        if dialect_of(request) is not None:
             request.read()
         exchange = self.opened(request, run)
         if not isinstance(exchange, Exchange):
@@ -241,7 +241,7 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, guarded if it is one of a run."""
         request, run = unmarked(request)
-        if _dialect(request) is not None:
+        if dialect_of(request) is not None:
             await request.aread()
         exchange = self.opened(request, run)
         if not isinstance(exchange, Exchange):
@@ -291,13 +291,6 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
                     await response.aclose()
                     yield hold.failed(f"asking again failed with status {response.status_code}")
                     return
-
-
-def _dialect(request: httpx2.Request) -> Dialect | None:
-    if request.method != "POST":
-        return None
-    path = request.url.path.rstrip("/")
-    return next((dialect for end, dialect in _DIALECTS if path.endswith(end)), None)
 
 
 __all__ = ["AsyncGuardTransport", "GuardTransport"]

@@ -196,6 +196,16 @@ def test_a_guard_that_fails_at_the_end_of_a_stream(on_error: Any, monkeypatch: A
         assert len(world.transport.engine.failures) == 1
 
 
+def test_chunks_of_another_shape_pass_unguarded() -> None:
+    odd = b'data: {"id": "x", "choices": ["?"]}\n\n'
+    pieces = [*chunks(FLY)[:2], odd, *chunks(FLY)[2:]]
+    body = {"model": "m", "messages": [TASK], "stream": True, "tools": TOOLS}
+    transport = refusing().transport(inner=Pieces([pieces]))
+    with httpx2.Client(transport=transport) as client:
+        assert client.post("http://model/v1/chat/completions", json=body).content == b"".join(pieces)
+    assert len(transport.engine.failures) == 1
+
+
 class Pieces(httpx2.BaseTransport):
     """Answers with streams in given pieces."""
 
@@ -207,6 +217,7 @@ class Pieces(httpx2.BaseTransport):
         return httpx2.Response(200, headers=head, content=iter(next(self.answers)))
 
 
+@pytest.mark.slow
 def test_every_cut_of_the_bytes_gives_the_same_stream() -> None:
     first, second = b"".join(chunks(FLY)), b"".join(chunks(BOOK, id="chatcmpl-2"))
     body = {"model": "m", "messages": [TASK], "stream": True, "tools": TOOLS}
