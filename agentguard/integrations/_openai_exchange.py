@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
-from agentguard.integrations._conversation import Conversation, Held, Item, chain, view
+from agentguard.integrations._conversation import Conversation, Conversations, Held, Item, chain, view
 from agentguard.integrations._openai_chat import with_cost, without_tools
 from agentguard.integrations._openai_dialect import Dialect, response_key, steps_of
 from agentguard.live.acting import IN_DOUBT
@@ -21,13 +21,21 @@ from agentguard.recover.ledger import Claim, Ruling
 from agentguard.recover.wording import listed
 from agentguard.trajectory.model import Source, Step
 
-if TYPE_CHECKING:
-    from agentguard.integrations._openai_engine import Engine
-
 MOST_REFUSALS = 10
 """Times that one request asks again; then the answer is let through, unless it repeats an effect."""
 
 Decision = Literal["deliver", "again", "final"]
+
+
+class Host(Protocol):
+    """What an exchange needs of the engine that made it."""
+
+    agent: str
+    waiting: Conversations
+
+    def session(self, body: Mapping[str, Any], history: Sequence[Step], name: str) -> Session:
+        """Begin the session of a run."""
+        ...
 
 
 class Exchange:
@@ -35,7 +43,7 @@ class Exchange:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Host,
         dialect: Dialect,
         conversation: Conversation,
         body: dict[str, Any],
