@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -30,17 +30,27 @@ def listing(schemata: Iterable[Schema]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("id", "status", "origin", "failures", "used", "borne out", "code", "how it shows"):
         table.add_column(column, justify="right" if column in ("failures", "used") else "left")
-    for one in schemata:
+    held = list(schemata)
+    usual = _usual(held)
+    for one in held:
         cells = (one.id, one.status.value, one.provenance.origin.value, str(one.support), str(one.used))
         proven = f"{one.confirmed} of {one.confirmed + one.refuted}" if one.confirmed + one.refuted else "-"
         code = one.codes[0] if one.codes else "-"
-        table.add_row(*(escape(clean(cell)) for cell in (*cells, proven, code, head(one))))
+        table.add_row(*(escape(clean(cell)) for cell in (*cells, proven, code, head(one, usual))))
     return table
 
 
-def head(schema: Schema, width: int = _WIDTH) -> str:
-    """The beginning of how a schema shows."""
-    return one_line(" ".join(schema.signature), width)
+def head(schema: Schema, usual: Collection[str] = (), width: int = _WIDTH) -> str:
+    """The beginning of how a schema shows, without what is usual among those it is shown with."""
+    telling = [sentence for sentence in schema.signature if sentence not in usual]
+    telling.sort(key=lambda sentence: sentence.startswith("In words:"))  # rags of text tell least
+    return one_line(" ".join(telling or schema.signature), width)
+
+
+def _usual(schemata: Sequence[Schema]) -> frozenset[str]:
+    """Sentences that more than a third of the schemata share: they tell none from another."""
+    said = Counter(sentence for one in schemata for sentence in set(one.signature))
+    return frozenset(sentence for sentence, count in said.items() if 1 < count > len(schemata) / 3)
 
 
 def whole(console: Console, schema: Schema) -> None:
@@ -74,10 +84,11 @@ def found(steps: Sequence[int], matches: Sequence[Sequence[Match]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("step", "likeness", "id", "code", "how it shows"):
         table.add_column(column, justify="right" if column in ("step", "likeness") else "left")
+    usual = _usual(list({m.schema.id: m.schema for row in matches for m in row}.values()))
     for step, row in zip(steps, matches, strict=True):
         for place, match in enumerate(row):
             one = match.schema
-            shown = (one.id, one.codes[0] if one.codes else "-", head(one))
+            shown = (one.id, one.codes[0] if one.codes else "-", head(one, usual))
             cells = (str(step) if place == 0 else "", f"{match.likeness:.2f}", *shown)
             table.add_row(*(escape(clean(cell)) for cell in cells))
     return table
