@@ -10,27 +10,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentguard.detect.base import DetectorFailure, Finding, detectors
-from agentguard.detect.keep import finding_rows
-from agentguard.detect.run import Watcher, detect
-from agentguard.detect.view import RunView
+from agentguard.detect.run import detect
 from agentguard.errors import AgentGuardError, ConfigError
-from agentguard.live.rules import Accept, AtEnd, Observer, Rules
+from agentguard.live.frameworks import integrations
+from agentguard.live.parts import REPLACEABLE, Parts, with_rules
+from agentguard.live.rules import Accept, Observer, Rules
 from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Localizer, Verdict, localizers
 from agentguard.recover.base import Capabilities
 from agentguard.recover.budget import Budget
 from agentguard.recover.effects import EffectClass, ToolEffect, Undo
-from agentguard.recover.keep import recovery_row
 from agentguard.recover.ledger import EffectBook, Ledger
 from agentguard.recover.policy import DEFAULT_LADDER, Recover
 from agentguard.recover.store_book import StoreBook
 from agentguard.recover.verify import Verification
-from agentguard.registry import Registry
 from agentguard.settings import Policy
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.recorder import Recorder
@@ -40,20 +38,6 @@ if TYPE_CHECKING:
 
 DetectorOptions = Mapping[str, Mapping[str, Any] | None]
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a guard is made of; `Guard.override` replaces some for a while."""
-
-    detectors: Mapping[str, Mapping[str, Any]] | None
-    localizer: Localizer
-    detector_deadline_s: float
-    recover: Recover
-    accept: Accept | None = None
-    observers: tuple[Observer, ...] = ()
-    store: Store | None = None
-    rules: Rules | None = field(default=None, compare=False)
 
 
 class Guard:
@@ -93,7 +77,7 @@ class Guard:
         chosen = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
         self._override: ContextVar[Parts | None] = ContextVar("agentguard_override", default=None)
         self._tools = dict(tools or {})
-        self._parts = _with_rules(
+        self._parts = with_rules(
             Parts(
                 detectors=_specs(detectors),
                 localizer=chosen,
@@ -161,14 +145,14 @@ class Guard:
         Raises:
             ConfigError: there is no such part, or it is wrong.
         """
-        unknown = set(changes) - _REPLACEABLE
+        unknown = set(changes) - REPLACEABLE
         if unknown:
             raise ConfigError(f"override: no part is called {', '.join(sorted(unknown))}")
         if "detectors" in changes:
             changes["detectors"] = _specs(changes["detectors"])
         if isinstance(changes.get("localizer"), str):
             changes["localizer"] = _localizer(changes["localizer"], {})
-        token = self._override.set(_with_rules(replace(self.parts, **changes)))
+        token = self._override.set(with_rules(replace(self.parts, **changes)))
         try:
             yield self
         finally:
@@ -293,27 +277,6 @@ class Guard:
         return integrations().get(framework)(self, *args, **options)
 
 
-def integrations() -> Registry[Callable[..., Any]]:
-    """The registry of integrations: those in ``agentguard.integrations`` and installed ones."""
-    return _INTEGRATIONS
-
-
-_INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
-    "integration",
-    group="agentguard.integrations",
-    builtin={
-        "langchain": "agentguard.integrations.langchain:GuardMiddleware",
-        "langgraph": "agentguard.integrations.langgraph:GuardedGraph",
-        "langgraph_tools": "agentguard.integrations.langgraph:guarded_tools",
-        "loop": "agentguard.integrations.loop:LoopRun",
-        "pydantic_ai": "agentguard.integrations.pydantic_ai:GuardCapability",
-        "openai_agents": "agentguard.integrations.openai_agents:GuardedRunner",
-        "openai": "agentguard.integrations.openai:GuardTransport",
-        "openai_async": "agentguard.integrations.openai:AsyncGuardTransport",
-    },
-)
-
-
 def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
     """Diagnose one recorded run with all detectors and the localizer ``method``.
 
@@ -334,49 +297,13 @@ def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
 _GUARDS: dict[str, Guard] = {}
 """One guard a method, so that the model file is loaded once."""
 
-_REPLACEABLE = frozenset(Parts.__slots__) - {"rules"}
-
-
-def _with_rules(parts: Parts) -> Parts:
-    """The parts with what live runs go by; a wrong ladder is an error now and not in a run."""
-    recover, specs, deadline = parts.recover, parts.detectors, parts.detector_deadline_s
-
-    def watcher(meta: Trajectory) -> Watcher:
-        return Watcher(RunView.of(meta), specs, deadline_s=deadline)
-
-    store, observers, at_end = parts.store, parts.observers, _NO_ONE
-    if store is not None:
-        observers = (*observers, lambda recovery: _ignore(store.write(recovery_row(recovery))))
-        at_end = (lambda run, found: _ignore(store.write(*finding_rows(run.id, found))),)
-    rules = Rules(
-        planner=recover.planner(),
-        watcher=watcher,
-        localizer=parts.localizer,
-        budget=recover.budget,
-        verification=recover.verification,
-        threshold=recover.threshold,
-        accept=parts.accept,
-        on_error=recover.on_error,
-        observers=observers,
-        at_end=at_end,
-    )
-    return replace(parts, rules=rules)
-
-
-_NO_ONE: tuple[AtEnd, ...] = ()
-
-
-def _ignore(receipt: object) -> None:
-    """A run does not wait for what is written behind it; what is lost is counted by the store."""
-
 
 def _recorder(store: Store, meta: Trajectory, resume: bool) -> Recorder:
     from agentguard.store.log import StoreLog
 
+    log = StoreLog(store)
     known = store.record(meta.id) if resume else None
-    return (
-        Recorder(meta, log=StoreLog(store)) if known is None else Recorder.go_on(known, log=StoreLog(store))
-    )
+    return Recorder(meta, log=log) if known is None else Recorder.go_on(known, log=log)
 
 
 def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:

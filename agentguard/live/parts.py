@@ -1,0 +1,70 @@
+"""What a guard is made of, and what its live runs go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from agentguard.detect.keep import finding_rows
+from agentguard.detect.run import Watcher
+from agentguard.detect.view import RunView
+from agentguard.live.rules import Accept, AtEnd, Observer, Rules
+from agentguard.localize.base import Localizer
+from agentguard.recover.keep import recovery_row
+from agentguard.recover.policy import Recover
+from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a guard is made of; `Guard.override` replaces some for a while."""
+
+    detectors: Mapping[str, Mapping[str, Any]] | None
+    localizer: Localizer
+    detector_deadline_s: float
+    recover: Recover
+    accept: Accept | None = None
+    observers: tuple[Observer, ...] = ()
+    store: Store | None = None
+    rules: Rules | None = field(default=None, compare=False)
+
+
+REPLACEABLE = frozenset(Parts.__slots__) - {"rules"}
+"""Parts that an override may replace."""
+
+
+def with_rules(parts: Parts) -> Parts:
+    """The parts with what live runs go by; a wrong ladder is an error now and not in a run."""
+    recover, specs, deadline = parts.recover, parts.detectors, parts.detector_deadline_s
+
+    def watcher(meta: Trajectory) -> Watcher:
+        return Watcher(RunView.of(meta), specs, deadline_s=deadline)
+
+    store, observers, at_end = parts.store, parts.observers, _NO_ONE
+    if store is not None:
+        observers = (*observers, lambda recovery: _ignore(store.write(recovery_row(recovery))))
+        at_end = (lambda run, found: _ignore(store.write(*finding_rows(run.id, found))),)
+    rules = Rules(
+        planner=recover.planner(),
+        watcher=watcher,
+        localizer=parts.localizer,
+        budget=recover.budget,
+        verification=recover.verification,
+        threshold=recover.threshold,
+        accept=parts.accept,
+        on_error=recover.on_error,
+        observers=observers,
+        at_end=at_end,
+    )
+    return replace(parts, rules=rules)
+
+
+_NO_ONE: tuple[AtEnd, ...] = ()
+
+
+def _ignore(receipt: object) -> None:
+    """A run does not wait for what is written behind it; what is lost is counted by the store."""
