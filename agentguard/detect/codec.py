@@ -12,7 +12,12 @@ from agentguard.trajectory.formats._fields import Node
 
 def encode_finding(finding: Finding) -> dict[str, Any]:
     """A finding as JSON data, every field of it; what of ``data`` is no JSON becomes text."""
-    data: dict[str, Any] = orjson.loads(orjson.dumps(finding, default=str, option=orjson.OPT_NON_STR_KEYS))
+    return as_data(finding)
+
+
+def as_data(value: Any) -> dict[str, Any]:
+    """A dataclass as JSON data, every field of it at every depth; what is no JSON becomes text."""
+    data: dict[str, Any] = orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
     return data
 
 

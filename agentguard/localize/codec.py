@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
-from agentguard.detect.codec import decode_evidence, decode_failure, decode_finding, texts
+from agentguard.detect.codec import as_data, decode_evidence, decode_failure, decode_finding, texts
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.trajectory.formats._fields import Node
 
 
 def encode_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     """A diagnosis as JSON data, every field of it."""
-    data: dict[str, Any] = orjson.loads(orjson.dumps(diagnosis, default=str, option=orjson.OPT_NON_STR_KEYS))
-    return data
+    return as_data(diagnosis)
 
 
 def decode_diagnosis(node: Node) -> Diagnosis:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import orjson
-
+from agentguard.detect.codec import as_data
 from agentguard.recover.base import Outcome, Recovery
 from agentguard.store.rows import RecoveryRow, digest
 
@@ -31,7 +30,7 @@ def recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
 
 def encode_recovery(recovery: Recovery) -> dict[str, Any]:
     """A recovery as JSON data; each action has its name under ``action``."""
-    data: dict[str, Any] = orjson.loads(orjson.dumps(recovery, default=str, option=orjson.OPT_NON_STR_KEYS))
+    data = as_data(recovery)
     for action, made in zip(data["plan"]["actions"], recovery.plan.actions, strict=True):
         action["action"] = type(made).__name__
     data["plan"]["tier"] = recovery.plan.tier.name.lower()
