@@ -1,9 +1,14 @@
-"""The root command: finds the command modules of this package and lets each add its own."""
+"""The root command: finds the command modules of this package, and installed ones, and lets each add its own.
+
+What lies above this package, or is somebody else's, brings commands by an entry point of the group
+``agentguard.commands``: a function that takes the Typer application.
+"""
 
 from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -51,4 +56,6 @@ def build() -> typer.Typer:
     for info in pkgutil.iter_modules(cli.__path__):
         if info.name.startswith("cmd_"):
             import_module(f"{cli.__name__}.{info.name}").register(app)
+    for point in entry_points(group="agentguard.commands"):
+        point.load()(app)
     return app

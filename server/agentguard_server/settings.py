@@ -1,0 +1,46 @@
+"""What a server of ours goes by, checked once."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from agentguard.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewerSettings:
+    """How the viewer is served.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on; 0 lets the system choose.
+        token: what a browser must show; None asks for nothing, which is allowed on loopback alone.
+        tenant: whose runs are shown.
+        may_judge: whether judgements can be kept: False where the store is gone when the viewer ends.
+        prefix: path under which the viewer is mounted, without a slash at its end.
+
+    Raises:
+        ConfigError: no token off loopback.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    tenant: str = ""
+    may_judge: bool = True
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if self.token is None and not is_loopback(self.host):
+            raise ConfigError(f"view: off loopback ({self.host}) a token is needed; give one with --token")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
