@@ -10,6 +10,7 @@ from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 
 from agentguard.integrations._langchain_messages import Line
+from agentguard.live import twins
 from agentguard.live.acting import IN_DOUBT
 from agentguard.live.session import Session
 from agentguard.recover.ledger import Claim, Ruling
@@ -49,30 +50,23 @@ def run_here(*, nested: bool = False) -> AgentRun | None:
 
 def call_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Any]) -> Any:
     """Call a tool so that each effect happens once; without a run it is just called."""
-    if run is None:
-        return handler(request)
-    claim, answer = _claim(run, request.tool_call)
-    if answer is not None:
-        return answer
-    try:
-        result = handler(request)
-    except GraphBubbleUp:
-        run.session.end_tool(claim, "", refused=True)  # it only paused: it will be called again
-        raise
-    return _settled(run.session, claim, result)
+    return handler(request) if run is None else twins.run(_called(run, request), handler)
 
 
 async def acall_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
     """As `call_tool`, for a tool that is awaited."""
-    if run is None:
-        return await handler(request)
+    return await (handler(request) if run is None else twins.arun(_called(run, request), handler))
+
+
+def _called(run: AgentRun, request: Any) -> twins.Body[Any]:
+    """Yields the request where the tool is to run; is sent what it returned."""
     claim, answer = _claim(run, request.tool_call)
     if answer is not None:
         return answer
     try:
-        result = await handler(request)
+        result = yield request
     except GraphBubbleUp:
-        run.session.end_tool(claim, "", refused=True)
+        run.session.end_tool(claim, "", refused=True)  # it only paused: it will be called again
         raise
     return _settled(run.session, claim, result)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from agentguard.errors import RecoveryError
+from agentguard.live import twins
 from agentguard.live.session import Session
-from agentguard.recover.base import Compensate, Plan
+from agentguard.recover.base import Compensate, HandOver, Plan, Restart, Tell
 from agentguard.recover.ledger import Claim, Effect, Ruling
 
 IN_DOUBT = (
@@ -94,6 +95,45 @@ def as_text(result: Any) -> str:
         return orjson.dumps(result, default=str, option=option).decode()
     except (TypeError, ValueError, RecursionError):
         return str(result)
+
+
+def told(plan: Plan, failed: Sequence[Effect] = (), *, ask: Callable[[str], str] | None = None) -> list[str]:
+    """All that the agent is told by a plan, in its order.
+
+    Args:
+        plan: what is carried out.
+        failed: effects whose undo failed.
+        ask: puts a question to a person, whose answer the agent is told; without it questions are left out.
+    """
+    return twins.run(_telling(plan, failed, ask), lambda question: ask(question) if ask is not None else "")
+
+
+async def atold(
+    plan: Plan, failed: Sequence[Effect] = (), *, ask: Callable[[str], str | Awaitable[str]] | None = None
+) -> list[str]:
+    """As `told`; ``ask`` may be a coroutine function."""
+
+    async def answer(question: str) -> str:
+        given = ask(question) if ask is not None else ""
+        return await given if inspect.isawaitable(given) else given
+
+    return await twins.arun(_telling(plan, failed, ask), answer)
+
+
+def _telling(plan: Plan, failed: Sequence[Effect], ask: object) -> twins.Body[list[str]]:
+    texts = []
+    for action in plan.actions:
+        match action:
+            case Tell(text=text) | Restart(note=text):
+                texts.append(text)
+            case HandOver(question=question) if ask is not None:
+                texts.append((yield question))
+            case _:
+                pass
+    if failed:
+        names = ", ".join(effect.tool for effect in failed)
+        texts.append(f"[guard] Undoing {names} failed: what it did still stands.")
+    return texts
 
 
 def _to_undo(plan: Plan) -> tuple[Effect, ...]:

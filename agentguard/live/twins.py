@@ -1,0 +1,47 @@
+"""One body for a synchronous and an asynchronous function, so that the two cannot drift apart.
+
+The body is a generator. It yields what is to be done outside, a request to a model for instance, and is sent
+what came of it; what that raised is raised in the body. The function around it says how it is done, at once
+or awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+Body = Generator[Any, Any, R]
+
+
+def run(body: Body[R], do: Callable[[Any], Any]) -> R:
+    """Run a body whose requests are done at once."""
+    try:
+        asked = next(body)
+        while True:
+            try:
+                given = do(asked)
+            except BaseException as error:
+                asked = body.throw(error)
+            else:
+                asked = body.send(given)
+    except StopIteration as end:
+        made: R = end.value
+        return made
+
+
+async def arun(body: Body[R], do: Callable[[Any], Awaitable[Any]]) -> R:
+    """As `run`, with requests that are awaited; a cancellation is raised in the body, too."""
+    try:
+        asked = next(body)
+        while True:
+            try:
+                given = await do(asked)
+            except BaseException as error:
+                asked = body.throw(error)
+            else:
+                asked = body.send(given)
+    except StopIteration as end:
+        made: R = end.value
+        return made
