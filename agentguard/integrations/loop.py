@@ -16,6 +16,8 @@ from __future__ import annotations
 import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,8 +30,10 @@ from agentguard.integrations._chat import (
     tool_message,
     turn_of,
 )
+from agentguard.integrations._loop_calls import acarry_out, carry_out
 from agentguard.integrations._tools import Tools
-from agentguard.live.acting import arun_tool, as_text, aundo_all, run_tool, undo_all
+from agentguard.live import twins
+from agentguard.live.acting import aundo_all, undo_all
 from agentguard.recover.base import (
     Capabilities,
     HandOver,
@@ -43,8 +47,8 @@ from agentguard.recover.base import (
     Tell,
     Withhold,
 )
-from agentguard.recover.ledger import Claim, Effect, EffectBook
-from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+from agentguard.recover.ledger import Effect, EffectBook
+from agentguard.trajectory.model import Observation, Source, Step, Trajectory
 from agentguard.trajectory.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -149,60 +153,24 @@ class LoopRun:
         Returns:
             The turn, to be given to `tools`; None if the run was stopped instead.
         """
-        for _ in range(MOST_REFUSALS):
-            if not self._ready(undo_all):
-                return None
-            message = assistant_message(call(*self._given(call)))
-            if self._judge(message):
-                break
-        return self._turn
+        return twins.run(self._asked(call, undo_all), _do)
 
     async def amodel(self, call: Callable[..., Awaitable[Any]]) -> Step | None:
         """As `model`, for a model that is awaited."""
-        for _ in range(MOST_REFUSALS):
-            plan = self._boundary()
-            if plan is not None:
-                self._apply(plan, await aundo_all(self.session, plan))
-            if self.done:
-                return None
-            message = assistant_message(await call(*self._given(call)))
-            if self._judge(message):
-                break
-        return self._turn
+        return await twins.arun(self._asked(call, aundo_all), _do)
 
     def tools(self, turn: Step | None) -> None:
         """Carry out the calls of a turn, each effect once; a turn without calls ends the run if accepted.
 
         A tool that raises is an observation for the agent, with ``is_error`` set.
         """
-        if turn is None or self.done:
-            return
-        claims = self._claims(turn)
-        results = [
-            self._observed(call, claim, lambda call=call: self._tools.call(call))  # type: ignore[misc]
-            for call, claim in claims
-        ]
-        self._commit(turn, results)
-        if not turn.tool_calls:
-            plan = self.session.end()
-            if plan is not None:
-                self._apply(plan, undo_all(self.session, plan))
-            self._settle(plan)
+        if turn is not None and not self.done:
+            twins.run(self._carried_out(turn, carry_out, undo_all), _do)
 
     async def atools(self, turn: Step | None) -> None:
         """As `tools`; the calls of a turn run side by side, and tools may be coroutine functions."""
-        import asyncio
-
-        if turn is None or self.done:
-            return
-        claims = self._claims(turn)
-        results = await asyncio.gather(*(self._aobserved(call, claim) for call, claim in claims))
-        self._commit(turn, results)
-        if not turn.tool_calls:
-            plan = self.session.end()
-            if plan is not None:
-                self._apply(plan, await aundo_all(self.session, plan))
-            self._settle(plan)
+        if turn is not None and not self.done:
+            await twins.arun(self._carried_out(turn, acarry_out, aundo_all), _do)
 
     def __enter__(self) -> Self:
         return self
@@ -244,17 +212,32 @@ class LoopRun:
             taken = 1
         return (list(self.messages), self.offered) if taken > 1 else (list(self.messages),)
 
-    def _ready(self, undo: Callable[..., tuple[Effect, ...]]) -> bool:
-        plan = self._boundary()
-        if plan is not None:
-            self._apply(plan, undo(self.session, plan))
-        return not self.done
+    def _asked(self, call: Callable[..., Any], undo: Callable[..., Any]) -> twins.Body[Step | None]:
+        """Ask for the next turn; yields what is to be called, at once or awaited."""
+        for _ in range(MOST_REFUSALS):
+            plan = self.session.boundary()
+            if plan is None:
+                self._keep_state()
+            else:
+                self._apply(plan, (yield partial(undo, self.session, plan)))
+            if self.done:
+                return None
+            message = assistant_message((yield partial(call, *self._given(call))))
+            if self._judge(message):
+                break
+        return self._turn
 
-    def _boundary(self) -> Plan | None:
-        plan = self.session.boundary()
-        if plan is None:
-            self._keep_state()
-        return plan
+    def _carried_out(
+        self, turn: Step, carry: Callable[..., Any], undo: Callable[..., Any]
+    ) -> twins.Body[None]:
+        """Carry out a turn, and let the run end after one without calls; yields as `_asked`."""
+        seen = yield partial(carry, self.session, self._tools, turn.tool_calls)
+        self._commit(turn, seen)
+        if not turn.tool_calls:
+            plan = self.session.end()
+            if plan is not None:
+                self._apply(plan, (yield partial(undo, self.session, plan)))
+            self.done = plan is None or self.session.stopped is not None
 
     def _keep_state(self) -> None:
         if self._save is not None:
@@ -270,37 +253,12 @@ class LoopRun:
         self._apply(plan, ())
         return False
 
-    def _claims(self, turn: Step) -> list[tuple[ToolCall, Claim]]:
-        return [(call, self.session.begin_tool(call.name, call.arguments or {})) for call in turn.tool_calls]
-
-    def _observed(self, call: ToolCall, claim: Claim, tool: Callable[[], Any]) -> Observation:
-        try:
-            return _seen(call, as_text(run_tool(self.session, claim, tool)))
-        except Exception as error:  # a tool may raise anything; the agent is told
-            return self._failed(call, claim, error)
-
-    async def _aobserved(self, call: ToolCall, claim: Claim) -> Observation:
-        try:
-            return _seen(call, as_text(await arun_tool(self.session, claim, lambda: self._tools.acall(call))))
-        except Exception as error:  # as above
-            return self._failed(call, claim, error)
-
-    def _failed(self, call: ToolCall, claim: Claim, error: Exception) -> Observation:
-        if self._tools.never_ran(error):
-            self.session.end_tool(claim, "", refused=True)
-        return _seen(call, f"Error: {type(error).__name__}: {error}", is_error=True)
-
     def _commit(self, turn: Step, seen: Sequence[Observation]) -> None:
-        from dataclasses import replace
-
         answers = (tool_message(call, one.content) for call, one in zip(turn.tool_calls, seen, strict=True))
         self.line.add(self._message, *answers)
         self.answer = turn.content or self.answer
         self.session.commit(replace(turn, observations=tuple(seen)))
         self.done = self.session.stopped is not None
-
-    def _settle(self, plan: Plan | None) -> None:
-        self.done = plan is None or self.session.stopped is not None
 
     def _apply(self, plan: Plan, failed_undo: Sequence[Effect]) -> None:
         """Make messages, tools and state agree with a plan that the session has carried out."""
@@ -334,5 +292,5 @@ class LoopRun:
         self._states = {step: state for step, state in self._states.items() if step <= to_step}
 
 
-def _seen(call: ToolCall, text: str, *, is_error: bool | None = None) -> Observation:
-    return Observation(content=text, call_id=call.id, tool=call.name, is_error=is_error)
+def _do(thunk: Callable[[], Any]) -> Any:
+    return thunk()
