@@ -23,9 +23,9 @@ from agentguard.integrations._openai_agents_items import (
     usage_of,
 )
 from agentguard.integrations._openai_agents_wrap import GuardedModel, GuardedProvider, Wrapping
-from agentguard.live.acting import arun_tool, aundo_all
+from agentguard.live.acting import arun_tool, atold, aundo_all
 from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities, HandOver, Plan, Restart, Rewind, Tell, Withhold
+from agentguard.recover.base import Capabilities, Plan, Restart, Rewind, Withhold
 from agentguard.recover.effects import from_annotations
 from agentguard.trajectory.model import Step, Trajectory
 
@@ -168,7 +168,7 @@ class GuardedRun:
             self._stop_if_stopped()
             if plan is None:
                 break
-            for text in await self._told(plan):
+            for text in await atold(plan, ask=self._ask):
                 self._view.tell(text)
                 items = [*items, {"role": "user", "content": text}]
         return replace(response, usage=spent)
@@ -225,11 +225,8 @@ class GuardedRun:
             elif isinstance(action, Withhold):
                 self._withheld |= set(action.tools)
         self._stop_if_stopped()
-        for text in await self._told(plan):
+        for text in await atold(plan, failed, ask=self._ask):
             self._view.tell(text)
-        if failed:
-            names = ", ".join(effect.tool for effect in failed)
-            self._view.tell(f"[guard] Undoing {names} failed: what it did still stands.")
         return speaker
 
     def _back(self, to_step: int) -> Agent[Any]:
@@ -242,18 +239,6 @@ class GuardedRun:
         for step in again:
             self._steps.append(self._session.commit(step))
         return speaker
-
-    async def _told(self, plan: Plan) -> list[str]:
-        texts = []
-        for action in plan.actions:
-            if isinstance(action, Tell):
-                texts.append(action.text)
-            elif isinstance(action, Restart):
-                texts.append(action.note)
-            elif isinstance(action, HandOver) and self._ask is not None:
-                answer = self._ask(action.question)
-                texts.append(await answer if inspect.isawaitable(answer) else answer)
-        return texts
 
     def _stop_if_stopped(self) -> None:
         if self._session.stopped is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ from agentguard.integrations._pydantic_ai_messages import (
     steps_of,
     system_text,
 )
-from agentguard.live.acting import aundo_all
+from agentguard.live.acting import atold, aundo_all
 from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities, HandOver, Plan, Restart, Rewind, Tell, Withhold
+from agentguard.recover.base import Capabilities, Plan, Restart, Rewind, Withhold
 from agentguard.trajectory.model import Step, ToolSpec, Trajectory
 
 if TYPE_CHECKING:
@@ -150,24 +149,12 @@ class GuardedRun:
                 self.withheld |= set(action.tools)
         self._taken = len(messages) + 1  # the request is added to the history when it is made
         self.stop_if_stopped(session)
-        told = await self.told(plan)
-        if failed:
-            names = ", ".join(effect.tool for effect in failed)
-            told.append(f"[guard] Undoing {names} failed: what it did still stands.")
+        told = await atold(plan, failed, ask=self._ask)
         return request(parts, told)
 
     async def told(self, plan: Plan) -> list[str]:
-        """What the agent is told, a person's answer among it."""
-        texts = []
-        for action in plan.actions:
-            if isinstance(action, Tell):
-                texts.append(action.text)
-            elif isinstance(action, Restart):
-                texts.append(action.note)
-            elif isinstance(action, HandOver) and self._ask is not None:
-                answer = self._ask(action.question)
-                texts.append(await answer if inspect.isawaitable(answer) else answer)
-        return texts
+        """What the agent is told by a plan about an answer, a person's answer among it."""
+        return await atold(plan, ask=self._ask)
 
     @staticmethod
     def stop_if_stopped(session: Session) -> None:
