@@ -8,7 +8,7 @@ EMBED := .venv-embed
 # What cannot be installed here is skipped by the tests that need it, with a reason; in CI it is an error.
 OPTIONAL := { echo "going on without it"; test "$$CI" != true; }
 
-.PHONY: help setup run test test-fast check format samples postgres embed vllm bench clean
+.PHONY: help setup run test test-fast check format samples postgres chromium embed vllm bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ run: setup ## diagnose the sample runs of this repository
 	@echo "All sample runs (one whole: $(BIN)/agentguard diagnose FILE):"
 	@$(BIN)/agentguard diagnose samples
 
-test: setup check $(TEXTWORLD) postgres embed vllm ## check the code and run all tests
+test: setup check $(TEXTWORLD) postgres chromium embed vllm ## check the code and run all tests
 	$(BIN)/python -m pytest
 
 test-fast: setup ## run the tests that take no more than a few seconds each
@@ -58,6 +58,12 @@ postgres: ## install PostgreSQL for the tests, if it is missing
 	  || { echo "installing PostgreSQL, for the tests of the store ..."; \
 	       apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql >/dev/null; } \
 	  || { echo "PostgreSQL could not be installed (as root: apt-get install -y postgresql)"; $(OPTIONAL); }
+
+chromium: ## install Chromium for the tests of the viewer, if it is missing
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+	  || { echo "installing Chromium, for the tests of the viewer ..."; \
+	       apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
+	  || { echo "Chromium could not be installed (as root: apt-get install -y chromium)"; $(OPTIONAL); }
 
 embed: $(EMBED)/.ready ## make .venv-embed with a sentence-embedding model, for the tests of embeddings
 

@@ -1,0 +1,70 @@
+"""Debian's Chromium for tests, driven by Playwright: found where it is installed, never downloaded.
+
+Import the fixtures in a conftest.py: ``from tests.chromium import browser, context``. Where Chromium is not
+installed the tests are skipped, and fail under ``CI=true``: there it is part of what is promised.
+
+Playwright's synchronous interface keeps an event loop on its thread, in which no other can be started. So
+the browser belongs to one test module and is closed with it; such a module has no asyncio tests of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
+
+HOW = "Chromium is not installed: apt-get install -y chromium"
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+_ROOT = Path(__file__).resolve().parents[1]
+
+NewContext = Callable[..., BrowserContext]
+
+
+def program() -> str:
+    """Path of the installed Chromium; where there is none the test is skipped, or fails in CI."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(HOW)
+        pytest.skip(HOW)
+    return found
+
+
+def artifacts() -> Path:
+    """Where screenshots are kept: ``$AGENTGUARD_ARTIFACTS``, else ``.cache/screenshots``."""
+    folder = Path(os.environ.get("AGENTGUARD_ARTIFACTS", _ROOT / ".cache" / "screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium with a profile of its own, for one module."""
+    path = program()
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[NewContext]:
+    """Makes browser contexts, each with cookies and storage of its own; closes them after the test."""
+    made: list[BrowserContext] = []
+
+    def make(**options: Any) -> BrowserContext:
+        made.append(browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options}))
+        made[-1].set_default_timeout(15_000)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

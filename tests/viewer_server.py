@@ -1,0 +1,96 @@
+"""``agentguard view`` as a process of its own on a free port, ended by its id; and stores to show."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentguard.guard import Guard
+from agentguard.localize.keep import diagnosis_rows
+from agentguard.store import Store
+from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.read import read
+
+SAMPLES = Path(__file__).resolve().parents[1] / "samples"
+_START_S = 60.0
+_STOP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """A running viewer: its address without a slash at the end, and its store."""
+
+    url: str
+    store: Path
+    pid: int
+
+
+def write_samples(store: Store, *, most: int | None = None) -> tuple[str, ...]:
+    """Write the sample runs and their diagnoses; the ids of the runs."""
+    guard, ids = Guard(), []
+    for path in sorted(SAMPLES.glob("*.json"))[:most]:
+        for found in read(path):
+            assert not isinstance(found, Broken)
+            store.write_run(found)
+            store.write(*diagnosis_rows(guard.diagnose(found.trajectory)))
+            ids.append(found.trajectory.id)
+    return tuple(ids)
+
+
+@contextmanager
+def serving(store: Path, *arguments: str) -> Iterator[Viewer]:
+    """Show ``store`` with ``agentguard view``; more arguments are passed on."""
+    port = _free_port()
+    command = (sys.executable, "-c", "from agentguard.cli import main; main()", "view")
+    url = f"http://127.0.0.1:{port}"
+    with store.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--store", str(store), "--port", str(port), *arguments],
+            stdout=log, stderr=log, start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        try:
+            _wait(url, process, store.with_suffix(".log"))
+            yield Viewer(url=url, store=store, pid=process.pid)
+        finally:
+            _stop(process)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{url}/static/base.css", timeout=2):
+                return
+        except urllib.error.HTTPError:
+            return  # it answers, if only to say that a token is needed
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"the viewer did not start:\n{log.read_text(errors='replace')}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_S)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
