@@ -96,8 +96,8 @@ class Agent:
     words: Words = field(default_factory=lambda: Words(random.Random(0), 0.5))  # noqa: S311
 
     def snapshot(self) -> Agent:
-        """A copy that shares nothing that changes."""
-        return copy.deepcopy(self)
+        """A copy that shares nothing that changes. A turn makes its words anew, so they are left as they are."""
+        return copy.deepcopy(self, {id(self.words): self.words})
 
     def dice(self, what: str) -> random.Random:
         """Random numbers of this turn for one use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,23 @@ from agentguard.testing.textworld import tools
 from agentguard.testing.textworld.games import load_textworld
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the game said to the last of some commands, and how it stood then."""
+
+    text: str = ""
+    won: bool = False
+    lost: bool = False
+    score: int = 0
+
+
 class World:
     """One game in play; observations are the game's own text, stripped of its banner and status line.
 
-    A game answers equal commands equally, so the list of the commands so far is its whole state.
+    A game answers equal commands equally, so the list of the commands so far is its whole state, and what was
+    answered once is not asked of the interpreter again: it is only brought up to date for something new.
 
     Attributes:
-        won, lost: what the game says of itself.
-        score: points so far.
         commands: what has been typed into the game since it began.
 
     Raises:
@@ -29,9 +39,11 @@ class World:
         textworld = load_textworld()
         self._env: Any = textworld.start(str(game), request_infos=textworld.EnvInfos(won=True, lost=True))
         self._offered = offered
-        self.won = self.lost = False
-        self.score = 0
         self.commands: list[str] = []
+        self._now = _Answer()
+        self._known: dict[tuple[str, ...], _Answer] = {(): self._now}
+        self._typed: list[str] = []
+        """What the interpreter itself has been told; not always ``commands``."""
         self._env.reset()
 
     def call(self, name: str, raw: str) -> str:
@@ -42,13 +54,29 @@ class World:
         return error if command is None else self._type(command)
 
     def restore(self, commands: Sequence[str]) -> None:
-        """Go to the state after ``commands``: from where the game stands if it can, else from its start."""
-        if list(commands[: len(self.commands)]) != self.commands:
-            self._env.reset()
-            self.won = self.lost = False
-            self.score, self.commands = 0, []
-        for command in commands[len(self.commands) :]:
+        """Go to the state after ``commands``."""
+        known = self._known.get(tuple(commands))
+        if known is not None:
+            self.commands, self._now = list(commands), known
+            return
+        self.commands, self._now = [], self._known[()]
+        for command in commands:
             self._type(command)
+
+    @property
+    def won(self) -> bool:
+        """Whether the game says that the task is done."""
+        return self._now.won
+
+    @property
+    def lost(self) -> bool:
+        """Whether the game says that it is lost."""
+        return self._now.lost
+
+    @property
+    def score(self) -> int:
+        """Points so far."""
+        return self._now.score
 
     @property
     def over(self) -> bool:
@@ -60,10 +88,23 @@ class World:
         self._env.close()
 
     def _type(self, command: str) -> str:
+        line = (*self.commands, command)
+        if line not in self._known:
+            self._known[line] = self._ask(command)
         self.commands.append(command)
-        state, self.score, _ = self._env.step(command)
-        self.won, self.lost = bool(state.won), bool(state.lost)
-        return strip(state.feedback)
+        self._now = self._known[line]
+        return self._now.text
+
+    def _ask(self, command: str) -> _Answer:
+        """Let the interpreter answer, once it stands where this game does."""
+        if self._typed != self.commands[: len(self._typed)]:
+            self._env.reset()
+            self._typed = []
+        for earlier in self.commands[len(self._typed) :]:
+            self._env.step(earlier)
+        state, score, _ = self._env.step(command)
+        self._typed = [*self.commands, command]
+        return _Answer(text=strip(state.feedback), won=bool(state.won), lost=bool(state.lost), score=score)
 
 
 def strip(feedback: str) -> str:
