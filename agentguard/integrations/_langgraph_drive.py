@@ -20,8 +20,9 @@ from agentguard.integrations._langchain_messages import guard_message, step_of, 
 from agentguard.integrations._langchain_run import RUN, AgentRun
 from agentguard.integrations._langgraph_shape import Shape
 from agentguard.integrations._langgraph_state import messages_in
+from agentguard.live.acting import told
 from agentguard.live.session import Session
-from agentguard.recover.base import HandOver, Plan, Restart, Rewind, Tell, Withhold
+from agentguard.recover.base import HandOver, Plan, Restart, Rewind, Withhold
 from agentguard.recover.ledger import Effect
 
 ALL = "*"
@@ -151,20 +152,16 @@ class Drive:
             match action:
                 case Rewind(to_step=to_step):
                     made.fork_at = max(to_step, run.line.task)
-                case Restart(note=note):
+                case Restart():
                     made.fork_at = run.line.task
-                    made.messages.append(guard_message(note))
-                case Tell(text=text):
-                    made.messages.append(guard_message(text))
                 case Withhold(tools=tools):
                     run.withheld |= set(tools)
-                case HandOver(question=question):
-                    self._hand_over(made, question)
+                case HandOver(question=question) if run.ask is None:
+                    run.question, self.over = question, True
                 case _:
                     pass
-        if failed:
-            names = ", ".join(effect.tool for effect in failed)
-            made.messages.append(guard_message(f"[guard] Undoing {names} failed: what it did still stands."))
+        if plan is not None:
+            made.messages += [guard_message(text) for text in told(plan, failed, ask=run.ask)]
         if head.next and run.session.stopped is not None:
             return Change(fork_at=None, messages=[stop_message(run.session.stopped)], stop=True)
         return made if made.messages or made.fork_at is not None else None
@@ -197,12 +194,6 @@ class Drive:
                 f"langgraph: after the correction the graph would go on with {list(now.next)}, not with a "
                 "turn; say which node the correction is to come from: guard.langgraph(graph, as_node='...')"
             )
-
-    def _hand_over(self, made: Change, question: str) -> None:
-        if self.run.ask is not None:
-            made.messages.append(guard_message(self.run.ask(question)))
-        else:
-            self.run.question, self.over = question, True
 
     def _take_in(self, head: StateSnapshot) -> None:
         run = self.run

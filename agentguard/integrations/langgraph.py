@@ -17,17 +17,15 @@ takes tools away, which a graph alone cannot.
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentguard.errors import ConfigError, MissingExtra
+from agentguard.live import twins
 from agentguard.live.acting import aundo_all, undo_all
 from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities
-from agentguard.trajectory.model import Trajectory
 
 try:
     from langchain_core.runnables.config import ensure_config
@@ -36,25 +34,28 @@ try:
 except ImportError as error:
     raise MissingExtra("LangGraph", "langchain") from error
 
-from agentguard.integrations._langchain_messages import step_of, whole_turns
 from agentguard.integrations._langchain_run import acall_tool, call_tool, run_here
-from agentguard.integrations._langgraph_drive import RUN_ID, Change, Drive, GraphRun
+from agentguard.integrations._langgraph_drive import Change, Drive, GraphRun
+from agentguard.integrations._langgraph_runs import ThreadRuns
 from agentguard.integrations._langgraph_shape import UNGUARDED, shape_of
 from agentguard.integrations._langgraph_state import (
     ForkPoint,
-    answer_in,
     came_from,
-    is_new,
-    messages_in,
-    task_in,
 )
 from agentguard.integrations._langgraph_stream import Chunks, with_question
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-_KEPT = 1024
-"""Threads whose latest run is kept in memory; an older one that goes on is read anew from its state."""
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """How a graph's checkpoints are read and written and effects undone: at once, or awaited."""
+
+    get_state: Callable[..., Any]
+    update_state: Callable[..., Any]
+    look: Callable[..., Any]
+    undo: Callable[..., Any]
 
 
 class GuardedGraph:
@@ -91,10 +92,10 @@ class GuardedGraph:
         on_run: Callable[[Session], None] | None = None,
     ) -> None:
         self.graph, self.shape = graph, shape_of(graph, before)
-        self._guard, self._name, self._as_node = guard, name, as_node
-        self._ask, self._on_run = ask, on_run
-        self._runs: OrderedDict[str, GraphRun] = OrderedDict()
-        self._lock = threading.Lock()
+        self._name, self._as_node = name, as_node
+        self._now = _Doing(graph.get_state, graph.update_state, look=self._look, undo=undo_all)
+        self._later = _Doing(graph.aget_state, graph.aupdate_state, look=self._alook, undo=aundo_all)
+        self._runs = ThreadRuns(guard, self.shape, agent=name, ask=ask, on_run=on_run)
 
     def __getattr__(self, name: str) -> Any:
         if name == "graph" or name in UNGUARDED:  # the former: a copy that is not filled yet
@@ -114,10 +115,10 @@ class GuardedGraph:
         """
         if options.get("stream_mode", "values") != "values":
             return list(self.stream(input, config, **options))
-        drive = self._begin(input, config, options)
+        drive = twins.run(self._begin(self._now, input, config, options), twins.call)
         while True:
             out = self.graph.invoke(drive.input, drive.config(), **drive.options)
-            self._settle(drive)
+            twins.run(self._settle(self._now, drive), twins.call)
             if drive.over:
                 return with_question(out, drive.run.question)
 
@@ -125,10 +126,10 @@ class GuardedGraph:
         """As `invoke`."""
         if options.get("stream_mode", "values") != "values":
             return [chunk async for chunk in self.astream(input, config, **options)]
-        drive = await self._abegin(input, config, options)
+        drive = await twins.arun(self._begin(self._later, input, config, options), twins.call)
         while True:
             out = await self.graph.ainvoke(drive.input, drive.config(), **drive.options)
-            await self._asettle(drive)
+            await twins.arun(self._settle(self._later, drive), twins.call)
             if drive.over:
                 return with_question(out, drive.run.question)
 
@@ -138,160 +139,83 @@ class GuardedGraph:
         Raises:
             ConfigError, RecoveryError, GraphRecursionError: as for `invoke`.
         """
-        drive = self._begin(input, config, options)
+        drive = twins.run(self._begin(self._now, input, config, options), twins.call)
         chunks = Chunks(options, self.graph.stream_mode)
         while not drive.over:
             chunks.segment(first=drive.segment == 0, forked=drive.forked)
             for chunk in self.graph.stream(drive.input, drive.config(), **drive.options):
                 yield from chunks.shown(chunk)
-            self._settle(drive)
+            twins.run(self._settle(self._now, drive), twins.call)
         yield from chunks.last(drive.run.question)
 
     async def astream(
         self, input: Any, config: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[Any]:
         """As `stream`."""
-        drive = await self._abegin(input, config, options)
+        drive = await twins.arun(self._begin(self._later, input, config, options), twins.call)
         chunks = Chunks(options, self.graph.stream_mode)
         while not drive.over:
             chunks.segment(first=drive.segment == 0, forked=drive.forked)
             async for chunk in self.graph.astream(drive.input, drive.config(), **drive.options):
                 for one in chunks.shown(chunk):
                     yield one
-            await self._asettle(drive)
+            await twins.arun(self._settle(self._later, drive), twins.call)
         for one in chunks.last(drive.run.question):
             yield one
 
     def session_of(self, config: Mapping[str, Any]) -> Session | None:
         """The session of a thread's latest run; None before its first."""
-        run = self._runs.get(str(config["configurable"]["thread_id"]))
+        run = self._runs.latest(str(config["configurable"]["thread_id"]))
         return None if run is None else run.session
 
-    def _begin(self, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Drive:
+    def _begin(
+        self, do: _Doing, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> twins.Body[Drive]:
+        """Yields what is to be called, at once or awaited; as the next two."""
         given, thread = _thread(config)
-        head = self.graph.get_state(_head(given))
-        run, answer = self._run(thread, input, given, head)
+        head = yield partial(do.get_state, _head(given))
+        run, answer = self._runs.of(thread, input, given, head)
         drive = self._drive(run, input, given, options)
         drive.begin(head)
         if answer is not None:
             change = drive.answered(answer)
             if not drive.added(change, head):
-                self._write(drive, change, head)
+                yield from self._write(do, drive, change, head)
         return drive
 
-    async def _abegin(
-        self, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]
-    ) -> Drive:
-        given, thread = _thread(config)
-        head = await self.graph.aget_state(_head(given))
-        run, answer = self._run(thread, input, given, head)
-        drive = self._drive(run, input, given, options)
-        drive.begin(head)
-        if answer is not None:
-            change = drive.answered(answer)
-            if not drive.added(change, head):
-                await self._awrite(drive, change, head)
-        return drive
-
-    def _settle(self, drive: Drive) -> None:
+    def _settle(self, do: _Doing, drive: Drive) -> twins.Body[None]:
         """Look at what a segment did, and carry out what is planned."""
         if drive.closing:
             drive.over = True
             return
-        head = self.graph.get_state(drive.thread)
+        head = yield partial(do.get_state, drive.thread)
         plan = drive.took(head)
-        failed = () if plan is None else undo_all(drive.run.session, plan)
+        failed = () if plan is None else (yield partial(do.undo, drive.run.session, plan))
         change = drive.change(plan, failed, head)
         if change is not None and not drive.added(change, head):
-            self._write(drive, change, head)
+            yield from self._write(do, drive, change, head)
 
-    async def _asettle(self, drive: Drive) -> None:
-        """As `_settle`."""
-        if drive.closing:
-            drive.over = True
-            return
-        head = await self.graph.aget_state(drive.thread)
-        plan = drive.took(head)
-        failed = () if plan is None else await aundo_all(drive.run.session, plan)
-        change = drive.change(plan, failed, head)
-        if change is not None and not drive.added(change, head):
-            await self._awrite(drive, change, head)
-
-    def _write(self, drive: Drive, change: Change, head: Any) -> None:
+    def _write(self, do: _Doing, drive: Drive, change: Change, head: Any) -> twins.Body[None]:
         at = head
         if change.fork_at is not None:
             point = ForkPoint(drive.run, self.shape, change.fork_at, head)
-            for snapshot in self.graph.get_state_history(drive.thread):
-                if point.look(snapshot):
-                    break
+            yield partial(do.look, drive.thread, point)
             at = point.found
         update, as_node = {"messages": change.messages}, self._as_node or came_from(at, self.shape)
-        where = self.graph.update_state(drive.marked(at.config), update, as_node=as_node)
+        where = yield partial(do.update_state, drive.marked(at.config), update, as_node=as_node)
         if change.stop:
-            self.graph.update_state(where, None, as_node=END)
-        drive.went(self.graph.get_state(drive.thread), change)
+            yield partial(do.update_state, where, None, as_node=END)
+        drive.went((yield partial(do.get_state, drive.thread)), change)
 
-    async def _awrite(self, drive: Drive, change: Change, head: Any) -> None:
-        at = head
-        if change.fork_at is not None:
-            point = ForkPoint(drive.run, self.shape, change.fork_at, head)
-            async for snapshot in self.graph.aget_state_history(drive.thread):
-                if point.look(snapshot):
-                    break
-            at = point.found
-        update, as_node = {"messages": change.messages}, self._as_node or came_from(at, self.shape)
-        where = await self.graph.aupdate_state(drive.marked(at.config), update, as_node=as_node)
-        if change.stop:
-            await self.graph.aupdate_state(where, None, as_node=END)
-        drive.went(await self.graph.aget_state(drive.thread), change)
+    def _look(self, thread: Any, point: ForkPoint) -> None:
+        for snapshot in self.graph.get_state_history(thread):
+            if point.look(snapshot):
+                return
 
-    def _run(
-        self, thread: str, input: Any, config: Mapping[str, Any], head: Any
-    ) -> tuple[GraphRun, str | None]:
-        """The run that a call belongs to, and what a person answers the guard by it."""
-        known = self._runs.get(thread)
-        earlier = "checkpoint_id" in config["configurable"]  # the caller goes back by themselves
-        if known is not None and not (is_new(input) or earlier or known.session.ended):
-            answer = answer_in(input) if known.question is not None else None
-            return known, answer
-        task = task_in(input)
-        if task is None:
-            task = task_in({"messages": messages_in(head)}) or ""
-        kept = (head.metadata or {}).get(RUN_ID)
-        if is_new(input) or earlier or not head.next or kept is None or self._guard.parts.store is None:
-            return self._opened(thread, task), None
-        run = self._opened(thread, task, id=kept)  # it was interrupted in another process
-        said = messages_in(head)
-        run.line.adopt(said, len(run.session))
-        for turn in run.line.fresh(whole_turns(said), len(run.session)):
-            run.session.commit(step_of(turn, agent=self._name))
-        return run, None
-
-    def _opened(self, thread: str, task: str, *, id: str | None = None) -> GraphRun:
-        """A new run, or the one of that id as the store knows it."""
-        meta = Trajectory(
-            id=id or uuid.uuid4().hex[:12], format="event_log", task=task, steps=(), tools=self.shape.specs
-        )
-        inside = self.shape.middleware
-        can = Capabilities(
-            fork=True,
-            compensate=True,
-            restart=True,
-            reject=inside,
-            withhold=inside,
-            # The middleware cannot interrupt: where a person is asked about an answer, `ask` must do it.
-            hand_over=self._ask is not None or not inside,
-        )
-        run = GraphRun(self._guard.session(meta, can, resume=id is not None))
-        run.ask = self._ask
-        if self._on_run is not None:
-            self._on_run(run.session)
-        with self._lock:
-            self._runs[thread] = run
-            self._runs.move_to_end(thread)
-            while len(self._runs) > _KEPT:
-                self._runs.popitem(last=False)
-        return run
+    async def _alook(self, thread: Any, point: ForkPoint) -> None:
+        async for snapshot in self.graph.aget_state_history(thread):
+            if point.look(snapshot):
+                return
 
     def _drive(
         self, run: GraphRun, input: Any, config: Mapping[str, Any], options: Mapping[str, Any]

@@ -153,11 +153,11 @@ class LoopRun:
         Returns:
             The turn, to be given to `tools`; None if the run was stopped instead.
         """
-        return twins.run(self._asked(call, undo_all), _do)
+        return twins.run(self._asked(call, undo_all), twins.call)
 
     async def amodel(self, call: Callable[..., Awaitable[Any]]) -> Step | None:
         """As `model`, for a model that is awaited."""
-        return await twins.arun(self._asked(call, aundo_all), _do)
+        return await twins.arun(self._asked(call, aundo_all), twins.call)
 
     def tools(self, turn: Step | None) -> None:
         """Carry out the calls of a turn, each effect once; a turn without calls ends the run if accepted.
@@ -165,12 +165,12 @@ class LoopRun:
         A tool that raises is an observation for the agent, with ``is_error`` set.
         """
         if turn is not None and not self.done:
-            twins.run(self._carried_out(turn, carry_out, undo_all), _do)
+            twins.run(self._carried_out(turn, carry_out, undo_all), twins.call)
 
     async def atools(self, turn: Step | None) -> None:
         """As `tools`; the calls of a turn run side by side, and tools may be coroutine functions."""
         if turn is not None and not self.done:
-            await twins.arun(self._carried_out(turn, acarry_out, aundo_all), _do)
+            await twins.arun(self._carried_out(turn, acarry_out, aundo_all), twins.call)
 
     def __enter__(self) -> Self:
         return self
@@ -290,7 +290,3 @@ class LoopRun:
             if known:
                 self._restore(self._states[min(known)])
         self._states = {step: state for step, state in self._states.items() if step <= to_step}
-
-
-def _do(thunk: Callable[[], Any]) -> Any:
-    return thunk()

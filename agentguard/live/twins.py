@@ -45,3 +45,8 @@ async def arun(body: Body[R], do: Callable[[Any], Awaitable[Any]]) -> R:
     except StopIteration as end:
         made: R = end.value
         return made
+
+
+def call(asked: Callable[[], Any]) -> Any:
+    """For bodies that yield what is to be called: what it returns, or gives to be awaited."""
+    return asked()
