@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from agentguard.store.engine import COUNTED, is_outage
 from agentguard.store.fit import checked_id, fitted
 from agentguard.store.pack import Refused
-from agentguard.store.rows import BranchRow, ClearRow, EffectRow, Row
-from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, STEPS, Home
+from agentguard.store.rows import BranchRow, ClearRow, DropSnapshotsRow, EffectRow, Row
+from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, SNAPSHOTS, STEPS, Home
 
 _Ready = tuple[type[Row], Row, dict[str, Any]]
 
@@ -61,7 +61,7 @@ def apply(connection: Connection, batch: Batch) -> Refusals:
 def _parameters(row: Row) -> dict[str, Any]:
     if isinstance(row, EffectRow):
         raise Refused("an effect is claimed, not written")
-    if isinstance(row, ClearRow):
+    if isinstance(row, ClearRow | DropSnapshotsRow):
         tenant = checked_id(row.tenant, "tenant", most=MAX_TENANT, empty=True)
         return {"tenant": tenant, "run_id": checked_id(row.run_id, "run_id")}
     if type(row) not in HOMES:
@@ -73,7 +73,7 @@ def _write(
     connection: Connection, kind: type[Row], group: list[tuple[int, _Ready]], refused: Refusals
 ) -> None:
     """Write rows of one type at once; where that fails, each on its own to find the bad ones."""
-    one_by_one = kind in (BranchRow, ClearRow)
+    one_by_one = kind in (BranchRow, ClearRow, DropSnapshotsRow)
     if not one_by_one:
         try:
             with connection.begin_nested():
@@ -97,8 +97,12 @@ def _write(
 def _write_one(connection: Connection, ready: _Ready) -> None:
     kind, row, values = ready
     if kind is ClearRow:
-        for table in (STEPS, BRANCHES):
+        for table in (STEPS, BRANCHES, SNAPSHOTS):
             connection.execute(delete(table).where(_of_run(table, values, "run_id")))
+        return
+    if isinstance(row, DropSnapshotsRow):
+        gone = and_(_of_run(SNAPSHOTS, values, "run_id"), SNAPSHOTS.c.step.in_(row.steps))
+        connection.execute(delete(SNAPSHOTS).where(gone))
         return
     statement = _upsert(HOMES[kind], connection.dialect.name)
     made = connection.execute(statement, values, execution_options=COUNTED).rowcount

@@ -13,7 +13,7 @@ from sqlalchemy import Boolean, Column, Double, RowMapping
 from agentguard.errors import StoreError
 from agentguard.store.pack import Refused, pack, unpack
 from agentguard.store.rows import Row
-from agentguard.store.tables import HOMES, MAX_ID, MAX_TENANT, MAX_TEXT
+from agentguard.store.tables import HOMES, MAX_ID, MAX_STATE, MAX_TENANT, MAX_TEXT
 
 R = TypeVar("R", bound=Row)
 
@@ -108,6 +108,14 @@ def _fit_packed(_: Column[Any], value: Any, __: dict[str, str]) -> bytes:
     return pack(value)
 
 
+def _fit_bytes(column: Column[Any], value: Any, _: dict[str, str]) -> bytes:
+    if not isinstance(value, bytes):
+        raise Refused(f"{column.name} is a {type(value).__name__}, not bytes")
+    if len(value) > MAX_STATE:
+        raise Refused(f"{column.name} is larger than {MAX_STATE:,} bytes")
+    return value
+
+
 def _fit_plain(column: Column[Any], value: Any, _: dict[str, str]) -> Any:
     if value is None and column.nullable:
         return None
@@ -146,6 +154,7 @@ _FITS: dict[str, Callable[[Column[Any], Any, dict[str, str]], Any]] = {
     "id": _fit_id,
     "text": _fit_text,
     "packed": _fit_packed,
+    "bytes": _fit_bytes,
     "plain": _fit_plain,
 }
 

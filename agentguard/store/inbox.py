@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from agentguard.store.receipt import Receipt
-from agentguard.store.rows import Row, RunRow
+from agentguard.store.rows import Row, RunRow, SnapshotRow
 
 _ROW_BYTES = 400
 _VALUE_BYTES = 48
@@ -112,6 +112,8 @@ def weigh(rows: tuple[Row, ...]) -> int:
         total += _weight(row.data)
         if type(row) is RunRow:
             total += len(row.task) + _weight(row.annotation)
+        elif type(row) is SnapshotRow:
+            total += len(row.state)
     return total
 
 

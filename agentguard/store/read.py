@@ -16,7 +16,7 @@ from agentguard.store.page import Page, RunFilter, Slice, place, placed
 from agentguard.store.place import Place
 from agentguard.store.runs import annotation_of, trajectory_of
 from agentguard.store.stats import Stats, stats
-from agentguard.store.tables import BRANCHES, EFFECTS, HOMES, RUNS, STEPS
+from agentguard.store.tables import BRANCHES, EFFECTS, HOMES, RUNS, SNAPSHOTS, STEPS
 from agentguard.trajectory.model import Record
 
 R = TypeVar("R", bound=r.Row)
@@ -55,6 +55,13 @@ class Reader:
         query = query.order_by(table.c.created_at, table.c["key" if table is EFFECTS else "id"])
         with self.connect() as connection:
             return tuple(row_of(kind, one) for one in connection.execute(query).mappings())
+
+    def snapshots(self, run_id: str, tenant: str) -> tuple[r.SnapshotRow, ...]:
+        """The saved states of a run, the earliest step first."""
+        query = _of(SNAPSHOTS, tenant).where(SNAPSHOTS.c.run_id == asked_id(run_id))
+        with self.connect() as connection:
+            found = connection.execute(query.order_by(SNAPSHOTS.c.step)).mappings()
+            return tuple(row_of(r.SnapshotRow, one) for one in found)
 
     def where(self, kind: type[R], equal: dict[str, str | None], tenant: str) -> tuple[R, ...]:
         """All rows whose columns have these values, in the order they were made; None matches anything."""

@@ -22,6 +22,7 @@ from agentguard.store.tables import (
     OF_RUN,
     PREFIX,
     RUNS,
+    SNAPSHOTS,
     TABLES,
     VERDICTS,
 )
@@ -202,7 +203,8 @@ def used_bytes(connection: Connection) -> int:
             for name in ("page_count", "freelist_count", "page_size")
         )
         return int((pages - free) * size)
-    sums = (select(func.coalesce(func.sum(func.length(table.c.data)), 0)) for table in TABLES.values())
+    contents = [table.c.data for table in TABLES.values()] + [SNAPSHOTS.c.state]
+    sums = (select(func.coalesce(func.sum(func.length(one)), 0)) for one in contents)
     return sum(int(connection.execute(one).scalar_one()) for one in sums)
 
 

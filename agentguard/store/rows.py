@@ -104,9 +104,32 @@ class BranchRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearRow(Row):
-    """Forgets the steps and branches of a run, so that those that follow replace them."""
+    """Forgets the steps, branches and snapshots of a run, so that those that follow replace them."""
 
     run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRow(Row):
+    """A saved state of what a run acts on; written again for a step, it replaces what was there.
+
+    Attributes:
+        run_id: the run.
+        step: steps on the live line when it was taken: the run goes on from it with this step.
+        state: the bytes as their owner packed them; ``data`` tells how (`agentguard.recover.snapshots`).
+    """
+
+    run_id: str
+    step: int
+    state: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropSnapshotsRow(Row):
+    """Forgets the snapshots of some steps of a run: they were thinned out, or their line was left."""
+
+    run_id: str
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

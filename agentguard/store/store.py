@@ -215,6 +215,10 @@ class Store:
         """Effects that were claimed in a run."""
         return self._reader.of_run(r.EffectRow, run_id, tenant)
 
+    def snapshots(self, run_id: str, *, tenant: str = "") -> tuple[r.SnapshotRow, ...]:
+        """Saved states of what a run acts on, the earliest step first."""
+        return self._reader.snapshots(run_id, tenant)
+
     def backend_events(
         self, backend: str | None = None, page: Page | None = None, *, tenant: str = ""
     ) -> Slice[r.BackendEventRow]:

@@ -6,6 +6,7 @@ told by its ``info["kind"]``:
 ``id``      text that names something: refused if empty, longer than `MAX_ID` or not printable
 ``text``    text for searching and for lists: cut and cleaned to fit, the whole is kept in the row's data
 ``packed``  JSON as `agentguard.store.pack` makes it
+``bytes``   bytes as they are: refused if longer than `MAX_STATE`
 ``plain``   a number or a truth value
 """
 
@@ -22,6 +23,7 @@ PREFIX = "agentguard_"
 MAX_ID = 256
 MAX_TENANT = 64
 MAX_TEXT = 256
+MAX_STATE = 32 * 1024 * 1024
 
 metadata = MetaData()
 
@@ -54,6 +56,10 @@ def _flag(name: str, *, null: bool = False) -> Column[bool]:
 
 def _packed(name: str) -> Column[bytes]:
     return Column(name, LargeBinary, nullable=False, info={"kind": "packed"})
+
+
+def _bytes(name: str) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=False, info={"kind": "bytes"})
 
 
 def _table(name: str, *columns: Column[Any], indexes: tuple[tuple[str, ...], ...] = ()) -> Table:
@@ -99,6 +105,12 @@ BRANCHES = _table(
     _int("fork_step"),
     _line("parent", null=True),
     _int("place"),
+)
+SNAPSHOTS = _table(
+    "snapshots",
+    _id("run_id", key=True),
+    _int("step", key=True),
+    _bytes("state"),
 )
 FINDINGS = _table(
     "findings",
@@ -209,6 +221,7 @@ HOMES: dict[type[rows.Row], Home] = {
     rows.RunRow: Home(table=RUNS, keep=frozenset({"created_at"})),
     rows.StepRow: Home(table=STEPS),
     rows.BranchRow: Home(table=BRANCHES, replace=False),
+    rows.SnapshotRow: Home(table=SNAPSHOTS),
     rows.FindingRow: Home(table=FINDINGS, replace=False),
     rows.DiagnosisRow: Home(table=DIAGNOSES, replace=False),
     rows.SchemaRow: Home(table=SCHEMATA, guard="version"),
@@ -223,6 +236,7 @@ TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in 
 """Short name to table."""
 
 OF_RUN: tuple[Table, ...] = (
-    STEPS, BRANCHES, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS, JUDGEMENTS,
+    STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
+    JUDGEMENTS,
 )  # fmt: skip
 """Tables whose rows belong to a run by ``run_id``."""

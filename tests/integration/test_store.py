@@ -15,13 +15,16 @@ from agentguard.store import Store
 from agentguard.store.page import Page, RunFilter
 from agentguard.store.rows import (
     BackendEventRow,
+    ClearRow,
     DiagnosisRow,
+    DropSnapshotsRow,
     EffectRow,
     FindingRow,
     JudgementRow,
     RecoveryRow,
     RunRow,
     SchemaRow,
+    SnapshotRow,
     VerdictRow,
     verdict_key,
 )
@@ -150,6 +153,32 @@ def test_every_row_comes_back(store):
     assert store.judgements("r") == (rows[3],)
     assert store.backend_events("b").rows == (rows[4],)
     assert store.backend_events("c").rows == ()
+
+
+def test_snapshots_come_back_by_step_and_are_dropped_by_step(store):
+    states = [bytes(range(256)) * step for step in range(4)]
+    rows = [SnapshotRow(run_id="r", step=step, state=states[step], data={"n": step}) for step in (2, 0, 3, 1)]
+    store.write(*rows, SnapshotRow(run_id="other", step=1, state=b"x"))
+    store.write(replace(rows[2], state=b"again"), DropSnapshotsRow(run_id="r", steps=(1, 2, 9))).wait(10)
+    assert store.snapshots("r") == (rows[1], replace(rows[2], state=b"again"))
+    assert [one.state for one in store.snapshots("other")] == [b"x"]
+    assert store.snapshots("r", tenant="t") == ()
+    store.write(ClearRow(run_id="r")).wait(10)
+    assert store.snapshots("r") == ()
+    assert store.stats().rows["snapshots"] == 1
+
+
+def test_a_state_that_is_no_bytes_or_too_large_is_refused(store):
+    for state in ("text", bytes(32 * 1024 * 1024 + 1)):
+        with pytest.raises(RowsLost, match=r"state is (a str, not bytes|larger than 33,554,432 bytes)"):
+            store.write(SnapshotRow(run_id="r", step=1, state=state)).wait(20)
+    assert store.health().refused == 2
+
+
+def test_what_snapshots_take_is_counted(store):
+    before = store.stats().bytes_in_use
+    store.write(SnapshotRow(run_id="r", step=1, state=bytes(100_000))).wait(10)
+    assert store.stats().bytes_in_use >= before + 95_000
 
 
 def test_numbers_that_are_none_do_no_harm(store):
@@ -473,6 +502,7 @@ def filled(store: Store) -> float:
             RecoveryRow(strategy="s", **of),
             JudgementRow(subject="s", subject_id="x", right=True, **of),
             BackendEventRow(backend="b", kind="k", **of),
+            SnapshotRow(step=1, state=b"s" * 100, **of),
         )
         store.claim(EffectRow(tool="t", arguments="a", **of))
     store.write(SchemaRow(id="s"), JudgementRow(subject="schema", subject_id="s", right=True, created_at=1.0))
@@ -482,7 +512,7 @@ def filled(store: Store) -> float:
 
 PER_RUN = {
     "runs", "steps", "branches", "findings", "diagnoses", "verdicts", "recoveries", "effects", "judgements",
-    "backend_events",
+    "backend_events", "snapshots",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build
 from agentguard.store import Store
+from agentguard.store.migrate import REVISIONS
 from agentguard.store.rows import RunRow
 
 
@@ -37,9 +38,12 @@ def test_init_makes_a_store_and_leaves_one_alone(tmp_path, monkeypatch):
     for _ in range(2):
         code, out, _ = run("init", "--json")
         assert code == 0
-        assert json.loads(out) == {"store": str(tmp_path / ".agentguard" / "store.db"), "version": "0001"}
+        assert json.loads(out) == {
+            "store": str(tmp_path / ".agentguard" / "store.db"),
+            "version": REVISIONS[-1],
+        }
     monkeypatch.setenv("AGENTGUARD_STORE", str(tmp_path / "else.db"))
-    assert run("init")[1] == f"{tmp_path / 'else.db'}: version 0001\n"
+    assert run("init")[1] == f"{tmp_path / 'else.db'}: version {REVISIONS[-1]}\n"
 
 
 def test_stats(path):

@@ -13,16 +13,18 @@ from typer.testing import CliRunner
 from agentguard.cli.app import build
 from agentguard.errors import StoreError, StoreVersion
 from agentguard.store import Store, migrate
-from agentguard.store.rows import SchemaRow
+from agentguard.store.rows import EffectRow, RecoveryRow, SchemaRow, SnapshotRow
+from agentguard.store.runs import run_rows
 from agentguard.store.tables import metadata
+from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
-SECOND = """
+NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9000"
+down_revision = "{last}"
 
 
 def upgrade():
@@ -40,15 +42,15 @@ def url(request, tmp_path):
 
 
 @pytest.fixture
-def second(monkeypatch, tmp_path):
+def newer(monkeypatch, tmp_path):
     """As if this agentguard knew one version more; called with the end of its migration."""
 
     def make(end: str = "pass") -> None:
         folder = tmp_path / "migrations"
         shutil.copytree(migrate._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "versions" / "r0002_second.py").write_text(SECOND.format(end=end))
+        (folder / "versions" / "r9000_next.py").write_text(NEXT.format(last=migrate.REVISIONS[-1], end=end))
         monkeypatch.setattr(migrate, "_FOLDER", folder)
-        monkeypatch.setattr(migrate, "REVISIONS", (*migrate.REVISIONS, "0002"))
+        monkeypatch.setattr(migrate, "REVISIONS", (*migrate.REVISIONS, "9000"))
 
     return make
 
@@ -72,25 +74,78 @@ def test_all_versions_are_listed():
     assert [one.revision for one in script.walk_revisions()] == list(reversed(migrate.REVISIONS))
 
 
-def test_an_older_store_is_migrated_on_request_only(url, second):
+@pytest.fixture
+def first(monkeypatch, tmp_path):
+    """As if this agentguard were the first one: it knows the first version of the tables alone."""
+    folder = tmp_path / "first"
+    shutil.copytree(migrate._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__", "r000[2-9]*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "_FOLDER", folder)
+        patch.setattr(migrate, "REVISIONS", ("0001",))
+        yield patch
+
+
+def test_an_older_store_is_migrated_on_request_only(url, newer):
     with Store.open(url) as store:
         store.write(SchemaRow(id="s", data={"a": 1})).wait(10)
-    second()
-    with pytest.raises(StoreVersion, match=r"0001 of the tables.* needs 0002.*`agentguard store migrate`"):
+    last = migrate.REVISIONS[-1]
+    newer()
+    match = rf"{last} of the tables.* needs 9000.*`agentguard store migrate`"
+    with pytest.raises(StoreVersion, match=match):
         Store.open(url)
     result = CliRunner().invoke(build(), ["store", "migrate", "--url", url])
     assert result.exit_code == 0
-    assert "was version 0001, is 0002" in result.output
+    assert f"was version {last}, is 9000" in result.output
     assert "p%40ss" not in result.output
     with Store.open(url) as store:
         assert "agentguard_new" in names(store)
         assert store.schema("s").data == {"a": 1}
 
 
-def test_a_migration_is_done_as_a_whole_or_not_at_all(url, second, monkeypatch):
+def test_a_store_of_the_first_version_keeps_its_rows(url, first):
+    steps = tuple(Step(index=i, source=Source.AGENT, agent="a", content=str(i)) for i in range(2))
+    run = Trajectory(id="r", format="f", task="go", steps=steps)
+    effect = EffectRow(run_id="r", tool="book", arguments="a", data={"seat": 4})
+    with Store.open(url) as store:
+        _, *rows = run_rows(Record(trajectory=run, annotation=Annotation(failed=True)))
+        store.write(*rows)  # without the first, which clears tables that there were none of
+        store.write(RecoveryRow(id="v", run_id="r", strategy="rollback", data={"n": [1]}), SchemaRow(id="s"))
+        store.flush(20)
+        assert store.claim(effect).state == "new"
+        assert "agentguard_snapshots" not in names(store)
+        before = _contents(store)
+    first.undo()
+    with pytest.raises(StoreVersion, match="version 0001 of the tables"):
+        Store.open(url)
+    assert Store.migrate(url)[1:] == ("0001", migrate.REVISIONS[-1])
+    with Store.open(url) as store:
+        assert {name: _contents(store)[name] for name in before} == before
+        assert store.trajectory("r") == run
+        assert store.claim(effect).state == "attempted"
+        store.write(SnapshotRow(run_id="r", step=1, state=b"new")).wait(10)
+        assert [one.state for one in store.snapshots("r")] == [b"new"]
+        assert store.delete_run("r").rows["snapshots"] == 1
+
+
+def _contents(store: Store) -> dict[str, list[dict[str, object]]]:
+    """Every row of the tables that are there, as column to value."""
+    from sqlalchemy import MetaData, select
+
+    held = MetaData()
+    engine = store._place.engine()
+    held.reflect(engine)
+    with engine.connect() as connection:
+        return {
+            name: [dict(row) for row in connection.execute(select(table)).mappings()]
+            for name, table in held.tables.items()
+            if name != migrate.VERSION_TABLE
+        }
+
+
+def test_a_migration_is_done_as_a_whole_or_not_at_all(url, newer, monkeypatch):
     with Store.open(url) as store:
         before = names(store)
-    second("raise RuntimeError('half-way')")
+    newer("raise RuntimeError('half-way')")
     with pytest.raises(RuntimeError, match="half-way"):
         Store.migrate(url)
     monkeypatch.undo()
