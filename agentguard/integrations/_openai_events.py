@@ -13,95 +13,50 @@ from typing import Any
 from agentguard.integrations._conversation import Item
 from agentguard.integrations._openai_chat import wants_json
 from agentguard.integrations._openai_exchange import Decision, Exchange
+from agentguard.integrations._openai_hold import Hold
 from agentguard.integrations._openai_responses import guard_item
-from agentguard.integrations._openai_sse import Events, event_bytes, parsed
+from agentguard.integrations._openai_sse import event_bytes, parsed
 
 _BEGIN = ("response.created", "response.queued", "response.in_progress")
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 _FLOW = ("message", "reasoning")
 
 
-class ResponsesHold:
-    """As `agentguard.integrations._openai_sse.Hold`, for events of a response.
-
-    Args:
-        exchange: judges the answers.
-        everything: hold text, too, so that the client sees nothing of a refused answer.
-    """
+class ResponsesHold(Hold):
+    """The hold on events of a response."""
 
     def __init__(self, exchange: Exchange, *, everything: bool = False) -> None:
-        self._exchange = exchange
-        self._everything = everything or wants_json(exchange.request)
-        self._head: dict[str, Any] | None = None
         self._items: list[Item] = []
         self._before: list[Item] = []
         self._opened = self._offset = self._number = 0
-        self._later = False
-        self._broken: Exception | None = None
-        self._held: list[bytes] = []
-        self._next()
+        super().__init__(exchange, everything=everything)
 
-    def feed(self, data: bytes) -> bytes:
-        """As `Hold.feed`."""
-        return b"".join(self._event(event) for event in self._events.feed(data))
+    def failed(self, message: str) -> bytes:
+        """As `Hold.failed`."""
+        return self._made({"type": "error", "code": "ask_again", "message": message, "param": None})
 
-    def finish(self) -> tuple[bytes, Decision]:
-        """As `Hold.finish`."""
-        if self._broken is not None:
-            raise self._broken
-        if self._error:
-            self._exchange.settle()
-            return self.release(), "deliver"
+    def _next(self) -> None:
+        super()._next()
+        self._payload: dict[str, Any] | None = None
+
+    def _read(self, event: bytes) -> None:
+        value = parsed(event)
+        if value is not None:
+            self._take(value)
+
+    def _judged(self) -> Decision:
         if self._payload is None:
             raise EOFError("the stream ended before its terminal event")
         seen = None
         if self._before:
             seen = [*self._before, *(self._payload.get("output") or ())]
         alias = str(self._head["id"]) if self._later and self._head else ""
-        decision = self._exchange.answered(self._payload, seen=seen, alias=alias)
-        if decision == "again":
-            self._later, self._before, self._offset = True, list(self._items), self._opened
-            self._next()
-            return b"", decision
-        if decision == "final":
-            return self._final(), decision
-        self._exchange.settle()
-        return self.release(), decision
+        return self._exchange.answered(self._payload, seen=seen, alias=alias)
 
-    def failed(self, message: str) -> bytes:
-        """As `Hold.failed`."""
-        return self._made({"type": "error", "code": "ask_again", "message": message, "param": None})
-
-    def release(self) -> bytes:
-        """As `Hold.release`."""
-        held, self._held = self._held, []
-        return b"".join(self._safely_shown(event) for event in held) + self._events.rest
-
-    def _safely_shown(self, event: bytes) -> bytes:
-        try:
-            return self._shown(event)
-        except (TypeError, AttributeError, ValueError) as error:
-            self._broken = self._broken or error
-            return event
-
-    def _next(self) -> None:
-        """Begin another answer."""
-        self._events = Events()
-        self._held = []
-        self._holding, self._error = self._everything, False
-        self._payload: dict[str, Any] | None = None
-
-    def _event(self, event: bytes) -> bytes:
-        value = parsed(event)
-        if value is not None:
-            try:
-                self._take(value)
-            except (TypeError, AttributeError, ValueError) as error:  # an event of another shape
-                self._broken, self._holding = error, True
-        if self._holding:
-            self._held.append(event)
-            return b""
-        return self._safely_shown(event)
+    def _once_more(self) -> bytes:
+        self._later, self._before, self._offset = True, list(self._items), self._opened
+        self._next()
+        return b""
 
     def _take(self, value: Mapping[str, Any]) -> None:
         kind, item = value.get("type"), value.get("item")
@@ -113,13 +68,12 @@ class ResponsesHold:
             self._holding = self._holding or item.get("type") not in _FLOW
 
     def _shown(self, event: bytes) -> bytes:
-        """The event as the client gets it: as it came, or as one of the response that was begun."""
         value = parsed(event)
         if value is None:
             return event
         kind = str(value.get("type", ""))
         if kind in _BEGIN:
-            if self._later and self._head is not None:
+            if self._later and self._head:
                 return b""
             self._head = self._head or dict(value.get("response") or {})
         if kind == "response.output_item.added":
@@ -131,7 +85,7 @@ class ResponsesHold:
             return event
         if isinstance(value.get("output_index"), int):
             value["output_index"] += self._offset
-        if kind in _TERMINAL and self._head is not None:
+        if kind in _TERMINAL and self._head:
             given = value.get("response") or {}
             output = [*self._before, *(given.get("output") or ())]
             value["response"] = {**given, "id": self._head.get("id"), "output": output}
@@ -147,7 +101,7 @@ class ResponsesHold:
         body, text = self._exchange.request, self._exchange.final or ""
         made = self._exchange.dialect.final(body, self._payload, text)
         data, seen = b"", list(self._items)
-        if self._head is None:
+        if not self._head:
             data = self._made({"type": "response.created", "response": _begun(made)})
         else:
             made["id"] = self._head.get("id")

@@ -23,9 +23,11 @@ try:
 except ImportError as error:
     raise MissingExtra("the guarded transport", "chat") from error
 
+from agentguard.integrations._openai_chunks import ChatHold, final_stream
 from agentguard.integrations._openai_engine import Engine
 from agentguard.integrations._openai_events import ResponsesHold, response_stream
 from agentguard.integrations._openai_exchange import Exchange
+from agentguard.integrations._openai_hold import Hold
 from agentguard.integrations._openai_http import (
     AsyncGuardedStream,
     GuardedStream,
@@ -40,7 +42,6 @@ from agentguard.integrations._openai_http import (
     streamed,
     unmarked,
 )
-from agentguard.integrations._openai_sse import ChatHold, Hold, final_stream
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard

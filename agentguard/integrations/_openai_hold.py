@@ -1,0 +1,111 @@
+"""The hold on a stream: what of an answer the client may not see before the guard has judged it.
+
+What is text flows on at once. From what the client would act on, or the end, on, events are held until the
+answer is whole and judged; then the held bytes follow as they came, or the model is asked again and its
+answer's events follow in the same stream, as events of the same answer. What an event is differs between
+chat and Responses, and is said by the subclasses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from agentguard.integrations._openai_chat import wants_json
+from agentguard.integrations._openai_exchange import Decision, Exchange
+from agentguard.integrations._openai_sse import Events
+
+_ODD = (TypeError, AttributeError, ValueError)
+"""What reading an event of another shape raises."""
+
+
+class Hold(ABC):
+    """Holds back what the client may not see yet; one stream, all the answers that are asked for in it.
+
+    Args:
+        exchange: judges the answers.
+        everything: hold text, too, so that the client sees nothing of a refused answer.
+    """
+
+    def __init__(self, exchange: Exchange, *, everything: bool = False) -> None:
+        self._exchange = exchange
+        self._everything = everything or wants_json(exchange.request)
+        self._head: dict[str, Any] = {}
+        self._later = False
+        self._broken: Exception | None = None
+        self._next()
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the current answer; returns what the client may have."""
+        return b"".join(self._event(event) for event in self._events.feed(data))
+
+    def finish(self) -> tuple[bytes, Decision]:
+        """The answer's bytes are over: judge it.
+
+        Raises:
+            EOFError: it is not whole.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._error:
+            self._exchange.settle()
+            return self.release(), "deliver"
+        decision = self._judged()
+        if decision == "again":
+            return self._once_more(), decision
+        if decision == "final":
+            return self._final(), decision
+        self._exchange.settle()
+        return self.release(), decision
+
+    def release(self) -> bytes:
+        """All that is held, without a verdict."""
+        held, self._held = self._held, []
+        return b"".join(self._safely_shown(event) for event in held) + self._events.rest
+
+    @abstractmethod
+    def failed(self, message: str) -> bytes:
+        """What the client gets when the model could not be asked again."""
+
+    @abstractmethod
+    def _read(self, event: bytes) -> None:
+        """Take in what an event says; sets ``_holding`` where it and what follows are to be held."""
+
+    @abstractmethod
+    def _shown(self, event: bytes) -> bytes:
+        """The event as the client gets it: as it came, or as one of the answer that was begun."""
+
+    @abstractmethod
+    def _judged(self) -> Decision:
+        """Judge the answer. Raises EOFError if it is not whole."""
+
+    @abstractmethod
+    def _once_more(self) -> bytes:
+        """Another answer follows; returns what the client gets in between."""
+
+    @abstractmethod
+    def _final(self) -> bytes:
+        """The guard's last word, and the end of the stream."""
+
+    def _next(self) -> None:
+        """Begin another answer."""
+        self._events = Events()
+        self._held: list[bytes] = []
+        self._holding, self._error = self._everything, False
+
+    def _event(self, event: bytes) -> bytes:
+        try:
+            self._read(event)
+        except _ODD as error:
+            self._broken, self._holding = error, True
+        if self._holding:
+            self._held.append(event)
+            return b""
+        return self._safely_shown(event)
+
+    def _safely_shown(self, event: bytes) -> bytes:
+        try:
+            return self._shown(event)
+        except _ODD as error:
+            self._broken = self._broken or error
+            return event
