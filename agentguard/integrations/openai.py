@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentguard.errors import ConfigError, MissingExtra
+from agentguard.live import twins
 from agentguard.live.session import Session
 
 try:
@@ -184,7 +185,7 @@ class GuardTransport(_Core, httpx2.BaseTransport):
             return exchange or self._inner.handle_request(request)
         flowing = False
         try:
-            response = self._ask(self.asked(exchange, request))
+            response = twins.run(self.asked(exchange, request), self._sent)
             flowing = flows(response) and exchange.final is None
             if not flowing:
                 return response
@@ -199,16 +200,9 @@ class GuardTransport(_Core, httpx2.BaseTransport):
         """Close the inner transport."""
         self._inner.close()
 
-    def _ask(self, asked: Asked) -> httpx2.Response:
-        try:
-            request = next(asked)
-            while True:
-                response = self._inner.handle_request(request)
-                raw = None if passes(response) else read(response)
-                request = asked.send((response, raw))
-        except StopIteration as done:
-            given: httpx2.Response = done.value
-            return given
+    def _sent(self, request: httpx2.Request) -> tuple[httpx2.Response, bytes | None]:
+        response = self._inner.handle_request(request)
+        return response, None if passes(response) else read(response)
 
     def _flow(
         self, exchange: Exchange, request: httpx2.Request, response: httpx2.Response
@@ -249,7 +243,7 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
             return exchange or await self._inner.handle_async_request(request)
         flowing = False
         try:
-            response = await self._ask(self.asked(exchange, request))
+            response = await twins.arun(self.asked(exchange, request), self._sent)
             flowing = flows(response) and exchange.final is None
             if not flowing:
                 return response
@@ -263,16 +257,9 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
         """Close the inner transport."""
         await self._inner.aclose()
 
-    async def _ask(self, asked: Asked) -> httpx2.Response:
-        try:
-            request = next(asked)
-            while True:
-                response = await self._inner.handle_async_request(request)
-                raw = None if passes(response) else await aread(response)
-                request = asked.send((response, raw))
-        except StopIteration as done:
-            given: httpx2.Response = done.value
-            return given
+    async def _sent(self, request: httpx2.Request) -> tuple[httpx2.Response, bytes | None]:
+        response = await self._inner.handle_async_request(request)
+        return response, None if passes(response) else await aread(response)
 
     async def _flow(
         self, exchange: Exchange, request: httpx2.Request, response: httpx2.Response
