@@ -47,6 +47,19 @@ def row_of(kind: type[R], found: RowMapping) -> R:
     return kind(**values)
 
 
+DAMAGED = "damaged"
+"""Key of a row's data that says why its own could not be read."""
+
+
+def row_or_damaged(kind: type[R], found: RowMapping) -> R:
+    """As `row_of`; where the data is damaged, what is wrong with it stands in its place."""
+    try:
+        return row_of(kind, found)
+    except StoreError as error:
+        values = {name: found[name] for name in _PLAIN[kind]}
+        return kind(**values, data={DAMAGED: str(error)})
+
+
 def checked_id(value: object, name: str, *, most: int = MAX_ID, empty: bool = False) -> str:
     """An id as it is. Raises Refused unless it is printable text of at most ``most`` characters."""
     if not isinstance(value, str):

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.store import rows as r
 from agentguard.store.engine import unavailable
-from agentguard.store.fit import asked_id, asked_tenant, cleaned, row_of
+from agentguard.store.fit import asked_id, asked_tenant, cleaned, row_of, row_or_damaged
 from agentguard.store.page import Page, RunFilter, Slice, place, placed
 from agentguard.store.place import Place
 from agentguard.store.runs import annotation_of, trajectory_of
@@ -88,18 +88,27 @@ class Reader:
 
     def record(self, run_id: str, tenant: str, *, annotated: bool) -> Record | None:
         """A run with its steps and branches, and how it was judged if that is asked for."""
-        key = asked_id(run_id)
+        found = self.rows(run_id, tenant)
+        if found is None:
+            return None
+        head, steps, branches = found
+        run = trajectory_of(head, steps, branches)
+        return Record(trajectory=run, annotation=annotation_of(head)) if annotated else Record(trajectory=run)
+
+    def rows(
+        self, run_id: str, tenant: str, *, damaged: bool = False
+    ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
+        """The rows a run is made of; with ``damaged``, one whose data cannot be read has what is wrong."""
+        key, read = asked_id(run_id), row_or_damaged if damaged else row_of
         with self.connect() as connection:
             found = connection.execute(_of(RUNS, tenant).where(RUNS.c.id == key)).mappings().first()
             if found is None:
                 return None
             steps = _of(STEPS, tenant).where(STEPS.c.run_id == key).order_by(STEPS.c.line, STEPS.c.index)
             branches = _of(BRANCHES, tenant).where(BRANCHES.c.run_id == key).order_by(*_BRANCH_ORDER)
-            step_rows = [row_of(r.StepRow, one) for one in connection.execute(steps).mappings()]
-            branch_rows = [row_of(r.BranchRow, one) for one in connection.execute(branches).mappings()]
-        head = row_of(r.RunRow, found)
-        run = trajectory_of(head, step_rows, branch_rows)
-        return Record(trajectory=run, annotation=annotation_of(head)) if annotated else Record(trajectory=run)
+            step_rows = [read(r.StepRow, one) for one in connection.execute(steps).mappings()]
+            branch_rows = [read(r.BranchRow, one) for one in connection.execute(branches).mappings()]
+        return read(r.RunRow, found), step_rows, branch_rows
 
     def stats(self, tenant: str | None) -> Stats:
         """What is in the store; of all tenants for None."""

@@ -185,6 +185,15 @@ class Store:
         """A run, and how its data set judged it; None if it is not there."""
         return self._reader.record(run_id, tenant, annotated=True)
 
+    def run_rows(
+        self, run_id: str, *, tenant: str = ""
+    ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
+        """The rows a run is made of, also where they make no run; None if it is not there.
+
+        A row whose data cannot be read has the reason under ``"damaged"`` (`agentguard.store.fit.DAMAGED`).
+        """
+        return self._reader.rows(run_id, tenant, damaged=True)
+
     def findings(self, run_id: str, *, tenant: str = "") -> tuple[r.FindingRow, ...]:
         """What detectors saw in a run."""
         return self._reader.of_run(r.FindingRow, run_id, tenant)
