@@ -111,7 +111,7 @@ def long_run(steps: int, *, id: str | None = None) -> Trajectory:
     return Trajectory(
         id=id or f"long-{steps}",
         format="event_log",
-        task="Check every order of the quarter, and list those whose total does not match its items.",
+        task="Check every order of the quarter from 10003 on; list those whose total is wrong.",
         steps=tuple(_long_steps(steps)),
         tools=(ToolSpec(name="read_order", description="Read an order.", parameters={"type": "object"}),),
         system_prompts={"": "Work through the list. Report what does not match."},
@@ -297,7 +297,9 @@ def _long_steps(steps: int) -> Iterator[Step]:
         result = (
             f"Error: order {order} is locked"
             if wrong
-            else json.dumps({"order": order, "total": round(order * 0.17, 2), "items": [1, 2, 3]})
+            else json.dumps(
+                {"order": order, "total": round(order * 0.17, 2), "next": [order + 3, order + 6, order + 9]}
+            )
         )
         acts = index % 3 != 2
         yield Step(
@@ -312,7 +314,7 @@ def _long_steps(steps: int) -> Iterator[Step]:
                     ToolCall(
                         id=f"c{index}",
                         name="read_order",
-                        arguments={"order": order, "fields": ["total", "items"]},
+                        arguments={"order": order, "fields": ["total", "next"]},
                     ),
                 )
                 if acts
