@@ -19,8 +19,9 @@ from agentguard.evals.baselines import Spec, named
 from agentguard.evals.dataset import Dataset, load
 from agentguard.evals.result import Evaluation
 from agentguard.evals.run import Plan, compare
+from agentguard.evals.sheet import FOLDER, kept_name, write_sheet
 
-_JOURNALS = Path(".agentguard/evals")
+_JOURNALS = FOLDER
 
 
 def register(app: typer.Typer) -> None:
@@ -61,6 +62,10 @@ def eval_(
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report to this file; it needs no network.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the whole result in this file instead of .agentguard/evals.")
+    ] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the whole result, for `agentguard view`.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure how well methods name root causes and outcomes, beside the baselines.
@@ -84,6 +89,9 @@ def eval_(
         from agentguard.evals.report import write
 
         write(report, results, plan=plan)
+    if keep or out:
+        kept = write_sheet(out or FOLDER / kept_name(results), results, plan=plan)
+        typer.echo(f"kept in {kept}; agentguard view shows it", err=True)
     _print(results, plan, data, json=json)
     bad = bool(data.broken) or any(p.error for result in results for p in result.predictions)
     raise typer.Exit(1 if bad else 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 from agentguard.errors import EvaluationError, InputError
 from agentguard.evals.scores import Case
 from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.groups import group_key
 from agentguard.trajectory.model import GOLD_ANSWER, Record
 
 _PARTS_BY_FOLDER = frozenset({"who_and_when"})  # published as folders that are reported apart
@@ -158,4 +159,12 @@ def _case(record: Record, *, run: str, part: str) -> Case:
         module=cause.module if cause else None,
         codes=cause.codes if cause else (),
         failed=record.annotation.failed,
+        id=record.trajectory.id,
+        group=_group(record),
     )
+
+
+def _group(record: Record) -> str:
+    """A hash of the question's key; empty where there is none, as in `agentguard.evals.splits.groups_of`."""
+    key = group_key(record.annotation.group or "")
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:16] if key else ""

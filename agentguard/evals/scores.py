@@ -18,7 +18,11 @@ TOPS = (3, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a data set says of one run: the side of a score that no method sees."""
+    """What a data set says of one run: the side of a score that no method sees.
+
+    ``run`` is unique in the data set, ``id`` is the run's own; runs with equal ``group`` (a hash) ask one
+    question.
+    """
 
     run: str
     part: str
@@ -28,6 +32,8 @@ class Case:
     module: str | None = None
     codes: tuple[str, ...] = ()
     failed: bool | None = None
+    id: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,17 +6,23 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-_STYLE = Path(__file__).with_name("style.css")
+_HERE = Path(__file__).parent
+
+
+def parts_style() -> str:
+    """The style sheet of the parts: for a page that holds some of them and has a frame of its own."""
+    return (_HERE / "parts.css").read_text(encoding="utf-8")
 
 
 def page(title: str, body: Iterable[str]) -> str:
     """A whole document; a policy in its head forbids scripts and every fetch, should any slip through."""
+    style = (_HERE / "style.css").read_text(encoding="utf-8") + parts_style()
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE.read_text(encoding='utf-8')}</style></head>"
+        f"<title>{escape(title)}</title><style>{style}</style></head>"
         f"<body><main>{''.join(body)}</main></body></html>\n"
     )
 

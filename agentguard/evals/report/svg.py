@@ -126,7 +126,7 @@ def _svg(body: Iterable[str], height: float, *, title: str, description: str, wi
     ident = f"plot{next(_IDS)}"
     return (
         f'<svg role="img" aria-labelledby="{ident}t {ident}d" viewBox="0 0 {width:g} {height:g}" '
-        f'style="max-width:{width:g}px" xmlns="http://www.w3.org/2000/svg">'
+        f'width="{width:g}" xmlns="http://www.w3.org/2000/svg">'
         f'<title id="{ident}t">{escape(title)}</title><desc id="{ident}d">{escape(description)}</desc>'
         f"{''.join(body)}</svg>"
     )

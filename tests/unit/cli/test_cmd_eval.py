@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agentguard.cli.app import build
+from agentguard.evals.sheet import is_sheet, read_sheet
 from agentguard.localize.two_line import TwoLine
 from tests.unit.evals.test_dataset import run_file
 
@@ -165,3 +166,16 @@ def test_interrupted_it_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytes
     whole = json.loads(call(*command).stdout)
     assert again["step_accuracy"] == whole["step_accuracy"]
     assert not list((tmp_path / "j").iterdir())
+
+
+def test_the_result_is_kept_for_the_viewer(folder: Path, tmp_path: Path) -> None:
+    command = ("who_and_when", folder, "--method", "two_line", "--repeats", 1)
+    result = call(*command)
+    kept = list((tmp_path / ".agentguard" / "evals").iterdir())
+    assert len(kept) == 1
+    assert str(kept[0].relative_to(tmp_path)) in result.stderr.replace("\n", "")
+    assert read_sheet(kept[0]).results[0].method == "two_line"
+    call(*command, "--no-keep")
+    assert len(list((tmp_path / ".agentguard" / "evals").iterdir())) == 1
+    call(*command, "--out", tmp_path / "named.json")
+    assert is_sheet(tmp_path / "named.json")

@@ -157,7 +157,7 @@ def _form(code: str) -> str:
 
 
 def _slips(text: str) -> Iterable[str]:
-    digits = [i for i, c in enumerate(text) if c.isdigit()]
+    digits = [i for i, c in enumerate(text) if c.isdecimal()]
     for i in digits:
         if i + 1 in digits and text[i] != text[i + 1] and not (i == digits[0] and text[i + 1] == "0"):
             yield text[:i] + text[i + 1] + text[i] + text[i + 2 :]
