@@ -63,7 +63,10 @@ class ResponsesHold(Hold):
         self._error = self._error or kind == "error"
         if kind in _TERMINAL:
             self._holding = True
-            self._payload = {**(value.get("response") or {}), "status": str(kind).partition(".")[2]}
+            response, status = value.get("response") or {}, str(kind).partition(".")[2]
+            if response.get("status") == "incomplete":  # vLLM 0.32 says so in a `response.completed`
+                status = "incomplete"
+            self._payload = {**response, "status": status}
         elif kind == "response.output_item.added" and isinstance(item, dict):
             self._holding = self._holding or item.get("type") not in _FLOW
 

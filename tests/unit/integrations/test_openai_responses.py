@@ -250,6 +250,15 @@ def test_an_incomplete_response_is_no_end(stream: bool) -> None:
         assert not world.sessions[0].ended
 
 
+def test_a_streamed_response_that_was_cut_off_is_no_end_though_its_event_says_completed() -> None:
+    made = response("r", DONE, status="incomplete")  # as vLLM 0.32 streams it
+    pieces = [piece.replace(b"response.incomplete", b"response.completed") for piece in events(made)]
+    with serving(lambda body: pieces) as server, Asker(server, make()) as world:
+        last: Any = list(world.client.responses.create(model="m", input=TASK, stream=True))[-1]
+        assert (last.type, last.response.status) == ("response.completed", "incomplete")
+        assert not world.sessions[0].ended
+
+
 def test_a_lost_answer_frees_its_calls_when_the_client_retries() -> None:
     model = Model([finds(1)[0], BOOK, [called("book", "b2", seat=4)], DONE])
     with serving(model) as server, Asker(server, make()) as world:
