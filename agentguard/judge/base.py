@@ -1,7 +1,9 @@
 """A judge: typed questions about a run in, probabilities out.
 
 Embedded model, chat model, pooling model, panel and cache all have this shape. A judge never sees the acting
-agent's own context or tools, and it can only pick from the closed set a question gives it.
+agent's own context or tools, and it can only pick from the closed set a question gives it. What a question
+has in ``shown`` is data to look at beside the run, e.g. what rules found: a judge that reads text is shown
+it, fenced like the run; others pass over it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ class Predicate:
 
     id: str
     text: str
+    shown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class Choice:
     id: str
     text: str
     options: tuple[str, ...]
+    shown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,7 @@ class Score:
     text: str
     low: int
     high: int
+    shown: tuple[str, ...] = ()
 
 
 Question = Predicate | Choice | Score

@@ -19,6 +19,7 @@ from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.judge.base import Answer, Judge, Question
 from agentguard.judge.canonical import content_digest, question_digest
 from agentguard.judge.closed import options_of
+from agentguard.judge.writing import Writer, Written
 from agentguard.store.rows import Row, VerdictRow, verdict_key
 from agentguard.trajectory.model import Trajectory
 
@@ -107,6 +108,12 @@ class CachedJudge:
                     self._keep(key, question, answer, version, transcript.id)
             answers |= dict(zip(missing, new, strict=True))
         return tuple(replace(answers[key], question=q.id) for key, q in zip(keys, questions, strict=True))
+
+    def write_line(self, transcript: Trajectory, asked: str) -> Written:
+        """What the judge writes, which is not kept; an error where it cannot write."""
+        if isinstance(self.judge, Writer):
+            return self.judge.write_line(transcript, asked)
+        return Written(error=f"judge {self.name!r} does not write")
 
     def version(self, transcript: Trajectory) -> str:
         """What an answer about a run depends on but the run and the question."""

@@ -21,13 +21,14 @@ from functools import partial
 from typing import Final
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import Answer, Question
+from agentguard.judge.base import Answer, Predicate, Question
 from agentguard.judge.canonical import content_digest
 from agentguard.judge.closed import MOST_OPTIONS, options_of, pick_option
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.neutral import neutral, one_line
 from agentguard.judge.prompts import PROMPT_VERSION, SYSTEM, Rendered, fenced, nonce_of, render
 from agentguard.judge.wire import ALPHABET, LASTING, Facts, Failed, Fault, Message, Picked
+from agentguard.judge.writing import FORM, LONGEST, Written
 from agentguard.trajectory.model import Trajectory
 
 Schemata = Sequence[str] | Callable[[Trajectory], Sequence[str]]
@@ -38,6 +39,7 @@ _SHORTER: Final = 0.6
 _TRIES: Final = 4
 _OPTION: Final = 300
 _VERSION_S: Final = 5.0
+_ONE_LETTER: Final = "Answer with one capital letter and nothing else."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,10 @@ class ChatJudge:
         case = await asyncio.to_thread(self._case, transcript)
         return await self.endpoint.loop.arun(self._decide(case, tuple(questions)))
 
+    def write_line(self, transcript: Trajectory, asked: str) -> Written:
+        """Write a line about a run, after the same bytes as every question about it."""
+        return self.endpoint.loop.run(self._write_line(self._case(transcript), asked))
+
     def version(self, transcript: Trajectory) -> str:
         """What of the judge an answer about a run depends on: model, prompts, and the schemata shown.
 
@@ -155,13 +161,33 @@ class ChatJudge:
             answers |= dict(zip(rest, await asyncio.gather(*asked), strict=True))
         return tuple(answers[i] for i in range(len(questions)))
 
+    async def _write_line(self, case: _Case, asked: str) -> Written:
+        facts = await self.endpoint.facts(self.options.deadline_s)
+        if isinstance(facts, Failed):
+            return Written(error=str(facts.fault))
+        try:
+            room = self._room(facts, case, (Predicate(id="", text=asked),)) - 2 * LONGEST
+            shown = self._held.get(case.key) or render(case.run, nonce=case.nonce, limit=room)
+        except ConfigError as error:
+            return Written(error=str(error))
+        written = await self.endpoint.write(
+            conversation(shown, case.schemata, asked),
+            FORM,
+            max_tokens=LONGEST,
+            deadline_s=self.options.deadline_s,
+        )
+        if isinstance(written, Failed):
+            return Written(error=str(written.fault))
+        value, spent = written
+        return Written(text=one_line(neutral(value["text"]), LONGEST), usage=spent.as_dict())
+
     def _room(self, facts: Facts, case: _Case, questions: Sequence[Question]) -> int:
         """Characters there are for the run, when everything else has its place."""
         tokens = self.options.context_tokens or facts.context or _CONTEXT
         if facts.context:
             tokens = min(tokens, facts.context)
         beside = len(SYSTEM) + sum(map(len, case.schemata)) + 400
-        beside += max(len(q.text) + sum(len(o) + 5 for o in options_of(q)[:400]) for q in questions)
+        beside += max(_length(q) for q in questions)
         return max(0, int(tokens * self.options.characters_per_token) - beside)
 
     async def _first(
@@ -183,7 +209,7 @@ class ChatJudge:
         return answer, None
 
     async def _answer(self, case: _Case, shown: Rendered, question: Question, end: float) -> Answer:
-        picked = await pick_option(options_of(question), partial(self._ask, case, shown, question.text, end))
+        picked = await pick_option(options_of(question), partial(self._ask, case, shown, question, end))
         if isinstance(picked, Failed):
             return _error(question, picked)
         usage = picked.spent.as_dict() | {"label_mass": picked.mass}
@@ -193,16 +219,14 @@ class ChatJudge:
         return Answer(question=question.id, probabilities=picked.probabilities, usage=usage)
 
     async def _ask(
-        self, case: _Case, shown: Rendered, text: str, end: float, options: Sequence[str]
+        self, case: _Case, shown: Rendered, question: Question, end: float, options: Sequence[str]
     ) -> Picked | Failed:
         labels = ALPHABET[: len(options)]
         lines = [
             f"{label}: {one_line(option, _OPTION)}" for label, option in zip(labels, options, strict=True)
         ]
-        asked = "\n".join(
-            [f"Question: {neutral(text)}", *lines, "Answer with one capital letter and nothing else."]
-        )
-        messages = conversation(shown, case.schemata, asked)
+        asked = "\n".join([f"Question: {neutral(question.text)}", *lines, _ONE_LETTER])
+        messages = conversation(shown, case.schemata, asked, beside=question.shown)
         return await self.endpoint.pick(messages, tuple(labels), deadline_s=end - time.monotonic())
 
     def _keep(self, key: str, shown: Rendered) -> None:
@@ -213,16 +237,26 @@ class ChatJudge:
                 self._held.popitem(last=False)
 
 
-def conversation(shown: Rendered, schemata: Sequence[str], asked: str) -> tuple[Message, ...]:
+def conversation(
+    shown: Rendered, schemata: Sequence[str], asked: str, *, beside: Sequence[str] = ()
+) -> tuple[Message, ...]:
     """The messages of one question: the run, what is shown beside it, and last what is asked."""
-    beside = ""
+    parts = [shown.text]
     if schemata:
-        told = "Failures of earlier runs, which this one may resemble or not:\n"
-        beside = told + fenced(schemata, title="earlier failures", nonce=shown.nonce)
+        parts.append("Failures of earlier runs, which this one may resemble or not:\n")
+        parts.append(fenced(schemata, title="earlier failures", nonce=shown.nonce))
+    if beside:
+        parts.append(fenced(beside, title="notes on the recording", nonce=shown.nonce))
     return (
         {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": f"{shown.text}{beside}{asked}"},
+        {"role": "user", "content": "".join((*parts, asked))},
     )
+
+
+def _length(question: Question) -> int:
+    """Characters that a question takes beside the run."""
+    options = sum(len(option) + 5 for option in options_of(question)[:400])
+    return len(question.text) + options + sum(len(line) + 3 for line in question.shown)
 
 
 def _unanswerable(question: Question) -> str:

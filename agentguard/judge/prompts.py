@@ -189,6 +189,6 @@ def _without_middle(run: Trajectory, head: str, tail: str, nonce: str, room: int
         )
     kept: list[tuple[Step | None, str]] = [(run.steps[i], blocks[i]) for i in range(first)]
     if first < last:
-        kept.append((None, note.format(first, last - 1)))
+        kept.append((None, note.format(run.steps[first].index, run.steps[last - 1].index)))
     kept += [(run.steps[i], blocks[i]) for i in range(last, len(run.steps))]
     return _joined(head, kept, tail, nonce, 0)

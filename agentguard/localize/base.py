@@ -59,6 +59,8 @@ class Diagnosis:
         findings: what the detectors saw.
         failures: detectors (or judges) that could not do their work.
         timing: seconds by part.
+        usage: what asking a model cost: ``calls``, ``prompt_tokens``, ``completion_tokens``,
+            ``cached_tokens`` and ``seconds`` of waiting; empty where none was asked.
         notes: what a person should know about this diagnosis, e.g. why it abstained.
     """
 
@@ -70,6 +72,7 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     failures: tuple[DetectorFailure, ...] = ()
     timing: Mapping[str, float] = field(default_factory=dict)
+    usage: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -119,6 +122,13 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
         "index_prior": "agentguard.localize.index_prior:IndexPrior",
         "last_error": "agentguard.localize.last_error:LastError",
         "first_finding": "agentguard.localize.first_finding:FirstFinding",
+        "all_at_once": "agentguard.localize.judged.all_at_once:all_at_once",
+        "step_by_step": "agentguard.localize.judged.step_by_step:step_by_step",
+        "binary_search": "agentguard.localize.judged.binary_search:binary_search",
+        "structured": "agentguard.localize.judged.structured:structured",
+        "constraints": "agentguard.localize.judged.constraints:constraints",
+        "two_stage": "agentguard.localize.judged.two_stage:two_stage",
+        "fused": "agentguard.localize.judged.fused:Fused",
     },
 )
 

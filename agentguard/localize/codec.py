@@ -19,7 +19,7 @@ def decode_diagnosis(node: Node) -> Diagnosis:
     verdict = node.text("verdict")
     if verdict not in set(Verdict):
         raise node.error("verdict", f"expected one of {', '.join(Verdict)}")
-    timing = node.node_or("timing")
+    timing, usage = node.node_or("timing"), node.node_or("usage")
     return Diagnosis(
         trajectory_id=node.text("trajectory_id"),
         method=node.text("method"),
@@ -29,6 +29,7 @@ def decode_diagnosis(node: Node) -> Diagnosis:
         findings=tuple(decode_finding(one) for one in node.nodes_or("findings")),
         failures=tuple(decode_failure(one) for one in node.nodes_or("failures")),
         timing={part: timing.number(part) for part in timing.data},
+        usage={part: usage.number(part) for part in usage.data},
         notes=texts(node, "notes"),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,9 +14,14 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Localizer, Trainable, Verdict, localizers
 from agentguard.trajectory.model import Observation, Record, Source, Step, ToolCall, Trajectory
+from tests.unit.judge.judges import DealingJudge
 from tests.unit.localize.runs import calls, chat, record, run, steered
 
 NAMES = localizers().names()
+ASK = frozenset(
+    ("all_at_once", "binary_search", "constraints", "fused", "step_by_step", "structured", "two_stage")
+)
+"""Those that ask a judge, which must be named."""
 TRAIN = [
     *(record(chat(id=f"c{i}", executes=i % 2 == 0), 1 if i % 2 else 0, group=f"boats {i}") for i in range(6)),
     *(record(steered(id=f"s{i}"), 3 + 2 * (i % 2), group=f"harbours {i}") for i in range(6)),
@@ -60,10 +66,15 @@ findings = st.lists(
 )
 
 
+def made_of(name: str) -> Any:
+    """The localizer with its defaults."""
+    return localizers().get(name)(**({"judge": DealingJudge()} if name in ASK else {}))
+
+
 @cache
 def ready(name: str) -> Localizer:
     """The localizer as shipped, or trained on our own small runs if it must be."""
-    made = localizers().get(name)()
+    made = made_of(name)
     return made if hasattr(made, "locate") else made.fit(TRAIN)
 
 
@@ -90,7 +101,7 @@ def same(one: Diagnosis, other: Diagnosis) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_name_is_the_one_it_is_registered_under(name: str) -> None:
-    assert localizers().get(name)().name == name
+    assert made_of(name).name == name
     assert ready(name).name == name
     assert ready(name).locate(chat(), ()).method == name
 
@@ -121,10 +132,27 @@ def test_the_same_run_gets_the_same_diagnosis(name: str) -> None:
 def test_an_unknown_option_is_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         localizers().get(name)(no_such_option=1)
+    with pytest.raises(ConfigError, match="no_such_option" if name in ASK else None):
+        localizers().get(name)(judge=DealingJudge(), no_such_option=1)
+
+
+@pytest.mark.parametrize("name", sorted(ASK))
+def test_one_that_asks_a_judge_says_how_to_name_one(name: str) -> None:
+    with pytest.raises(ConfigError, match="base_url"):
+        localizers().get(name)()
+
+
+@pytest.mark.parametrize("name", sorted(ASK))
+def test_a_judge_that_is_away_is_a_value(name: str) -> None:
+    method = localizers().get(name)(judge=DealingJudge(away=True))
+    told = method.locate(chat(), ())
+    check(told, chat())
+    assert told.failures
+    assert told.notes
 
 
 def trainable(name: str) -> Trainable:
-    method = localizers().get(name)()
+    method = made_of(name)
     if not hasattr(method, "fit"):
         pytest.skip(f"{name} does not learn")
     return method

@@ -1,0 +1,69 @@
+"""``constraints``: code checks what can be checked, and the judge weighs the violations.
+
+AgentRx (arXiv 2602.02475) derives constraints from the policy and the tools' schemas, checks each step
+against them, and gives the log of violations with their evidence to a judge. Here the checks are the rule
+detectors: calls against the schemas of the tools on offer, permissions, the policy's own rules, values
+without an origin, claims against observations, loops. Where nothing is violated the judge is asked about the
+run alone: on open-web runs such logs were reported to hurt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from agentguard.detect.base import Finding
+from agentguard.judge.base import Choice
+from agentguard.localize.judged.asking import Asking
+from agentguard.localize.judged.method import Judged, Ranked, judged
+from agentguard.localize.roles import agent_steps
+from agentguard.trajectory.model import Trajectory
+
+_MOST: Final = 40
+_QUOTE: Final = 160
+
+
+def constraints(**options: Any) -> Judged:
+    """Make the localizer; options as `agentguard.localize.judged.method.judged` takes them."""
+    return judged("constraints", ask, options)
+
+
+def ask(asking: Asking, run: Trajectory, findings: Sequence[Finding]) -> Ranked:
+    """Which of the agents' steps it was, with the violations beside the run."""
+    steps = agent_steps(run) or tuple(step.index for step in run.steps)
+    found = asking.choose(run, question(steps, findings))
+    told: dict[int, dict[str, Any]] = {}
+    for one in sorted(findings, key=lambda finding: finding.probability):  # the surest is written last
+        told[one.step] = {
+            "codes": one.codes,
+            "evidence": one.evidence,
+            "correction": one.correction,
+            "reason": one.message,
+        }
+    return Ranked(steps={int(step): share for step, share in (found or {}).items()}, told=told)
+
+
+def question(steps: Sequence[int], findings: Sequence[Finding]) -> Choice:
+    """Which step decided the failure, with what code found beside the run."""
+    text = (
+        "The task failed. Which step made the first mistake that decided it? A check that failed is a hint "
+        "and no proof: what it found may have done no harm, and a mistake may pass every check."
+    )
+    return Choice(
+        id="root_cause_checked",
+        text=text,
+        options=tuple(str(step) for step in steps),
+        shown=violations(findings),
+    )
+
+
+def violations(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """A line for each check that failed, in the order of steps, the surest where there are too many."""
+    kept = sorted(findings, key=lambda finding: -finding.probability)[:_MOST]
+    return tuple(_line(one) for one in sorted(kept, key=lambda finding: (finding.step, finding.detector)))
+
+
+def _line(finding: Finding) -> str:
+    quote = next((" ".join(one.quote.split())[:_QUOTE] for one in finding.evidence), "")
+    said = " ".join(finding.message.split())
+    return f"step {finding.step}, {finding.detector}: {said}" + (f' ("{quote}")' if quote else "")
