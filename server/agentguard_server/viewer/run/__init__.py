@@ -1,0 +1,1 @@
+"""What the page of a run shows, as plain values: no request and no template in here."""

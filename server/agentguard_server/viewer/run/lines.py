@@ -1,0 +1,122 @@
+"""The lines of a run: the live one and those that were left, each as the whole path of steps to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from agentguard.trajectory.model import Branch, Step, Trajectory
+from agentguard_server.viewer.bundle import Bundle
+from agentguard_server.viewer.recovery import Recovered
+
+LIVE = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line.
+
+    Attributes:
+        id: of the branch; empty for the live line.
+        number: 0 for the live line, then branches in the order in which they were left.
+        steps: from the beginning of the run.
+        owners: for each step the id of the line it was recorded on.
+        fork: where it parts from its parent; 0 for the live line.
+        parent: id of the line that went on in its place.
+        reason: why it was left.
+        recovery: what left it, if that is known.
+    """
+
+    id: str
+    number: int
+    steps: tuple[Step, ...]
+    owners: tuple[str, ...]
+    fork: int = 0
+    parent: str = LIVE
+    reason: str = ""
+    recovery: Recovered | None = None
+
+    @property
+    def own(self) -> tuple[Step, ...]:
+        """The steps recorded on it, without those it shares with its parent."""
+        return self.steps[self.fork :]
+
+    @property
+    def name(self) -> str:
+        """What it is called on the page."""
+        return f"branch {self.number}" if self.number else "live line"
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """All lines of a run by id, the live one first."""
+
+    by_id: Mapping[str, Line]
+
+    @property
+    def live(self) -> Line:
+        """The line the run ended on."""
+        return self.by_id[LIVE]
+
+    @property
+    def branches(self) -> tuple[Line, ...]:
+        """The lines that were left, in that order."""
+        return tuple(line for line in self.by_id.values() if line.number)
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self.by_id.values())
+
+    def of(self, recovery: Recovered) -> Line:
+        """The line a recovery acted on: the branch it left, or the live line."""
+        left = (line for line in self.branches if line.recovery is recovery)
+        return next(left, self.live)
+
+
+def lines_of(bundle: Bundle) -> Lines:
+    """Put the lines of a run together."""
+    run = bundle.run
+    found = {LIVE: Line(id=LIVE, number=0, steps=run.steps, owners=(LIVE,) * len(run.steps))}
+    named = {branch.id: branch for branch in run.branches if branch.id}
+    why = _left_by(run, bundle.recoveries)
+    for number, branch in enumerate(named.values(), 1):
+        steps, owners = _path(branch, run, named)
+        found[branch.id] = Line(
+            id=branch.id,
+            number=number,
+            steps=steps,
+            owners=owners,
+            fork=len(steps) - len(branch.steps),
+            parent=branch.parent if branch.parent in named else LIVE,
+            reason=branch.reason,
+            recovery=why.get(branch.id),
+        )
+    return Lines(found)
+
+
+def _path(
+    branch: Branch, run: Trajectory, named: Mapping[str, Branch]
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    chain, seen = [branch], {branch.id}
+    while (above := named.get(chain[-1].parent or "")) is not None and above.id not in seen:
+        chain.append(above)
+        seen.add(above.id)
+    steps: tuple[Step, ...] = run.steps
+    owners: tuple[str, ...] = (LIVE,) * len(steps)
+    for one in reversed(chain):
+        keep = max(0, one.fork_step)
+        steps = (*steps[:keep], *one.steps)
+        owners = (*owners[:keep], *(one.id,) * len(one.steps))
+    return steps, owners
+
+
+def _left_by(run: Trajectory, recoveries: tuple[Recovered, ...]) -> dict[str, Recovered]:
+    """Branch to the recovery that left it: both are in order of time, and agree on place and reason."""
+    free = list(run.branches)
+    found: dict[str, Recovered] = {}
+    for recovery in recoveries:
+        here = [branch for branch in free if branch.fork_step == recovery.back_to]
+        same = [branch for branch in here if branch.reason == recovery.reason]
+        for branch in (same or here)[:1]:
+            free.remove(branch)
+            found[branch.id] = recovery
+    return found
