@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError, StoreTimeout
@@ -165,6 +167,10 @@ class Store:
         return self._ledger.settle(effect, state, result)
 
     # -- questions
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A transaction for questions that have a module of their own, as `agentguard.store.aggregate`."""
+        return self._reader.connect()
 
     def runs(
         self, filter: RunFilter | None = None, page: Page | None = None, *, tenant: str = ""
