@@ -22,11 +22,12 @@ from agentguard.live.parts import REPLACEABLE, Parts, with_rules
 from agentguard.live.rules import Accept, Observer, Rules
 from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Localizer, Verdict, localizers
-from agentguard.recover.base import Capabilities
+from agentguard.recover.base import Capabilities, RepairFunction
 from agentguard.recover.budget import Budget
 from agentguard.recover.effects import EffectClass, ToolEffect, Undo
 from agentguard.recover.ledger import EffectBook, Ledger
 from agentguard.recover.policy import DEFAULT_LADDER, Recover
+from agentguard.recover.protect import Protect
 from agentguard.recover.store_book import StoreBook
 from agentguard.recover.verify import Verification
 from agentguard.settings import Policy
@@ -54,6 +55,8 @@ class Guard:
         accept: acceptance test of a run that wants to end: True accepts, False or a reason refuses.
         observers: told of each recovery when it begins and when its outcome is known.
         store: where guarded runs, their findings, recoveries and effects are kept, as they happen.
+        repair: what ``roll_forward`` asks for a repair: given the run and what is held to be wrong, it
+            returns the field of that step and the text to put there, or None.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer must be fitted first.
@@ -73,6 +76,7 @@ class Guard:
         accept: Accept | None = None,
         observers: Sequence[Observer] = (),
         store: Store | None = None,
+        repair: RepairFunction | None = None,
     ) -> None:
         chosen = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
         self._override: ContextVar[Parts | None] = ContextVar("agentguard_override", default=None)
@@ -86,6 +90,7 @@ class Guard:
                 accept=accept,
                 observers=tuple(observers),
                 store=store,
+                repair=repair,
             )
         )
 
@@ -98,8 +103,8 @@ class Guard:
         Args:
             policy: the policy, or the path of its file.
             localizer: outranks the policy's.
-            more: ``accept``, ``observers``, ``tools`` and ``store``, which no file can hold, as for the class
-                itself.
+            more: ``accept``, ``observers``, ``tools``, ``store`` and ``repair``, which no file can hold, as
+                for the class itself.
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
         chosen = localizer or _localizer(settings.localizer.name, settings.localizer.options())
@@ -139,8 +144,8 @@ class Guard:
 
         Args:
             changes: any of ``detectors``, ``localizer``, ``detector_deadline_s``, ``recover``, ``accept``,
-                ``observers``, ``store``, as for the class itself; a run that is going on keeps what it began
-                with.
+                ``observers``, ``store``, ``repair``, as for the class itself; a run that is going on keeps
+                what it began with.
 
         Raises:
             ConfigError: there is no such part, or it is wrong.
@@ -350,6 +355,7 @@ def _recover(policy: Policy) -> Recover:
         threshold=given.threshold,
         top_k=given.top_k,
         on_error=policy.on_detector_error,
+        protect=None if given.protect is None else Protect(**given.protect.model_dump()),
     )
 
 

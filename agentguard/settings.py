@@ -19,7 +19,8 @@ and, for a guard inside a running agent::
       threshold: 0.5                # probability from which a finding sets off a recovery
       top_k: 3                      # hypotheses that may be acted on
       window: 4                     # steps after which a recovery counts as confirmed
-    budgets: {rollbacks: 3, per_step: 1, nudges: 3, extra_tokens: 20000}
+      protect: {effects: [write, destructive], n: 3, quorum: 2}      # these turns are voted on
+    budgets: {rollbacks: 3, per_step: 1, nudges: 3, extra_tokens: 20000, samples: 50, repairs: 20}
     tools:
       book: {effect: write, key: [booking_id]}
       search: {effect: read}
@@ -60,6 +61,21 @@ class LocalizerSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
+class ProtectSettings(BaseModel):
+    """Turns on which candidates vote before their tools run; see `agentguard.recover.protect.Protect`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    effects: tuple[Literal["read", "write", "destructive"], ...] = ("write", "destructive")
+    doubt: Annotated[float, Field(gt=0, lt=1)] | None = None
+    judge: bool = False
+    n: Annotated[int, Field(ge=2, le=15)] = 3
+    quorum: Annotated[int, Field(ge=2, le=15)] | None = None
+    models: tuple[str, ...] = ()
+    by: str | Mapping[str, Mapping[str, Any] | None] | None = None
+    on_fail: OnFail = ("reprompt",)
+
+
 class RecoverSettings(BaseModel):
     """What is done about a failure in a running agent."""
 
@@ -69,6 +85,7 @@ class RecoverSettings(BaseModel):
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
     top_k: Annotated[int, Field(ge=1, le=20)] = 3
     window: Annotated[int, Field(ge=1, le=1000)] = 4
+    protect: ProtectSettings | None = None
 
 
 class BudgetSettings(BaseModel):
@@ -82,6 +99,8 @@ class BudgetSettings(BaseModel):
     extra_tokens: Annotated[int, Field(ge=0)] | None = 20_000
     extra_calls: Annotated[int, Field(ge=0)] | None = None
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    samples: Annotated[int, Field(ge=0)] | None = 50
+    repairs: Annotated[int, Field(ge=0)] | None = 20
 
 
 class ToolSettings(BaseModel):

@@ -11,6 +11,7 @@ from agentguard.detect.run import Watcher
 from agentguard.detect.view import RunView
 from agentguard.live.rules import Accept, AtEnd, Observer, Rules
 from agentguard.localize.base import Localizer
+from agentguard.recover.base import RepairFunction
 from agentguard.recover.keep import recovery_row
 from agentguard.recover.policy import Recover
 from agentguard.trajectory.model import Trajectory
@@ -30,6 +31,7 @@ class Parts:
     accept: Accept | None = None
     observers: tuple[Observer, ...] = ()
     store: Store | None = None
+    repair: RepairFunction | None = None
     rules: Rules | None = field(default=None, compare=False)
 
 
@@ -57,6 +59,8 @@ def with_rules(parts: Parts) -> Parts:
         threshold=recover.threshold,
         accept=parts.accept,
         on_error=recover.on_error,
+        protect=recover.protect,
+        repair=parts.repair,
         observers=observers,
         at_end=at_end,
     )

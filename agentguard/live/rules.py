@@ -9,9 +9,10 @@ from typing import Literal
 from agentguard.detect.base import Finding
 from agentguard.detect.run import Watcher
 from agentguard.localize.base import Localizer
-from agentguard.recover.base import Recovery
+from agentguard.recover.base import Recovery, RepairFunction
 from agentguard.recover.budget import Budget
 from agentguard.recover.planner import Planner
+from agentguard.recover.protect import Protect
 from agentguard.recover.verify import Verification
 from agentguard.trajectory.model import Trajectory
 
@@ -43,6 +44,8 @@ class Rules:
         on_error: ``"open"``: a run goes on when a part of the guard fails; ``"closed"``: it is stopped.
         observers: told of recoveries.
         at_end: told of the run once it has ended.
+        protect: turns on which candidates vote, though nothing was found.
+        repair: a user's own repair.
     """
 
     planner: Planner
@@ -55,3 +58,5 @@ class Rules:
     on_error: Literal["open", "closed"] = "open"
     observers: tuple[Observer, ...] = ()
     at_end: tuple[AtEnd, ...] = ()
+    protect: Protect | None = None
+    repair: RepairFunction | None = None

@@ -3,7 +3,8 @@
 An integration reduces its framework to these events and calls them in this order, a turn at a time::
 
     plan = session.boundary()            before the model is called: carry out the plan's actions first
-    plan = session.propose(turn)         the model has answered, no tool has run: a plan here refuses the turn
+    plan = session.propose(turn)         the model has answered, no tool has run: a plan here refuses the
+                                         turn, repairs it, or has candidates vote (`session.elect`)
     claim = session.begin_tool(...)      before each tool; session.end_tool(claim, ...) after it
     session.commit(turn)                 the turn with what its tools returned
     plan = session.end()                 the agent wants to stop: a plan here refuses the end
@@ -21,21 +22,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.live.proposals import Elected, Proposals, change_of
+from agentguard.live.reads import Reads
 from agentguard.live.rules import ACCEPTANCE, Rules
 from agentguard.live.suspicion import because, hypothesis, live_diagnosis, refusal, serious
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.base import (
     Capabilities,
-    HandOver,
     Outcome,
     Plan,
     Recovery,
-    Reject,
+    Repair,
+    Sample,
     Situation,
     Stop,
     Tell,
@@ -43,6 +46,7 @@ from agentguard.recover.base import (
 )
 from agentguard.recover.budget import Account
 from agentguard.recover.ledger import Claim, Ledger, Ruling
+from agentguard.recover.mend import mended
 from agentguard.recover.planner import DIAGNOSIS, price
 from agentguard.recover.verify import resumed_at
 from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
@@ -84,6 +88,7 @@ class Session:
         self._told: list[str] = []
         self._offered: tuple[ToolSpec, ...] = ()
         self._watcher = rules.watcher(meta)
+        self.proposals, self.reads = Proposals(self), Reads(self)
         self._replay()
         self.ledger.replay(self.run.steps)
 
@@ -110,26 +115,48 @@ class Session:
         """Before the next model call: what is to be done first, if anything."""
         with self._timed():
             trigger, self._pending = self._pending, None
-            if trigger is None or self.stopped is not None:
+            if self.stopped is not None:
                 return None
-            plan: Plan | None = self._safely(lambda: self._plan(trigger))
-            if plan is not None:
-                self._carry_out(plan, trigger.detector)
-            return plan
+            plan: Plan | None = None
+            if trigger is not None:
+                plan = self._safely(lambda: self._plan(trigger))
+                if plan is not None:
+                    self._carry_out(plan, trigger)
+            return self.proposals.with_news(plan)
 
     def propose(self, turn: Step) -> Plan | None:
         """Judge a turn whose tools have not run.
 
         Returns:
             A plan: the turn is dropped and none of its tools runs. With `Reject` the model is asked again
-            with what the plan tells; with `HandOver` a person is; with `Stop` the run ends. None: go on with
-            the turn; what was found may still lead to a plan at the next boundary.
+            with what the plan tells; with `HandOver` a person is; with `Stop` the run ends. With `Repair` the
+            turn is not dropped but repaired, and proposed anew; with `Sample` further candidates are asked
+            for and given to `elect`. `agentguard.live.choosing` does both. None: go on with the turn; what
+            was found may still lead to a plan at the next boundary.
         """
         with self._timed():
-            proposed = replace(turn, index=len(self))
-            found = self._safely(lambda: self._watcher.foresee(proposed)) or ()
-            trigger = serious(found, self.rules.threshold)
-            return None if trigger is None else self._refuse(proposed, trigger)
+            self.reads.begin()
+            return self.proposals.judge(replace(turn, index=len(self)))
+
+    def elect(self, plan: Plan, candidates: Sequence[Step | None]) -> Elected:
+        """Count the votes of candidates for one turn.
+
+        Args:
+            plan: what `propose` returned, with a `Sample`.
+            candidates: the turn that was proposed, and those asked for since, in the order of asking; None
+                for one that could not be had.
+
+        Raises:
+            RecoveryError: no such election goes on.
+        """
+        with self._timed():
+            return self.proposals.elect(plan, candidates)
+
+    def note_failure(self, error: Exception) -> None:
+        """Something that the guard had asked for failed; the run goes on."""
+        with self._timed():
+            failure = DetectorFailure(detector="guard", step=len(self), error=type(error).__name__)
+            self.failures.append(failure)
 
     def begin_tool(self, tool: str, arguments: Mapping[str, Any]) -> Claim:
         """Ask the ledger before a tool runs; see `Ruling` for what to do with the answer.
@@ -163,10 +190,11 @@ class Session:
             The step as it was recorded, with its number.
         """
         with self._timed():
-            step = self.recorder.add(self._with_told(turn))
+            step = self.recorder.add(self._with_marks(self._with_told(turn)))
             found = self._safely(lambda: self._watcher.observe(step)) or ()
             self.findings += found
             self._verify()
+            self.proposals.doubt = max((one.probability for one in found), default=0.0)
             self._consider(serious(found, self.rules.threshold))
             return step
 
@@ -201,7 +229,7 @@ class Session:
         if plan is None or plan.tier is Tier.STOP:  # it wants to end by itself: there is nothing to stop
             return None
         self._pending = None
-        self._carry_out(plan, trigger.detector)
+        self._carry_out(plan, trigger)
         self._replay()  # the detectors were told of an end that is none
         return plan
 
@@ -231,26 +259,15 @@ class Session:
         run = self.run
         return self._decide(self._diagnosis(run, trigger), run, trigger.detector, committed=True)
 
-    def _refuse(self, turn: Step, trigger: Finding) -> Plan | None:
-        plan: Plan | None = self._safely(lambda: self._plan_refusal(turn, trigger))
-        if plan is None:
-            return None
-        if not any(isinstance(action, Reject | HandOver | Stop) for action in plan.actions):
-            return None  # nothing that could be done before the tools run: the boundary after them sees to it
-        self.account.take(**price(plan))
-        self._note(plan, trigger.detector, left=(turn,))
-        self.recorder.add(self._with_told(turn))
-        self.recorder.fork(turn.index, reason=plan.reason)
-        self._tell(plan)
-        return plan
-
-    def _plan_refusal(self, turn: Step, trigger: Finding) -> Plan | None:
-        run = self.run
-        with_turn = replace(run, steps=(*run.steps, turn))
-        diagnosis = live_diagnosis(run.id, (hypothesis(trigger, turn.agent),), self.findings)
-        return self._decide(diagnosis, with_turn, trigger.detector, committed=False)
-
-    def _decide(self, diagnosis: Diagnosis, run: Trajectory, trigger: str, *, committed: bool) -> Plan | None:
+    def _decide(
+        self,
+        diagnosis: Diagnosis,
+        run: Trajectory,
+        trigger: str,
+        *,
+        committed: bool,
+        below: float | None = None,
+    ) -> Plan | None:
         situation = Situation(
             run=run,
             diagnosis=diagnosis,
@@ -259,8 +276,9 @@ class Session:
             ledger=self.ledger,
             history=tuple(self.recoveries),
             committed=committed,
+            repair=self.rules.repair,
         )
-        return self.rules.planner.plan(situation, trigger).plan
+        return self.rules.planner.plan(situation, trigger, below=below).plan
 
     def _diagnosis(self, run: Trajectory, trigger: Finding) -> Diagnosis:
         """The finding's step first, then what the localizer holds likely; after a refused end, that alone."""
@@ -273,15 +291,31 @@ class Session:
             return live_diagnosis(run.id, tuple(because(trigger, one) for one in ranked), self.findings)
         return live_diagnosis(run.id, own + others, self.findings)
 
-    def _carry_out(self, plan: Plan, trigger: str) -> None:
+    def _carry_out(self, plan: Plan, trigger: Finding) -> None:
         keep = len(self)
         self.account.take(**price(plan))
         self._tell(plan)
-        self._note(plan, trigger, left=self.run.steps[plan.step :] if plan.undone else ())
+        self._note(plan, trigger.detector, left=self.run.steps[plan.step :] if plan.undone else ())
         if plan.undone and (back := resumed_at(self.recoveries[-1])) < keep:
             self.recorder.fork(back, reason=plan.reason)
             self.ledger.rewind(back)
             self._replay()
+        self._repair([action for action in plan.actions if isinstance(action, Repair)], plan.reason)
+        if any(isinstance(action, Sample) for action in plan.actions):
+            self.proposals.owe(plan, trigger)
+
+    def _repair(self, repairs: list[Repair], reason: str) -> None:
+        """Put repairs of committed steps in place: the line from there on is another one, and as long."""
+        if not repairs:
+            return
+        first = min(repair.step for repair in repairs)
+        steps = self.run.steps[first:]
+        self.recorder.fork(first, reason=reason)
+        for step in steps:
+            own = [repair for repair in repairs if repair.step == step.index]
+            marks = {"repaired": [change_of(step, repair) for repair in own]} if own else {}
+            self.recorder.add(_marked(mended(step, own), marks))
+        self._replay()
 
     def _tell(self, plan: Plan) -> None:
         for action in plan.actions:
@@ -290,7 +324,15 @@ class Session:
             elif isinstance(action, Tell):
                 self._told.append(action.text)
 
-    def _note(self, plan: Plan, trigger: str, *, left: tuple[Step, ...]) -> None:
+    def _note(
+        self,
+        plan: Plan,
+        trigger: str,
+        *,
+        left: tuple[Step, ...],
+        outcome: Outcome = Outcome.PENDING,
+        cost: Mapping[str, float] | None = None,
+    ) -> None:
         """Keep the recovery, and charge what the steps it leaves have cost."""
         spent = [step.usage for step in left if step.usage is not None]
         tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
@@ -301,8 +343,9 @@ class Session:
             id=len(self.recoveries),
             plan=plan,
             trigger=trigger or DIAGNOSIS,
-            at_step=len(self) + (1 if plan.tier is Tier.REJECT else 0),
-            cost={"steps": float(len(left)), "tokens": float(tokens)},
+            at_step=len(self) + (1 if plan.tier is Tier.REJECT and plan.undone else 0),
+            outcome=outcome,
+            cost={"steps": float(len(left)), "tokens": float(tokens), **(cost or {})},
         )
         self.recoveries.append(recovery)
         self._tell_observers(recovery)
@@ -326,6 +369,14 @@ class Session:
         told, self._told = self._told, []
         return replace(turn, extra={**turn.extra, "agentguard": {"told": told}}) if told else turn
 
+    def _with_marks(self, turn: Step) -> Step:
+        """The step with what was repaired in it, and how it was elected."""
+        numbered = replace(turn, index=len(self))
+        marks = self.proposals.marked(numbered)
+        if reads := self.reads.committed(numbered) if turn.source is Source.AGENT else []:
+            marks["repaired"] = [*marks.get("repaired", []), *reads]
+        return _marked(turn, marks)
+
     def _replay(self) -> None:
         """Fresh detectors over the live line as it is now."""
         run = self.run
@@ -348,6 +399,13 @@ class Session:
 
     def _timed(self) -> _Timed:
         return _Timed(self)
+
+
+def _marked(step: Step, marks: Mapping[str, Any]) -> Step:
+    """The step with marks of the guard among those it has."""
+    if not marks:
+        return step
+    return replace(step, extra={**step.extra, "agentguard": {**step.extra.get("agentguard", {}), **marks}})
 
 
 class _Timed:

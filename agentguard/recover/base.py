@@ -7,7 +7,7 @@ and shown, a plan is data: reason, evidence, tier and cost go with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, Protocol
@@ -23,18 +23,20 @@ from agentguard.trajectory.model import Trajectory
 class Tier(IntEnum):
     """How deep a recovery cuts; the planner takes the lowest that will do.
 
-    T0 to T3 of the design are REJECT, TRUNCATE, FORK and COMPENSATE; the others lie around them.
+    T0 to T3 of the design are REJECT, TRUNCATE, FORK and COMPENSATE; the others lie around them. They are
+    stored by name.
     """
 
     NUDGE = 0
-    REJECT = 1
-    TRUNCATE = 2
-    FORK = 3
-    COMPENSATE = 4
-    SUBSTITUTE = 5
-    RESTART = 6
-    HAND_OVER = 7
-    STOP = 8
+    REPAIR = 1
+    REJECT = 2
+    TRUNCATE = 3
+    FORK = 4
+    COMPENSATE = 5
+    SUBSTITUTE = 6
+    RESTART = 7
+    HAND_OVER = 8
+    STOP = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class Capabilities:
         substitute: let another tool, agent or model take over.
         restart: begin again with another initial input.
         repair: put a corrected state or observation in place and go on.
-        sample: ask the model several times for one turn.
+        sample: ask the model, or others that are named, several times for one turn.
         hand_over: ask a person and wait.
         stop: end the run.
         sticky_view: a rewritten view must be rewritten again in each later request, as in a proxy.
@@ -130,7 +132,14 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Put a corrected text in place of a field of a step (`Step.texts` names them), and go on."""
+    """Put a corrected text in place of a field of a step, and go on; see `agentguard.recover.mend`.
+
+    Attributes:
+        step: which one, from 0.
+        field: as `Step.texts` names it. Of a turn whose tools have not run: ``content``, ``tool_calls[i]``
+            (the arguments, as JSON) or ``tool_calls[i].name``; of a committed step: ``observations[i]``.
+        text: what takes its place.
+    """
 
     step: int
     field: str
@@ -138,15 +147,51 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """Ask for ``n`` candidates of one turn and take the one that at least ``quorum`` agree on.
+class Variant:
+    """How one candidate is asked for; what is left out is as it was for the proposed turn.
 
-    ``models`` names the models to ask in turn; empty asks the same one each time.
+    Attributes:
+        model: name of the model to ask.
+        tell: said to this candidate alone, after all else.
+        temperature: of its sampling.
+    """
+
+    model: str = ""
+    tell: str = ""
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Ask for candidates of one turn, the proposed one the first, and take one that ``quorum`` agree on.
+
+    Attributes:
+        n: candidates at most, the proposed one among them.
+        quorum: how many must agree; with 1 the first that is acceptable is taken.
+        models, tells, temperatures: how the candidates after the proposed one are asked for, each list begun
+            anew at its end; empty is as the proposed one was.
+        staged: ask for no more candidates at a time than may decide it.
+        ignore: names of arguments in which candidates may differ.
     """
 
     n: int
     quorum: int
     models: tuple[str, ...] = ()
+    tells: tuple[str, ...] = ()
+    temperatures: tuple[float, ...] = ()
+    staged: bool = True
+    ignore: tuple[str, ...] = ()
+
+    def variants(self) -> tuple[Variant, ...]:
+        """How the candidates after the proposed one are asked for: ``n - 1`` of them."""
+        return tuple(
+            Variant(
+                model=self.models[i % len(self.models)] if self.models else "",
+                tell=self.tells[i % len(self.tells)] if self.tells else "",
+                temperature=self.temperatures[i % len(self.temperatures)] if self.temperatures else None,
+            )
+            for i in range(self.n - 1)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +240,11 @@ class Plan:
     undone: int = 0
 
 
+RepairFunction = Callable[[Trajectory, Hypothesis], tuple[str, str] | None]
+"""Given the run, its last step perhaps not committed, and what is held to be wrong: a field of that step and
+the text to put in its place, or None. `Repair` says which fields there are."""
+
+
 class Outcome(StrEnum):
     """Whether a recovery helped."""
 
@@ -241,6 +291,7 @@ class Situation:
         ledger: what the tools did.
         history: recoveries of this run, the earliest first.
         committed: False while the last step's tool calls have not run and it can be taken back whole.
+        repair: a user's own repair, if there is one.
     """
 
     run: Trajectory
@@ -251,6 +302,7 @@ class Situation:
     rank: int = 0
     history: tuple[Recovery, ...] = ()
     committed: bool = True
+    repair: RepairFunction | None = None
 
     @property
     def hypothesis(self) -> Hypothesis:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from agentguard.errors import ConfigError
 
@@ -24,6 +24,8 @@ class Budget:
         extra_tokens: tokens that recoveries may cost, re-asked turns included.
         extra_calls: model calls that recoveries may cost.
         seconds: wall time that recoveries may take.
+        samples: further candidates of turns that may be asked for, where candidates vote.
+        repairs: repairs that may be made.
 
     Raises:
         ConfigError: a limit is negative or no number.
@@ -35,6 +37,8 @@ class Budget:
     extra_tokens: int | None = 20_000
     extra_calls: int | None = None
     seconds: float | None = None
+    samples: int | None = 50
+    repairs: int | None = 20
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -57,6 +61,8 @@ class Spent:
     tokens: int = 0
     calls: int = 0
     seconds: float = 0.0
+    samples: int = 0
+    repairs: int = 0
 
 
 class Account:
@@ -77,7 +83,9 @@ class Account:
         """How often the run was taken back to ``step``."""
         return self._by_step.get(step, 0)
 
-    def why_not(self, *, rollback_to: int | None = None, nudge: bool = False) -> str | None:
+    def why_not(
+        self, *, rollback_to: int | None = None, nudge: bool = False, samples: int = 0, repair: bool = False
+    ) -> str | None:
         """Name of the limit that forbids it, None if it may be done."""
         spent, budget = self._spent, self.budget
         used: list[tuple[str, float, float | None]] = [
@@ -87,40 +95,45 @@ class Account:
         ]
         if nudge:
             used.append(("nudges", spent.nudges, budget.nudges))
+        if repair:
+            used.append(("repairs", spent.repairs, budget.repairs))
+        if samples:  # all of them must be within the limits: half a vote decides nothing
+            used.append(("samples", spent.samples + samples - 1, budget.samples))
+            used.append(("extra_calls", spent.calls + samples - 1, budget.extra_calls))
         if rollback_to is not None:
             used.append(("rollbacks", spent.rollbacks, budget.rollbacks))
             used.append(("per_step", self.back_to(rollback_to), budget.per_step))
         return next((name for name, so_far, limit in used if limit is not None and so_far >= limit), None)
 
-    def take(self, *, rollback_to: int | None = None, nudge: bool = False) -> str | None:
-        """Spend a rollback or a nudge. Returns the limit that forbids it, None if it was taken."""
+    def take(
+        self, *, rollback_to: int | None = None, nudge: bool = False, samples: int = 0, repair: bool = False
+    ) -> str | None:
+        """Spend a rollback, a nudge or a repair. Returns the limit that forbids it, None if it was taken.
+
+        Samples are not spent here but by `charge`: how many are asked for is known only then.
+        """
         with self._lock:
-            refused = self.why_not(rollback_to=rollback_to, nudge=nudge)
+            refused = self.why_not(rollback_to=rollback_to, nudge=nudge, samples=samples, repair=repair)
             if refused is None:
-                self._count(rollback_to, nudge)
+                now = self._spent
+                self._spent = replace(
+                    now,
+                    rollbacks=now.rollbacks + (rollback_to is not None),
+                    nudges=now.nudges + nudge,
+                    repairs=now.repairs + repair,
+                )
+                if rollback_to is not None:
+                    self._by_step[rollback_to] = self.back_to(rollback_to) + 1
             return refused
 
-    def charge(self, *, tokens: int = 0, calls: int = 0, seconds: float = 0.0) -> None:
+    def charge(self, *, tokens: int = 0, calls: int = 0, seconds: float = 0.0, samples: int = 0) -> None:
         """Add what a recovery turned out to cost; never refuses, since it has been spent already."""
         with self._lock:
             now = self._spent
-            self._spent = Spent(
-                rollbacks=now.rollbacks,
-                nudges=now.nudges,
+            self._spent = replace(
+                now,
                 tokens=now.tokens + max(0, tokens),
                 calls=now.calls + max(0, calls),
                 seconds=now.seconds + max(0.0, seconds),
+                samples=now.samples + max(0, samples),
             )
-
-    def _count(self, rollback_to: int | None, nudge: bool) -> None:
-        now = self._spent
-        back = rollback_to is not None
-        self._spent = Spent(
-            rollbacks=now.rollbacks + back,
-            nudges=now.nudges + nudge,
-            tokens=now.tokens,
-            calls=now.calls,
-            seconds=now.seconds,
-        )
-        if rollback_to is not None:
-            self._by_step[rollback_to] = self.back_to(rollback_to) + 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from agentguard.errors import ConfigError
-from agentguard.recover.base import Outcome, Plan, Recovery, Situation, Strategy, Tier
+from agentguard.recover.base import Outcome, Plan, Recovery, Sample, Situation, Strategy, Tier
 
 DIAGNOSIS = "diagnosis"
 """The trigger's name where no single detector set the recovery off."""
@@ -64,12 +64,29 @@ class Planner:
         """The strategies for what ``trigger`` found, the mildest first."""
         return self.ladders.get(trigger, self.default)
 
-    def plan(self, situation: Situation, trigger: str = DIAGNOSIS) -> Decision:
-        """Choose a plan; ``situation.rank`` is where to begin among the hypotheses. Nothing is spent yet."""
+    def named(self, trigger: str, strategy: str) -> Strategy | None:
+        """The strategy of that name on the ladder of ``trigger``."""
+        return next((one for one in self.ladder(trigger) if one.name == strategy), None)
+
+    def acts_from(self, trigger: str) -> float:
+        """Probability from which a rung of the ladder acts by its own word; 1 where none says so."""
+        return min((acts_from(one) for one in self.ladder(trigger)), default=1.0)
+
+    def plan(self, situation: Situation, trigger: str = DIAGNOSIS, *, below: float | None = None) -> Decision:
+        """Choose a plan; nothing is spent yet.
+
+        Args:
+            situation: its ``rank`` is where to begin among the hypotheses.
+            trigger: name of the detector whose ladder is taken.
+            below: probability of what was found, where that lies below the policy's threshold: then only
+                those rungs are taken that act from it on by their own word.
+        """
         refused: list[tuple[str, int, str]] = []
         if not situation.diagnosis.hypotheses:
             return Decision(plan=None, refused=(("", 0, "the diagnosis names no step"),))
         for strategy in self.ladder(trigger):
+            if below is not None and acts_from(strategy) > below:
+                continue
             for rank in self._ranks(situation):
                 plan, why = self._try(strategy, replace(situation, rank=rank), trigger)
                 if plan is not None:
@@ -84,7 +101,7 @@ class Planner:
         plan = strategy.plan(situation)
         if plan is None:
             return None, "cannot help here, or the integration cannot do it"
-        if any(in_vain(recovery, plan, trigger) for recovery in situation.history):
+        if _tried(situation.history, plan, trigger):
             return None, "was tried and did not help"
         if plan.tier in _LAST:
             return plan, ""
@@ -96,6 +113,28 @@ _LAST = frozenset({Tier.HAND_OVER, Tier.STOP})
 """Rungs that cost the agent nothing: no budget may keep a run from being stopped."""
 
 
+def acts_from(strategy: Strategy) -> float:
+    """Probability from which a strategy acts even below the policy's threshold; 1 if it never does."""
+    return float(getattr(strategy, "acts_from", 1.0))
+
+
+def _tried(history: Sequence[Recovery], plan: Plan, trigger: str) -> bool:
+    if not plan.undone and any(isinstance(action, Sample) for action in plan.actions):
+        return any(one.plan.strategy == plan.strategy for one in _undecided(history, plan.step))
+    return any(in_vain(recovery, plan, trigger) for recovery in history)
+
+
+def _undecided(history: Sequence[Recovery], step: int) -> list[Recovery]:
+    """The votes on the turn at ``step`` that came to nothing just now; a new turn may be voted on anew."""
+    found: list[Recovery] = []
+    for one in reversed(history):
+        sampled = any(isinstance(action, Sample) for action in one.plan.actions)
+        if not (sampled and one.outcome is Outcome.REFUTED and one.plan.step == step):
+            break
+        found.append(one)
+    return found
+
+
 def in_vain(recovery: Recovery, plan: Plan, trigger: str) -> bool:
     """Whether ``plan`` does over again what ``recovery`` did without success, or has not shown yet.
 
@@ -105,6 +144,8 @@ def in_vain(recovery: Recovery, plan: Plan, trigger: str) -> bool:
         return False
     if plan.tier in (Tier.NUDGE, Tier.RESTART):
         return recovery.trigger == trigger
+    if plan.tier is Tier.REPAIR:
+        return recovery.plan.actions == plan.actions
     return recovery.plan.step == plan.step and recovery.plan.tier == plan.tier
 
 
@@ -113,6 +154,8 @@ class Price(TypedDict, total=False):
 
     rollback_to: int
     nudge: bool
+    samples: int
+    repair: bool
 
 
 def price(plan: Plan) -> Price:
@@ -121,4 +164,13 @@ def price(plan: Plan) -> Price:
         return {}
     if plan.tier is Tier.RESTART:
         return {"rollback_to": 0}
-    return {"rollback_to": plan.step} if plan.undone else {"nudge": True}
+    price = Price()
+    if samples := sum(action.n - 1 for action in plan.actions if isinstance(action, Sample)):
+        price["samples"] = samples
+    if plan.undone:
+        price["rollback_to"] = plan.step
+    elif plan.tier is Tier.REPAIR:
+        price["repair"] = True
+    elif not samples:
+        price["nudge"] = True
+    return price

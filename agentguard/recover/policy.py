@@ -10,10 +10,8 @@ from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.recover.base import Strategy, strategies
 from agentguard.recover.budget import Budget
 from agentguard.recover.planner import Planner
+from agentguard.recover.protect import PROTECTION, Protect, Rung
 from agentguard.recover.verify import Verification
-
-Rung = str | Mapping[str, Any]
-"""``"rollback"``, or ``{"rollback": {"prefer": "fork"}}`` with options."""
 
 DEFAULT_LADDER: tuple[Rung, ...] = ("nudge", "rollback")
 """What is done where a policy says nothing: neither rung can end a run that would have passed."""
@@ -32,6 +30,8 @@ class Recover:
         top_k: hypotheses of one diagnosis that may be acted on.
         on_error: whether a run goes on (``"open"``) or is stopped (``"closed"``) when a part of the guard
             fails.
+        protect: turns on which candidates vote before their tools run, though nothing was found; None for
+            none.
     """
 
     on_fail: Rung | Sequence[Rung] = DEFAULT_LADDER
@@ -41,12 +41,15 @@ class Recover:
     threshold: float = 0.5
     top_k: int = 3
     on_error: Literal["open", "closed"] = "open"
+    protect: Protect | None = None
 
     def planner(self) -> Planner:
         """Make the strategies. Raises ConfigError or UnknownPlugin if a ladder cannot be made."""
         if not 0 < self.threshold <= 1:
             raise ConfigError(f"recover: threshold is {self.threshold}, expected a number in (0, 1]")
         own = {name: ladder(rungs, of=name) for name, rungs in self.ladders.items()}
+        if self.protect is not None:
+            own[PROTECTION] = ladder(self.protect.rungs(), of=PROTECTION)
         return Planner(ladder(self.on_fail, of="all detectors"), own, top_k=self.top_k)
 
 

@@ -48,6 +48,16 @@ def correction(hypothesis: Hypothesis, effects: Sequence[Effect], *, undone: Seq
     return " ".join(part for part in parts if part)
 
 
+def repaired_call(said: str) -> str:
+    """What an agent is told whose calls were repaired."""
+    return f"[guard] Your last call did not fit its tool and was repaired before it ran. {said}. Write it so."
+
+
+def repeated_read(tool: str) -> str:
+    """What an agent is told where a read was made once more."""
+    return f"[guard] {tool} failed at first and was called once more; what you see is what it returned then."
+
+
 def listed(effects: Sequence[Effect]) -> str:
     """Calls as text, with what they returned; those in doubt are named as such."""
     lines = [_call(effect) for effect in effects[:_MOST_EFFECTS]]

@@ -19,6 +19,8 @@ ALL = Capabilities(
     withhold=True,
     substitute=True,
     restart=True,
+    repair=True,
+    sample=True,
     hand_over=True,
 )
 TOOLS = {
@@ -26,6 +28,8 @@ TOOLS = {
     "mail": ToolEffect(effect=EffectClass.DESTRUCTIVE),
     "look": ToolEffect(effect=EffectClass.READ, idempotent=True),
 }
+
+SEAT = {"type": "object", "properties": {"seat": {"type": "integer"}}, "required": ["seat"]}
 
 
 def run(length: int = 6) -> Trajectory:
@@ -40,7 +44,7 @@ def run(length: int = 6) -> Trajectory:
         )
         for i in range(length)
     )
-    tools = tuple(ToolSpec(name=name) for name in TOOLS)
+    tools = tuple(ToolSpec(name=name, parameters=SEAT if name == "book" else {}) for name in TOOLS)
     return Trajectory(id="r", format="event_log", task="book a seat", steps=steps, tools=tools)
 
 

@@ -24,7 +24,11 @@ from agentguard.recover.base import (
 from agentguard.recover.ledger import Ledger
 from tests.unit.recover.situations import ALL, TOOLS, run, situation
 
-OPTIONS = {"alternate": {"agents": {"clerk": "senior"}}}
+OPTIONS = {
+    "alternate": {"agents": {"clerk": "senior"}},
+    "n_version": {"models": ["large"]},
+    "roll_forward": {"repair": lambda run, held: ("content", "turn five")},
+}
 NEEDS = {
     "nudge": ("tell",),
     "reprompt": ("reject", "tell"),
@@ -33,6 +37,10 @@ NEEDS = {
     "drop_tool": ("withhold", "tell"),
     "alternate": ("substitute", "tell"),
     "reexecute": ("restart",),
+    "roll_forward": ("repair",),
+    "vote": ("sample",),
+    "n_version": ("sample",),
+    "recovery_block": ("sample",),
     "hand_over": ("hand_over",),
     "stop": ("stop",),
 }

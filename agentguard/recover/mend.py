@@ -1,0 +1,218 @@
+"""Mechanical repairs of tool calls, and repairs put in place.
+
+Forward recovery makes a state right and goes on from it, where going back would lose work (B. Randell,
+P. A. Lee, P. C. Treleaven, "Reliability issues in computing system design", ACM Computing Surveys 10(2),
+1978; T. Anderson, P. A. Lee, "Fault Tolerance: Principles and Practice", 1981). It needs to know what is
+wrong and what would be right. So nothing here is a guess: a call is mended where its schema leaves one way to
+read it, and left alone where there are two or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import orjson
+
+from agentguard.detect.facts import canonical
+from agentguard.detect.view import RunView
+from agentguard.errors import RecoveryError
+from agentguard.recover.base import Repair
+from agentguard.recover.readings import readings, resolved
+from agentguard.trajectory.model import Step, ToolCall, ToolSpec, Trajectory
+
+_T = TypeVar("_T")
+
+_SHORTEST_NAME = 4
+"""One letter more or less in a shorter name makes another word too easily."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mended:
+    """A call that was mended, and what was done, in words for the agent."""
+
+    call: ToolCall
+    changes: tuple[str, ...]
+
+
+def mend_turn(turn: Step, run: Trajectory) -> tuple[tuple[Repair, ...], str] | None:
+    """Mend all calls of a turn whose tools have not run.
+
+    Args:
+        turn: with its number.
+        run: what it belongs to; its tools count.
+
+    Returns:
+        The repairs, and what was repaired in a sentence; None if nothing is wrong that the schemata tell of,
+        or some call cannot be mended: then the turn is not half repaired.
+    """
+    if not run.tools:
+        return None
+    view = RunView.of(replace(run, steps=(), branches=(), task="", system_prompts={}))
+    repairs: list[Repair] = []
+    said: list[str] = []
+    for place, call in enumerate(turn.tool_calls):
+        if call.name in view.tools and call.arguments is not None and not view.violations(call):
+            continue
+        made = mend(call, run.tools)
+        if made is None or view.violations(made.call):
+            return None
+        field = f"tool_calls[{place}]"
+        if made.call.name != call.name:
+            repairs.append(Repair(step=turn.index, field=f"{field}.name", text=made.call.name))
+        if made.call.arguments != call.arguments:
+            repairs.append(Repair(step=turn.index, field=field, text=canonical(made.call.arguments)))
+        said += [f"{made.call.name}: {change}" for change in made.changes]
+    return (tuple(repairs), "; ".join(said)) if repairs else None
+
+
+def mend(call: ToolCall, tools: Sequence[ToolSpec]) -> Mended | None:
+    """Mend one call; None if it cannot be, or not in one way alone. The result may still break its schema."""
+    name = known_name(call.name, [tool.name for tool in tools])
+    spec = next((tool for tool in tools if tool.name == name), None)
+    if spec is None:
+        return None
+    changes = [] if name == call.name else [f"the tool {call.name!r} was taken for {name!r}"]
+    given = call.arguments
+    if given is None:
+        given = _object_in(call.raw_arguments or "")
+        if given is None:
+            return None
+        changes.append("its arguments were taken out of the text around them")
+    arguments = _arguments(given, spec.parameters, changes)
+    if arguments is None:
+        return None
+    made = replace(call, name=spec.name, arguments=arguments, raw_arguments=None)
+    return Mended(call=made, changes=tuple(changes))
+
+
+def mended(turn: Step, repairs: Iterable[Repair]) -> Step:
+    """The step with repairs in place.
+
+    Raises:
+        RecoveryError: a field is none of the step's, or arguments are no JSON object.
+    """
+    for repair in repairs:
+        turn = _repaired(turn, repair)
+    return turn
+
+
+def known_name(name: str, known: Sequence[str]) -> str | None:
+    """The one known name that ``name`` stands for: itself, in another writing, or one typo away."""
+    if name in known:
+        return name
+    plain = _plain(name)
+    alike = [one for one in known if _plain(one) == plain]
+    if not alike and len(plain) >= _SHORTEST_NAME:
+        alike = [one for one in known if len(_plain(one)) >= _SHORTEST_NAME and one_typo(plain, _plain(one))]
+    return alike[0] if len(alike) == 1 else None
+
+
+def one_typo(a: str, b: str) -> bool:
+    """Whether one letter was added, left out or changed, or two neighbours swapped (Damerau, 1964)."""
+    if a == b or abs(len(a) - len(b)) > 1:
+        return False
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    rest_a, rest_b = a[start:], b[start:]
+    if len(a) != len(b):
+        return rest_a[1:] == rest_b if len(a) > len(b) else rest_b[1:] == rest_a
+    swapped = rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:]
+    return rest_a[1:] == rest_b[1:] or swapped
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    """Arguments as an object that stand in a code fence, or in a JSON string."""
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```"):
+        bare = bare.strip("`").removeprefix("json").strip()
+    try:
+        value = orjson.loads(bare)
+        value = orjson.loads(value) if isinstance(value, str) else value
+    except (orjson.JSONDecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _arguments(
+    given: Mapping[str, Any], schema: Mapping[str, Any], changes: list[str]
+) -> dict[str, Any] | None:
+    """The arguments as their schema wants them; notes what was changed. None where that is not clear."""
+    top = resolved(schema, schema)
+    properties: Mapping[str, Any] = top.get("properties") or {}
+    made: dict[str, Any] = {}
+    for name, value in given.items():
+        meant = _argument_name(name, given, properties)
+        if meant in made:
+            return None
+        if meant != name:
+            changes.append(f"the argument {name!r} was taken for {meant!r}")
+        possible = readings(value, properties[meant], schema) if meant in properties else [value]
+        if len(possible) > 1:
+            return None
+        made[meant] = possible[0] if possible else value
+        if not _same(made[meant], value):
+            changes.append(f"{meant} was {_json(value)} and is now {_json(made[meant])}")
+    for name in top.get("required") or ():
+        rule = resolved(properties.get(name) or {}, schema)
+        if name not in made and "default" in rule:
+            made[name] = rule["default"]
+            changes.append(f"{name} was missing and is now its default, {_json(rule['default'])}")
+    return made
+
+
+def _argument_name(name: str, given: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
+    if name in properties:
+        return name
+    alike = [one for one in properties if _plain(one) == _plain(name) and one not in given]
+    return alike[0] if len(alike) == 1 else name
+
+
+def _repaired(turn: Step, repair: Repair) -> Step:
+    field, text = repair.field, repair.text
+    if field == "content":
+        return replace(turn, content=text)
+    list_name, _, rest = field.partition("[")
+    place, _, part = rest.partition("]")
+    at = int(place) if place.isdigit() else -1
+    if list_name == "observations" and part == "" and 0 <= at < len(turn.observations):
+        seen = turn.observations[at]
+        new = replace(seen, content=text, is_error=False, extra={**seen.extra, "original": seen.content})
+        return replace(turn, observations=_with(turn.observations, at, new))
+    if list_name == "tool_calls" and part in ("", ".name") and 0 <= at < len(turn.tool_calls):
+        call = turn.tool_calls[at]
+        named = replace(call, name=text) if part else None
+        made = named or replace(call, arguments=_object(field, text), raw_arguments=None)
+        return replace(turn, tool_calls=_with(turn.tool_calls, at, made))
+    raise RecoveryError(f"repair: step {turn.index} has no field {field!r}")
+
+
+def _with(items: tuple[_T, ...], at: int, item: _T) -> tuple[_T, ...]:
+    return (*items[:at], item, *items[at + 1 :])
+
+
+def _object(field: str, text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise RecoveryError(f"repair: the text for {field!r} is no JSON object")
+    return value
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal as JSON: ``1`` is not ``True``, and a number is not its text."""
+    return type(a) is type(b) and canonical(a) == canonical(b)
+
+
+def _json(value: Any) -> str:
+    text = canonical(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+__all__ = ["Mended", "known_name", "mend", "mend_turn", "mended", "one_typo"]
