@@ -1,0 +1,49 @@
+"""Figures as people read them: how long, how many, how likely, how much."""
+
+from __future__ import annotations
+
+
+def percent(share: float | None) -> str:
+    """A probability: ``93 %``; ``–`` where there is none. Never 0 % or 100 % of what is not certain."""
+    if share is None:
+        return "–"
+    if 0 < share < 0.01:
+        return "< 1 %"
+    if 0.99 < share < 1:
+        return "> 99 %"
+    return f"{share * 100:.0f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time: ``340 ms``, ``2.4 s``, ``3 min 5 s``, ``2 h 4 min``."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def dollars(amount: float | None) -> str:
+    """An amount of US dollars: ``$1.20``, ``$0.0031``."""
+    if amount is None:
+        return "–"
+    if amount == 0 or amount >= 0.1:
+        return f"${amount:,.2f}"
+    return f"${amount:.2g}" if amount >= 1e-4 else "< $0.0001"
+
+
+def count(number: int | None) -> str:
+    """A number: ``1,234``; ``–`` where there is none."""
+    return "–" if number is None else f"{number:,}"
+
+
+def several(number: int, one: str, many: str = "") -> str:
+    """A number with its noun: ``1 step``, ``3 steps``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
