@@ -1,0 +1,241 @@
+"""The snapshots of one run: dense behind its head, sparse further back, bounded in bytes.
+
+Snapshots are counted from 0 along the live line. With the head at number *h*, number *i* is kept while
+``h - i < dense * 2**v``, where *v* is how often 2 divides *i*; number 0 stays. So no more than about
+``dense / 2 * log2(h)`` are kept, and a target that lies *a* snapshots behind the head has one at or before
+it that is at most ``a // (dense - 1)`` further back, rounded up to a power of two. What was dropped does not
+come back when the run is taken back: the bound is that of the largest *a* the target has had.
+
+Each is compressed (zlib, RFC 1950), most of them as what differs from an earlier whole one. A delta hangs on
+one whole snapshot and on nothing else, which is kept as long as it is needed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import secrets
+import threading
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentguard.errors import ConfigError, RecoveryError
+from agentguard.recover.snapshots.delta import delta, patched
+
+MOST_RAW = 256 * 1024 * 1024
+"""Bytes of one state before compression; larger ones are refused."""
+_GROUP = 16
+"""Every so many snapshots one is whole. It is a power of two, so that whole ones are the last to go."""
+_FAST = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One snapshot.
+
+    Attributes:
+        step: steps on the live line when it was taken.
+        number: how many snapshots lay before it on its line.
+        forks: lines that had been left by then: tells whether it lies on the live line of a stored run.
+        id: its name, by which a delta knows its base.
+        base: step of the whole snapshot that it is a delta of, and its id; None for a whole one.
+        blob: compressed bytes.
+        size: bytes of the state.
+    """
+
+    step: int
+    number: int
+    forks: int = 0
+    id: str
+    base: tuple[int, str] | None = None
+    blob: bytes
+    size: int
+
+
+class Sink(Protocol):
+    """Where changes of a series go as well: written behind."""
+
+    def take(self, new: Frame | None, dropped: Sequence[int]) -> bool:
+        """Take a new snapshot, and steps whose snapshots are gone. Never waits. False if it was lost."""
+        ...
+
+
+class Series:
+    """Snapshots by step; thread-safe.
+
+    Args:
+        most_bytes: of all that is kept in memory: compressed states, and the last whole one as it is.
+        dense: how many of the latest are all kept, from 2 on.
+        sink: where they are written behind.
+
+    Raises:
+        ConfigError: a limit is out of its range.
+    """
+
+    def __init__(
+        self, *, most_bytes: int = 32 * 1024 * 1024, dense: int = 8, sink: Sink | None = None
+    ) -> None:
+        if most_bytes < 1 or dense < 2:
+            raise ConfigError("snapshots: most_bytes is at least 1, dense at least 2")
+        self._most, self._dense, self._sink = most_bytes, dense, sink
+        self._lock = threading.Lock()
+        self._frames: dict[int, Frame] = {}
+        self._whole: tuple[int, str, bytes] | None = None
+        self.refused = 0
+        """Snapshots that were not kept: a state over the limits, or lost by the sink."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that can be restored, the earliest first."""
+        with self._lock:
+            return tuple(self._frames)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept in memory."""
+        with self._lock:
+            return self._bytes()
+
+    def put(self, step: int, raw: bytes, *, forks: int = 0) -> bool:
+        """Keep the state that the run has with ``step`` steps; those of that step and later are forgotten.
+
+        Returns:
+            Whether it was kept: False for a state over the limits.
+        """
+        with self._lock:
+            gone = self._cut(step)
+            frame = self._framed(step, raw, forks) if len(raw) <= MOST_RAW else None
+            if frame is not None:
+                self._frames[step] = frame
+                gone += self._thin()
+            kept = step in self._frames
+            self.refused += not kept
+            self._tell(frame if kept else None, [one for one in gone if one not in self._frames])
+            return kept
+
+    def get(self, step: int) -> bytes:
+        """The state of a step. Raises RecoveryError if it is not kept or damaged."""
+        with self._lock:
+            frame = self._frames.get(step)
+            if frame is None:
+                raise RecoveryError(f"no state of the boundary before step {step} is kept")
+            raw = _inflated(frame)
+            if frame.base is None:
+                return raw
+            base = self._frames.get(frame.base[0])
+            if base is None or base.id != frame.base[1]:
+                raise RecoveryError(f"the state before step {step} is damaged: its base is missing")
+            return patched(_inflated(base), raw)
+
+    def nearest(self, step: int) -> int | None:
+        """The latest step at or before ``step`` that can be restored; None if there is none."""
+        with self._lock:
+            steps = list(self._frames)
+            place = bisect.bisect_right(steps, step)
+            return steps[place - 1] if place else None
+
+    def cut(self, step: int) -> None:
+        """Forget the snapshots of ``step`` and later: the live line was left there."""
+        with self._lock:
+            self._tell(None, self._cut(step))
+
+    def load(self, frames: Iterable[Frame]) -> None:
+        """Begin with snapshots that were kept elsewhere; those whose base is missing are left out."""
+        with self._lock:
+            given = {frame.step: frame for frame in sorted(frames, key=lambda frame: frame.step)}
+            gone = [step for step, frame in given.items() if not _usable(frame, given)]
+            self._frames = {step: frame for step, frame in given.items() if step not in gone}
+            self._whole = None
+            self._tell(None, gone + self._thin())
+
+    def _framed(self, step: int, raw: bytes, forks: int) -> Frame:
+        """A delta of the last whole one where that is smaller by half, else a whole one."""
+        name, number, whole = secrets.token_hex(8), self._head() + 1, self._whole
+        blob = base = None
+        if whole is not None and number % _GROUP:
+            blob, base = zlib.compress(delta(whole[2], raw), _FAST), whole[:2]
+        if blob is None or whole is None or len(blob) * 2 > len(self._frames[whole[0]].blob):
+            self._whole = (step, name, raw)
+            blob, base = zlib.compress(raw, _FAST), None
+        return Frame(step=step, number=number, forks=forks, id=name, base=base, blob=blob, size=len(raw))
+
+    def _head(self) -> int:
+        return next((frame.number for frame in reversed(self._frames.values())), -1)
+
+    def _cut(self, step: int) -> list[int]:
+        gone = [one for one in self._frames if one >= step]
+        self._drop(gone)
+        return gone
+
+    def _drop(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            del self._frames[step]
+            if self._whole is not None and self._whole[0] == step:
+                self._whole = None
+
+    def _thin(self) -> list[int]:
+        """Drop what the rule does not keep, then, by a stricter rule, what is too much."""
+        gone: list[int] = []
+        dense = self._dense
+        while True:
+            gone += self._thinned(dense)
+            if self._bytes() <= self._most or dense == 1:
+                break
+            dense //= 2
+        while self._frames and self._bytes() > self._most:
+            gone += self._squeezed()
+        return gone
+
+    def _thinned(self, dense: int) -> list[int]:
+        head = self._head()
+        kept = {step for step, frame in self._frames.items() if _keeps(frame.number, head, dense)}
+        kept |= {frame.base[0] for step, frame in self._frames.items() if step in kept and frame.base}
+        gone = [step for step in self._frames if step not in kept]
+        self._drop(gone)
+        return gone
+
+    def _squeezed(self) -> list[int]:
+        """Drop the least dear: the state that is not compressed, the earliest but the first, the first."""
+        if self._whole is not None:
+            self._whole = None
+            return []
+        steps = list(self._frames)
+        gone = steps[1] if len(steps) > 2 else steps[0]
+        hanging = [step for step, frame in self._frames.items() if frame.base and frame.base[0] == gone]
+        self._drop([gone, *hanging])
+        return [gone, *hanging]
+
+    def _bytes(self) -> int:
+        whole = len(self._whole[2]) if self._whole is not None else 0
+        return whole + sum(len(frame.blob) for frame in self._frames.values())
+
+    def _tell(self, new: Frame | None, gone: list[int]) -> None:
+        if self._sink is None or (new is None and not gone):
+            return
+        if not self._sink.take(new, sorted(set(gone))) and new is not None:
+            self.refused += 1
+            self._whole = None  # nobody can build on what was not stored
+
+
+def _keeps(number: int, head: int, dense: int) -> bool:
+    return number == 0 or head - number < dense * (number & -number)
+
+
+def _usable(frame: Frame, among: dict[int, Frame]) -> bool:
+    if frame.base is None:
+        return True
+    base = among.get(frame.base[0])
+    return base is not None and base.base is None and base.id == frame.base[1]
+
+
+def _inflated(frame: Frame) -> bytes:
+    """Bounded, so that no few bytes fill the memory."""
+    stream = zlib.decompressobj()
+    try:
+        raw = stream.decompress(frame.blob, MOST_RAW + (1 << 20))
+    except zlib.error:
+        raise RecoveryError(f"the state before step {frame.step} is damaged") from None
+    if not stream.eof:
+        raise RecoveryError(f"the state before step {frame.step} is damaged or too large")
+    return raw
