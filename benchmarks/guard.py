@@ -1,71 +1,249 @@
-"""What the guard costs a turn of a running agent: rules and ledger, in process, nothing found.
+"""What the guard costs a turn of a running agent: rules, recorder and ledger, in process, nothing found.
 
-Run: .venv/bin/python benchmarks/guard.py [--turns N] [--json]
-A turn is all events of a session: boundary, propose, the ledger before and after a tool, commit.
+    python benchmarks/guard.py [--turns 1000] [--repeats 3] [--each] [--peers] [--json]
+
+A turn is all events of a session: boundary, propose, the ledger before and after a tool, commit. The agent of
+a warehouse looks up, or changes, an order that an earlier result named; kinds of turns differ in what comes
+back. All detectors are on, with their defaults. Times are wall times, with the garbage collector on.
+
+`--peers` runs the same turns through others, in the same process: a plain recorder without rules, and
+LangChain's agent with a scripted model: with no middleware, with one of empty hooks, and with the guard.
+`--each` tells the cost of each detector.
 """
 
+from __future__ import annotations
+
 import argparse
+import gc
 import json
+import random
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from agentguard.detect.base import detectors
 from agentguard.guard import Guard
+from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 BAR_US = 300.0
+LENGTHS = (10, 100, 1_000)
+SIZES = {"small": 120, "2KB": 2_000, "20KB": 20_000, "unseen": 120, "text": 0}
+"""Kinds of turns: characters that the tool returns. In ``unseen`` turns every call has a number that stood
+nowhere before, so that the rules look for it everywhere; ``text`` is an answer and the user's reply."""
+
+_ORDER = {
+    "type": "object",
+    "properties": {
+        "order_id": {"type": "string"},
+        "count": {"type": "integer", "minimum": 0, "maximum": 5_000},
+        "note": {"type": "string"},
+    },
+    "required": ["order_id"],
+}
+TOOLS = (
+    ToolSpec(name="get_order", description="Look an order up.", parameters=_ORDER),
+    ToolSpec(name="change_order", description="Change an order.", parameters=_ORDER),
+    ToolSpec(name="find_parts", description="Find parts by kind and city.", parameters={"type": "object"}),
+)
+_PARTS = ("bolt", "valve", "hinge", "gasket", "washer")
+_CITIES = ("Lyon", "Graz", "Turin", "Ghent", "Malmo", "Porto")
+_SAID = (
+    "Next is order {order}, of which the customer wants to know whether it can still be changed.",
+    "I look at order {order} before I go on with the others.",
+    "Order {order} has {count} pieces; I check what is in stock for it.",
+)
+_ANSWER = (
+    "Here is what I found for order {order}:\n- **{part}** from {city}, {count} pieces\n- **valve** from "
+    "Lyon, 12 pieces\nBoth parts are in stock. The parcel leaves the warehouse in {city} first and takes "
+    "about two days from there, the rest follows. Changing the place of delivery is possible until then. "
+    "Shall I go on?"
+)
+_REPLY = "Yes, please go ahead with order {order}, and tell me about {following}, too."
 
 
-def turns(count: int) -> list[float]:
-    """Microseconds of each turn."""
-    guard = Guard()
-    guard.tool(effect="write", name="book")(len)
-    parameters = {"type": "object", "properties": {"seat": {"type": "integer"}, "row": {"type": "string"}}}
-    tools = (ToolSpec(name="book", description="Book a seat.", parameters=parameters),)
-    meta = Trajectory(id="r", format="event_log", task="Book every seat of the hall.", steps=(), tools=tools)
-    session = guard.session(meta, Capabilities(reject=True, truncate=True))
-    session.commit(Step(index=0, source=Source.USER, agent="user", content=meta.task))
-    taken = []
-    for number in range(count):
-        call = ToolCall(id=f"c{number}", name="book", arguments={"seat": number, "row": f"row {number % 40}"})
-        turn = Step(
-            index=0, source=Source.AGENT, agent="clerk", content=f"Next is seat {number}.", tool_calls=(call,)
-        )
-        seen = Observation(content=f"seat {number} is booked", call_id=call.id, tool="book")
-        whole = Step(
-            index=0,
-            source=Source.AGENT,
-            agent="clerk",
-            content=turn.content,
-            tool_calls=(call,),
-            observations=(seen,),
-        )
-        start = time.perf_counter()
-        session.boundary()
-        session.propose(turn)
-        claim = session.begin_tool("book", call.arguments or {})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn as an integration sees it: proposed, then with what its tools returned, then the reply."""
+
+    proposed: Step
+    whole: Step
+    reply: Step | None = None
+
+
+def turns(kind: str, count: int, *, seed: int) -> list[Turn]:
+    """Turns of one kind; equal seeds give equal ones."""
+    rng = random.Random(seed)
+    made, order = [], "W1000001"
+    for _ in range(count):
+        following = f"W{rng.randrange(10**6, 10**7)}"
+        made.append(_said(rng, order, following) if kind == "text" else _called(rng, kind, order, following))
+        order = following
+    return made
+
+
+def _called(rng: random.Random, kind: str, order: str, following: str) -> Turn:
+    tool, pieces = rng.choice(("get_order", "change_order")), rng.randrange(1, 90)
+    arguments = {"order_id": order, "count": pieces, "note": "as agreed"}
+    if kind == "unseen":
+        arguments["count"] = rng.randrange(100, 5_000)
+    call = ToolCall(id=f"c{order}", name=tool, arguments=arguments)
+    content = rng.choice(_SAID).format(order=order, count=pieces)
+    turn = Step(index=0, source=Source.AGENT, agent="clerk", content=content, tool_calls=(call,))
+    seen = Observation(content=_result(rng, SIZES[kind], following), call_id=call.id, tool=tool)
+    return Turn(proposed=turn, whole=replace(turn, observations=(seen,)))
+
+
+def _said(rng: random.Random, order: str, following: str) -> Turn:
+    about = {"part": rng.choice(_PARTS), "city": rng.choice(_CITIES), "count": rng.randrange(1, 90)}
+    content = _ANSWER.format(order=order, **about)
+    turn = Step(index=0, source=Source.AGENT, agent="clerk", content=content)
+    reply = _REPLY.format(order=order, following=following)
+    return Turn(
+        proposed=turn, whole=turn, reply=Step(index=0, source=Source.USER, agent="user", content=reply)
+    )
+
+
+def _result(rng: random.Random, size: int, following: str) -> str:
+    parts: list[dict[str, object]] = []
+    text = ""
+    while len(text) < size:
+        part = {
+            "part": f"{rng.choice(_PARTS)}-{rng.randrange(1_000, 9_999)}",
+            "city": rng.choice(_CITIES),
+            "price": round(rng.uniform(1, 400), 2),
+            "note": rng.choice(("packed by hand", "leaves with the first parcel", "needs a second look", "")),
+        }
+        parts.append(part)
+        text = json.dumps({"state": "open", "next": following, "parts": parts})
+    return text
+
+
+def meta() -> Trajectory:
+    return Trajectory(
+        id="r",
+        format="event_log",
+        task="Help the customers of the warehouse with their orders and parts, beginning with W1000001.",
+        steps=(),
+        tools=TOOLS,
+        system_prompts={"": "You help customers of a warehouse. Confirm every change with them. " * 20},
+    )
+
+
+def declared(guard: Guard) -> Guard:
+    """The guard, told what the tools do."""
+    guard.tool(effect="write", name="change_order")(len)
+    guard.tool(effect="read", name="get_order")(len)
+    return guard
+
+
+def session_of(guard: Guard) -> Session:
+    """A session that has begun."""
+    session = guard.session(meta(), Capabilities(reject=True, truncate=True))
+    session.commit(Step(index=0, source=Source.USER, agent="user", content=session.run.task))
+    return session
+
+
+def play(session: Session, turn: Turn) -> None:
+    """All events of one turn."""
+    session.boundary()
+    session.propose(turn.proposed)
+    for call, seen in zip(turn.whole.tool_calls, turn.whole.observations, strict=True):
+        claim = session.begin_tool(call.name, call.arguments or {})
         session.end_tool(claim, seen.content)
-        session.commit(whole)
-        taken.append((time.perf_counter() - start) * 1e6)
-    assert not session.recoveries, "nothing was to be found"
+    session.commit(turn.whole)
+    if turn.reply is not None:
+        session.commit(turn.reply)
+
+
+def guarded(made: Sequence[Turn], guard: Guard | None = None) -> list[float]:
+    """Microseconds of each turn under the guard."""
+    session = session_of(declared(guard or Guard()))
+    taken = _times(lambda turn: play(session, turn), made)
+    if session.recoveries or session.failures:
+        raise SystemExit("something was found where nothing was to be found")
     return taken
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=1000)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    taken = turns(args.turns)
-    found = {
-        "turns": args.turns,
-        "median_us": round(statistics.median(taken), 1),
-        "p99_us": round(sorted(taken)[int(0.99 * len(taken))], 1),
-        "last_tenth_median_us": round(statistics.median(taken[-len(taken) // 10 :]), 1),
-        "bar_us": BAR_US,
+def _times(do: Callable[[Turn], object], made: Sequence[Turn]) -> list[float]:
+    gc.collect()
+    taken = []
+    for turn in made:
+        start = time.perf_counter()
+        do(turn)
+        taken.append((time.perf_counter() - start) * 1e6)
+    return taken
+
+
+def row(kind: str, length: int, *, repeats: int) -> dict[str, float | int | str]:
+    """One line of the table, over all repeats."""
+    taken = [one for seed in range(repeats) for one in guarded(turns(kind, length, seed=seed))]
+    return {"kind": kind, "turns": length} | summary(taken)
+
+
+def summary(taken: Sequence[float]) -> dict[str, float]:
+    """Quantiles, in microseconds."""
+    ranked = sorted(taken)
+    at = {"p10_us": 0.1, "median_us": 0.5, "p90_us": 0.9, "p99_us": 0.99}
+    return {name: round(ranked[min(len(ranked) - 1, int(len(ranked) * q))], 1) for name, q in at.items()} | {
+        "mean_us": round(statistics.fmean(ranked), 1)
     }
-    print(json.dumps(found) if args.json else "  ".join(f"{k} {v}" for k, v in found.items()))
+
+
+def each(kind: str, length: int) -> dict[str, float]:
+    """Microseconds a turn, at the median, that each detector adds to none."""
+    made = turns(kind, length, seed=0)
+    none = statistics.median(guarded(made, Guard(detectors={})))
+    alone = {
+        name: statistics.median(guarded(made, Guard(detectors={name: None}))) for name in detectors().names()
+    }
+    return {"(none)": round(none, 1)} | {name: round(value - none, 1) for name, value in alone.items()}
+
+
+def peers(repeats: int) -> dict[str, float]:
+    """Microseconds a turn of others; LangChain is imported where it is asked for."""
+    import guard_peers
+
+    made = turns("small", 100, seed=0)
+    return guard_peers.peers(made, meta(), lambda: declared(Guard()), repeats=repeats)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and return 1 where the bar is missed."""
+    parser = argparse.ArgumentParser(description="What the guard costs a turn.")
+    parser.add_argument("--turns", type=int, default=1_000, help="length of the longest run")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--each", action="store_true", help="tell the cost of each detector")
+    parser.add_argument("--peers", action="store_true", help="measure others, too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    chosen = parser.parse_args(argv)
+    lengths = [length for length in LENGTHS if length <= chosen.turns]
+    rows = [row(kind, length, repeats=chosen.repeats) for kind in SIZES for length in lengths]
+    found: dict[str, object] = {"rows": rows, "bar_us": BAR_US}
+    found["met"] = all(float(one["median_us"]) <= BAR_US for one in rows)
+    if chosen.each:
+        found["each_us"] = {kind: each(kind, 300) for kind in ("small", "20KB")}
+    if chosen.peers:
+        found["peers_us"] = peers(chosen.repeats)
+    if chosen.json:
+        print(json.dumps(found))
+    else:
+        _show(found, rows)
+    return 0 if found["met"] else 1
+
+
+def _show(found: dict[str, object], rows: Sequence[dict[str, float | int | str]]) -> None:
+    names = ("p10_us", "median_us", "p90_us", "p99_us", "mean_us")
+    print(f"{'turn':8}{'turns':>7}" + "".join(f"{name:>12}" for name in names))
+    for one in rows:
+        print(f"{one['kind']:8}{one['turns']:7}" + "".join(f"{one[name]:12.1f}" for name in names))
+    print(f"bar at the median: {BAR_US:g} µs, {'met' if found['met'] else 'missed'}")
+    for key in ("each_us", "peers_us"):
+        if key in found:
+            print(json.dumps(found[key], indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

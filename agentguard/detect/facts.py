@@ -68,13 +68,36 @@ class Result:
 
 
 class Facts:
-    """Facts about one step; ``seen`` is what came back between the agents' previous turn and this step."""
+    """Facts about one step.
+
+    Args:
+        step: the step.
+        seen: what came back between the agents' previous turn and this step.
+
+    Attributes:
+        foreseen: this is a turn that was looked at before its tools ran, and is now looked at with what came
+            back; what was computed then holds.
+    """
 
     def __init__(self, step: Step, seen: tuple[Result, ...] = ()) -> None:
         self.step = step
         self.seen = seen
         self.is_agent = step.source is Source.AGENT
         self.results = _results(step)
+        self.foreseen = False
+
+    def go_on(self, ahead: Facts) -> None:
+        """Take over what was computed of the turn before its tools ran, if it is the same turn."""
+        then, now = ahead.step, self.step
+        if then.tool_calls is not now.tool_calls and not _same_calls(then.tool_calls, now.tool_calls):
+            return
+        if then.content != now.content or then.agent != now.agent or then.index != now.index:
+            return
+        if then.source is not now.source or then.modules != now.modules:
+            return
+        self.foreseen = True
+        known = ahead.__dict__
+        self.__dict__.update({name: known[name] for name in _OF_THE_TURN if name in known})
 
     @lazy
     def low(self) -> str:
@@ -121,6 +144,15 @@ class Facts:
     def failed(self) -> bool:
         """Whether a result of this step shows an error."""
         return any(result.trouble is not None for result in self.results)
+
+
+_OF_THE_TURN = ("low", "actions", "key", "family", "words")
+"""What is computed of a turn alone, whatever came back."""
+
+
+def _same_calls(then: tuple[ToolCall, ...], now: tuple[ToolCall, ...]) -> bool:
+    """By identity: ``==`` takes 1 and True, and 1 and 1.0, for the same argument."""
+    return len(then) == len(now) and all(a is b for a, b in zip(then, now, strict=True))
 
 
 def canonical(value: object) -> str:

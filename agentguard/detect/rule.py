@@ -23,12 +23,16 @@ class Rule:
         declared: its options.
         watches: sources of the steps that `observe` must be called for; `Watcher` calls it for no other. A
             detector with nothing to do, for want of options, sets it empty.
+        foresees_all: `observe` finds in a turn just what `foresee` finds, and remembers nothing: of a turn
+            that was judged before its tools ran it need not be asked again. It may look at the text and the
+            calls of the turn, and at nothing that came back.
     """
 
     name: ClassVar[str] = ""
     sees: ClassVar[str] = ""
     codes: ClassVar[tuple[str, ...]] = ()
     declared: ClassVar[tuple[Option, ...]] = ()
+    foresees_all: ClassVar[bool] = False
     watches: Collection[Source] = (Source.AGENT,)
 
     def __init__(self, **options: Any) -> None:

@@ -29,6 +29,7 @@ DEADLINE_S = 0.5
 _SOURCES = tuple(Source)
 _EMPTY: Iterable[Finding] = ()
 """The empty tuple is one object: what most detectors return for most steps costs one comparison."""
+_UNFORESEEN: Mapping[int, tuple[Finding, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class Watcher:
         self._active = build(specs) if specs is None or isinstance(specs, Mapping) else list(specs)
         self._by_source = self._table()
         self._foresighted = self._foreseeing()
+        self._foreseen: dict[int, tuple[Finding, ...]] = {}
         self._strikes: dict[int, int] = {}
         self._known: set[tuple[object, ...]] = set()
 
@@ -107,14 +109,20 @@ class Watcher:
         """Take in one more step; return what is new. ``step.index`` must be the number of steps before it."""
         if step.index != len(self.view.steps):
             raise ValueError(f"step {step.index} given where step {len(self.view.steps)} was expected")
-        self.view.append(step)
+        view = self.view
+        known = self._foreseen if view.append(step).foreseen else _UNFORESEEN
         found: list[Finding] = []
         before = time.perf_counter()
         for detector in self._by_source[step.source]:
             try:
-                yielded = detector.observe(step, self.view)
-                if yielded is not _EMPTY and yielded != []:
-                    found += self._new(yielded)
+                foreseen = known.get(id(detector)) if known else None
+                if foreseen is not None:
+                    if foreseen:
+                        found += self._again(detector, step, foreseen)
+                else:
+                    yielded = detector.observe(step, view)
+                    if yielded is not _EMPTY and yielded != []:
+                        found += self._new(yielded)
             except Exception as error:  # a detector may raise anything; the run and the other detectors go on
                 self._strike(detector, step.index, error, time.perf_counter() - before)
             after = time.perf_counter()
@@ -130,14 +138,20 @@ class Watcher:
         ``step.index`` must be the number of steps so far. What is found here is found again by `observe` if
         the turn is committed after all.
         """
-        self.view.settle()
+        self.view.foresee(step)
+        self._foreseen.clear()
         found: list[Finding] = []
+        before = time.perf_counter()
         for detector in self._foresighted[step.source]:
-            before = time.perf_counter()
             try:
-                found += islice(detector.foresee(step, self.view), MAX_FINDINGS)
+                yielded = detector.foresee(step, self.view)
+                here = tuple(islice(yielded, MAX_FINDINGS)) if yielded is not _EMPTY else ()
+                if getattr(detector, "foresees_all", False):
+                    self._foreseen[id(detector)] = here
+                found += here
             except Exception as error:  # as in observe
                 self._strike(detector, step.index, error, time.perf_counter() - before)
+            before = time.perf_counter()
         found.sort(key=_order)
         return tuple(one for one in found if isinstance(one, Finding) and one.step == step.index)
 
@@ -155,6 +169,13 @@ class Watcher:
                 self._strike(detector, None, _Overrun(), taken)
         found.sort(key=_order)
         return tuple(found)
+
+    def _again(self, detector: Detector, step: Step, foreseen: tuple[Finding, ...]) -> list[Finding]:
+        """What was foreseen, if it still holds: a tool may have changed its arguments in place."""
+        try:
+            return self._new(foreseen)
+        except _Junk:
+            return self._new(detector.observe(step, self.view))
 
     def _new(self, yielded: Iterable[object]) -> list[Finding]:
         """The valid findings that were not seen before; those before a junk one are lost with it."""

@@ -1,6 +1,6 @@
 """Values that can be traced through a run: numbers, identifiers, e-mail addresses, dates.
 
-The index answers one question, "where did this value first appear", for the texts an agent may take values
+The index answers one question, "did this value stand anywhere before", for the texts an agent may take values
 from: the task, the prompts, the tools' descriptions, what users said and what the environment returned.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import lru_cache
 
-_INSIDE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_@.+-")
-_SEPARATE = bytes(byte if byte in _INSIDE else 32 for byte in range(256))
+_EDGE = ".+-"
+_INSIDE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_@" + _EDGE)
+_TABLE = bytes(byte if chr(byte) in _INSIDE else 32 for byte in range(256))
 _NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?\Z")
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?![\d-])")
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -21,85 +21,182 @@ _RELATIVE = re.compile(
     r"\b(?:today|tonight|tomorrow|yesterday|(?:mon|tues|wednes|thurs|fri|satur|sun)day|weekend"
     r"|(?:next|last|this|in \w+|\w+) (?:days?|weeks?|months?|years?))\b"
 )
-_MAX_TOKENS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a value first appeared: step and field; step -1 is before the run."""
-
-    step: int
-    field: str
+_MAX_TEXT = 100_000
+_BLOCK = 16_000
+_KEPT = 4_000_000
+_SCANS = 24
+"""Searches of a block that cost about what splitting it costs."""
+_TRIES = 200
 
 
 class ValueIndex:
-    """Value to the place where it first appeared, in bounded memory.
+    """The values of a run, in bounded memory.
+
+    Texts are kept as they are and searched when a value is asked for. To search a text is some twenty times
+    cheaper than to split it into tokens, and what an agent passes on it mostly has from the latest of them.
+    Texts that were searched in vain so often that splitting them would have been no dearer are split ("ski
+    rental": at most twice the cost of one who knows beforehand what will be asked).
 
     Args:
-        capacity: values kept; when it is full the oldest go, and `complete` turns false.
+        capacity: values kept of texts that were split; when it is full the oldest go, and `complete` turns
+            false.
         window: texts kept for the search that follows a miss (a value may stand inside another token).
+        kept: code points of texts kept unsplit.
     """
 
-    def __init__(self, *, capacity: int = 200_000, window: int = 32) -> None:
-        self.capacity = capacity
+    def __init__(self, *, capacity: int = 200_000, window: int = 32, kept: int = _KEPT) -> None:
+        self.capacity, self.kept = capacity, kept
         self.complete = True
-        self._first: dict[str, Origin] = {}
+        self._tokens: dict[str, None] = {}
+        self._blocks: deque[_Block] = deque()
+        self._size = 0
         self._basis: list[str] = []
         self._recent: deque[str] = deque(maxlen=window)
         self._said: deque[str] = deque(maxlen=window)
 
-    def add(self, low: str, origin: Origin, *, said: bool = False) -> None:
-        """Index a lower-case text; ``said`` marks what a user said, which is kept longer for the search."""
-        first = self._first
-        # Splitting bytes by a table costs a tenth of a pattern; words without a digit come along for free.
-        tokens = low.encode("ascii", "replace").translate(_SEPARATE).decode("ascii").split()
-        for token in tokens if len(tokens) <= _MAX_TOKENS else tokens[:_MAX_TOKENS]:
-            if token not in first:
-                first[token] = origin
-                if token[-1] in ".+-" or token[0] in ".+-":
-                    first.setdefault(token.strip(".+-"), origin)
-                if len(token) > 10 and token[4] == "-" and token[7] == "-":
-                    first.setdefault(token[:10], origin)
-        if len(first) > self.capacity:
-            self.complete = False
-            for token in list(first)[: len(first) - self.capacity * 3 // 4]:
-                del first[token]
-        clipped = low[:20_000]
-        if origin.step < 0:
-            self._basis.append(clipped)
-        else:
-            (self._said if said else self._recent).append(clipped)
+    def add(self, low: str, *, said: bool = False, basis: bool = False) -> None:
+        """Take in a lower-case text; what lies above its first 100,000 code points is left out.
 
-    def origin(self, value: str) -> Origin | None:
-        """Where ``value`` first appeared as a token, in one of its usual spellings; None if it did not."""
-        found = self._first.get(value.lower().lstrip("#$"))
+        Args:
+            low: the text.
+            said: a user said it; it is kept longer for the search that follows a miss.
+            basis: it was given before the run began, and is always kept for that search.
+        """
+        if not self._blocks or self._blocks[-1].size >= _BLOCK:
+            self._blocks.append(_Block())
+        text = low[:_MAX_TEXT]
+        self._blocks[-1].add(text)
+        self._size += len(text)
+        while self._size > self.kept and len(self._blocks) > 1:
+            self._split(self._blocks.popleft())
+        (self._basis if basis else self._said if said else self._recent).append(low[:20_000])
+
+    def has(self, value: str) -> bool:
+        """Whether ``value`` appeared as a token, in one of its usual spellings."""
+        plain = value.lower().lstrip("#$")
+        if plain in self._tokens:
+            return True
+        forms = dict.fromkeys((plain, *spellings(value)))
+        if any(form in self._tokens for form in forms):
+            return True
+        found = self._search([form for form in forms if form and _INSIDE.issuperset(form)])
         if found is not None:
-            return found
-        for form in spellings(value):
-            found = self._first.get(form)
-            if found is not None:
-                return found
-        return None
+            self._tokens[found] = None
+            self._limit()
+        return found is not None
 
     def knows(self, value: str) -> bool:
         """Whether ``value`` appeared, also inside a longer token or, for a date, in another spelling."""
-        if self.origin(value) is not None:
+        if self.has(value):
             return True
         low = value.strip().lower()
-        forms = spellings(low)
-        if any(form in text for text in self._texts() for form in forms):
+        cores = _cores(low)
+        if any(core in text for text in self._texts() for core in cores):
             return True
         date = _DATE.match(low)
         return date is not None and self._knows_date(date)
+
+    def _search(self, forms: list[str]) -> str | None:
+        """One of the forms that is a token of a text that was not split; the latest texts come first."""
+        if not forms:
+            return None
+        for block in reversed(self._blocks):
+            for form in forms:
+                if block.has(form):
+                    return form
+            block.scans += 1
+        worn = [block for block in self._blocks if block.scans >= _SCANS]
+        if not worn:
+            return None
+        for block in worn:
+            self._blocks.remove(block)
+            self._split(block)
+        return next((form for form in forms if form in self._tokens), None)
+
+    def _split(self, block: _Block) -> None:
+        self._size -= block.size
+        known = self._tokens
+        for token in block.tokens():
+            if token not in known:
+                known[token] = None
+                if token[-1] in _EDGE or token[0] in _EDGE:
+                    known[token.strip(_EDGE)] = None
+                if len(token) > 10 and token[4] == "-" and token[7] == "-":
+                    known[token[:10]] = None
+        self._limit()
+
+    def _limit(self) -> None:
+        if len(self._tokens) > self.capacity:
+            self.complete = False
+            for token in list(self._tokens)[: len(self._tokens) - self.capacity * 3 // 4]:
+                del self._tokens[token]
 
     def _knows_date(self, date: re.Match[str]) -> bool:
         pattern = _spoken(int(date[2]), int(date[3]))
         return any(pattern.search(text) or _RELATIVE.search(text) for text in (*self._basis[:1], *self._said))
 
-    def _texts(self) -> Iterable[str]:
+    def _texts(self) -> Iterator[str]:
         yield from self._basis
         yield from self._said
         yield from self._recent
+
+
+class _Block:
+    """Texts that are not split; ``scans`` counts how often they were searched in vain."""
+
+    __slots__ = ("_added", "_text", "scans", "size")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._added: list[str] = []
+        self.size = self.scans = 0
+
+    def add(self, text: str) -> None:
+        """Take in one more text."""
+        self._added.append(text)
+        self.size += len(text)
+
+    @property
+    def text(self) -> str:
+        """All of it; a line break lies between texts, which no token holds."""
+        if self._added:
+            self._text = "\n".join((self._text, *self._added))
+            self._added.clear()
+        return self._text
+
+    def tokens(self) -> list[str]:
+        """Its tokens. Splitting bytes by a table costs a tenth of a pattern."""
+        return self.text.encode("ascii", "replace").translate(_TABLE).decode("ascii").split()
+
+    def has(self, form: str) -> bool:
+        """Whether ``form`` is a token, a token without its edges, or the date that a token begins with."""
+        text = self.text
+        at = text.rfind(form)
+        for _ in range(_TRIES):
+            if at < 0:
+                return False
+            if _is_token(text, at, at + len(form)):
+                return True
+            at = text.rfind(form, 0, at + len(form) - 1)
+        self.scans = _SCANS  # it stands inside of others too often to be searched for: split this at once
+        return False
+
+
+def _is_token(text: str, start: int, end: int) -> bool:
+    left = text[start - 1] if start else " "
+    right = text[end] if end < len(text) else " "
+    if left not in _INSIDE:
+        if right not in _INSIDE:
+            return True
+        if end - start == 10 and text[start + 4] == text[start + 7] == "-":
+            return True
+    if text[start] in _EDGE or text[end - 1] in _EDGE:
+        return False
+    while start and text[start - 1] in _EDGE:
+        start -= 1
+    while end < len(text) and text[end] in _EDGE:
+        end += 1
+    return (not start or text[start - 1] not in _INSIDE) and (end == len(text) or text[end] not in _INSIDE)
 
 
 def number(value: object) -> float | None:
@@ -130,6 +227,13 @@ def spellings(value: str) -> tuple[str, ...]:
     else:
         forms.append(f"{size:g}")
     return tuple(dict.fromkeys(forms))
+
+
+@lru_cache(maxsize=4_096)
+def _cores(low: str) -> tuple[str, ...]:
+    """The spellings without those that hold another of them: if none of these stands in a text, none does."""
+    forms = spellings(low)
+    return tuple(form for form in forms if not any(other in form for other in forms if other != form))
 
 
 @lru_cache(maxsize=512)

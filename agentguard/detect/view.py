@@ -16,7 +16,7 @@ import jsonschema_rs
 
 from agentguard.detect.facts import Facts, Result, canonical
 from agentguard.detect.text import lowered
-from agentguard.detect.values import Origin, ValueIndex
+from agentguard.detect.values import ValueIndex
 from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec, Trajectory
 
 _FACTS_KEPT = 64
@@ -67,7 +67,7 @@ class RunView:
         steps: the steps so far.
         tools: tool name to its specification.
         moves: the latest moves of the agents, oldest first, at most 48.
-        values: where values first appeared.
+        values: what appeared so far.
         agents: names of the agents that acted so far, or have a system prompt.
     """
 
@@ -86,6 +86,7 @@ class RunView:
         self.values = ValueIndex()
         self.agents: dict[str, None] = {name: None for name in self.system_prompts if name}
         self._facts: dict[int, Facts] = {}
+        self._ahead: Facts | None = None
         self._now = Facts(Step(index=-1, source=Source.SYSTEM, agent=""))
         self._validators: dict[str, jsonschema_rs.Validator | None] = {}
         self._checked: tuple[ToolCall | None, list[jsonschema_rs.ValidationError]] = (None, [])
@@ -101,8 +102,11 @@ class RunView:
 
     def append(self, step: Step) -> Facts:
         """Take in one more step; `Watcher` calls this, detectors do not. Returns the step's facts."""
-        self.settle()
-        facts = Facts(step, self._fresh)
+        self._settle()
+        facts, ahead = Facts(step, self._fresh), self._ahead
+        if ahead is not None:
+            facts.go_on(ahead)
+            self._ahead = None
         self.steps._list.append(step)  # type: ignore[attr-defined]
         self._facts[step.index] = self._now = facts
         if len(self._facts) > _FACTS_KEPT:
@@ -117,6 +121,8 @@ class RunView:
         """Facts of a step; those of the latest 64 steps are kept, older ones are computed again."""
         if step is self._now.step:
             return self._now
+        if self._ahead is not None and step is self._ahead.step:
+            return self._ahead
         found = self._facts.get(step.index)
         return found if found is not None and found.step is step else Facts(step)
 
@@ -159,7 +165,7 @@ class RunView:
         self._unread = tuple(result for result in facts.results if result.field != "content")
         if step.content:
             low = facts.low
-            self.values.add(low, Origin(step.index, "content"), said=step.source is Source.USER)
+            self.values.add(low, said=step.source is Source.USER)
             # What a user says is the outcome of a message, not of an action.
             if self._open is not None and not (step.source is Source.USER and self._open.facts.actions):
                 self._open.outcome = hash((self._open.outcome, low))
@@ -167,22 +173,27 @@ class RunView:
             self._open.outcome = hash((self._open.outcome, facts.outcome))
             self._open.failed = self._open.failed or facts.failed
 
-    def settle(self) -> None:
-        """Index the results of the step before, once the next one begins; `Watcher` calls this.
+    def foresee(self, step: Step) -> None:
+        """Look at a turn that may yet be refused; `Watcher` calls this. The next `append` ends it."""
+        self._settle()
+        self._ahead = Facts(step, self._fresh)
+
+    def _settle(self) -> None:
+        """Index the results of the step before, once the next one begins.
 
         Not earlier: an argument must not find its origin in its own effect.
         """
         for result in self._unread:
-            self.values.add(result.low, Origin(result.step.index, result.field))
+            self.values.add(result.low)
         self._unread = ()
 
     def _index_basis(self) -> None:
-        self.values.add(lowered(self.task), Origin(-1, "task"))
-        for name, prompt in self.system_prompts.items():
-            self.values.add(lowered(prompt), Origin(-1, f"system_prompts[{name}]"))
+        self.values.add(lowered(self.task), basis=True)
+        for prompt in self.system_prompts.values():
+            self.values.add(lowered(prompt), basis=True)
         for tool in self.tools.values():
             text = f"{tool.name} {tool.description} {canonical(tool.parameters) if tool.parameters else ''}"
-            self.values.add(lowered(text), Origin(-1, f"tools[{tool.name}]"))
+            self.values.add(lowered(text), basis=True)
 
 
 def _errors(

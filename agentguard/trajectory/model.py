@@ -136,7 +136,28 @@ class Step:
 
     def text(self, name: str) -> str:
         """Return the text of one field named as `texts` names it; empty if there is none."""
+        if name == "content":
+            return self.content
         return dict(self.texts()).get(name, "")
+
+    def at(self, index: int) -> Step:
+        """The step with another index; several times faster than `dataclasses.replace`."""
+        return Step(
+            index=index,
+            source=self.source,
+            agent=self.agent,
+            content=self.content,
+            reasoning=self.reasoning,
+            modules=self.modules,
+            tool_calls=self.tool_calls,
+            observations=self.observations,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            usage=self.usage,
+            model=self.model,
+            source_index=self.source_index,
+            extra=self.extra,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

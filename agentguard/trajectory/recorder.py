@@ -165,8 +165,9 @@ class Recorder:
     def add(self, step: Step) -> Step:
         """Append a step to the live line, numbered as the next one; returns it so numbered."""
         self._check_open()
-        numbered = replace(step, index=len(self._state))
-        self._write(step_event(numbered))
+        numbered = step.at(len(self._state))
+        if self._log is not None:
+            self._write(step_event(numbered))
         self._state.add(numbered)
         return numbered
 

@@ -47,6 +47,7 @@ class UnknownTool(Rule):
         ]
 
     foresee = observe
+    foresees_all = True
 
 
 class SchemaViolation(Rule):
@@ -67,6 +68,7 @@ class SchemaViolation(Rule):
         return found
 
     foresee = observe
+    foresees_all = True
 
     def _violation(self, step: Step, action: Action, error: Any) -> Finding:
         path = [str(part) for part in error.instance_path]
@@ -131,6 +133,7 @@ class OutOfRange(Rule):
         return found
 
     foresee = observe
+    foresees_all = True
 
     def _declared(self, step: Step, action: Action) -> Iterator[Finding]:
         arguments = action.call.arguments if action.call else None
@@ -177,6 +180,7 @@ class UnparsableAction(Rule):
         return [self._unparsable(step, "content", start, end, "") for start, end in _broken(step.content)]
 
     foresee = observe
+    foresees_all = True
 
     def _unparsable(self, step: Step, field: str, start: int, end: int | None, tool: str) -> Finding:
         what = f"arguments of {tool}" if tool else "action"

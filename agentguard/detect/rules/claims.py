@@ -75,7 +75,7 @@ class ContradictedClaim(Rule):
             label = _label_before(facts.low, amount.start()) if len(text) > 1 and value is not None else ""
             if not label or value is None or not _mentioned(label, facts.seen):
                 continue
-            if view.values.origin(text) is not None:
+            if view.values.has(text):
                 continue
             given = _stated(facts.seen) if given is None else given
             other = _differs(label, value, given)

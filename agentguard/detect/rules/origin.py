@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from agentguard.detect.base import Finding
@@ -33,6 +34,7 @@ _TEXTUAL = re.compile(
     r"(?:^|_)(?:code|command|cmd|script|query|expression|path|file\w*|content|text|url|regex)$"
 )
 _LITERALS = re.compile(r"=\s*[\[{(][^\n]{0,400}\d")
+_GET_IT = "Do not go on with assumed data. Get the real data, or say that it could not be had."
 _MIN_NUMBER = 100
 _MAX_VALUES = 60
 _MAX_MET = 5_000
@@ -63,47 +65,48 @@ class UnknownOrigin(Rule):
         self.ignore = frozenset(str(name) for name in self.options.items("ignore"))
         self._met: dict[str, None] = {}
         self._made_up = 0
+        self._ahead: list[Finding] | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Trace the values of each call; in turns without calls look for data admitted to be made up."""
         facts = view.facts(step)
         if not facts.is_agent:
             return NOTHING
-        found: list[Finding] = []
+        ahead, self._ahead = self._ahead, None
         if step.tool_calls and view.values.complete:
-            found += self.foresee(step, view)
+            found = ahead if facts.foreseen and ahead is not None else self._traced(step, view)
             for one in found:
                 self._met[one.data["value"]] = None
             while len(self._met) > _MAX_MET:
                 del self._met[next(iter(self._met))]
-        elif step.content and self._made_up < 20:
-            found += self._admitted(facts)
-        return found
+            return found
+        return self._admitted(facts) if step.content and self._made_up < 20 else NOTHING
 
     def foresee(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Trace the values of each call."""
-        if not view.values.complete:
-            return
-        told: set[str] = set()
+        self._ahead = None
+        if not step.tool_calls or not view.values.complete:
+            return NOTHING
+        self._ahead = self._traced(step, view)
+        return self._ahead
+
+    def _traced(self, step: Step, view: RunView) -> list[Finding]:
+        found: dict[str, Finding] = {}
         for action in view.facts(step).actions:
             if action.call is not None and action.call.arguments:
                 for one in self._trace(step, action, view):
-                    if one.data["value"] not in told:
-                        told.add(one.data["value"])
-                        yield one
+                    found.setdefault(one.data["value"], one)
+        return list(found.values())
 
     def _trace(self, step: Step, action: Action, view: RunView) -> Iterator[Finding]:
         arguments = action.call.arguments if action.call else None
-        for count, (name, value) in enumerate(_leaves(arguments)):
-            if count >= _MAX_VALUES:
-                return
-            if name in self.ignore or view.values.origin(str(value)) is not None:
-                continue
+        for name, value in islice(_leaves(arguments), _MAX_VALUES):
             probability = self._weight(name, value, action.name)
-            text = str(value)
-            if probability == 0 or text in self._met or view.values.knows(text):
+            if probability == 0 or name in self.ignore:
                 continue
-            yield self._unknown(step, action, name, value, probability)
+            text = str(value)
+            if text not in self._met and not view.values.knows(text):
+                yield self._unknown(step, action, name, value, probability)
 
     def _weight(self, name: str, value: object, tool: str) -> float:
         """How surely a value of this kind must have come from somewhere; 0 is: not checked."""
@@ -111,18 +114,21 @@ class UnknownOrigin(Rule):
             amount = number(value)
             large = amount is not None and _MIN_NUMBER <= abs(amount) < 1e15
             return 0.45 if self.numbers and large else 0.0
-        if len(value) < 4 or len(value) > 128 or _TEXTUAL.search(name):
+        if not 4 <= len(value) <= 128 or value.isalpha():
             return 0.0
-        made = 0.5 if _CREATES.search(tool) else 1.0
+        kind = self._kind(name, value)
+        return kind * 0.5 if kind and _CREATES.search(tool) else kind
+
+    def _kind(self, name: str, value: str) -> float:
         if _DATE.match(value):
-            return 0.3 * made if self.dates else 0.0
-        if _EMAIL.match(value):
-            return 0.6 * made
-        if _ID.match(value):
-            digits = value.isdigit()
-            named = _NAMED_ID.search(name) is not None
-            return (0.6 if named else 0.2 if digits else 0.4) * made
-        return 0.0
+            weight = 0.3 if self.dates else 0.0
+        elif _EMAIL.match(value):
+            weight = 0.6
+        elif _ID.match(value):
+            weight = 0.6 if _NAMED_ID.search(name) else 0.2 if value.isdigit() else 0.4
+        else:
+            return 0.0
+        return 0.0 if _TEXTUAL.search(name) else weight
 
     def _unknown(self, step: Step, action: Action, name: str, value: object, probability: float) -> Finding:
         return self.finding(
@@ -136,19 +142,21 @@ class UnknownOrigin(Rule):
             value=str(value),
         )
 
-    def _admitted(self, facts: Facts) -> Iterator[Finding]:
+    def _admitted(self, facts: Facts) -> Iterable[Finding]:
         span = made_up(facts.low)
         if span is None:
-            return
+            return NOTHING
         self._made_up += 1
         coded = any(a.form is Form.CODE and _LITERALS.search(a.key) for a in facts.actions)
-        yield self.finding(
-            facts.step,
-            0.55 if coded else 0.35,
-            f"{facts.step.agent} works with data it says it assumed or simulated.",
-            correction="Do not go on with assumed data. Get the real data, or say that it could not be had.",
-            evidence=cite(facts.step, "content", *span),
-            codes=self.codes[:2],
+        return (
+            self.finding(
+                facts.step,
+                0.55 if coded else 0.35,
+                f"{facts.step.agent} works with data it says it assumed or simulated.",
+                correction=_GET_IT,
+                evidence=cite(facts.step, "content", *span),
+                codes=self.codes[:2],
+            ),
         )
 
 
@@ -156,11 +164,12 @@ def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, o
     """Yield ``(nearest key, value)`` of every text and number in JSON arguments, at most 8 levels deep."""
     if depth > 8:
         return
-    if isinstance(value, Mapping):
+    if isinstance(value, (str, int, float)):
+        if not isinstance(value, bool):
+            yield name, value
+    elif isinstance(value, (dict, Mapping)):
         for key, item in value.items():
             yield from _leaves(item, str(key), depth + 1)
     elif isinstance(value, (list, tuple)):
         for item in value[:_MAX_VALUES]:
             yield from _leaves(item, name, depth + 1)
-    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        yield name, value

@@ -110,6 +110,7 @@ class Capability(Rule):
         ]
 
     foresee = observe
+    foresees_all = True
 
     def _forbidden(self, step: Step, index: int, tool: str, offered: int) -> Finding:
         return self.finding(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentguard.detect.run import Watcher
+from agentguard.detect.base import Finding, detectors
+from agentguard.detect.run import Watcher, detect
 from agentguard.detect.view import RunView
+from agentguard.trajectory.formats.read import load_trajectory
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec
 
+SAMPLES = Path(__file__).resolve().parents[3] / "samples"
 SEAT = {
     "type": "object",
     "properties": {"seat": {"type": "integer", "minimum": 1}, "to": {"type": "string"}},
@@ -67,6 +74,83 @@ def test_a_value_that_the_last_result_gave_is_known() -> None:
     first = turn(0, "find", {})
     watcher.observe(Step(**{**_fields(first), "observations": (seen,)}))
     assert watcher.foresee(turn(1, "find", {"booking_id": "XK7-2291"})) == ()
+
+
+def test_arguments_that_a_tool_changed_in_place_are_judged_anew() -> None:
+    watcher = watching(out_of_range={"ranges": {"seats": [1, 9]}})
+    step = turn(0, "find", {"seats": [0]})
+    assert watcher.foresee(step)
+    assert step.tool_calls[0].arguments is not None
+    step.tool_calls[0].arguments["seats"][0] = 77
+    assert [finding.evidence[0].quote for finding in watcher.observe(step)] == ['{"seats":[77]}']
+    assert not watcher.failures
+
+
+VALUES = st.sampled_from(["XK7-2291", "ann@mail.org", "2031-04-09", "row 3", 7, 1234, 1.0, True, None, [812]])
+TEXTS = st.sampled_from(
+    [
+        "",
+        "booking XK7-2291 is open",
+        "Error: no such seat",
+        "I have booked it successfully.",
+        "seat 1234",
+        "```",
+    ]
+)
+OPTIONS: dict[str, Any] = dict.fromkeys(detectors().names()) | {
+    "capability": {"denied": {"clerk": ["pay"]}},
+    "control_flow": {"requires": {"book": "find"}},
+    "policy": {"rules": [{"forbid": "row", "where": "any"}, {"before": "open", "tool": "book"}]},
+    "out_of_range": {"ranges": {"seat": [1, 9]}},
+}
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> Step:
+    source = draw(
+        st.sampled_from([Source.AGENT, Source.AGENT, Source.AGENT, Source.USER, Source.ENVIRONMENT])
+    )
+    calls: list[ToolCall] = []
+    for i in range(draw(st.integers(0, 2)) if source is Source.AGENT else 0):
+        given = draw(st.none() | st.dictionaries(st.sampled_from(["seat", "to", "id"]), VALUES, max_size=2))
+        calls.append(
+            ToolCall(id=f"c{i}", name=draw(st.sampled_from(["book", "find", "pay"])), arguments=given)
+        )
+    seen = [Observation(content=draw(TEXTS), call_id=call.id, tool=call.name) for call in calls]
+    return Step(
+        index=0,
+        source=source,
+        agent=draw(st.sampled_from(["clerk", "planner"])) if source is Source.AGENT else source.value,
+        content=draw(TEXTS),
+        tool_calls=tuple(calls),
+        observations=tuple(seen),
+    )
+
+
+@given(st.lists(turns(), max_size=12), st.data())
+def test_looking_ahead_changes_nothing_of_what_is_found(steps: list[Step], data: st.DataObject) -> None:
+    alone, ahead = watching(**OPTIONS), watching(**OPTIONS)
+    for index, given_step in enumerate(steps):
+        step = given_step.at(index)
+        for refused in (*data.draw(st.lists(turns(), max_size=1)), step):
+            if refused.source is Source.AGENT:
+                ahead.foresee(replace(refused, index=index, observations=()))
+        assert ahead.observe(step) == alone.observe(step)
+    assert ahead.finish() == alone.finish()
+    assert ahead.failures == alone.failures == []
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json")), ids=lambda path: path.stem)
+def test_nor_does_it_on_recorded_runs(path: Path) -> None:
+    run = load_trajectory(path)
+    watcher = Watcher(RunView.of(run))
+    found: list[Finding] = []
+    for step in run.steps:
+        if step.source is Source.AGENT:
+            watcher.foresee(replace(step, observations=()))
+        found += watcher.observe(step)
+    found += watcher.finish()
+    assert sorted(map(repr, found)) == sorted(map(repr, detect(run).findings))
 
 
 def test_a_detector_that_fails_ahead_is_a_recorded_failure() -> None:

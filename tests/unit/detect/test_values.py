@@ -3,14 +3,16 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from agentguard.detect.values import Origin, ValueIndex, number, spellings
+from agentguard.detect.values import ValueIndex, number, spellings
 
 
 def index(*texts: str) -> ValueIndex:
     made = ValueIndex()
-    for i, text in enumerate(texts):
-        made.add(text.lower(), Origin(i, "content"))
+    for text in texts:
+        made.add(text.lower())
     return made
 
 
@@ -40,34 +42,64 @@ def test_a_value_that_did_not_appear_is_unknown(value: str) -> None:
     assert not index("order ab12, 77 pieces, mail ann@mail.org, 2031-04-08").knows(value)
 
 
-def test_the_origin_is_the_first_place() -> None:
-    made = index("one K77", "two K77", "K78")
-    assert made.origin("K77") == Origin(0, "content")
-    assert made.origin("k78") == Origin(2, "content")
-    assert made.origin("k79") is None
+def test_a_token_is_more_than_a_part_of_one() -> None:
+    made = index("one K77", "two K781-b")
+    assert made.has("K77")
+    assert made.has("#k77")
+    assert not made.has("K7")
+    assert not made.has("K78")
+    assert made.knows("K78")
+
+
+TOKENS = st.text("a1-.+_@ ,:İé", max_size=40)
+
+
+@given(st.lists(TOKENS, max_size=6), st.text("a1-.+_@", min_size=1, max_size=6))
+@example(["on 2031-04-09t08:00 or 2031-04-0"], "2031-04-09")
+@example(["..a1.-"], "a1")
+@example(["..a1.-"], ".a1")
+@example(["1" * 2_000], "11")
+def test_a_search_finds_what_splitting_finds(texts: list[str], value: str) -> None:
+    searched, split = ValueIndex(), ValueIndex(kept=0)
+    for text in texts:
+        searched.add(text)
+        split.add(text)
+    split.add("")  # the last block is split once another one begins
+    while split._blocks:
+        split._split(split._blocks.popleft())
+    assert searched.has(value) == split.has(value)
+
+
+def test_texts_that_are_searched_in_vain_too_often_are_split() -> None:
+    made = index(*(f"value v{i}x, and {'more ' * 4_000}" for i in range(5)))
+    assert len(made._blocks) == 5
+    assert not any(made.has(f"w{i}x") for i in range(30))
+    assert not made._blocks
+    assert all(made.has(f"v{i}x") for i in range(5))
 
 
 @pytest.mark.parametrize("spoken", ["on May 20th", "the 20th of May", "20 May", "5/20", "20.05.", "tomorrow"])
 def test_a_date_is_known_as_people_say_it(spoken: str) -> None:
     made = ValueIndex()
-    made.add(f"i want to leave {spoken.lower()}", Origin(0, "content"), said=True)
+    made.add(f"i want to leave {spoken.lower()}", said=True)
     assert made.knows("2031-05-20")
 
 
 def test_a_date_said_otherwise_does_not_count() -> None:
     made = ValueIndex()
-    made.add("i want to leave on may 21st", Origin(0, "content"), said=True)
+    made.add("i want to leave on may 21st", said=True)
     assert not made.knows("2031-05-20")
 
 
 def test_memory_is_bounded_and_says_so() -> None:
-    made = ValueIndex(capacity=100, window=2)
+    made = ValueIndex(capacity=100, window=2, kept=50_000)
     for i in range(300):
-        made.add(f"value v{i}x", Origin(i, "content"))
-    assert len(made._first) <= 100
+        made.add(f"value v{i}x, and {'more ' * 4_000}")
+    assert len(made._tokens) <= 100
+    assert made._size <= 70_000
     assert not made.complete
-    assert made.origin("v299x") is not None
-    assert made.origin("v0x") is None
+    assert made.has("v299x")
+    assert not made.has("v0x")
 
 
 @pytest.mark.parametrize(
