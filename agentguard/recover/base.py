@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from agentguard.detect.base import Evidence
 from agentguard.localize.base import Diagnosis, Hypothesis
-from agentguard.recover.budget import Account
+from agentguard.recover.budget import Account, Spent
 from agentguard.recover.ledger import Effect, Ledger
 from agentguard.registry import Registry
 from agentguard.trajectory.model import Trajectory
@@ -266,6 +266,7 @@ class Recovery:
         outcome: pending until `verify` has seen enough.
         cost: what it has cost so far: ``steps``, ``tokens``, ``seconds``, where known.
         schemata: ids of the schemata that spoke for the hypothesis; they learn from the outcome.
+        spent: what all recoveries of the run had cost by then; a run that is gone on with counts from there.
     """
 
     run: str = ""
@@ -276,6 +277,7 @@ class Recovery:
     outcome: Outcome = Outcome.PENDING
     cost: Mapping[str, float] = field(default_factory=dict)
     schemata: tuple[str, ...] = ()
+    spent: Spent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +294,8 @@ class Situation:
         history: recoveries of this run, the earliest first.
         committed: False while the last step's tool calls have not run and it can be taken back whole.
         repair: a user's own repair, if there is one.
+        restorable: the steps before which a state was saved that a fork can put back, the earliest first;
+            None if each has one.
     """
 
     run: Trajectory
@@ -303,6 +307,13 @@ class Situation:
     history: tuple[Recovery, ...] = ()
     committed: bool = True
     repair: RepairFunction | None = None
+    restorable: tuple[int, ...] | None = None
+
+    def saved_before(self, step: int) -> int | None:
+        """The boundary a fork goes to that is to undo ``step``: the nearest one at or before it."""
+        if self.restorable is None:
+            return step
+        return max((one for one in self.restorable if one <= step), default=None)
 
     @property
     def hypothesis(self) -> Hypothesis:

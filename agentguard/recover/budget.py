@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from agentguard.errors import ConfigError
@@ -78,6 +79,16 @@ class Account:
     def spent(self) -> Spent:
         """What has been spent so far."""
         return self._spent
+
+    def take_up(self, spent: Spent, by_step: Mapping[int, int]) -> None:
+        """Go on from what a run had spent when its process died.
+
+        Args:
+            spent: in all.
+            by_step: step to how often the run was taken back to it.
+        """
+        with self._lock:
+            self._spent, self._by_step = spent, dict(by_step)
 
     def back_to(self, step: int) -> int:
         """How often the run was taken back to ``step``."""

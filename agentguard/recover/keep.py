@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args
 
 from agentguard.detect.codec import as_data
-from agentguard.recover.base import Outcome, Recovery
+from agentguard.errors import FormatError
+from agentguard.recover.base import Action, Outcome, Recovery, Tier
 from agentguard.store.rows import RecoveryRow, digest
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _STORED = {Outcome.PENDING: "planned", Outcome.CONFIRMED: "recovered", Outcome.REFUTED: "failed"}
 
@@ -35,3 +41,34 @@ def encode_recovery(recovery: Recovery) -> dict[str, Any]:
         action["action"] = type(made).__name__
     data["plan"]["tier"] = recovery.plan.tier.name.lower()
     return data
+
+
+def decode_recovery(data: Mapping[str, Any]) -> Recovery:
+    """A recovery from what `encode_recovery` made. Raises FormatError that names the field."""
+    from pydantic import ValidationError
+
+    try:
+        plan = dict(data["plan"])
+        plan["actions"] = tuple(_action(one) for one in plan["actions"])
+        plan["tier"] = Tier[str(plan["tier"]).upper()]
+        return _adapter(Recovery).validate_python({**data, "plan": plan})  # type: ignore[no-any-return]
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise FormatError(first["msg"], field=f"recovery.{field}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"no recovery: {type(error).__name__} {error}", field="recovery.plan") from None
+
+
+def _action(data: Mapping[str, Any]) -> Any:
+    return _adapter(_ACTIONS[data["action"]]).validate_python(data)
+
+
+_ACTIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Action)}
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.recover.base import Outcome, Recovery, Restart, Rewind
+from agentguard.recover.base import Outcome, Plan, Recovery, Restart, Rewind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,8 @@ class Verification:
         if accepted is not None:
             return Outcome.CONFIRMED if accepted else Outcome.REFUTED
         begin = resumed_at(recovery)
-        end = begin + self.window
+        # A fork may go back further than to the step: the window begins where it could come again.
+        end = max(begin, recovery.plan.step if _rewinds(recovery.plan) else begin) + self.window
         again = any(
             begin <= finding.step < end and finding.probability >= self.threshold and _same(recovery, finding)
             for finding in findings
@@ -62,12 +63,21 @@ class Verification:
 
 def resumed_at(recovery: Recovery) -> int:
     """The step the run went on from after a recovery."""
-    for action in recovery.plan.actions:
+    return resumed_from(recovery.plan, default=recovery.at_step - (1 if recovery.plan.undone else 0))
+
+
+def resumed_from(plan: Plan, *, default: int) -> int:
+    """The step that a plan takes the live line back to; the default where it does not."""
+    for action in plan.actions:
         if isinstance(action, Rewind):
             return action.to_step
         if isinstance(action, Restart):
             return 0
-    return recovery.at_step - (1 if recovery.plan.undone else 0)
+    return default
+
+
+def _rewinds(plan: Plan) -> bool:
+    return any(isinstance(action, Rewind) for action in plan.actions)
 
 
 def _same(recovery: Recovery, finding: Finding) -> bool:

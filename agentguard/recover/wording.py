@@ -28,16 +28,20 @@ def hint(hypothesis: Hypothesis) -> str:
     )
 
 
-def correction(hypothesis: Hypothesis, effects: Sequence[Effect], *, undone: Sequence[Effect] = ()) -> str:
+def correction(
+    hypothesis: Hypothesis, effects: Sequence[Effect], *, undone: Sequence[Effect] = (), further: int = 0
+) -> str:
     """What an agent is told that has been taken back to before the step of ``hypothesis``.
 
     Args:
         hypothesis: what went wrong.
         effects: calls that took effect and stay, though the agent no longer sees them.
         undone: calls that took effect and were undone.
+        further: steps that it was taken back beyond that step, to where its state had been saved.
     """
+    which = "the step you took here" if not further else f"step {further + 1} of those you took from here"
     parts = [
-        "[guard] Your run was taken back to this point, because the step you took here led to a failure.",
+        f"[guard] Your run was taken back to this point, because {which} led to a failure.",
         hypothesis.reason.strip(),
         advice(hypothesis),
     ]
@@ -46,6 +50,19 @@ def correction(hypothesis: Hypothesis, effects: Sequence[Effect], *, undone: Seq
     if undone:
         parts.append("These calls were undone: " + listed(undone) + ".")
     return " ".join(part for part in parts if part)
+
+
+def interrupted(steps: int, effects: Sequence[Effect]) -> str:
+    """What an agent is told whose run died and goes on from the last state that was saved.
+
+    Args:
+        steps: that were lost with it.
+        effects: calls of those steps that took effect and stay.
+    """
+    text = f"[guard] The run was interrupted and goes on from this point; {steps} later steps are lost."
+    if effects:
+        text += " These calls have already taken effect; do not repeat them: " + listed(effects) + "."
+    return text
 
 
 def repaired_call(said: str) -> str:

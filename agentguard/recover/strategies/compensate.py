@@ -6,6 +6,7 @@ from agentguard.recover.base import Compensate, Plan, Situation, Tell, Tier
 from agentguard.recover.ledger import Effect, EffectState
 from agentguard.recover.strategies._plan import plan, reject
 from agentguard.recover.strategies.rollback import Prefer, Rollback
+from agentguard.recover.verify import resumed_from
 from agentguard.recover.wording import correction
 
 
@@ -29,12 +30,14 @@ class CompensateEffects:
         under = self._rollback.plan(situation)
         if under is None or not situation.can.compensate:
             return None
-        since = situation.ledger.since(situation.hypothesis.step)
+        back = resumed_from(under, default=situation.hypothesis.step)
+        since = situation.ledger.since(back)
         undone = tuple(effect for effect in reversed(since) if self._undoable(situation, effect))
         if not undone:
             return None
         kept = tuple(effect for effect in since if effect not in undone)
-        told = Tell(text=correction(situation.hypothesis, kept, undone=undone))
+        further = situation.hypothesis.step - back
+        told = Tell(text=correction(situation.hypothesis, kept, undone=undone, further=further))
         rest = tuple(action for action in under.actions if not isinstance(action, Tell))
         actions = (Compensate(effects=undone), *rest, told)
         return plan(situation, self.name, Tier.COMPENSATE, *actions, undone=under.undone)

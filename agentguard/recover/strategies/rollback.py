@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from agentguard.errors import ConfigError
-from agentguard.recover.base import Capabilities, Plan, Rewind, Situation, Tell, Tier
+from agentguard.recover.base import Plan, Rewind, Situation, Tell, Tier
 from agentguard.recover.strategies._plan import plan, reject
 from agentguard.recover.strategies.reprompt import Reprompt
 from agentguard.recover.wording import correction
@@ -18,7 +18,8 @@ class Rollback:
 
     Args:
         prefer: ``"cheapest"`` truncates the messages where it can; ``"fork"`` restores the saved state where
-            it can, which also takes back what agents keep outside of their messages.
+            it can, which also takes back what agents keep outside of their messages. Where no state was saved
+            just before the step, the run goes back to the nearest one before it.
 
     Raises:
         ConfigError: an option does not exist or has another value.
@@ -37,17 +38,19 @@ class Rollback:
         """Rewind to before the step of the hypothesis; None if the integration can do neither."""
         if self.prefer == "cheapest" and (light := self._reprompt.plan(situation)) is not None:
             return plan(situation, self.name, Tier.REJECT, *light.actions, undone=1)
-        by = self.by(situation.can)
-        if by is None or not situation.can.tell:
+        rewind = self.rewind(situation)
+        if rewind is None or not situation.can.tell:
             return None
-        step = situation.hypothesis.step
-        told = correction(situation.hypothesis, situation.ledger.since(step))
-        tier = Tier.FORK if by == "fork" else Tier.TRUNCATE
-        actions = (Rewind(to_step=step, by=by), Tell(text=told))
-        return plan(situation, self.name, tier, *actions, undone=situation.last + 1 - step)
+        back, step = rewind.to_step, situation.hypothesis.step
+        told = correction(situation.hypothesis, situation.ledger.since(back), further=step - back)
+        tier = Tier.FORK if rewind.by == "fork" else Tier.TRUNCATE
+        actions = (rewind, Tell(text=told))
+        return plan(situation, self.name, tier, *actions, undone=situation.last + 1 - back)
 
-    def by(self, can: Capabilities) -> Literal["truncate", "fork"] | None:
-        """How to rewind, of what the integration can do."""
-        if can.fork and (self.prefer == "fork" or not can.truncate):
-            return "fork"
-        return "truncate" if can.truncate else None
+    def rewind(self, situation: Situation) -> Rewind | None:
+        """How to rewind, and how far: a fork goes to the nearest boundary whose state was saved."""
+        can, step = situation.can, situation.hypothesis.step
+        saved = situation.saved_before(step) if can.fork else None
+        if saved is not None and (self.prefer == "fork" or not can.truncate):
+            return Rewind(to_step=saved, by="fork")
+        return Rewind(to_step=step, by="truncate") if can.truncate else None
