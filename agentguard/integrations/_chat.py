@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentguard.detect.facts import canonical
 from agentguard.errors import ConfigError
 from agentguard.trajectory.formats.kit import chat_messages, chat_run
 from agentguard.trajectory.model import Step, ToolCall, Trajectory
@@ -36,6 +37,13 @@ class ChatLine:
     def tell(self, text: str) -> None:
         """Add a message of the guard; it belongs to no step, and goes with the step that comes after it."""
         self.messages.append({"role": "user", "content": text})
+
+    def repair(self, step: int, place: int, text: str) -> None:
+        """Put another text in place of what a step's tools returned, the ``place``-th of its results."""
+        begin = self._ends[step - 1] if step else 0
+        results = [i for i in range(begin, self._ends[step]) if self.messages[i].get("role") == "tool"]
+        at = results[place]
+        self.messages[at] = {**self.messages[at], "content": text}
 
     def cut(self, to_step: int) -> None:
         """Drop the messages from step ``to_step`` on, and what the guard said since the step before it."""
@@ -72,6 +80,23 @@ def assistant_message(answer: Any) -> Message:
             "or a chat completion"
         )
     return {"role": "assistant", "content": None, **answer}
+
+
+def repaired_message(message: Message, turn: Step) -> Message:
+    """An assistant message with the text and calls of ``turn``, which was made of it and repaired since."""
+    made = {**message, "content": turn.content or message.get("content")}
+    calls = [
+        {
+            **given,
+            "function": {
+                **given["function"],
+                "name": call.name,
+                "arguments": canonical(call.arguments) if call.raw_arguments is None else call.raw_arguments,
+            },
+        }
+        for given, call in zip(message.get("tool_calls") or (), turn.tool_calls, strict=True)
+    ]
+    return {**made, "tool_calls": calls} if calls else made
 
 
 def messages_of(step: Step) -> list[Message]:

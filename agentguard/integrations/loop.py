@@ -13,7 +13,6 @@ are ``await run.amodel(...)`` and ``await run.atools(...)``.
 
 from __future__ import annotations
 
-import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,24 +26,26 @@ from agentguard.integrations._chat import (
     Message,
     assistant_message,
     messages_of,
+    repaired_message,
     tool_message,
     turn_of,
 )
 from agentguard.integrations._loop_calls import acarry_out, carry_out
+from agentguard.integrations._loop_models import Models, read
 from agentguard.integrations._tools import Tools
 from agentguard.live import twins
 from agentguard.live.acting import aundo_all, undo_all
+from agentguard.live.choosing import Choice, choosing
 from agentguard.recover.base import (
     Capabilities,
     HandOver,
     Plan,
     Recovery,
-    Reject,
     Repair,
     Restart,
     Rewind,
-    Substitute,
     Tell,
+    Variant,
     Withhold,
 )
 from agentguard.recover.ledger import Effect, EffectBook
@@ -71,6 +72,7 @@ class LoopRun:
         ask: called with a question when a person must decide; the answer goes to the agent.
         save, restore: give, and put back, the state of the environment the tools act on. With both, a
             rollback can restore the state that was saved before the step, and not the messages alone.
+        models: other models by name, each as the function given to `model`: alternates, and those that vote.
         book: where effects are kept; in memory if absent.
         recorder: keeps the steps; one in memory if absent.
         resume: go on with the run of that ``id`` from its last whole turn, if the guard's store has it.
@@ -92,6 +94,7 @@ class LoopRun:
         ask: Callable[[str], str] | None = None,
         save: Callable[[], Any] | None = None,
         restore: Callable[[Any], None] | None = None,
+        models: Mapping[str, Callable[..., Any]] | None = None,
         book: EffectBook | None = None,
         recorder: Recorder | None = None,
         resume: bool = False,
@@ -115,9 +118,12 @@ class LoopRun:
             compensate=True,
             withhold=True,
             restart=True,
+            repair=True,
+            sample=True,
             hand_over=ask is not None,
         )
         self.session = guard.session(meta, can, book=book, recorder=recorder, resume=resume)
+        self._models = Models(models, self.session.rules.planner.models)
         self.line = ChatLine()
         self.done, self.answer = False, ""
         self._states: dict[int, Any] = {}
@@ -204,13 +210,8 @@ class LoopRun:
         self.line.add(message)
         self.session.commit(turn_of(message))
 
-    def _given(self, call: Callable[..., Any]) -> tuple[Any, ...]:
-        """The messages, and the tools if the model function takes them."""
-        try:
-            taken = len(inspect.signature(call).parameters)
-        except (TypeError, ValueError):
-            taken = 1
-        return (list(self.messages), self.offered) if taken > 1 else (list(self.messages),)
+    def _request(self, call: Callable[..., Any], variant: Variant | None = None) -> Callable[[], Any]:
+        return self._models.request(call, self.messages, self.offered, variant)
 
     def _asked(self, call: Callable[..., Any], undo: Callable[..., Any]) -> twins.Body[Step | None]:
         """Ask for the next turn; yields what is to be called, at once or awaited."""
@@ -222,8 +223,9 @@ class LoopRun:
                 self._apply(plan, (yield partial(undo, self.session, plan)))
             if self.done:
                 return None
-            message = assistant_message((yield partial(call, *self._given(call))))
-            if self._judge(message):
+            answer = yield self._request(call)
+            choice = yield from choosing(self.session, answer, read, partial(self._request, call))
+            if self._take(choice):
                 break
         return self._turn
 
@@ -243,15 +245,14 @@ class LoopRun:
         if self._save is not None:
             self._states.setdefault(len(self.session), self._save())
 
-    def _judge(self, message: Message) -> bool:
-        """Take the message as the next turn; False if it was refused and the model is to be asked again."""
-        turn = turn_of(message)
-        self._message, self._turn = message, turn
-        plan = self.session.propose(turn)
-        if plan is None:
-            return True
-        self._apply(plan, ())
-        return False
+    def _take(self, choice: Choice) -> bool:
+        """Take what was chosen as the next turn; False if it was refused: the model is to be asked again."""
+        message = assistant_message(choice.answer)
+        self._message = repaired_message(message, choice.turn) if choice.repaired else message
+        self._turn = turn_of(self._message) if choice.repaired else choice.turn
+        if choice.plan is not None:
+            self._apply(choice.plan, ())
+        return choice.plan is None
 
     def _commit(self, turn: Step, seen: Sequence[Observation]) -> None:
         answers = (tool_message(call, one.content) for call, one in zip(turn.tool_calls, seen, strict=True))
@@ -275,9 +276,11 @@ class LoopRun:
                     self.line.tell(text)
                 case Withhold(tools=tools):
                     self._withheld |= set(tools)
+                case Repair(step=step, field=field, text=text):
+                    self.line.repair(step, int(field.partition("[")[2].rstrip("]")), text)
                 case HandOver(question=question) if self._ask is not None:
                     self.line.tell(self._ask(question))
-                case Reject() | Repair() | Substitute() | _:
+                case _:
                     pass
         if failed_undo:
             names = ", ".join(effect.tool for effect in failed_undo)

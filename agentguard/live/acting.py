@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agentguard.errors import RecoveryError
+from agentguard.errors import AgentGuardError, RecoveryError
 from agentguard.live import twins
 from agentguard.live.session import Session
 from agentguard.recover.base import Compensate, HandOver, Plan, Restart, Tell
@@ -62,23 +62,62 @@ def run_tool(session: Session, claim: Claim, tool: Callable[[], Any]) -> Any:
 
     A tool that raises leaves its effect in doubt, since it may have acted before; the exception goes on.
     """
-    if claim.ruling is Ruling.REUSE:
-        return claim.effect.result
-    if claim.ruling is Ruling.IN_DOUBT:
-        return IN_DOUBT
-    result = tool()
-    session.end_tool(claim, as_text(result))
-    return result
+    return twins.run(_running(session, claim), lambda _: tool())
 
 
 async def arun_tool(session: Session, claim: Claim, tool: Callable[[], Awaitable[Any]]) -> Any:
     """As `run_tool`, for a tool that is awaited."""
+    return await twins.arun(_running(session, claim), lambda _: tool())
+
+
+def _running(session: Session, claim: Claim) -> twins.Body[Any]:
     if claim.ruling is Ruling.REUSE:
         return claim.effect.result
     if claim.ruling is Ruling.IN_DOUBT:
         return IN_DOUBT
-    result = await tool()
+    result = yield from reading(session, claim, None, lambda result: (as_text(result), None))
     session.end_tool(claim, as_text(result))
+    return result
+
+
+def reading(
+    session: Session,
+    claim: Claim,
+    request: Any,
+    read: Callable[[Any], tuple[str, bool | None]],
+    *,
+    control: tuple[type[Exception], ...] = (),
+) -> twins.Body[Any]:
+    """Yield the request that runs a tool, and once more where it is a read that failed.
+
+    Args:
+        session: of the run.
+        claim: of the call; it may run.
+        request: what is yielded.
+        read: the text of a result, and whether it is known to have failed.
+        control: exceptions by which a framework steers; they are no failures.
+    """
+    steering: tuple[type[Exception], ...] = (AgentGuardError, *control)
+    failed: Exception | None = None
+    result: Any = None
+    try:
+        result = yield request
+        before, bad = read(result)
+    except steering:
+        raise
+    except Exception as error:  # a tool may raise anything
+        failed, before, bad = error, f"{type(error).__name__}: {error}", True
+    if session.reads.broken(claim, before, failed=bad):
+        try:
+            again = yield request
+        except Exception:  # it failed in the same way, or worse: the first failure is the agent's to see
+            session.reads.took(claim, before, "", failed=True)
+        else:
+            after, bad = read(again)
+            if session.reads.took(claim, before, after, failed=bad):
+                return again
+    if failed is not None:
+        raise failed
     return result
 
 

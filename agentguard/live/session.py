@@ -136,7 +136,7 @@ class Session:
         """
         with self._timed():
             self.reads.begin()
-            return self.proposals.judge(replace(turn, index=len(self)))
+            return self.proposals.judge(turn.at(len(self)))
 
     def elect(self, plan: Plan, candidates: Sequence[Step | None]) -> Elected:
         """Count the votes of candidates for one turn.

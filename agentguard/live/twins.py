@@ -8,11 +8,23 @@ or awaited.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 R = TypeVar("R")
 
 Body = Generator[Any, Any, R]
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Several requests that a body yields together: one after the other, or side by side where they are
+    awaited.
+
+    What came of each is sent as a list in their order; what one of them raised stands in its place.
+    """
+
+    requests: tuple[Any, ...]
 
 
 def run(body: Body[R], do: Callable[[Any], Any]) -> R:
@@ -21,7 +33,7 @@ def run(body: Body[R], do: Callable[[Any], Any]) -> R:
         asked = next(body)
         while True:
             try:
-                given = do(asked)
+                given = _each(asked, do) if isinstance(asked, Each) else do(asked)
             except BaseException as error:
                 asked = body.throw(error)
             else:
@@ -37,7 +49,7 @@ async def arun(body: Body[R], do: Callable[[Any], Awaitable[Any]]) -> R:
         asked = next(body)
         while True:
             try:
-                given = await do(asked)
+                given = await (_aeach(asked, do) if isinstance(asked, Each) else do(asked))
             except BaseException as error:
                 asked = body.throw(error)
             else:
@@ -45,6 +57,25 @@ async def arun(body: Body[R], do: Callable[[Any], Awaitable[Any]]) -> R:
     except StopIteration as end:
         made: R = end.value
         return made
+
+
+def _each(asked: Each, do: Callable[[Any], Any]) -> list[Any]:
+    made: list[Any] = []
+    for request in asked.requests:
+        try:
+            made.append(do(request))
+        except Exception as error:  # the body says what that means
+            made.append(error)
+    return made
+
+
+async def _aeach(asked: Each, do: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    import asyncio
+
+    async def one(request: Any) -> Any:
+        return await do(request)
+
+    return await asyncio.gather(*(one(request) for request in asked.requests), return_exceptions=True)
 
 
 def call(asked: Callable[[], Any]) -> Any:

@@ -73,7 +73,12 @@ def effect_key(tool: str, arguments: Mapping[str, Any], of: tuple[str, ...] = ()
     effect. ``of`` names the arguments that count; one that is absent from a call counts as null.
     """
     chosen = {name: arguments.get(name) for name in of} if of else arguments
-    return hashlib.sha256(f"{tool}\0{canonical(_even(chosen))}".encode(errors="surrogatepass")).hexdigest()
+    plain = chosen if _PLAIN.issuperset(map(type, chosen.values())) else _even(chosen)
+    return hashlib.sha256(f"{tool}\0{canonical(plain)}".encode(errors="surrogatepass")).hexdigest()
+
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+"""Types of values that are even as they are; most arguments are of these alone."""
 
 
 def _even(value: Any) -> Any:

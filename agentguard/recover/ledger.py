@@ -111,7 +111,8 @@ class MemoryBook:
             there = self._held.get(effect.id)
             if there is not None and there.state in _BARS:
                 return there
-            self._held[effect.id] = replace(effect, state=EffectState.ATTEMPTED)
+            fresh = effect.state is EffectState.ATTEMPTED
+            self._held[effect.id] = effect if fresh else replace(effect, state=EffectState.ATTEMPTED)
             return None
 
     def settle(self, effect: Effect) -> None:
@@ -166,12 +167,13 @@ class Ledger:
         """Ask whether a call may run; call this before the tool, in the order of the calls of a turn."""
         known = self.declared(tool)
         key = effect_key(tool, arguments, known.key)
-        effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
         if known.effect is EffectClass.READ:
+            effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
             return Claim(ruling=Ruling.RUN, effect=effect)
         with self._lock:
-            effect = replace(effect, occurrence=self._occurrence(key, known))
-            self._enter(step, effect.id)
+            occurrence = self._occurrence(key, known)
+            self._enter(step, (key, occurrence))
+        effect = Effect(key=key, occurrence=occurrence, tool=tool, arguments=dict(arguments), step=step)
         there = self._book.claim(effect)
         if there is None:
             return Claim(ruling=Ruling.RUN, effect=effect)
@@ -221,7 +223,16 @@ class Ledger:
 
     def _settle(self, effect: Effect, state: EffectState, result: str) -> None:
         if self.declared(effect.tool).effect is not EffectClass.READ:
-            self._book.settle(replace(effect, state=state, result=result))
+            settled = Effect(
+                key=effect.key,
+                occurrence=effect.occurrence,
+                tool=effect.tool,
+                arguments=effect.arguments,
+                step=effect.step,
+                state=state,
+                result=result,
+            )
+            self._book.settle(settled)
 
     def rewind(self, to_step: int) -> None:
         """The live line was left before ``to_step``: calls after it will be counted anew."""

@@ -68,6 +68,13 @@ class Planner:
         """The strategy of that name on the ladder of ``trigger``."""
         return next((one for one in self.ladder(trigger) if one.name == strategy), None)
 
+    @property
+    def models(self) -> frozenset[str]:
+        """Names of all models that the strategies may ask for candidates."""
+        every = [one for rungs in (self.default, *self.ladders.values()) for one in rungs]
+        samples = (getattr(one, "sample", None) for one in every)
+        return frozenset(name for one in samples if isinstance(one, Sample) for name in one.models)
+
     def acts_from(self, trigger: str) -> float:
         """Probability from which a rung of the ladder acts by its own word; 1 where none says so."""
         return min((acts_from(one) for one in self.ladder(trigger)), default=1.0)
