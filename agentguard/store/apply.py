@@ -14,9 +14,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.store.engine import COUNTED, is_outage
 from agentguard.store.fit import checked_id, fitted
+from agentguard.store.overview import OverviewRow
 from agentguard.store.pack import Refused
 from agentguard.store.rows import BranchRow, ClearRow, DropSnapshotsRow, EffectRow, Row
 from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, SNAPSHOTS, STEPS, Home
+from agentguard.store.upkeep import Upkeep
 
 _Ready = tuple[type[Row], Row, dict[str, Any]]
 
@@ -53,8 +55,11 @@ def apply(connection: Connection, batch: Batch) -> Refusals:
         sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
     """
     refused = dict(batch.refused)
+    upkeep = Upkeep(connection, [(place, ready[1]) for place, ready in batch.ready])
     for kind, group in groupby(batch.ready, key=lambda one: one[1][0]):
         _write(connection, kind, list(group), refused)
+    if overviews := upkeep.rows(connection, refused):
+        connection.execute(_upsert(HOMES[OverviewRow], connection.dialect.name), overviews)
     return refused
 
 
@@ -64,7 +69,7 @@ def _parameters(row: Row) -> dict[str, Any]:
     if isinstance(row, ClearRow | DropSnapshotsRow):
         tenant = checked_id(row.tenant, "tenant", most=MAX_TENANT, empty=True)
         return {"tenant": tenant, "run_id": checked_id(row.run_id, "run_id")}
-    if type(row) not in HOMES:
+    if type(row) not in HOMES or isinstance(row, OverviewRow):
         raise Refused("no row of the store")
     return fitted(row)
 

@@ -16,7 +16,7 @@ from agentguard.store.page import Page, RunFilter, Slice, place, placed
 from agentguard.store.place import Place
 from agentguard.store.runs import annotation_of, trajectory_of
 from agentguard.store.stats import Stats, stats
-from agentguard.store.tables import BRANCHES, EFFECTS, HOMES, RUNS, SNAPSHOTS, STEPS
+from agentguard.store.tables import BRANCHES, HOMES, RUNS, SNAPSHOTS, STEPS
 from agentguard.trajectory.model import Record
 
 R = TypeVar("R", bound=r.Row)
@@ -52,7 +52,7 @@ class Reader:
         """All rows of a type that belong to a run, in the order they were made."""
         table = HOMES[kind].table
         query = _of(table, tenant).where(table.c.run_id == asked_id(run_id))
-        query = query.order_by(table.c.created_at, table.c["key" if table is EFFECTS else "id"])
+        query = query.order_by(table.c.created_at, list(table.primary_key.columns)[-1])
         with self.connect() as connection:
             return tuple(row_of(kind, one) for one in connection.execute(query).mappings())
 

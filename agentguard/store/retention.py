@@ -20,6 +20,7 @@ from agentguard.store.tables import (
     DIAGNOSES,
     JUDGEMENTS,
     OF_RUN,
+    OVERVIEWS,
     PREFIX,
     RUNS,
     SNAPSHOTS,
@@ -107,6 +108,7 @@ class Retention:
             before = self._used()
             work(gone)
             self._give_back()
+            del gone[_name(OVERVIEWS)]  # what is made from the others is not what anybody asked to remove
             return Deleted(rows=dict(gone), bytes_before=before, bytes_after=self._used())
         except (SQLAlchemyError, OSError) as error:
             raise unavailable(error, self._place.address) from None

@@ -5,12 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError, StoreTimeout
@@ -19,13 +17,13 @@ from agentguard.store.effects import Claim, Ledger
 from agentguard.store.engine import make_engine, unavailable
 from agentguard.store.migrate import migrate
 from agentguard.store.options import Options
-from agentguard.store.page import Page, RunFilter, Slice
+from agentguard.store.overviews import refresh
 from agentguard.store.place import Place
+from agentguard.store.questions import Questions
 from agentguard.store.read import Reader
 from agentguard.store.receipt import Receipt
 from agentguard.store.retention import Deleted, Limits, Retention
 from agentguard.store.runs import run_rows
-from agentguard.store.stats import Stats
 from agentguard.store.url import Address, resolve
 from agentguard.store.writer import Health, Writer
 from agentguard.trajectory.model import Record, Trajectory
@@ -37,7 +35,7 @@ _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
 _INHERITED: list[object] = []
 
 
-class Store:
+class Store(Questions):
     """Rows on disk; safe to use from many threads, and from several processes at once.
 
     `write` never waits for the database and never raises. Everything else answers from the database, waits
@@ -96,6 +94,9 @@ class Store:
     def migrate(url: str | Path | None = None) -> tuple[Address, str, str]:
         """Bring the tables of a store to this version: its address, the versions before and after.
 
+        What lists show of its runs is made in several transactions afterwards; where that is broken off, it
+        is done by doing this again.
+
         Raises StoreVersion where they are newer, StoreError where there is no file, StoreUnavailable.
         """
         address = resolve(url)
@@ -103,7 +104,9 @@ class Store:
             raise StoreError(f"there is no store {address}")
         engine = make_engine(address)
         try:
-            return address, *migrate(engine, address)
+            versions = migrate(engine, address)
+            refresh(engine)
+            return address, *versions
         except (SQLAlchemyError, OSError) as error:
             raise unavailable(error, address) from None
         finally:
@@ -146,6 +149,17 @@ class Store:
         self._place.forget()
         self._claims.forget()
 
+    def refresh_overviews(self) -> int:
+        """Make what lists show of each run anew, from all that is stored of it; returns how many runs.
+
+        Raises StoreUnavailable. For a store whose overviews are in doubt: writing keeps them up by itself.
+        """
+        self.flush(_FLUSH_S)
+        try:
+            return refresh(self._place.engine(), every=True)
+        except (SQLAlchemyError, OSError) as error:
+            raise unavailable(error, self.address) from None
+
     # -- effects
 
     def claim(self, effect: r.EffectRow) -> Claim:
@@ -165,88 +179,6 @@ class Store:
         Returns False if it was never claimed, or had got that far before.
         """
         return self._ledger.settle(effect, state, result)
-
-    # -- questions
-
-    def reading(self) -> AbstractContextManager[Connection]:
-        """A transaction for questions that have a module of their own, as `agentguard.store.aggregate`."""
-        return self._reader.connect()
-
-    def runs(
-        self, filter: RunFilter | None = None, page: Page | None = None, *, tenant: str = ""
-    ) -> Slice[r.RunRow]:
-        """A page of runs, the newest first."""
-        return self._reader.runs(filter or RunFilter(), page or Page(), tenant)
-
-    def run(self, run_id: str, *, tenant: str = "") -> r.RunRow | None:
-        """A run without its steps; None if it is not there."""
-        return self._reader.by_key(r.RunRow, run_id, tenant)
-
-    def trajectory(self, run_id: str, *, tenant: str = "") -> Trajectory | None:
-        """A run as it was written, with its branches; None if it is not there."""
-        found = self._reader.record(run_id, tenant, annotated=False)
-        return None if found is None else found.trajectory
-
-    def record(self, run_id: str, *, tenant: str = "") -> Record | None:
-        """A run, and how its data set judged it; None if it is not there."""
-        return self._reader.record(run_id, tenant, annotated=True)
-
-    def run_rows(
-        self, run_id: str, *, tenant: str = ""
-    ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
-        """The rows a run is made of, also where they make no run; None if it is not there.
-
-        A row whose data cannot be read has the reason under ``"damaged"`` (`agentguard.store.fit.DAMAGED`).
-        """
-        return self._reader.rows(run_id, tenant, damaged=True)
-
-    def findings(self, run_id: str, *, tenant: str = "") -> tuple[r.FindingRow, ...]:
-        """What detectors saw in a run."""
-        return self._reader.of_run(r.FindingRow, run_id, tenant)
-
-    def diagnoses(self, run_id: str, *, tenant: str = "") -> tuple[r.DiagnosisRow, ...]:
-        """What localizers said of a run, the latest last."""
-        return self._reader.of_run(r.DiagnosisRow, run_id, tenant)
-
-    def schema(self, schema_id: str, *, tenant: str = "") -> r.SchemaRow | None:
-        """A schema; None if it is not there."""
-        return self._reader.by_key(r.SchemaRow, schema_id, tenant)
-
-    def schemata(
-        self, *, status: str | None = None, origin: str | None = None, tenant: str = ""
-    ) -> tuple[r.SchemaRow, ...]:
-        """All schemata, or those of a status and an origin, in the order they were made."""
-        return self._reader.where(r.SchemaRow, {"status": status, "origin": origin}, tenant)
-
-    def verdict(self, key: str, *, tenant: str = "") -> r.VerdictRow | None:
-        """The answer of a judge stored under a key (`agentguard.store.rows.verdict_key`); None if none is."""
-        return self._reader.by_key(r.VerdictRow, key, tenant)
-
-    def recoveries(self, run_id: str, *, tenant: str = "") -> tuple[r.RecoveryRow, ...]:
-        """Attempts to recover a run, and how they ended."""
-        return self._reader.of_run(r.RecoveryRow, run_id, tenant)
-
-    def effects(self, run_id: str, *, tenant: str = "") -> tuple[r.EffectRow, ...]:
-        """Effects that were claimed in a run."""
-        return self._reader.of_run(r.EffectRow, run_id, tenant)
-
-    def snapshots(self, run_id: str, *, tenant: str = "") -> tuple[r.SnapshotRow, ...]:
-        """Saved states of what a run acts on, the earliest step first."""
-        return self._reader.snapshots(run_id, tenant)
-
-    def backend_events(
-        self, backend: str | None = None, page: Page | None = None, *, tenant: str = ""
-    ) -> Slice[r.BackendEventRow]:
-        """A page of what happened to backends, or to one, the newest first."""
-        return self._reader.events(backend, page or Page(), tenant)
-
-    def judgements(self, run_id: str, *, tenant: str = "") -> tuple[r.JudgementRow, ...]:
-        """What people said of what was said of a run."""
-        return self._reader.of_run(r.JudgementRow, run_id, tenant)
-
-    def stats(self, *, tenant: str | None = None) -> Stats:
-        """How many rows there are, of which age and size; of all tenants for None."""
-        return self._reader.stats(tenant)
 
     # -- forgetting
 

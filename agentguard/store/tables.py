@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, LargeBinary, MetaData, Table, Text
 
 from agentguard.store import rows
+from agentguard.store.overview import OverviewRow
 
 PREFIX = "agentguard_"
 MAX_ID = 256
@@ -199,6 +200,40 @@ JUDGEMENTS = _table(
     indexes=(_OF_RUN, ("subject_id",)),
 )
 
+OVERVIEWS = _table(
+    "overviews",
+    _id("run_id", key=True),
+    _text("task"),
+    _text("format"),
+    _flag("failed", null=True),
+    _real("began_at", null=False),
+    _real("started_at"),
+    _real("ended_at"),
+    _real("duration_s"),
+    _int("steps"),
+    _int("tokens", null=True),
+    _real("cost_usd"),
+    _text("models"),
+    _text("tags"),
+    _text("verdict"),
+    _real("probability"),
+    _text("method"),
+    _int("step", null=True),
+    _text("agent"),
+    _text("module"),
+    _text("code"),
+    _real("diagnosed_at"),
+    _real("guard_s"),
+    _int("findings"),
+    _int("recoveries"),
+    _text("recovered"),
+    _text("judged"),
+    _flag("known"),
+    _flag("stale"),
+    _real("updated_at", null=False),
+    indexes=(("began_at", "run_id"), ("updated_at",)),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
@@ -230,6 +265,7 @@ HOMES: dict[type[rows.Row], Home] = {
     rows.EffectRow: Home(table=EFFECTS, replace=False),
     rows.BackendEventRow: Home(table=BACKEND_EVENTS, replace=False),
     rows.JudgementRow: Home(table=JUDGEMENTS),
+    OverviewRow: Home(table=OVERVIEWS),
 }
 
 TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in metadata.tables.items()}
@@ -237,6 +273,6 @@ TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in 
 
 OF_RUN: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
-    JUDGEMENTS,
+    JUDGEMENTS, OVERVIEWS,
 )  # fmt: skip
 """Tables whose rows belong to a run by ``run_id``."""

@@ -522,7 +522,7 @@ def test_delete_a_run_with_all_that_belongs_to_it(store):
     gone = store.delete_run("r2")
     assert gone.rows == dict.fromkeys(PER_RUN, 1)
     after = store.stats().rows
-    assert {name: before[name] - after[name] for name in before} == {**gone.rows, "schemata": 0}
+    assert {name: before[name] - after[name] for name in before} == {**gone.rows, "schemata": 0, "overviews": 1}
     assert store.trajectory("r2") is None
     assert sum(store.delete_run("r2").rows.values()) == 0
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build
 from agentguard.errors import StoreError, StoreVersion
-from agentguard.store import Store, migrate
+from agentguard.store import Store, apply, migrate
 from agentguard.store.rows import EffectRow, RecoveryRow, SchemaRow, SnapshotRow
 from agentguard.store.runs import run_rows
 from agentguard.store.tables import metadata
@@ -82,7 +82,17 @@ def first(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "_FOLDER", folder)
         patch.setattr(migrate, "REVISIONS", ("0001",))
+        patch.setattr(apply, "Upkeep", _NoOverviews)
         yield patch
+
+
+class _NoOverviews:
+    """The writer of a version that had no overviews."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def rows(self, *_: object) -> list[dict[str, object]]:
+        return []
 
 
 def test_an_older_store_is_migrated_on_request_only(url, newer):
@@ -122,6 +132,8 @@ def test_a_store_of_the_first_version_keeps_its_rows(url, first):
         assert {name: _contents(store)[name] for name in before} == before
         assert store.trajectory("r") == run
         assert store.claim(effect).state == "attempted"
+        row = store.overview("r")
+        assert (row.task, row.steps, row.failed, row.recoveries, row.stale) == ("go", 2, True, 1, False)
         store.write(SnapshotRow(run_id="r", step=1, state=b"new")).wait(10)
         assert [one.state for one in store.snapshots("r")] == [b"new"]
         assert store.delete_run("r").rows["snapshots"] == 1

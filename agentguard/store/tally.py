@@ -1,0 +1,191 @@
+"""What one row of a run changes in the run's overview."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from agentguard.store import rows as r
+from agentguard.store.fit import cleaned
+from agentguard.store.overview import TAGS, label, labels, packed_labels
+from agentguard.store.pack import pack
+
+Held = dict[str, Any]
+"""Columns of an overview to their values, as the database takes them."""
+
+_MOST = 2**62
+_EMPTY = pack({})
+
+
+class Spent(NamedTuple):
+    """What a step used."""
+
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+
+def blank(tenant: str, run_id: str, created_at: float) -> Held:
+    """The overview of a run of which nothing is known."""
+    return {
+        "tenant": tenant,
+        "run_id": run_id,
+        "created_at": created_at,
+        "data": _EMPTY,
+        "began_at": created_at,
+        **dict.fromkeys(_TEXTS, ""),
+        **dict.fromkeys(_UNKNOWN),
+        **dict.fromkeys(_COUNTS, 0),
+        "known": False,
+        "stale": False,
+        "updated_at": created_at,
+    }
+
+
+_TEXTS = (
+    "task", "format", "models", "tags", "verdict", "method", "agent", "module", "code", "recovered", "judged",
+)  # fmt: skip
+_UNKNOWN = (
+    "failed", "started_at", "ended_at", "duration_s", "tokens", "cost_usd", "probability", "step",
+    "diagnosed_at", "guard_s",
+)  # fmt: skip
+_COUNTS = ("steps", "findings", "recoveries")
+
+
+def add_run(held: Held, row: r.RunRow) -> None:
+    """What is known of a run as a whole."""
+    if not held["known"]:
+        held["created_at"] = row.created_at
+    extra = row.data.get("extra")
+    tags = extra.get(TAGS) if isinstance(extra, Mapping) else None
+    held.update(
+        known=True,
+        task=cleaned(row.task),
+        format=cleaned(row.format),
+        failed=row.failed,
+        tags=cleaned(packed_labels(_texts(tags))),
+    )
+    _begin(held)
+
+
+def forget_steps(held: Held) -> None:
+    """The steps are about to be written anew."""
+    held.update(steps=0, tokens=None, cost_usd=None, models="", started_at=None, ended_at=None)
+    _begin(held)
+
+
+def add_step(held: Held, row: r.StepRow, before: Spent = Spent()) -> Spent:  # noqa: B008  immutable
+    """A step, in place of one that used ``before``; returns what it uses itself.
+
+    A step that takes another's place can widen the time of a run and add a model; it does not take them back.
+    """
+    data = row.data
+    spent = spent_by(data)
+    held["tokens"] = _replaced(held["tokens"], spent.tokens, before.tokens)
+    held["cost_usd"] = _replaced(held["cost_usd"], spent.cost_usd, before.cost_usd)
+    model = data.get("model")
+    if isinstance(model, str) and f"\n{label(model)}\n" not in held["models"]:
+        held["models"] = cleaned(packed_labels((*labels(held["models"]), model)))
+    if not row.line:
+        held["steps"] = max(held["steps"], row.index + 1)
+    _widen(held, _time(data.get("started_at")), _time(data.get("ended_at")))
+    return spent
+
+
+def spent_by(data: Mapping[str, Any]) -> Spent:
+    """What a step used; None where it does not say."""
+    usage = data.get("usage")
+    if not isinstance(usage, Mapping):
+        return Spent()
+    counts = [_whole(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")]
+    known = [count for count in counts if count is not None]
+    return Spent(sum(known) if known else None, _time(usage.get("cost_usd")))
+
+
+def add_diagnosis(held: Held, row: r.DiagnosisRow) -> None:
+    """A diagnosis; the latest one counts."""
+    if held["diagnosed_at"] is not None and row.created_at < held["diagnosed_at"]:
+        return
+    timing = row.data.get("timing")
+    held.update(
+        diagnosed_at=float(row.created_at),
+        verdict=cleaned(row.verdict),
+        probability=_time(row.probability),
+        method=cleaned(row.method),
+        step=row.step,
+        agent=cleaned(row.agent),
+        module=cleaned(row.module),
+        code=cleaned(row.code),
+        guard_s=_time(timing.get("total_s")) if isinstance(timing, Mapping) else None,
+    )
+
+
+def recovered(outcomes: Iterable[str]) -> tuple[int, str]:
+    """How many recoveries there were, and how it ended; ``outcomes`` from the first to the last."""
+    found = list(outcomes)
+    settled = [one for one in found if one in ("recovered", "failed")]
+    if settled:
+        return len(found), "yes" if settled[-1] == "recovered" else "no"
+    return len(found), "pending" if found else ""
+
+
+def judged(given: Iterable[r.JudgementRow]) -> str:
+    """What people said: of the diagnoses if anything, else of hypotheses, else of findings."""
+    held = standing(given)
+    for subject in ("diagnosis", "hypothesis", "finding"):
+        answers = {one.right for one in held if one.subject == subject}
+        if answers:
+            return "mixed" if len(answers) > 1 else "right" if True in answers else "wrong"
+    return ""
+
+
+def standing(given: Iterable[r.JudgementRow]) -> tuple[r.JudgementRow, ...]:
+    """The judgements that hold: the latest of each person on each subject, if it was not withdrawn."""
+    latest: dict[tuple[str, str, str, str], r.JudgementRow] = {}
+    for one in sorted(given, key=lambda one: (one.created_at, one.id)):
+        latest[one.run_id, one.subject, one.subject_id, one.by] = one
+    return tuple(one for one in latest.values() if not one.data.get("withdrawn"))
+
+
+def _replaced(total: Any, new: Any, old: Any) -> Any:
+    if new is None and old is None:
+        return total
+    made = (total or 0) + (new or 0) - (old or 0)
+    # Sums of prices that were taken back leave dust below zero.
+    return min(max(made, 0), _MOST)
+
+
+def _widen(held: Held, started: float | None, ended: float | None) -> None:
+    for time in (started, ended):
+        if time is not None:
+            held["started_at"] = time if held["started_at"] is None else min(held["started_at"], time)
+            held["ended_at"] = time if held["ended_at"] is None else max(held["ended_at"], time)
+    _begin(held)
+
+
+def _begin(held: Held) -> None:
+    started, ended = held["started_at"], held["ended_at"]
+    held["began_at"] = held["created_at"] if started is None else started
+    held["duration_s"] = None if started is None or ended is None else ended - started
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**48:
+        return None
+    return value
+
+
+def _time(value: object) -> float | None:
+    """A number that a column takes; anything else is not known."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

@@ -1,0 +1,238 @@
+"""Keeps the overviews of runs up to date, in the transaction in which the runs' own rows are written.
+
+What steps use is added as they come, so that a long run costs no more than a short one: only a step that
+takes another's place is compared with it. Rows that are few a run (recoveries, judgements) are counted anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, bindparam, func, select, tuple_
+from sqlalchemy.dialects import postgresql
+
+from agentguard.store import rows as r
+from agentguard.store.fit import row_of
+from agentguard.store.pack import unpack
+from agentguard.store.tables import (
+    BRANCHES,
+    DIAGNOSES,
+    FINDINGS,
+    JUDGEMENTS,
+    OVERVIEWS,
+    RECOVERIES,
+    RUNS,
+    STEPS,
+)
+from agentguard.store.tally import (
+    Held,
+    Spent,
+    add_diagnosis,
+    add_run,
+    add_step,
+    blank,
+    forget_steps,
+    judged,
+    recovered,
+    spent_by,
+)
+
+Key = tuple[str, str]
+"""Tenant and run."""
+
+# Built once: to build a statement costs more than to carry it out. SQLite passes over FOR UPDATE, as it locks
+# the whole file; in PostgreSQL rows are locked in one order, so that two writers never wait for each other.
+_COLUMNS = tuple(OVERVIEWS.c.keys())
+_OF_TENANT = select(OVERVIEWS).where(OVERVIEWS.c.tenant == bindparam("tenant")).with_for_update()
+_LOCK_ONE = _OF_TENANT.where(OVERVIEWS.c.run_id == bindparam("id"))
+_LOCK_MANY = _OF_TENANT.where(OVERVIEWS.c.run_id.in_(bindparam("ids", expanding=True))).order_by(
+    OVERVIEWS.c.run_id
+)
+
+_StepKey = tuple[str, str, str, int]
+_COUNTED = (r.FindingRow, r.RecoveryRow, r.JudgementRow)
+_SEEN = frozenset((r.RunRow, r.StepRow, r.BranchRow, r.ClearRow, r.DiagnosisRow, *_COUNTED))
+
+
+class Upkeep:
+    """The overviews that a batch of rows changes; made before the rows are written.
+
+    Args:
+        connection: in the transaction in which they will be.
+        batch: the rows with their positions, in order.
+    """
+
+    def __init__(self, connection: Connection, batch: Sequence[tuple[int, r.Row]]) -> None:
+        self._batch = [(place, row) for place, row in batch if type(row) in _SEEN and key_of(row)[1]]
+        self._held = _load(connection, [row for _, row in self._batch]) if self._batch else {}
+        self._old: dict[_StepKey, Spent] = {}
+        self._forked: set[tuple[str, str, str]] = set()
+        if self._batch:
+            self._look(connection)
+
+    def _look(self, connection: Connection) -> None:
+        """Find what the batch replaces: branches that are there, and what steps used that others replace."""
+        forks = [row for _, row in self._batch if isinstance(row, r.BranchRow) and row.takes]
+        if forks:
+            keys = [(row.tenant, row.run_id, row.id) for row in forks]
+            branch = (BRANCHES.c.tenant, BRANCHES.c.run_id, BRANCHES.c.id)
+            there = connection.execute(select(*branch).where(tuple_(*branch).in_(keys)))
+            self._forked = {(row.tenant, row.run_id, row.id) for row in there}
+        if replaced := self._replaced():
+            columns = (STEPS.c.tenant, STEPS.c.run_id, STEPS.c.line, STEPS.c.index)
+            found = connection.execute(
+                select(*columns, STEPS.c.data).where(tuple_(*columns).in_(sorted(replaced)))
+            )
+            self._old = {(row[0], row[1], row[2], row[3]): spent_by(unpack(row.data)[0]) for row in found}
+
+    def _replaced(self) -> set[_StepKey]:
+        """Steps that may take the place of others: all but those that follow the last one."""
+        length = {key: int(held["steps"]) for key, held in self._held.items()}
+        cleared: set[Key] = set()
+        found: set[_StepKey] = set()
+        for _, row in self._batch:
+            key = key_of(row)
+            if isinstance(row, r.ClearRow):
+                cleared.add(key)
+            elif isinstance(row, r.BranchRow):
+                if self._takes(row):
+                    length[key] = min(length[key], row.fork_step)
+            elif isinstance(row, r.StepRow) and key not in cleared:
+                if row.line or row.index < length[key]:
+                    found.add((*key, row.line, row.index))
+                else:
+                    length[key] = row.index + 1
+        return found
+
+    def _takes(self, row: r.BranchRow) -> bool:
+        """Whether the branch takes steps now: written again after a lost answer it does not."""
+        return row.takes and (row.tenant, row.run_id, row.id) not in self._forked
+
+    def rows(self, connection: Connection, refused: Mapping[int, str]) -> list[Held]:
+        """The overviews as they are with the batch, after it was written; ``refused`` rows were not."""
+        counted: dict[type[r.Row], set[Key]] = {kind: set() for kind in _COUNTED}
+        for place, row in self._batch:
+            if place not in refused:
+                self._add(row)
+                if type(row) in counted:
+                    counted[type(row)].add(key_of(row))
+        stale = {key for key, held in self._held.items() if held["stale"]}
+        count(connection, self._held, {kind: keys - stale for kind, keys in counted.items()})
+        if stale:
+            self._held |= rebuilt(connection, stale)
+        now = time.time()
+        for held in self._held.values():
+            held["updated_at"] = now
+        return list(self._held.values())
+
+    def _add(self, row: r.Row) -> None:
+        key = key_of(row)
+        held = self._held[key]
+        if isinstance(row, r.StepRow):
+            step = (*key, row.line, row.index)
+            self._old[step] = add_step(held, row, self._old.get(step, Spent()))
+        elif isinstance(row, r.RunRow):
+            add_run(held, row)
+        elif isinstance(row, r.DiagnosisRow):
+            add_diagnosis(held, row)
+        elif isinstance(row, r.ClearRow):
+            forget_steps(held)
+            self._old = {step: spent for step, spent in self._old.items() if step[:2] != key}
+        elif isinstance(row, r.BranchRow) and self._takes(row):
+            held["steps"] = min(held["steps"], row.fork_step)
+            left = [one for one in self._old if one[:3] == (*key, "") and one[3] >= row.fork_step]
+            for step in left:  # now the branch's: what comes in their place replaces nothing
+                del self._old[step]
+
+
+def key_of(row: r.Row) -> Key:
+    """Tenant and run of a row that belongs to one."""
+    return row.tenant, row.id if isinstance(row, r.RunRow) else getattr(row, "run_id", "")
+
+
+def rebuilt(connection: Connection, keys: Iterable[Key]) -> dict[Key, Held]:
+    """Overviews made anew from all rows of these runs; runs that are not there are left out."""
+    made: dict[Key, Held] = {}
+    for tenant, run_id in sorted(keys):
+        query = select(RUNS).where(RUNS.c.tenant == tenant, RUNS.c.id == run_id)
+        found = connection.execute(query).mappings().first()
+        if found is None:
+            continue
+        run = row_of(r.RunRow, found)
+        held = made[tenant, run_id] = blank(tenant, run_id, run.created_at)
+        add_run(held, run)
+        for one in connection.execute(_of(STEPS, tenant, [run_id]).order_by(STEPS.c.index)).mappings():
+            add_step(held, row_of(r.StepRow, one))
+        for one in connection.execute(_of(DIAGNOSES, tenant, [run_id])).mappings():
+            add_diagnosis(held, row_of(r.DiagnosisRow, one))
+    count(connection, made, {kind: set(made) for kind in _COUNTED})
+    return made
+
+
+def count(
+    connection: Connection, held: dict[Key, Held], counted: Mapping[type[r.Row], Iterable[Key]]
+) -> None:
+    """Count findings, recoveries and judgements anew, of the runs given for each."""
+    for tenant, ids in _by_tenant(counted[r.FindingRow]).items():
+        column = FINDINGS.c.run_id
+        query = select(column, func.count()).where(FINDINGS.c.tenant == tenant, column.in_(ids))
+        for run_id, number in connection.execute(query.group_by(column)):
+            held[tenant, run_id]["findings"] = number
+    for tenant, ids in _by_tenant(counted[r.RecoveryRow]).items():
+        outcomes: dict[str, list[str]] = {}
+        for one in connection.execute(_ordered(RECOVERIES, tenant, ids)).mappings():
+            outcomes.setdefault(one["run_id"], []).append(one["outcome"])
+        for run_id, found in outcomes.items():
+            made = held[tenant, run_id]
+            made["recoveries"], made["recovered"] = recovered(found)
+    for tenant, ids in _by_tenant(counted[r.JudgementRow]).items():
+        given: dict[str, list[r.JudgementRow]] = {}
+        for one in connection.execute(_ordered(JUDGEMENTS, tenant, ids)).mappings():
+            given.setdefault(one["run_id"], []).append(row_of(r.JudgementRow, one))
+        for run_id, said in given.items():
+            held[tenant, run_id]["judged"] = judged(said)
+
+
+def _load(connection: Connection, rows: Sequence[r.Row]) -> dict[Key, Held]:
+    """The overviews of the runs of these rows, locked until the transaction ends; new ones are blank."""
+    first: dict[Key, float] = {}
+    for row in rows:
+        first.setdefault(key_of(row), row.created_at)
+    held = _locked(connection, first)
+    new = {key: blank(*key, at) for key, at in first.items() if key not in held}
+    if new and connection.dialect.name == "postgresql":
+        # Another process may write rows of the same new run: both go on from one row, one after the other.
+        insert = postgresql.insert(OVERVIEWS).on_conflict_do_nothing()
+        connection.execute(insert, [new[key] for key in sorted(new)])
+        new |= _locked(connection, new)
+    return new | held
+
+
+def _locked(connection: Connection, keys: Iterable[Key]) -> dict[Key, Held]:
+    found: dict[Key, Held] = {}
+    for tenant, ids in sorted(_by_tenant(keys).items()):
+        if len(ids) == 1:
+            rows = connection.execute(_LOCK_ONE, {"tenant": tenant, "id": ids[0]})
+        else:
+            rows = connection.execute(_LOCK_MANY, {"tenant": tenant, "ids": ids})
+        for one in rows:
+            held = dict(zip(_COLUMNS, one, strict=True))
+            found[tenant, held["run_id"]] = held
+    return found
+
+
+def _by_tenant(keys: Iterable[Key]) -> dict[str, list[str]]:
+    by: dict[str, list[str]] = {}
+    for tenant, run_id in keys:
+        by.setdefault(tenant, []).append(run_id)
+    return by
+
+
+def _of(table: Table, tenant: str, ids: Sequence[str]) -> Any:
+    return select(table).where(table.c.tenant == tenant, table.c.run_id.in_(ids))
+
+
+def _ordered(table: Table, tenant: str, ids: Sequence[str]) -> Any:
+    return _of(table, tenant, ids).order_by(table.c.created_at, table.c.id)
