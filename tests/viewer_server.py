@@ -14,12 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from agentguard.evals.baselines import named
+from agentguard.evals.dataset import Dataset
+from agentguard.evals.run import Plan, compare
+from agentguard.evals.sheet import write_sheet
 from agentguard.guard import Guard
 from agentguard.localize.keep import diagnosis_rows
 from agentguard.store import Store
 from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.model import Annotation, Record, RootCause
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 _START_S = 60.0
@@ -47,6 +55,26 @@ def write_samples(store: Store, *, most: int | None = None) -> tuple[str, ...]:
     return tuple(ids)
 
 
+def write_evaluation(folder: Path) -> Path:
+    """Measure two methods on the sample runs, and keep the result as ``agentguard eval`` does."""
+    labels = yaml.safe_load((SAMPLES / "labels.yaml").read_text(encoding="utf-8"))["runs"]
+    records = [_labelled(SAMPLES / name, label) for name, label in labels.items()]
+    plan = Plan(cv="question", folds=3, repeats=2)
+    results = compare(
+        Dataset(name="samples", records=tuple(records)), [named("embedded"), named("two_line")], plan=plan
+    )
+    return write_sheet(folder / "samples.json", results, plan=plan)
+
+
+def _labelled(path: Path, label: dict[str, Any]) -> Record:
+    (found,) = read(path)
+    assert not isinstance(found, Broken)
+    root = label.get("root_cause")
+    cause = RootCause(step=root["step"], agent=root["agent"], module=root["module"]) if root else None
+    annotation = Annotation(failed=label["failed"], root_cause=cause, group=path.stem)
+    return Record(trajectory=found.trajectory, annotation=annotation)
+
+
 @contextmanager
 def serving(store: Path, *arguments: str) -> Iterator[Viewer]:
     """Show ``store`` with ``agentguard view``; more arguments are passed on."""
@@ -56,8 +84,12 @@ def serving(store: Path, *arguments: str) -> Iterator[Viewer]:
     with store.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--store", str(store), "--port", str(port), *arguments],
-            stdout=log, stderr=log, start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+            cwd=store.parent,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
         try:
             _wait(url, process, store.with_suffix(".log"))
             yield Viewer(url=url, store=store, pid=process.pid)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 
 from agentguard.errors import ConfigError
+from agentguard.evals.sheet import FOLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,7 @@ class ViewerSettings:
         token: what a browser must show; None asks for nothing, which is allowed on loopback alone.
         tenant: whose runs are shown.
         may_judge: whether judgements can be kept: False where the store is gone when the viewer ends.
+        evals: files and folders in which kept evaluations are looked for.
         prefix: path under which the viewer is mounted, without a slash at its end.
 
     Raises:
@@ -29,6 +32,7 @@ class ViewerSettings:
     token: str | None = None
     tenant: str = ""
     may_judge: bool = True
+    evals: tuple[Path, ...] = (FOLDER,)
     prefix: str = ""
 
     def __post_init__(self) -> None:

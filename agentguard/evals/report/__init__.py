@@ -8,6 +8,7 @@ from pathlib import Path
 from agentguard.evals.bench import Plan
 from agentguard.evals.report.accuracy import accuracy
 from agentguard.evals.report.breakdown import RunRow, by_run
+from agentguard.evals.report.confusion import confusion
 from agentguard.evals.report.errors import calibration, errors
 from agentguard.evals.report.page import cent, folded, heading, page, paragraph, table
 from agentguard.evals.result import Evaluation, Setting
@@ -34,10 +35,11 @@ def render(results: Sequence[Evaluation], *, plan: Plan) -> str:
     """The report as one HTML document."""
     first = results[0]
     title = f"{', '.join(r.method for r in results)} on {first.dataset}"
-    return page(title, [heading(1, title), _lead(first, plan), *_body(results, plan)])
+    return page(title, [heading(1, title), paragraph(lead(first, plan), "soft"), *_body(results, plan)])
 
 
-def _lead(first: Evaluation, plan: Plan) -> str:
+def lead(first: Evaluation, plan: Plan) -> str:
+    """What was measured and how, in a line."""
     parts = [f"{first.n} annotated runs"]
     if first.broken:
         parts.append(f"{first.broken} records could not be read")
@@ -49,21 +51,33 @@ def _lead(first: Evaluation, plan: Plan) -> str:
     parts.append(f"agentguard {__version__}")
     if first.checksum:
         parts.append(f"data {first.checksum[:16]}")
-    return paragraph(" · ".join(parts), "soft")
+    return " · ".join(parts)
 
 
 def _body(results: Sequence[Evaluation], plan: Plan) -> Iterator[str]:
+    yield from overall(results, plan)
+    for result in results:
+        yield from single(result)
+        yield from _runs(result)
+
+
+def overall(results: Sequence[Evaluation], plan: Plan) -> Iterator[str]:
+    """Yield the scores of all methods side by side, and beside the baselines."""
     first = results[0]
     parts: list[str | None] = [*sorted(first.subsets)] or [None]
     for part in parts:
         yield from accuracy(results, part, plan)
     if first.outcome:
         yield from _outcomes(results)
-    for result in results:
-        if result.localization:
-            yield heading(2, f"Where {result.method} errs")
-            yield from errors(result)
-        yield from _runs(result)
+
+
+def single(result: Evaluation) -> Iterator[str]:
+    """Yield where one method errs, and what it takes for what."""
+    if result.localization:
+        yield heading(2, f"Where {result.method} errs")
+        yield from errors(result)
+    yield heading(2, f"What {result.method} takes for what")
+    yield from confusion(result)
 
 
 def _outcomes(results: Sequence[Evaluation]) -> Iterator[str]:

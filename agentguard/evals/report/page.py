@@ -38,8 +38,12 @@ def paragraph(text: str, style: str = "") -> str:
 
 
 def figure(drawing: str, caption: str) -> str:
-    """A drawing (trusted markup) with a caption of plain text."""
-    return f"<figure>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
+    """A drawing (trusted markup) with a caption of plain text; it scrolls where it is too wide to be read."""
+    label = escape(caption.partition(":")[0])
+    return (
+        f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{label}">{drawing}</div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
 
 
 def facts(pairs: Sequence[tuple[str, str, str]]) -> str:

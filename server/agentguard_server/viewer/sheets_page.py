@@ -1,0 +1,45 @@
+"""A list in pages, its state in the URL; and days."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import urlencode
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Paged(Generic[T]):
+    """The rows of one page, counted from 1, and how many there are in all."""
+
+    rows: tuple[T, ...]
+    number: int
+    pages: int
+    total: int
+
+
+def paged(rows: Sequence[T], asked: str | None, *, size: int) -> Paged[T]:
+    """The page that was asked for; the nearest there is where there is none of that number."""
+    pages = max(1, -(-len(rows) // size))
+    number = int(asked) if asked is not None and asked.isascii() and asked.isdigit() and len(asked) < 9 else 1
+    number = min(max(number, 1), pages)
+    start = (number - 1) * size
+    return Paged(rows=tuple(rows[start : start + size]), number=number, pages=pages, total=len(rows))
+
+
+def query(given: Mapping[str, str], **changes: str | int | None) -> str:
+    """The query of a link: what was given, with changes; None leaves a key out."""
+    merged: dict[str, str | int | None] = {**given, **changes}
+    left = {key: value for key, value in merged.items() if value not in (None, "")}
+    return f"?{urlencode(left)}" if left else "?"
+
+
+def day(at: float) -> str:
+    """The day of a time, in UTC; empty for what is no time."""
+    try:
+        return time.strftime("%Y-%m-%d", time.gmtime(at))
+    except (OverflowError, ValueError, OSError):
+        return ""
