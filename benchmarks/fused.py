@@ -1,0 +1,162 @@
+"""What a judge adds beside the embedded ranker: ``fused`` with recorded answers of real models.
+
+Run: .venv/bin/python benchmarks/fused.py RUNS RECORDINGS [--models NAME...] [--repeats N] [--json]
+
+RUNS are Who&When's, RECORDINGS a folder of files ``METHOD__MODEL.json`` with ``predictions``: for each file
+of RUNS the steps as the model ranked them. Nothing is asked of any model here. Folds are grouped by question
+and the same for all; what a judge is worth is learnt in the training part of each fold. A recorded ranking
+has no probabilities: each place is held half as likely as the one before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentguard.evals.bench import Bench, Plan
+from agentguard.evals.dataset import Dataset, as_dataset, load
+from agentguard.evals.metrics import wilson
+from agentguard.evals.paired import difference
+from agentguard.evals.result import Evaluation
+from agentguard.judge.base import Answer, Question
+from agentguard.judge.closed import options_of
+from agentguard.localize.embedded import Embedded
+from agentguard.localize.judged.fused import Fused
+from agentguard.trajectory.model import Record, Trajectory
+
+_NUMBER = re.compile(r"\d+")
+
+
+class RecordedJudge:
+    """Answers which step it was from a recorded ranking."""
+
+    def __init__(self, name: str, rankings: Mapping[str, Sequence[int]]) -> None:
+        self.name, self.rankings = name, rankings
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        return tuple(self._answer(transcript, question) for question in questions)
+
+    def _answer(self, run: Trajectory, question: Question) -> Answer:
+        places = {step: place for place, step in enumerate(self.rankings.get(run.id, ()))}
+        masses = {option: _mass(option, places) for option in options_of(question)}
+        total = sum(masses.values())
+        if not places or total <= 0:
+            return Answer(question=question.id, error="outside: nothing is recorded of this run")
+        return Answer(question=question.id, probabilities={o: m / total for o, m in masses.items()})
+
+
+def _mass(option: str, places: Mapping[int, int]) -> float:
+    """What a ranking says of a turn: "step 3", or "steps 1 to 2"."""
+    ends = [int(one) for one in _NUMBER.findall(option)]
+    return sum(0.5 ** places[s] for s in range(ends[0], ends[-1] + 1) if s in places) if ends else 0.0
+
+
+def recorded(folder: Path, wanted: Sequence[str]) -> dict[str, RecordedJudge]:
+    """The judges of a folder, by model, those that ranked all steps."""
+    found = {}
+    for path in sorted(folder.glob("all_at_once__*.json")):
+        held = json.loads(path.read_text())
+        rankings = {file.removesuffix(".json"): said["ranking"] for file, said in held["predictions"].items()}
+        if not wanted or held["model"] in wanted:
+            found[held["model"]] = RecordedJudge(held["model"], rankings)
+    return found
+
+
+def known_to_all(data: Dataset, judges: Mapping[str, RecordedJudge]) -> Dataset:
+    """The runs that every judge has ranked, so that all are scored on the same."""
+    held = [r for r in data.records if all(r.trajectory.id in one.rankings for one in judges.values())]
+    return as_dataset(held)
+
+
+class Weighing(Fused):
+    """`Fused` that tells what it has learnt the judge is worth."""
+
+    learnt: list[float]
+
+    def fit(self, records: Sequence[Record]) -> Fused:
+        fitted = super().fit(records)
+        for one in fitted._embedded.model.specialists:
+            if one.ranker is not None and one.ranker.beside is not None:
+                self.learnt.append(float(one.ranker.beside.weights[0]))
+        return fitted
+
+
+def right(data: Dataset, result: Evaluation) -> list[float]:
+    """For each run the share of repeats in which the first hypothesis is the gold step."""
+    gold = {case.run: case.step for case in data.cases()}
+    hits: dict[str, list[bool]] = {run: [] for run in gold}
+    for one in result.predictions:
+        hits[one.run].append(bool(one.steps) and one.steps[0] == gold[one.run])
+    return [statistics.fmean(hits[run]) for run in gold]
+
+
+def alone(data: Dataset, judge: RecordedJudge) -> list[float]:
+    return [
+        float(judge.rankings[r.trajectory.id][:1] == [case.step])
+        for r, case in zip(data.records, data.cases(), strict=True)
+    ]
+
+
+def measure(data: Dataset, judges: Mapping[str, RecordedJudge], plan: Plan) -> dict[str, Any]:
+    bench = Bench(data, plan)
+    groups = list(bench.groups)
+    embedded = right(data, bench.measure(Embedded(given_failed=True), label="embedded"))
+    found: dict[str, Any] = {"runs": len(data.records), "embedded": _share(embedded), "judges": {}}
+    for name, judge in judges.items():
+        method = Weighing(judge=judge, given_failed=True)
+        method.learnt = []
+        fused = right(data, bench.measure(method, label=name))
+        by_itself = alone(data, judge)
+        gap = difference(fused, embedded, groups)
+        over = difference(fused, by_itself, groups)
+        found["judges"][name] = {
+            "alone": _share(by_itself),
+            "fused": _share(fused),
+            "over_embedded": [round(x, 4) for x in (gap.mean, gap.low, gap.high)],
+            "over_judge": [round(x, 4) for x in (over.mean, over.low, over.high)],
+            "weight": round(statistics.fmean(method.learnt), 3) if method.learnt else None,
+        }
+        print(f"{name}: {found['judges'][name]}", file=sys.stderr, flush=True)
+    return found
+
+
+def _share(hits: Sequence[float]) -> dict[str, Any]:
+    share = statistics.fmean(hits)
+    return {"step": round(share, 4), "interval": [round(x, 4) for x in wilson(share, len(hits))]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("recordings", type=Path)
+    parser.add_argument("--models", nargs="*", default=[])
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    judges = recorded(args.recordings, args.models)
+    if not judges:
+        parser.error(f"{args.recordings} has no recording all_at_once__MODEL.json of these models")
+    data = known_to_all(load("who_and_when", [args.runs]), judges)
+    found = measure(data, judges, Plan(cv="question", repeats=args.repeats, seed=args.seed))
+    if args.json:
+        print(json.dumps(found))
+        return
+    print(f"{found['runs']} runs; embedded alone {found['embedded']['step']:.3f}")
+    print(f"{'judge':24}{'alone':>8}{'fused':>8}{'weight':>8}   fused over embedded, over the judge")
+    for name, one in sorted(found["judges"].items(), key=lambda pair: -pair[1]["alone"]["step"]):
+        gaps = [f"{m:+.3f} [{a:+.3f}, {b:+.3f}]" for m, a, b in (one["over_embedded"], one["over_judge"])]
+        weight = f"{one['weight']:8.2f}" if one["weight"] is not None else f"{'-':>8}"
+        print(f"{name:24}{one['alone']['step']:8.3f}{one['fused']['step']:8.3f}{weight}   {', '.join(gaps)}")
+
+
+if __name__ == "__main__":
+    main()
