@@ -5,7 +5,7 @@ A message of the guard carries a mark and belongs to no step: it goes with the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import (
@@ -99,6 +99,27 @@ class Line:
         at = {key: step for step, key in enumerate(self._keys)}
         return 1 + max((at.get(key, -1) for key in _keys(turns(messages))), default=-1)
 
+    def result(self, messages: Sequence[AnyMessage], step: int, field: str) -> ToolMessage | None:
+        """The message behind an observation of a step; None if others have taken it out of the messages.
+
+        Args:
+            messages: of the agent, as they are now.
+            step: which step.
+            field: ``observations[i]``.
+        """
+        made = turns(messages)
+        turn = next(
+            (
+                turn
+                for turn, key in zip(made, _keys(made), strict=True)
+                if self._keys[step : step + 1] == [key]
+            ),
+            [],
+        )
+        results = [message for message in turn[1:] if isinstance(message, ToolMessage)]
+        place = int(field.partition("[")[2].rstrip("]"))
+        return results[place] if place < len(results) else None
+
     def cut(self, messages: Sequence[AnyMessage], to_step: int) -> list[AnyMessage]:
         """The messages without step ``to_step`` and what came after it, at a boundary between turns.
 
@@ -135,6 +156,35 @@ def whole_turns(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         return list(messages)
     gone = {id(message) for message in last}
     return [message for message in messages if id(message) not in gone]
+
+
+def repaired_answer(message: AIMessage, turn: Step) -> AIMessage:
+    """An answer with the text and the calls of ``turn``, which was made of it and repaired since."""
+    new = {call.id: call for call in turn.tool_calls if call.arguments is not None}
+    content: Any = message.content
+    if isinstance(content, list):
+        content = [_repaired_block(block, new) for block in content]
+    elif turn.content:
+        content = turn.content
+    more = {key: value for key, value in message.additional_kwargs.items() if key != "tool_calls"}
+    changes = {
+        "content": content,
+        "tool_calls": [
+            {"type": "tool_call", "id": id, "name": call.name, "args": dict(call.arguments or {})}
+            for id, call in new.items()
+        ],
+        "invalid_tool_calls": [call for call in message.invalid_tool_calls if call.get("id") not in new],
+        "additional_kwargs": more,
+    }
+    return message.model_copy(update=changes)
+
+
+def _repaired_block(block: Any, calls: Mapping[str, ToolCall]) -> Any:
+    """A block of an answer's content; providers such as Anthropic keep the calls there, too."""
+    if not isinstance(block, dict) or block.get("type") != "tool_use" or block.get("id") not in calls:
+        return block
+    call = calls[block["id"]]
+    return {**block, "name": call.name, "input": dict(call.arguments or {})}
 
 
 def step_of(turn: Sequence[AnyMessage], *, agent: str) -> Step:

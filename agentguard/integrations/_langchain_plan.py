@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from agentguard.integrations._langchain_messages import guard_message, step_of, stop_message
+from agentguard.integrations._langchain_messages import (
+    guard_message,
+    repaired_answer,
+    step_of,
+    stop_message,
+)
 from agentguard.integrations._langchain_run import AgentRun
 from agentguard.live.acting import told
-from agentguard.recover.base import HandOver, Plan, Reject, Restart, Rewind, Stop, Withhold
+from agentguard.live.choosing import Choice
+from agentguard.recover.base import (
+    HandOver,
+    Plan,
+    Reject,
+    Repair,
+    Restart,
+    Rewind,
+    Stop,
+    Variant,
+    Withhold,
+)
 from agentguard.recover.ledger import Effect
 from agentguard.trajectory.model import Step
 
@@ -27,7 +44,7 @@ def rewritten(
         plan: what the session has carried out.
         failed: effects whose undo failed.
     """
-    kept = messages
+    kept, fixed = messages, results(run, messages, plan)
     for action in plan.actions:
         if isinstance(action, Rewind):
             kept = run.line.cut(messages, action.to_step)
@@ -39,7 +56,7 @@ def rewritten(
             return _end_with(action.reason)
     said = told_messages(run, plan, failed)
     if kept is messages:
-        return {"messages": said}
+        return {"messages": [*fixed, *said]}
     return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *kept, *said]}
 
 
@@ -80,11 +97,62 @@ def offered(run: AgentRun, request: Any) -> Any:
     return request.override(tools=[tool for tool in request.tools if tool_name(tool) not in run.withheld])
 
 
+def candidate(run: AgentRun, request: Any, variant: Variant, models: Mapping[str, Any]) -> Any:
+    """The request of another candidate of the turn.
+
+    Args:
+        run: whose turn it is.
+        request: of the turn itself.
+        variant: how this candidate is asked for.
+        models: chat models by name; one that is not there is made by LangChain's ``init_chat_model``.
+    """
+    made = request
+    if variant.model:
+        made = made.override(model=models.get(variant.model) or _made(variant.model))
+    if variant.tell:
+        made = made.override(messages=[*made.messages, guard_message(variant.tell)])
+    if variant.temperature is not None:
+        made = made.override(model_settings={**made.model_settings, "temperature": variant.temperature})
+    return offered(run, made)
+
+
+def gone_on_with(choice: Choice) -> Any:
+    """The response that was chosen, repaired if it had to be."""
+    if not choice.repaired:
+        return choice.answer
+    inner = getattr(choice.answer, "model_response", choice.answer)
+    if isinstance(inner, AIMessage):
+        return repaired_answer(inner, choice.turn)
+    result = [
+        repaired_answer(message, choice.turn) if isinstance(message, AIMessage) else message
+        for message in inner.result
+    ]
+    new = replace(inner, result=result)
+    return new if inner is choice.answer else replace(choice.answer, model_response=new)
+
+
+def results(run: AgentRun, messages: Sequence[AnyMessage], plan: Plan) -> list[AnyMessage]:
+    """Results of tools that a plan repairs, as messages that take the place of those with their ids."""
+    made: list[AnyMessage] = []
+    for action in plan.actions:
+        if isinstance(action, Repair):
+            found = run.line.result(messages, action.step, action.field)
+            if found is not None:
+                made.append(found.model_copy(update={"content": action.text, "status": "success"}))
+    return made
+
+
 def tool_name(tool: Any) -> str:
     """The name of a tool, or of a provider's own tool given as a mapping."""
     if isinstance(tool, Mapping):
         return str(tool.get("name") or (tool.get("function") or {}).get("name", ""))
     return str(getattr(tool, "name", ""))
+
+
+def _made(model: str) -> Any:
+    from langchain.chat_models import init_chat_model
+
+    return init_chat_model(model)
 
 
 def _end_with(reason: str) -> dict[str, Any]:

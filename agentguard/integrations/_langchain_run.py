@@ -11,7 +11,7 @@ from langgraph.errors import GraphBubbleUp
 
 from agentguard.integrations._langchain_messages import Line
 from agentguard.live import twins
-from agentguard.live.acting import IN_DOUBT
+from agentguard.live.acting import IN_DOUBT, reading
 from agentguard.live.session import Session
 from agentguard.recover.ledger import Claim, Ruling
 
@@ -64,11 +64,18 @@ def _called(run: AgentRun, request: Any) -> twins.Body[Any]:
     if answer is not None:
         return answer
     try:
-        result = yield request
+        result = yield from reading(run.session, claim, request, _said, control=(GraphBubbleUp,))
     except GraphBubbleUp:
         run.session.end_tool(claim, "", refused=True)  # it only paused: it will be called again
         raise
     return _settled(run.session, claim, result)
+
+
+def _said(result: Any) -> tuple[str, bool | None]:
+    """What a tool returned, and whether it failed; a command of the graph is no result and no failure."""
+    if not isinstance(result, ToolMessage):
+        return "a command", False
+    return result.text, True if result.status == "error" else None
 
 
 def _claim(run: AgentRun, call: Mapping[str, Any]) -> tuple[Claim, ToolMessage | None]:

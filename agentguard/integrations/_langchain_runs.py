@@ -89,7 +89,15 @@ class Runs:
             tools=tuple(_spec(tool) for tool in tools),
             system_prompts={self.agent: system.text} if system is not None else {},
         )
-        can = Capabilities(reject=True, truncate=True, compensate=True, withhold=True, restart=True)
+        can = Capabilities(
+            reject=True,
+            truncate=True,
+            compensate=True,
+            withhold=True,
+            restart=True,
+            repair=True,
+            sample=True,
+        )
         # A run that has answers before its first call here began in another process; the store may know it.
         begun = bool(asked) and any(isinstance(m, AIMessage) for m in messages[messages.index(asked[-1]) :])
         resume = begun and self._guard.parts.store is not None

@@ -17,6 +17,7 @@ from langgraph.types import StateSnapshot
 
 from agentguard.errors import RecoveryError
 from agentguard.integrations._langchain_messages import guard_message, step_of, stop_message
+from agentguard.integrations._langchain_plan import results
 from agentguard.integrations._langchain_run import RUN, AgentRun
 from agentguard.integrations._langgraph_shape import Shape
 from agentguard.integrations._langgraph_state import messages_in
@@ -161,6 +162,7 @@ class Drive:
                 case _:
                     pass
         if plan is not None:
+            made.messages += results(run, messages_in(head), plan)
             made.messages += [guard_message(text) for text in told(plan, failed, ask=run.ask)]
         if head.next and run.session.stopped is not None:
             return Change(fork_at=None, messages=[stop_message(run.session.stopped)], stop=True)

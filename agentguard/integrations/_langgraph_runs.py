@@ -86,6 +86,8 @@ class ThreadRuns:
             restart=True,
             reject=inside,
             withhold=inside,
+            repair=inside,
+            sample=inside,
             # The middleware cannot interrupt: where a person is asked about an answer, `ask` must do it.
             hand_over=self._ask is not None or not inside,
         )

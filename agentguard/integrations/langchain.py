@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
-from agentguard.errors import MissingExtra
+from agentguard.errors import MissingExtra, RecoveryError
 from agentguard.live import twins
 from agentguard.live.acting import aundo_all, undo_all
+from agentguard.live.choosing import choosing
 from agentguard.live.session import Session
+from agentguard.trajectory.model import Step
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
@@ -30,7 +33,9 @@ except ImportError as error:
 
 from agentguard.integrations._langchain_plan import (
     asks_again,
+    candidate,
     ended,
+    gone_on_with,
     offered,
     proposed,
     rewritten,
@@ -60,14 +65,22 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         guard: whose rules hold; `Guard.langchain` gives itself.
         name: of the agent, as the trajectory shows it.
         on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
+        models: chat models by name, which may be asked for candidates of a turn; others are made by
+            LangChain's ``init_chat_model`` of the name.
     """
 
     state_schema = GuardState
 
     def __init__(
-        self, guard: Guard, *, name: str = "assistant", on_run: Callable[[Session], None] | None = None
+        self,
+        guard: Guard,
+        *,
+        name: str = "assistant",
+        on_run: Callable[[Session], None] | None = None,
+        models: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self._models = dict(models or {})
         self._runs = Runs(guard, agent=name, on_run=on_run)
 
     @property
@@ -145,15 +158,23 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         run = self._runs.begun(request)
         response = yield offered(run, request)
         for _ in range(MOST_REFUSALS):
-            turn = proposed(response, agent=self._runs.agent)
-            plan = None if turn is None else run.session.propose(turn)
-            if plan is None:
+            if proposed(response, agent=self._runs.agent) is None:
                 break
-            if not asks_again(plan):
+            ask = partial(candidate, run, request, models=self._models)
+            choice = yield from choosing(run.session, response, self._turn, ask)
+            if choice.plan is None:
+                return gone_on_with(choice)
+            if not asks_again(choice.plan):
                 return stopped(run) or response
-            request = request.override(messages=[*request.messages, *told_messages(run, plan)])
+            request = request.override(messages=[*request.messages, *told_messages(run, choice.plan)])
             response = yield offered(run, request)
         return response
+
+    def _turn(self, response: Any) -> Step:
+        turn = proposed(response, agent=self._runs.agent)
+        if turn is None:
+            raise RecoveryError("a candidate has no answer of a model in it")
+        return turn
 
     def _end(self, state: Any) -> twins.Body[dict[str, Any] | None]:
         """As `_boundary`, where the agent wants to stop."""

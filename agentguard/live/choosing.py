@@ -10,7 +10,7 @@ some, and the choice says what came of it. Nothing here knows how a model is ask
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,7 @@ def choosing(
             answers, candidates = [answer], [turn]
             state = session.elect(plan, candidates)
             while state.more:
-                given = yield twins.Each(tuple(request(variant) for variant in state.more))
+                given = yield from _asked(request, state.more)
                 answers += given
                 candidates += [_read(session, one, read) for one in given]
                 state = session.elect(plan, candidates)
@@ -77,6 +77,19 @@ def choosing(
         else:
             return Choice(turn=turn, answer=answer, repaired=repaired, plan=plan)
     return Choice(turn=turn, answer=answer, repaired=repaired)
+
+
+def _asked(request: Callable[[Variant], Any], variants: Sequence[Variant]) -> twins.Body[list[Any]]:
+    """What came of asking, in order; an exception where asking failed, or could not be done at all."""
+    made: list[Any] = []
+    for variant in variants:
+        try:
+            made.append(request(variant))
+        except Exception as error:  # a model that is not there, for example
+            made.append(error)
+    good = [one for one in made if not isinstance(one, Exception)]
+    given = iter((yield twins.Each(tuple(good))))
+    return [one if isinstance(one, Exception) else next(given) for one in made]
 
 
 def _read(session: Session, given: Any, read: Callable[[Any], Step]) -> Any:

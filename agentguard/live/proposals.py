@@ -292,7 +292,8 @@ class Proposals:
             "votes": float(state.votes),
         }
         outcome = Outcome.REFUTED if state.winner is None else Outcome.PENDING
-        known = replace(session.recoveries[held.recovery], cost=cost, outcome=outcome)
+        spent = session.account.spent
+        known = replace(session.recoveries[held.recovery], cost=cost, outcome=outcome, spent=spent)
         session.recoveries[held.recovery] = known
         session._tell_observers(known)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -83,6 +84,10 @@ class Session:
         self.stopped: str | None = None
         self.ended = False
         self.seconds = 0.0
+        self.together: Callable[[], AbstractContextManager[Any]] | None = None
+        """Makes what one event writes durable as one, where it is written to a store."""
+        self.restorable: Callable[[], tuple[int, ...]] | None = None
+        """The steps before which a fork can put back the state; None if it can before each."""
         self._lock = threading.RLock()
         self._pending: Finding | None = None
         self._told: list[str] = []
@@ -277,6 +282,7 @@ class Session:
             history=tuple(self.recoveries),
             committed=committed,
             repair=self.rules.repair,
+            restorable=None if self.restorable is None else self.restorable(),
         )
         return self.rules.planner.plan(situation, trigger, below=below).plan
 
@@ -295,7 +301,7 @@ class Session:
         keep = len(self)
         self.account.take(**price(plan))
         self._tell(plan)
-        self._note(plan, trigger.detector, left=self.run.steps[plan.step :] if plan.undone else ())
+        self._note(plan, trigger.detector, left=self.run.steps[keep - plan.undone :])
         if plan.undone and (back := resumed_at(self.recoveries[-1])) < keep:
             self.recorder.fork(back, reason=plan.reason)
             self.ledger.rewind(back)
@@ -346,6 +352,7 @@ class Session:
             at_step=len(self) + (1 if plan.tier is Tier.REJECT and plan.undone else 0),
             outcome=outcome,
             cost={"steps": float(len(left)), "tokens": float(tokens), **(cost or {})},
+            spent=self.account.spent,
         )
         self.recoveries.append(recovery)
         self._tell_observers(recovery)
@@ -354,10 +361,10 @@ class Session:
         for place, recovery in enumerate(self.recoveries):
             if recovery.outcome is not Outcome.PENDING:
                 continue
-            steps = resumed_at(recovery) + self.rules.verification.window if over else len(self)
+            steps = recovery.at_step + self.rules.verification.window if over else len(self)
             outcome = self.rules.verification.outcome(recovery, self.findings, steps=steps, accepted=accepted)
             if outcome is not Outcome.PENDING:
-                self.recoveries[place] = replace(recovery, outcome=outcome)
+                self.recoveries[place] = replace(recovery, outcome=outcome, spent=self.account.spent)
                 self._tell_observers(self.recoveries[place])
 
     def _tell_observers(self, recovery: Recovery) -> None:
@@ -411,16 +418,21 @@ def _marked(step: Step, marks: Mapping[str, Any]) -> Step:
 class _Timed:
     """Holds the session's lock and adds the time to its overhead."""
 
-    __slots__ = ("_began", "_session")
+    __slots__ = ("_began", "_group", "_session")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._began = 0.0
+        self._group = session.together() if session.together is not None else None
 
     def __enter__(self) -> None:
         self._session._lock.acquire()
         self._began = time.perf_counter()
+        if self._group is not None:
+            self._group.__enter__()
 
     def __exit__(self, *_: object) -> None:
+        if self._group is not None:
+            self._group.__exit__(None, None, None)
         self._session.seconds += time.perf_counter() - self._began
         self._session._lock.release()
