@@ -18,24 +18,32 @@ def judge_of(method: str, options: dict[str, Any]) -> Judge:
     Args:
         method: name of the localizer, for messages.
         options: ``judge``, a judge; or ``base_url`` of an OpenAI-compatible endpoint with ``model``,
-            ``api_key_env`` (the environment variable that holds the key), ``deadline_s`` and
-            ``context_tokens``.
+            ``api_key_env`` (the environment variable that holds the key), ``deadline_s``,
+            ``context_tokens``, and ``swap``: ask each question in both orders of its options.
 
     Raises:
         ConfigError: neither is given, or an option is wrong.
         MissingExtra: the openai package is not installed.
     """
     judge, base_url = options.pop("judge", None), options.pop("base_url", None)
+    swap = bool(options.pop("swap", False))
     if judge is not None:
         if not hasattr(judge, "decide"):
             raise ConfigError(f"localizer {method!r}: the judge has no decide()")
-        return cast(Judge, judge)
+        return _asked_twice(judge) if swap else cast(Judge, judge)
     if not isinstance(base_url, str):
         raise ConfigError(
             f"localizer {method!r} asks a judge: give base_url of an OpenAI-compatible endpoint, e.g. "
             f"{{name: {method}, base_url: http://127.0.0.1:8000/v1}}"
         )
-    return _chat(base_url, options)
+    return _asked_twice(_chat(base_url, options)) if swap else _chat(base_url, options)
+
+
+def _asked_twice(judge: Judge) -> Judge:
+    from agentguard.judge.panel import PanelJudge
+    from agentguard.judge.variants import Swapped
+
+    return PanelJudge((judge, Swapped(judge)), quorum=1)
 
 
 def _chat(base_url: str, options: dict[str, Any]) -> Judge:

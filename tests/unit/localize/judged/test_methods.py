@@ -167,3 +167,11 @@ def test_a_sure_rule_is_never_overturned_by_the_judge() -> None:
     told = ask("all_at_once", TableJudge(says), chat(), finding(1, probability=0.95), failed=False)
     assert told.verdict is Verdict.ABSTAINED
     assert "loop is sure of one at step 1" in told.notes[0]
+
+
+def test_a_judge_can_be_asked_in_both_orders() -> None:
+    judge = TableJudge(lambda run, question: question.options[0])  # type: ignore[union-attr]
+    told = localizers().get("all_at_once")(judge=judge, swap=True, given_failed=True).locate(chat(), ())
+    asked = [getattr(question, "options", ()) for _, question in judge.asked]
+    assert sorted(asked) == [("0", "1", "2", "3"), ("3", "2", "1", "0")]
+    assert {one.step for one in told.hypotheses[:2]} == {0, 3}

@@ -1,0 +1,103 @@
+"""A panel: several judges answer, and how far they agree is how sure the answer is.
+
+After triple modular redundancy (von Neumann 1956; Lyons and Vanderkulk 1962): diverse judges, or one judge
+asked in different words or orders (`agentguard.judge.variants`), rarely make the same mistake. A panel's
+probabilities are the mean of its members', so that what they disagree on comes out undecided; the votes stand
+beside them. What too few members could answer is an error and no guess.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from agentguard.errors import ConfigError
+from agentguard.judge.base import Answer, Judge, Question
+from agentguard.judge.closed import options_of
+from agentguard.trajectory.model import Trajectory
+
+NO_QUORUM: Final = "quorum"
+"""The fault of an answer that too few members could give."""
+
+_SPENT: Final = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
+
+
+class PanelJudge:
+    """Judges that vote, m of n.
+
+    An answer's ``usage`` has ``votes`` (option to the number of members that hold it likeliest) and
+    ``agreement`` (the winner's share of the members) beside what all members together cost; ``seconds`` is
+    the slowest member's, since they are asked side by side.
+
+    Args:
+        judges: the members, at least two; members of one judge are asked after each other.
+        quorum: how many must answer; more than half of them if absent.
+
+    Raises:
+        ConfigError: fewer than two members, or a quorum that they cannot reach.
+    """
+
+    name = "panel"
+
+    def __init__(self, judges: Sequence[Judge], *, quorum: int | None = None) -> None:
+        self.judges = tuple(judges)
+        self.quorum = len(self.judges) // 2 + 1 if quorum is None else quorum
+        if len(self.judges) < 2:
+            raise ConfigError("a panel needs at least two judges")
+        if not 1 <= self.quorum <= len(self.judges):
+            raise ConfigError(f"a panel of {len(self.judges)} has no quorum of {self.quorum}")
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        """Answer the questions, in order; a member that raises counts as one that could not answer."""
+        asked = tuple(questions)
+
+        def ask(judge: Judge) -> tuple[Answer, ...]:
+            try:
+                return tuple(judge.decide(transcript, asked))
+            except Exception as error:  # a plug-in may raise anything; the others can still answer
+                fault = type(error).__name__
+                return tuple(Answer(question=q.id, error=fault, usage={"fault": fault}) for q in asked)
+
+        with ThreadPoolExecutor(len(self.judges), thread_name_prefix="agentguard-panel") as pool:
+            told = list(pool.map(ask, self.judges))
+        return tuple(
+            self._answer(question, [answers[place] for answers in told])
+            for place, question in enumerate(asked)
+        )
+
+    def version(self, transcript: Trajectory) -> str:
+        """The members' versions, so that a panel can be cached."""
+        told = [
+            f"{judge.name}: {judge.version(transcript) if hasattr(judge, 'version') else ''}"
+            for judge in self.judges
+        ]
+        return f"quorum {self.quorum} of " + " | ".join(told)
+
+    def _answer(self, question: Question, told: Sequence[Answer]) -> Answer:
+        held = [one for one in told if one.error is None and one.probabilities]
+        usage = _spent(told)
+        if len(held) < self.quorum:
+            faults = ", ".join(dict.fromkeys(str(one.error) for one in told if one.error is not None))
+            error = f"{NO_QUORUM}: {len(held)} of {len(told)} judges answered ({faults})"
+            return Answer(question=question.id, error=error, usage=usage | {"fault": NO_QUORUM})
+        options = options_of(question)
+        shares = {one: sum(a.probabilities.get(one, 0.0) for a in held) / len(held) for one in options}
+        votes = Counter(max(options, key=lambda one: a.probabilities.get(one, 0.0)) for a in held)
+        agreement = max(votes.values()) / len(held)
+        return Answer(
+            question=question.id,
+            probabilities=shares,
+            usage=usage | {"votes": dict(votes), "agreement": agreement},
+        )
+
+
+def _spent(told: Sequence[Answer]) -> dict[str, Any]:
+    """What the members have cost together."""
+    total: dict[str, Any] = {}
+    for name in _SPENT:
+        values = [v for a in told if isinstance(v := a.usage.get(name), int | float)]
+        if values:
+            total[name] = max(values) if name == "seconds" else sum(values)
+    return total

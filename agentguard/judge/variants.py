@@ -1,0 +1,69 @@
+"""The same judge asked otherwise: with its options the other way round, or in other words.
+
+A model prefers some letters and some places to others; a judge that is asked in both orders shows it (Zheng
+et al., Judging LLM-as-a-Judge, arXiv 2306.05685). Both variants share the transcript's bytes with the plain
+judge, so that a server with a prefix cache reads a run once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from agentguard.judge.base import Answer, Choice, Judge, Question
+from agentguard.judge.closed import options_of
+from agentguard.trajectory.model import Trajectory
+
+
+class Swapped:
+    """Asks with the options in the opposite order; the answers are keyed as ever."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge, self.name = judge, f"{judge.name} swapped"
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        """Answer the questions, in order."""
+        answers = self.judge.decide(transcript, tuple(_turned(one) for one in questions))
+        return tuple(_turned_back(q, answer) for q, answer in zip(questions, answers, strict=True))
+
+    def version(self, transcript: Trajectory) -> str:
+        """The judge's own, and that it is asked the other way round."""
+        return f"{_version(self.judge, transcript)}; options swapped"
+
+
+class Reworded:
+    """Asks in other words.
+
+    Args:
+        judge: who is asked.
+        word: gives the other words of a question's text.
+        version: of these words; another one for other words, so that answers are not taken for each other's.
+    """
+
+    def __init__(self, judge: Judge, word: Callable[[str], str], *, version: str) -> None:
+        self.judge, self.name = judge, f"{judge.name} reworded"
+        self._word, self._version = word, version
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        """Answer the questions, in order."""
+        return self.judge.decide(transcript, tuple(replace(q, text=self._word(q.text)) for q in questions))
+
+    def version(self, transcript: Trajectory) -> str:
+        """The judge's own, and that of the words."""
+        return f"{_version(self.judge, transcript)}; worded {self._version}"
+
+
+def _turned(question: Question) -> Choice:
+    options = options_of(question)[::-1]
+    return Choice(id=question.id, text=question.text, options=options, shown=question.shown)
+
+
+def _turned_back(question: Question, answer: Answer) -> Answer:
+    if answer.error is not None:
+        return answer
+    ordered = {one: answer.probabilities[one] for one in options_of(question)}
+    return replace(answer, probabilities=ordered)
+
+
+def _version(judge: Judge, transcript: Trajectory) -> str:
+    return str(judge.version(transcript)) if hasattr(judge, "version") else judge.name

@@ -1,0 +1,105 @@
+"""Several judges, or one asked in several ways: votes, agreement, quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.judge.base import RUN_FAILED, Answer, Choice, Question, Score, root_cause_question
+from agentguard.judge.cache import CachedJudge
+from agentguard.judge.panel import PanelJudge
+from agentguard.judge.variants import Reworded, Swapped
+from agentguard.trajectory.model import Trajectory
+from tests.unit.judge.judges import DealingJudge, TableJudge
+from tests.unit.localize.runs import chat
+
+PART = Choice(id="part", text="Which part?", options=("memory", "planning", "action"))
+
+
+def sure_of(option: str) -> TableJudge:
+    return TableJudge(lambda run, question: option)
+
+
+class Raising:
+    name = "raising"
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        raise RuntimeError("no")
+
+
+def test_the_majority_wins_and_disagreement_is_uncertainty() -> None:
+    panel = PanelJudge([sure_of("memory"), sure_of("memory"), sure_of("action")])
+    (answer,) = panel.decide(chat(), (PART,))
+    assert max(answer.probabilities, key=answer.probabilities.__getitem__) == "memory"
+    assert answer.usage["votes"] == {"memory": 2, "action": 1}
+    assert answer.usage["agreement"] == pytest.approx(2 / 3)
+    (agreed,) = PanelJudge([sure_of("memory")] * 3).decide(chat(), (PART,))
+    assert agreed.probabilities["memory"] > answer.probabilities["memory"]
+    assert sum(answer.probabilities.values()) == pytest.approx(1)
+
+
+def test_what_all_cost_is_counted_and_they_wait_side_by_side() -> None:
+    (answer,) = PanelJudge([DealingJudge()] * 3).decide(chat(), (RUN_FAILED,))
+    assert answer.usage["calls"] == 3
+    assert answer.usage["prompt_tokens"] == 300
+    assert answer.usage["seconds"] == pytest.approx(0.01)
+
+
+def test_one_that_cannot_answer_is_outvoted_and_too_few_are_an_error() -> None:
+    away = DealingJudge(away=True)
+    (answer,) = PanelJudge([sure_of("memory"), sure_of("memory"), away]).decide(chat(), (PART,))
+    assert answer.error is None
+    (answer,) = PanelJudge([sure_of("memory"), away, Raising()]).decide(chat(), (PART,))
+    assert answer.usage["fault"] == "quorum"
+    assert answer.error is not None
+    assert "1 of 3" in answer.error
+    assert "RuntimeError" in answer.error
+    assert not answer.probabilities
+
+
+@pytest.mark.parametrize(("count", "quorum"), [(0, None), (1, None), (3, 4), (3, 0)])
+def test_a_panel_that_cannot_vote_is_refused(count: int, quorum: int | None) -> None:
+    with pytest.raises(ConfigError):
+        PanelJudge([DealingJudge()] * count, quorum=quorum)
+
+
+def test_a_preference_for_a_place_cancels_out() -> None:
+    first = TableJudge(lambda run, question: getattr(question, "options", ("yes",))[0])
+    panel = PanelJudge([first, Swapped(first)])
+    for question in (RUN_FAILED, Choice(id="c", text="Which?", options=("left", "right"))):
+        (answer,) = panel.decide(chat(), (question,))
+        low, high = sorted(answer.probabilities.values())
+        assert low == pytest.approx(high)
+        assert answer.usage["agreement"] == 0.5
+
+
+def test_swapped_keeps_the_keys_and_their_order() -> None:
+    judge = TableJudge(lambda run, question: None if question.id == "bad" else "2")
+    score = Score(id="score", text="How far?", low=1, high=3)
+    bad = Choice(id="bad", text="?", options=("a", "b"))
+    said, none = Swapped(judge).decide(chat(), (score, bad))
+    assert list(said.probabilities) == ["1", "2", "3"]
+    assert none.error is not None
+    assert [getattr(question, "options", None) for _, question in judge.asked] == [
+        ("3", "2", "1"),
+        ("b", "a"),
+    ]
+
+
+def test_reworded_asks_other_words_and_is_another_version() -> None:
+    judge = TableJudge(lambda run, question: "yes")
+    polite = Reworded(judge, lambda text: f"Please tell: {text}", version="polite")
+    polite.decide(chat(), (RUN_FAILED,))
+    assert judge.asked[0][1].text.startswith("Please tell: Did the run")
+    assert polite.version(chat()) == "table; worded polite"
+
+
+def test_a_panel_can_be_remembered() -> None:
+    judge = TableJudge(lambda run, question: "1")
+    cached = CachedJudge(PanelJudge([judge, Swapped(judge)]))
+    once = cached.decide(chat(), (root_cause_question(chat()),))
+    again = cached.decide(chat(), (root_cause_question(chat()),))
+    assert once[0].probabilities == again[0].probabilities
+    assert len(judge.asked) == 2
