@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -19,11 +20,13 @@ from agentguard.store.migrate import migrate
 from agentguard.store.options import Options
 from agentguard.store.overviews import refresh
 from agentguard.store.place import Place
+from agentguard.store.pulse import Pulse
 from agentguard.store.questions import Questions
 from agentguard.store.read import Reader
 from agentguard.store.receipt import Receipt
 from agentguard.store.retention import Deleted, Limits, Retention
 from agentguard.store.runs import run_rows
+from agentguard.store.together import Together
 from agentguard.store.url import Address, resolve
 from agentguard.store.writer import Health, Writer
 from agentguard.trajectory.model import Record, Trajectory
@@ -54,6 +57,7 @@ class Store(Questions):
         o = self.options
         self._place = Place(self.address, synchronous=o.synchronous, busy_s=o.busy_s)
         self._writer = Writer(self._place, max_rows=o.max_rows, max_bytes=o.max_bytes)
+        self._together = Together(self._writer)
         self._reader = Reader(self._place)
         self._retention = Retention(self._place)
         # A claim that a power cut forgets would let an effect happen twice: it always waits for the disk.
@@ -124,7 +128,14 @@ class Store(Questions):
 
     def write(self, *rows: r.Row) -> Receipt:
         """Queue rows; they become durable together, soon. Never raises and never touches the disk."""
-        return self._writer.write(rows)
+        return self._together.write(rows)
+
+    def together(self) -> AbstractContextManager[None]:
+        """What this thread writes inside of it becomes durable as one: all of it, or nothing.
+
+        Rows are queued when the block ends; `flush` and receipts have to wait until then.
+        """
+        return self._together
 
     def write_run(self, record: Record | Trajectory, *, tenant: str = "") -> Receipt:
         """Queue a whole run; it replaces what is stored under its id."""
@@ -159,6 +170,10 @@ class Store(Questions):
             return refresh(self._place.engine(), every=True)
         except (SQLAlchemyError, OSError) as error:
             raise unavailable(error, self.address) from None
+
+    def pulse(self) -> Pulse:
+        """Tells, cheaply and again and again, whether anything was written; close it afterwards."""
+        return Pulse(self._place)
 
     # -- effects
 

@@ -68,9 +68,13 @@ class Writer:
         self._give_up = False
         self._thread: threading.Thread | None = None
 
-    def write(self, rows: tuple[Row, ...]) -> Receipt:
+    def receipt(self) -> Receipt:
+        """A receipt for rows that are yet to be queued."""
+        return Receipt(self._inbox.changed)
+
+    def write(self, rows: tuple[Row, ...], receipt: Receipt | None = None) -> Receipt:
         """Queue rows. Never raises and never waits for the database."""
-        receipt = Receipt(self._inbox.changed)
+        receipt = receipt if receipt is not None else self.receipt()
         try:
             weight = weigh(rows)
         except Exception as error:  # no row at all: the caller's step must go on

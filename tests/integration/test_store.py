@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
@@ -286,6 +287,36 @@ def test_writing_never_raises(store):
     assert store.health().lost == 1
 
 
+def test_what_is_written_together_is_one_unit(store):
+    before = store._writer._inbox.added
+    with store.together():
+        first = store.write(SchemaRow(id="a"))
+        with store.together():
+            second = store.write(SchemaRow(id="b"), SchemaRow(id="c"))
+        assert store._writer._inbox.added == before, "nothing is queued before the block ends"
+    assert first is second
+    assert store._writer._inbox.added == before + 1
+    first.wait(10)
+    assert len(store.schemata()) == 3
+    with contextlib.suppress(KeyError), store.together():
+        store.write(SchemaRow(id="d"))
+        raise KeyError
+    assert store.write(SchemaRow(id="e")) is not first
+    store.flush(10)
+    assert len(store.schemata()) == 5
+
+
+def test_threads_do_not_write_together(store):
+    with store.together():
+        store.write(SchemaRow(id="mine"))
+        other = threading.Thread(target=lambda: store.write(SchemaRow(id="theirs")).wait(10))
+        other.start()
+        other.join()
+        assert [one.id for one in store.schemata()] == ["theirs"]
+    store.flush(10)
+    assert len(store.schemata()) == 2
+
+
 def test_await_a_receipt(store):
     async def main() -> None:
         receipts = [store.write(FindingRow(run_id="r", detector="d", step=i)) for i in range(20)]
@@ -522,7 +553,11 @@ def test_delete_a_run_with_all_that_belongs_to_it(store):
     gone = store.delete_run("r2")
     assert gone.rows == dict.fromkeys(PER_RUN, 1)
     after = store.stats().rows
-    assert {name: before[name] - after[name] for name in before} == {**gone.rows, "schemata": 0, "overviews": 1}
+    assert {name: before[name] - after[name] for name in before} == {
+        **gone.rows,
+        "schemata": 0,
+        "overviews": 1,
+    }
     assert store.trajectory("r2") is None
     assert sum(store.delete_run("r2").rows.values()) == 0
 
