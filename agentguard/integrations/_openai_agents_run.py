@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agents import Agent, Model, RunConfig, Runner
-from agents.items import ModelResponse
 from agents.run import CallModelData, ModelInputData
-from agents.usage import Usage as SdkUsage
 
 from agentguard.errors import RunStopped
+from agentguard.integrations._openai_agents_asking import Asking, closing
 from agentguard.integrations._openai_agents_items import (
     View,
     arguments_of,
@@ -22,6 +21,7 @@ from agentguard.integrations._openai_agents_items import (
     steps_of,
     usage_of,
 )
+from agentguard.integrations._openai_agents_session import Kept
 from agentguard.integrations._openai_agents_wrap import GuardedModel, GuardedProvider, Wrapping
 from agentguard.live.acting import arun_tool, atold, aundo_all
 from agentguard.live.session import Session
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 Ask = Callable[[str], str | Awaitable[str]]
-
-MOST_REFUSALS = 10
-"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
 
 
 class _Again(Exception):
@@ -49,12 +46,16 @@ class GuardedRun:
         guard: whose rules hold.
         agent: where the run begins.
         ask: called with a question when a person must decide.
+
+    Attributes:
+        cancelled: how the caller has cancelled a streamed run.
     """
 
     def __init__(self, guard: Guard, agent: Agent[Any], ask: Ask | None) -> None:
         self._guard, self._ask = guard, ask
         self._withheld: set[str] = set()
-        self._wrapping = Wrapping(self._invoke, self._respond, self._withheld, self._declare)
+        self._asking = Asking(self._verdict)
+        self._wrapping = Wrapping(self._invoke, self._asking, self._withheld, self._declare)
         self._agent = self._wrapping.agent(agent)
         self._view = View()
         self._turn: Step | None = None
@@ -62,24 +63,61 @@ class GuardedRun:
         self._steps: list[Step] = []
         self._speakers: list[Agent[Any]] = []
         self._given = 0
+        self._kept: Kept | None = None
+        self.cancelled: Literal["immediate", "after_turn"] | None = None
+        self._state: Any = None
 
-    async def go(
-        self, input: str | list[Any], on_run: Callable[[Session], None] | None, options: dict[str, Any]
-    ) -> tuple[Any, Agent[Any]]:
-        """Run to the end; returns the SDK's last result, and who spoke last, as the caller made it."""
+    async def begin(
+        self, input: str | list[Any], on_run: Callable[[Session], None] | None, options: Mapping[str, Any]
+    ) -> None:
+        """Begin the session; ``options`` are those of the runner."""
         items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
+        self._set(options)
+        keep = self._options.pop("session", None)
+        if keep is not None:
+            self._kept = Kept(keep, self._config)
+            items = await self._kept.load(items)
         self._session = self._guard.session(self._meta(items), self._can())
         if on_run is not None:
             on_run(self._session)
         self._begin(items)
-        options["run_config"] = self._config(options.get("run_config"))
+
+    def resume(self, state: Any, options: Mapping[str, Any]) -> None:
+        """Go on with a run that waited for an approval, from the SDK's state of it."""
+        self._set(options)
+        self._options.pop("session", None)  # the run still has its own
+        self._state = state
+
+    async def go(self) -> Any:
+        """Run to the end, or to where the run waits for an approval; returns the SDK's last result."""
         while True:
             try:
-                result = await Runner.run(self._agent, self._view.renew(), **options)
+                result = await Runner.run(self._agent, self._next(), **self._options)
             except _Again:
                 continue
             if await self._ended(result):
-                return result, self._wrapping.original(result.last_agent)
+                return result
+
+    async def stream(self, begun: Callable[[Any], None]) -> AsyncIterator[Any]:
+        """As `go`; yields the SDK's events, and tells of each of its results when its runner begins."""
+        over = False
+        while not over and self.cancelled is None:
+            result = Runner.run_streamed(self._agent, self._next(), **self._options)
+            begun(result)
+            try:
+                async with closing(result.stream_events()) as events:
+                    async for event in events:
+                        yield event
+            except _Again:
+                continue
+            over = self.cancelled is None and await self._ended(result)
+            if self.cancelled == "after_turn":
+                self._take_in(result.to_input_list(mode="normalized"))
+                await self._keep()
+
+    def original(self, agent: Agent[Any]) -> Agent[Any]:
+        """The caller's agent that one was copied from."""
+        return self._wrapping.original(agent)
 
     @property
     def session(self) -> Session:
@@ -120,9 +158,18 @@ class GuardedRun:
             self._commit(step)
         self._given = len(self._steps)
 
-    def _config(self, given: Any) -> RunConfig:
+    def _set(self, options: Mapping[str, Any]) -> None:
+        given = options.get("run_config")
+        self._config = RunConfig(**given) if isinstance(given, dict) else given or RunConfig()
+        self._options = {**options, "run_config": self._guarded(self._config)}
+
+    def _next(self) -> Any:
+        """What the runner begins with: the items that are left, or the state of a paused run."""
+        state, self._state = self._state, None
+        return self._view.renew() if state is None else state
+
+    def _guarded(self, config: RunConfig) -> RunConfig:
         """The caller's configuration with the guard's seams; the caller's filter sees the guard's view."""
-        config = RunConfig(**given) if isinstance(given, dict) else given or RunConfig()
         theirs = config.call_model_input_filter
 
         async def view(data: CallModelData[Any]) -> ModelInputData:
@@ -136,42 +183,37 @@ class GuardedRun:
         return replace(
             config,
             call_model_input_filter=view,
-            model_provider=GuardedProvider(config.model_provider, self._respond),
-            model=GuardedModel(model, self._respond) if isinstance(model, Model) else model,
+            model_provider=GuardedProvider(config.model_provider, self._asking),
+            model=GuardedModel(model, self._asking) if isinstance(model, Model) else model,
         )
 
     async def _before_model(self, data: CallModelData[Any]) -> ModelInputData:
         """The boundary between turns: commit the last one, do what is to be done, show what is left."""
         self._take_in(data.model_data.input)
-        self._agent = self._wrapping.agent(data.agent)
+        speaker = self._agent = self._wrapping.agent(data.agent)
+        withheld = len(self._withheld)
         plan = self._session.boundary()
         if plan is not None:
-            withheld = len(self._withheld)
             speaker = await self._apply(plan)
-            if speaker is not self._agent or len(self._withheld) > withheld:
-                self._agent = speaker
-                raise _Again
+        await self._keep()
         self._stop_if_stopped()
+        if speaker is not self._agent or len(self._withheld) > withheld:
+            self._agent = speaker
+            raise _Again
         return ModelInputData(input=self._view.shown(), instructions=data.model_data.instructions)
 
-    async def _respond(
-        self, items: list[Any], ask: Callable[[list[Any]], Awaitable[ModelResponse]]
-    ) -> ModelResponse:
-        """Ask the model, and again with the correction where its answer is refused before any tool ran."""
-        spent = SdkUsage()
-        for left in reversed(range(MOST_REFUSALS + 1)):
-            response = await ask(items)
-            spent.add(response.usage)
-            turn = step_of(response.to_input_items(), agent=self._agent.name)
-            self._turn = replace(turn, usage=usage_of(response.usage))
-            plan = self._session.propose(self._turn) if left else None
-            self._stop_if_stopped()
-            if plan is None:
-                break
-            for text in await atold(plan, ask=self._ask):
-                self._view.tell(text)
-                items = [*items, {"role": "user", "content": text}]
-        return replace(response, usage=spent)
+    async def _verdict(self, items: list[Any], usage: Any, *, last: bool) -> list[Any] | None:
+        """Judge an answer before any tool runs; what is told then is shown at every later call, too."""
+        turn = step_of(items, agent=self._agent.name)
+        self._turn = turn if usage is None else replace(turn, usage=usage_of(usage))
+        plan = None if last else self._session.propose(self._turn)
+        self._stop_if_stopped()
+        if plan is None:
+            return None
+        texts = await atold(plan, ask=self._ask)
+        for text in texts:
+            self._view.tell(text)
+        return [{"role": "user", "content": text} for text in texts]
 
     async def _invoke(self, context: Any, arguments: str, tool: Callable[[], Awaitable[Any]]) -> Any:
         """Let each effect happen once."""
@@ -197,6 +239,13 @@ class GuardedRun:
             self._commit(seen_in(items, turn, self._failed))
         if not goes_on:  # a handoff has rewritten the list: nothing before it can be cut
             self._given = len(self._steps)
+            if self._kept is not None:
+                self._kept.rewritten(self._view.shown())
+
+    async def _keep(self) -> None:
+        """At a boundary: let the caller's session hold what is left."""
+        if self._kept is not None:
+            await self._kept.sync(self._view.shown())
 
     def _commit(self, step: Step) -> None:
         self._steps.append(self._session.commit(step))
@@ -205,15 +254,15 @@ class GuardedRun:
 
     async def _ended(self, result: Any) -> bool:
         """Whether the run is over: the runner has ended, and the guard accepts that."""
-        self._take_in(result.to_input_list(mode="normalized"))  # as the model sees it after handoffs
         if result.interruptions:
-            return True  # it only paused, for an approval
+            return True  # it only paused, for an approval; its last turn is not whole
+        self._take_in(result.to_input_list(mode="normalized"))  # as the model sees it after handoffs
         plan = self._session.end()
-        if plan is None:
-            self._stop_if_stopped()
-            return True
-        self._agent = await self._apply(plan)
-        return False
+        if plan is not None:
+            self._agent = await self._apply(plan)
+        await self._keep()
+        self._stop_if_stopped()
+        return plan is None
 
     async def _apply(self, plan: Plan) -> Agent[Any]:
         """Make the view agree with a plan that the session has carried out; returns who goes on."""
@@ -224,7 +273,6 @@ class GuardedRun:
                 speaker = self._back(action.to_step if isinstance(action, Rewind) else 0)
             elif isinstance(action, Withhold):
                 self._withheld |= set(action.tools)
-        self._stop_if_stopped()
         for text in await atold(plan, failed, ask=self._ask):
             self._view.tell(text)
         return speaker

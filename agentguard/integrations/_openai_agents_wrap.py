@@ -14,13 +14,11 @@ from typing import Any
 from agents import Agent, FunctionTool, Handoff, Model, ModelProvider
 from agents.items import ModelResponse
 
+from agentguard.integrations._openai_agents_asking import Asking
 from agentguard.trajectory.model import ToolSpec
 
 Invoke = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Called with the tool, its arguments as JSON and what runs it."""
-
-Respond = Callable[[list[Any], Callable[[list[Any]], Awaitable[ModelResponse]]], Awaitable[ModelResponse]]
-"""Called with the input of a model call and what makes the call."""
 
 Declare = Callable[[str, dict[str, Any]], None]
 """Called with the name of an MCP tool and its annotations."""
@@ -29,8 +27,8 @@ Declare = Callable[[str, dict[str, Any]], None]
 class GuardedModel(Model):
     """A model whose answers the guard may refuse before anything comes of them."""
 
-    def __init__(self, inner: Model, respond: Respond) -> None:
-        self._inner, self._respond = inner, respond
+    def __init__(self, inner: Model, asking: Asking) -> None:
+        self._inner, self._asking = inner, asking
 
     async def get_response(  # the signature is the SDK's
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
@@ -40,12 +38,20 @@ class GuardedModel(Model):
         async def ask(items: list[Any]) -> ModelResponse:
             return await self._inner.get_response(system_instructions, items, *more, **options)
 
-        items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
-        return await self._respond(items, ask)
+        return await self._asking.respond(_items(input), ask)
 
-    def stream_response(self, *given: Any, **options: Any) -> AsyncIterator[Any]:
-        """As `Model.stream_response`; what is streamed is not judged."""
-        return self._inner.stream_response(*given, **options)
+    def stream_response(
+        self, system_instructions: str | None, input: Any, *more: Any, **options: Any
+    ) -> AsyncIterator[Any]:
+        """As `Model.stream_response`; where the answer is to be JSON, nothing of a refused one is seen."""
+
+        def ask(items: list[Any]) -> AsyncIterator[Any]:
+            return self._inner.stream_response(system_instructions, items, *more, **options)
+
+        schema = options.get("output_schema", more[2] if len(more) > 2 else None)
+        return self._asking.flow(
+            _items(input), ask, everything=schema is not None and not schema.is_plain_text()
+        )
 
     def get_retry_advice(self, request: Any) -> Any:
         """As `Model.get_retry_advice`."""
@@ -62,12 +68,12 @@ class GuardedModel(Model):
 class GuardedProvider(ModelProvider):
     """A provider of guarded models."""
 
-    def __init__(self, inner: ModelProvider, respond: Respond) -> None:
-        self._inner, self._respond = inner, respond
+    def __init__(self, inner: ModelProvider, asking: Asking) -> None:
+        self._inner, self._asking = inner, asking
 
     def get_model(self, model_name: str | None) -> Model:
         """As `ModelProvider.get_model`."""
-        return GuardedModel(self._inner.get_model(model_name), self._respond)
+        return GuardedModel(self._inner.get_model(model_name), self._asking)
 
 
 class Wrapping:
@@ -75,13 +81,13 @@ class Wrapping:
 
     Args:
         invoke: runs a tool.
-        respond: makes a model call.
+        asking: makes model calls.
         withheld: names of tools that were taken away; looked at whenever tools are offered.
         declare: told of an MCP tool what its server says it does.
     """
 
-    def __init__(self, invoke: Invoke, respond: Respond, withheld: set[str], declare: Declare) -> None:
-        self._invoke, self._respond, self._withheld, self._declare = invoke, respond, withheld, declare
+    def __init__(self, invoke: Invoke, asking: Asking, withheld: set[str], declare: Declare) -> None:
+        self._invoke, self._asking, self._withheld, self._declare = invoke, asking, withheld, declare
         self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
         self._blind = False
 
@@ -93,7 +99,7 @@ class Wrapping:
             return agent
         changes: dict[str, Any] = {"tools": [self._tool(tool) for tool in agent.tools]}
         if isinstance(agent.model, Model):
-            changes["model"] = GuardedModel(agent.model, self._respond)
+            changes["model"] = GuardedModel(agent.model, self._asking)
             changes["model_settings"] = agent.model_settings
         made = agent.clone(**changes)
         self._made[id(agent)] = (agent, made)
@@ -181,6 +187,10 @@ class Wrapping:
             return bool(await answer if hasattr(answer, "__await__") else answer)
 
         return enabled
+
+
+def _items(input: Any) -> list[Any]:
+    return [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
 
 
 def _spec(tool: Any) -> ToolSpec:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, RunConfig, SQLiteSession, function_tool, handoff
+from agents import Agent, OpenAIConversationsSession, RunConfig, function_tool, handoff
 from agents.handoffs import HandoffInputData
 from agents.items import ModelResponse
 from agents.mcp import MCPServer
 from agents.models.interface import Model
 from agents.run import CallModelData, ModelInputData
-from agents.testing import assistant_message, function_call
+from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from agents.usage import Usage
 from mcp import types
 
@@ -54,8 +54,16 @@ class Scripted(Model):
         usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
         return ModelResponse(output=self.answer(items), usage=usage, response_id=None)
 
-    def stream_response(self, *given: Any, **options: Any) -> Any:
-        raise AssertionError("nothing is streamed here")
+    async def stream_response(  # type: ignore[override]
+        self, system: Any, input: Any, settings: Any, tools: Any, *more: Any, **options: Any
+    ) -> Any:
+        assert whole(input)
+        self.offers.append([tool.name for tool in tools])
+        self.inputs.append(list(input))
+        usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
+        inner = ScriptedModel([ModelStep(output=self.answer(input), usage=usage)])
+        async for event in inner.stream_response(system, input, settings, tools, *more, **options):
+            yield event
 
 
 def say(text: str) -> list[Any]:
@@ -415,8 +423,11 @@ def test_two_runs_of_one_agent_side_by_side() -> None:
 
 def test_what_keeps_the_history_elsewhere_is_refused() -> None:
     run = Run(make(), script())
-    with pytest.raises(ConfigError, match="session keeps turns"):
-        run.go(session=object.__new__(SQLiteSession))
+    for name in ("conversation_id", "previous_response_id"):
+        with pytest.raises(ConfigError, match=f"{name} keeps turns"):
+            run.go(**{name: "x"})
+    with pytest.raises(ConfigError, match="the server keeps turns"):
+        run.go(session=object.__new__(OpenAIConversationsSession))
     with pytest.raises(ConfigError, match="neither a text nor a list"):
         run.go(object())
 
