@@ -19,6 +19,7 @@ from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.localize.keep import diagnosis_rows
 from agentguard.recover.budget import Budget
 from agentguard.recover.policy import Recover
+from agentguard.store.rows import StepRow
 from agentguard.store.store import Store
 from agentguard.trajectory.model import (
     Branch,
@@ -49,7 +50,7 @@ def recovered(store: Store) -> str:
         while not run.done:
             run.tools(run.model(lambda messages: next(script)))
     store.flush(20)
-    timed = _timed(run.trajectory, guard_s=run.session.seconds)
+    timed = _timed(store, guard_s=run.session.seconds)
     store.write_run(timed)
     store.write(*diagnosis_rows(Guard().diagnose(timed)))
     store.flush(20)
@@ -263,25 +264,35 @@ def _call(said: str, name: str, **arguments: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": said, "tool_calls": [call]}
 
 
-def _timed(run: Trajectory, *, guard_s: float) -> Trajectory:
-    """The run as an integration that keeps times and tokens would have recorded it."""
-    branches = tuple(replace(one, steps=_clocked(one.steps, at=_BEGAN)) for one in run.branches)
+def _timed(store: Store, guard_s: float) -> Trajectory:
+    """The run as an integration that keeps times and tokens would have recorded it, in its order of time."""
+    found = store.run_rows(RECOVERED)
+    assert found is not None
+    _, rows, _ = found
+    order = {(row.line, row.index): place for place, row in enumerate(sorted(rows, key=_recorded))}
+    run = store.trajectory(RECOVERED)
+    assert run is not None
+    branches = tuple(
+        replace(one, steps=tuple(_clocked(step, order[one.id, step.index]) for step in one.steps))
+        for one in run.branches
+    )
+    steps = tuple(_clocked(step, order["", step.index]) for step in run.steps)
     extra = {**run.extra, "model": "example-model-1", "agentguard": {"guard_s": guard_s}}
-    return replace(run, steps=_clocked(run.steps, at=_BEGAN), branches=branches, extra=extra)
+    return replace(run, steps=steps, branches=branches, extra=extra)
 
 
-def _clocked(steps: tuple[Step, ...], *, at: float) -> tuple[Step, ...]:
-    made = []
-    for step in steps:
-        begin = at + step.index * 3.0
-        took = 0.4 + (len(step.content) % 7) * 0.35
-        usage = None
-        if step.source is Source.AGENT:
-            prompt, said = 300 + 90 * step.index, 20 + len(step.content) // 3
-            usage = Usage(prompt_tokens=prompt, completion_tokens=said, cost_usd=(prompt + 4 * said) * 1e-6)
-        model = "example-model-1" if step.source is Source.AGENT else None
-        made.append(replace(step, started_at=begin, ended_at=begin + took, usage=usage, model=model))
-    return tuple(made)
+def _recorded(row: StepRow) -> float:
+    return row.created_at
+
+
+def _clocked(step: Step, place: int) -> Step:
+    begin = _BEGAN + place * 2.2
+    took = 0.6 + (len(step.content) % 7) * 0.25
+    if step.source is not Source.AGENT:
+        return replace(step, started_at=begin, ended_at=begin + 0.1)
+    prompt, said = 300 + 90 * step.index, 20 + len(step.content) // 3
+    usage = Usage(prompt_tokens=prompt, completion_tokens=said, cost_usd=(prompt + 4 * said) * 1e-6)
+    return replace(step, started_at=begin, ended_at=begin + took, usage=usage, model="example-model-1")
 
 
 def _long_steps(steps: int) -> Iterator[Step]:

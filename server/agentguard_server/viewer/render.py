@@ -1,18 +1,58 @@
-"""Templates: everything that comes from a run is text, escaped by the engine and by nothing else."""
+"""Templates: everything that comes from a run is text, escaped by the engine and by nothing else.
+
+A text that a template prints as it is has its hidden characters written out
+(`agentguard_server.viewer.text`); nothing that cannot be sent or seen gets into a page.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from agentguard.detect.facts import canonical
 from agentguard.version import __version__
+from agentguard_server.viewer.run import figures
+from agentguard_server.viewer.text import plain, shown, visible
 
 HERE = Path(__file__).parent
 ASSETS = HERE / "static"
+
+
+def path(text: str) -> str:
+    """A text as one part of a URL's path, or one value of its query."""
+    return quote(text, safe="", errors="replace")
+
+
+def data(value: object, most: int) -> str:
+    """Any value as JSON text, cut after ``most`` characters."""
+    text = canonical(value)
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} characters more)"
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "shown": shown,
+    "plain": plain,
+    "path": path,
+    "percent": figures.percent,
+    "duration": figures.duration,
+    "dollars": figures.dollars,
+    "count": figures.count,
+    "several": figures.several,
+    "figure": figures.figure,
+    "field": figures.field,
+    "data": data,
+}
+"""Filters of all templates."""
+
+
+def _sendable(value: Any) -> Any:
+    return visible(value) if type(value) is str else value
 
 
 class Renderer:
@@ -25,7 +65,9 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            finalize=_sendable,
         )
+        self.environment.filters.update(FILTERS)
         self.environment.globals.update(prefix=prefix, version=__version__)
 
     def text(self, template: str, **given: Any) -> str:

@@ -41,11 +41,18 @@ def shown(text: str) -> Markup:
     return Markup("").join(parts)
 
 
+def visible(text: str) -> str:
+    """A text with its hidden characters written out, such as ``‹U+202E›``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", text)
+
+
 def plain(text: object, most: int = 300) -> str:
     """A text for an attribute, a title or one line: without line breaks, hidden characters by code point."""
     value = str(text)
     cut = value[:most] + "…" if len(value) > most else value
-    return " ".join(_HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", cut).split())
+    return " ".join(visible(cut).split())
 
 
 @lru_cache(maxsize=1_024)

@@ -10,6 +10,7 @@ from typing import Literal
 from agentguard.detect.facts import canonical
 from agentguard.trajectory.model import Step
 from agentguard_server.viewer.recovery import Recovered
+from agentguard_server.viewer.run.brief import Brief, brief
 from agentguard_server.viewer.run.lines import Line, Lines
 from agentguard_server.viewer.run.turns import told_before
 
@@ -23,8 +24,8 @@ class Pair:
     """Two steps that stand beside each other; one of them may be missing."""
 
     relation: Relation
-    left: int | None
-    right: int | None
+    left: Brief | None
+    right: Brief | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +90,12 @@ def _pair(left: Sequence[Step], right: Sequence[Step], one: int | None, other: i
     relation: Relation = "new" if one is None else "left"
     if one is not None and other is not None:
         relation = "same" if _does(left[one]) == _does(right[other]) else "changed"
+    before = left[one] if one is not None else None
+    after = right[other] if other is not None else None
     return Pair(
         relation=relation,
-        left=None if one is None else fork + one,
-        right=None if other is None else fork + other,
+        left=None if before is None or one is None else brief(before, fork + one, beside=after),
+        right=None if after is None or other is None else brief(after, fork + other, beside=before),
     )
 
 

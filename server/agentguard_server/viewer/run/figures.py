@@ -44,6 +44,21 @@ def count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
+def figure(amount: float) -> str:
+    """A number as short as it can be written: ``5``, ``1,234.5``."""
+    return f"{amount:,.0f}" if amount == int(amount) else f"{amount:,.2f}"
+
+
+def field(name: str) -> str:
+    """A field of a step in words: ``result 1`` for ``observations[0]``."""
+    kind, _, place = name.partition("[")
+    number = int(place[:-1]) + 1 if place[:-1].isdecimal() and len(place) < 8 else ""
+    return f"{_FIELDS.get(kind, kind)} {number}".strip()
+
+
+_FIELDS = {"content": "text", "tool_calls": "call", "observations": "result"}
+
+
 def several(number: int, one: str, many: str = "") -> str:
     """A number with its noun: ``1 step``, ``3 steps``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

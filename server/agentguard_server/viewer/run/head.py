@@ -129,12 +129,15 @@ def _state(bundle: Bundle, main: Recovered | None, diagnosis: Diagnosis | None) 
         return _state_after(bundle.recoveries, main, diagnosis)
     if diagnosis is None:
         return "unknown", "Not diagnosed", "Nobody has looked at this run yet: `agentguard diagnose` does."
-    likely = f"The probability that it failed is {percent(diagnosis.probability)}."
     if diagnosis.verdict is Verdict.NO_FAILURE:
-        return "fine", "No failure found", likely
+        return "fine", "No failure found", ""
     if diagnosis.verdict is Verdict.ABSTAINED:
-        return "unsure", "Not sure whether it failed", f"{likely} These are the steps to look at first."
-    return "failed", "Failed", likely
+        return (
+            "unsure",
+            "Not sure whether it failed",
+            "The diagnosis abstains; its suspects are ranked below.",
+        )
+    return "failed", "Failed", ""
 
 
 def _state_after(
@@ -148,7 +151,10 @@ def _state_after(
             f"The guard stepped in {times} and then ended the run: {main.ended}",
         )
     left = sum(one.undone for one in all)
-    done = f"The guard stepped in {times}" + (f" and took back {several(left, 'step')}" if left else "") + "."
+    done = f"The guard stepped in {times}" + (
+        f" and took back {several(left, 'step')} in all" if left else ""
+    )
+    done += f"; {_did(main)}." if main.back_to is not None else "."
     if all[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILURE):
         return "lost", "Failed, in spite of recovery", done
     if any(one.outcome == "planned" for one in all):
@@ -156,6 +162,14 @@ def _state_after(
     if main.outcome == "recovered":
         return "recovered", "Went wrong, and was recovered", done
     return "lost", "Recovery did not help", done
+
+
+def _did(main: Recovered) -> str:
+    """What the main recovery did, in words."""
+    undone = [one for one in main.actions if one.get("action") == "Compensate"]
+    count = sum(len(one.get("effects") or ()) for one in undone)
+    said = f"at step {main.step} it went back"
+    return f"{said} and undid {several(count, 'effect')} of its tools" if count else said
 
 
 def _after(diagnosis: Diagnosis | None) -> str:

@@ -21,6 +21,8 @@ Axis = Literal["time", "steps"]
 Badge = Literal["error", "finding", "rollback", "effect", "use"]
 
 MOST = 360
+MOST_LANES = 8
+_YEAR = 366 * 86_400.0
 _LEAST = 0.18
 _LETTER = 1.3
 """Least width of a bar, in percent, that has room for its letter."""
@@ -56,6 +58,27 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A line that was left, as a thin bar under the strip.
+
+    Attributes:
+        x, width: in percent of the strip.
+        number: of the branch; ``line`` is its id.
+        step: its first step.
+        root: where on it the root cause lies, in percent.
+        label: in words.
+    """
+
+    x: float
+    width: float
+    number: int
+    line: str
+    step: int
+    root: float | None
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
     """The strip of a line.
 
@@ -69,6 +92,7 @@ class Strip:
         reach: the middle of the last bar that uses a value of it.
         kinds: those that occur.
         label: the strip in words.
+        lanes: lines that were left.
     """
 
     bars: tuple[Bar, ...]
@@ -81,10 +105,24 @@ class Strip:
     reach: float | None
     kinds: tuple[Look, ...]
     label: str
+    lanes: tuple[Lane, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A line to show under the strip, and its root-cause step if it is there."""
+
+    line: Line
+    root: int | None
 
 
 def strip_of(
-    line: Line, badges: Mapping[int, frozenset[Badge]], *, root: int | None, axis: Axis | None = None
+    line: Line,
+    badges: Mapping[int, frozenset[Badge]],
+    *,
+    root: int | None,
+    axis: Axis | None = None,
+    beside: Sequence[Beside] = (),
 ) -> Strip:
     """Lay a line out.
 
@@ -93,11 +131,14 @@ def strip_of(
         badges: by step.
         root: the root-cause step on it.
         axis: as asked for; time if most steps have times.
+        beside: lines that were left, to be shown under it.
     """
-    steps = line.steps
-    spans = _times(steps)
+    steps, shown = line.steps, tuple(beside[:MOST_LANES])
+    clock = _clock([line, *(one.line for one in shown)])
+    spans = clock.spans(steps) if clock is not None else None
     chosen: Axis = "time" if spans is not None and axis != "steps" else "steps"
-    places = spans if chosen == "time" and spans is not None else _even(len(steps))
+    longest = max([len(steps), *(len(one.line.steps) for one in shown)])
+    places = spans if chosen == "time" and spans is not None else _even(len(steps), longest)
     size = -(-len(steps) // MOST) if len(steps) > MOST else 1
     bars = tuple(
         _bar(steps, range(at, min(at + size, len(steps))), places, badges, root)
@@ -111,11 +152,36 @@ def strip_of(
         timed=spans is not None,
         binned=size,
         begin="0" if chosen == "steps" else "0 s",
-        end=_end(steps, chosen),
+        end=duration(clock.last - clock.first) if chosen == "time" and clock else str(max(0, longest - 1)),
         root=rooted.middle if rooted else None,
         reach=used[-1].middle if used and rooted else None,
         kinds=tuple(look for look in LOOKS if any(bar.look == look for bar in bars)),
         label=_label(steps, badges, root),
+        lanes=tuple(
+            lane
+            for one in shown
+            if (lane := _lane(one, clock if chosen == "time" else None, longest)) is not None
+        ),
+    )
+
+
+def _lane(one: Beside, clock: _Clock | None, longest: int) -> Lane | None:
+    line = one.line
+    spans = clock.spans(line.steps) if clock is not None else _even(len(line.steps), longest)
+    if not line.own or spans is None:
+        return None
+    own = spans[line.fork :]
+    x, end = min(begin for begin, _ in own), max(end for _, end in own)
+    rooted = sum(spans[one.root]) / 2 if one.root is not None and one.root >= line.fork else None
+    return Lane(
+        x=round(x, 3),
+        width=round(max(_LEAST, end - x), 3),
+        number=line.number,
+        line=line.id,
+        step=line.fork,
+        root=round(rooted, 3) if rooted is not None else None,
+        label=f"branch {line.number}, {several(len(line.own), 'step')} left behind from step {line.fork} on"
+        + (", with the root cause" if rooted is not None else ""),
     )
 
 
@@ -167,47 +233,43 @@ _BADGES: dict[Badge, str] = {
 }
 
 
-def _even(count: int) -> list[tuple[float, float]]:
-    return [(100 * i / count, 100 * (i + 1) / count) for i in range(count)]
+def _even(count: int, longest: int) -> list[tuple[float, float]]:
+    return [(100 * i / longest, 100 * (i + 1) / longest) for i in range(count)]
 
 
-def _times(steps: Sequence[Step]) -> list[tuple[float, float]] | None:
-    """Begin and end of each step, in percent; None where too few steps have times, or they run backwards."""
-    begins = [step.started_at for step in steps]
-    known = [at for at in begins if at is not None]
-    if len(known) < 2 or len(known) * 2 < len(steps):
-        return None
-    first = min(known)
-    last = max([*known, *(step.ended_at for step in steps if step.ended_at is not None)])
-    if not 0 < last - first < 1e9:
-        return None
-    filled = _filled(begins, first)
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """First and last moment of a run; epoch seconds."""
 
-    def scale(at: float) -> float:
-        return max(0.0, min(100.0, 100 * (at - first) / (last - first)))
+    first: float
+    last: float
 
-    spans = []
-    for place, begin in enumerate(filled):
-        ended = steps[place].ended_at
-        following = filled[place + 1] if place + 1 < len(filled) else last
-        spans.append((scale(begin), scale(max(begin, ended if ended is not None else following))))
-    return spans
+    def spans(self, steps: Sequence[Step]) -> list[tuple[float, float]] | None:
+        """Begin and end of each step, in percent; None where too few steps have times."""
+        known = [step.started_at for step in steps if step.started_at is not None]
+        if len(known) * 2 < len(steps):
+            return None
+        spans, at = [], self.first
+        for place, step in enumerate(steps):
+            at = (
+                at if step.started_at is None else step.started_at
+            )  # without a time: where the one before was
+            following = steps[place + 1].started_at if place + 1 < len(steps) else self.last
+            end = step.ended_at if step.ended_at is not None else following
+            spans.append((self._percent(at), self._percent(max(at, at if end is None else end))))
+        return spans
 
-
-def _filled(begins: Sequence[float | None], first: float) -> list[float]:
-    """Steps without a time begin where the one before them did."""
-    filled, last = [], first
-    for at in begins:
-        last = last if at is None else at
-        filled.append(last)
-    return filled
+    def _percent(self, at: float) -> float:
+        return max(0.0, min(100.0, 100 * (at - self.first) / (self.last - self.first)))
 
 
-def _end(steps: Sequence[Step], axis: Axis) -> str:
-    if axis == "steps":
-        return str(max(0, len(steps) - 1))
+def _clock(lines: Sequence[Line]) -> _Clock | None:
+    """None where the run has no times, or times that cannot be."""
+    steps = [step for line in lines for step in line.steps]
     known = [at for step in steps for at in (step.started_at, step.ended_at) if at is not None]
-    return duration(max(known) - min(known))
+    if len(known) < 2 or not 0 < max(known) - min(known) < _YEAR:
+        return None
+    return _Clock(min(known), max(known))
 
 
 def _label(steps: Sequence[Step], badges: Mapping[int, frozenset[Badge]], root: int | None) -> str:

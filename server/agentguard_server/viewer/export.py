@@ -1,0 +1,36 @@
+"""A run as one HTML file: styles inlined, no script, nothing loaded; whole, with its branches and marks."""
+
+from __future__ import annotations
+
+from agentguard_server.viewer.bundle import Bundle
+from agentguard_server.viewer.render import ASSETS, Renderer
+from agentguard_server.viewer.run.links import FileLinks
+from agentguard_server.viewer.run.passage import Fold
+from agentguard_server.viewer.run.scores import THRESHOLD
+from agentguard_server.viewer.run.view import View
+
+_STYLES = ("base.css", "run.css", "run_file.css")
+_WHOLE = 2**62
+
+
+def html_of(bundle: Bundle, renderer: Renderer | None = None) -> str:
+    """The file's text. Long texts are folded in it, never cut."""
+    made = renderer or Renderer()
+    view = View.of(bundle, fold=Fold(most=_WHOLE))
+    links = FileLinks(lines=view.lines)
+    return made.text(
+        "run_export.html",
+        view=view,
+        run=bundle.run,
+        links=links,
+        s=view.strip(view.lines.live, None),
+        styles="\n".join((ASSETS / name).read_text(encoding="utf-8") for name in _STYLES),
+        line=view.lines.live,
+        forks=view.forks(view.lines.live),
+        turns=view.turns(view.lines.live, 0, len(view.lines.live.steps)),
+        left=[
+            (line, view.turns(line, line.fork, len(line.steps), prefix=links.prefix(line.id)))
+            for line in view.lines.branches
+        ],
+        threshold=THRESHOLD,
+    )
