@@ -8,9 +8,8 @@ from that change by the very code a sound run uses.
 
 from __future__ import annotations
 
-import copy
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agentguard.testing.textworld.memory import Memory, Place
@@ -56,7 +55,7 @@ class Habit:
 
 @dataclass(slots=True, kw_only=True)
 class Agent:
-    """The agent's whole state; `copy.deepcopy` of it is a snapshot.
+    """The agent's whole state; `snapshot` copies it.
 
     Attributes:
         task: what it believes that it was asked.
@@ -96,8 +95,20 @@ class Agent:
     words: Words = field(default_factory=lambda: Words(random.Random(0), 0.5))  # noqa: S311
 
     def snapshot(self) -> Agent:
-        """A copy that shares nothing that changes. A turn makes its words anew, so they are left as they are."""
-        return copy.deepcopy(self, {id(self.words): self.words})
+        """A copy that shares nothing that changes but its words, which each turn makes anew."""
+        return replace(
+            self,
+            memory=self.memory.copy(),
+            fixed=list(self.fixed),
+            pending=list(self.pending),
+            habits=[replace(habit) for habit in self.habits],
+            looked=set(self.looked),
+            remarks=list(self.remarks),
+            results=list(self.results),
+            outcomes=list(self.outcomes),
+            intents=list(self.intents),
+            calls=list(self.calls),
+        )
 
     def dice(self, what: str) -> random.Random:
         """Random numbers of this turn for one use."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from agentguard.errors import ConfigError
@@ -83,6 +85,7 @@ class TextWorldRun:
         self._corrections = 0
         self.agent = character(scenario, seed)
         self._history, self._before = history, list[Snapshot]()
+        self._turn: Turn | None = None
 
     @property
     def done(self) -> bool:
@@ -109,14 +112,31 @@ class TextWorldRun:
 
     def step(self) -> Step:
         """Let the agent take one turn and the game answer it. Raises ConfigError if the run has ended."""
+        self.think()
+        return self.act()
+
+    def think(self) -> Step:
+        """The agent's next turn, whose calls have not been carried out; `act` or `refuse` comes next.
+
+        Raises:
+            ConfigError: the run has ended.
+        """
         if self.done:
             raise ConfigError("the run has ended")
         if self._history:
             self._before.append(self.snapshot())
-        self._world.restore(self._typed)  # another run may have played this game meanwhile
         turn = self.agent.turn(self.errors)
         if self.trouble.cuts(self.agent.turns):
             turn = self.trouble.cut(turn)
+        self._turn = turn
+        return _step(len(self._steps), turn)
+
+    def act(self) -> Step:
+        """Carry out the turn's calls and return the step. Raises ConfigError if there is no turn."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            raise ConfigError("there is no turn to carry out: think first")
+        self._world.restore(self._typed)  # another run may have played this game meanwhile
         results = [self._call(name, raw) for name, raw in turn.calls]
         self._typed = tuple(self._world.commands)
         step = _step(len(self._steps), turn, results)
@@ -124,6 +144,18 @@ class TextWorldRun:
         self.agent.observe(results)
         self._end(turn)
         return step
+
+    def refuse(self, correction: str, *, heeds: float = 1.0) -> bool:
+        """Drop the turn that was thought and tell the agent why, by the model of `truncate`."""
+        self._turn = None
+        return self.truncate(len(self._steps), correction, heeds=heeds)
+
+    def copy(self) -> TextWorldRun:
+        """The same run at the same point, to go on apart."""
+        made = copy.copy(self)
+        made._steps, made._before = list(self._steps), list(self._before)
+        made.agent, made.errors = self.agent.snapshot(), replace(self.errors, made=list(self.errors.made))
+        return made
 
     def play(self) -> Self:
         """Take steps until the run ends."""
@@ -188,6 +220,8 @@ class TextWorldRun:
         heeded = bool(correction) and draw < heeds
         if heeded:
             self.agent.heed(_CARE)
+        if self.ending == "answer":  # it is told that it is not done, and the game goes on
+            self.ending = ""
         return heeded
 
     def _call(self, name: str, raw: str) -> str:
@@ -227,13 +261,15 @@ def tool_specs(offered: tuple[str, ...]) -> tuple[ToolSpec, ...]:
     )
 
 
-def _step(index: int, turn: Turn, results: list[str]) -> Step:
+def _step(index: int, turn: Turn, results: Sequence[str] = ()) -> Step:
+    """The step of a turn; without results, as long as its calls have not been carried out."""
     calls, seen = [], []
-    for place, ((name, raw), text) in enumerate(zip(turn.calls, results, strict=True)):
+    for place, (name, raw) in enumerate(turn.calls):
         call = f"call_{index:03d}_{place}"
         calls.append(ToolCall(id=call, name=name, arguments=tools.parsed(raw), raw_arguments=raw))
-        failed = text.startswith("Error:") or None
-        seen.append(Observation(content=text, call_id=call, tool=name, is_error=failed))
+        for text in results[place : place + 1]:
+            failed = text.startswith("Error:") or None
+            seen.append(Observation(content=text, call_id=call, tool=name, is_error=failed))
     return Step(
         index=index,
         source=Source.AGENT,
