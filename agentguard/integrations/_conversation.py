@@ -58,6 +58,12 @@ class Line:
         """Add an item of the guard at the end."""
         self.told.append(item)
 
+    def repair(self, step: int, place: int, item: Item) -> None:
+        """Send another item in place of a step's ``place``-th, also where a server keeps the old one."""
+        self.steps[step].items[place] = item
+        for later in self.steps[step + (place >= self.steps[step].kept) :]:
+            later.anchor = None
+
     def cut(self, keep: int) -> None:
         """Take back the agent's steps from ``keep`` on; what users said since then stays."""
         stays = [Held(items=step.items, given=True) for step in self.steps[keep:] if step.given]

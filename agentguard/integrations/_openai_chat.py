@@ -9,9 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentguard.integrations._chat import repaired_message
 from agentguard.integrations._conversation import Item, Line, view
+from agentguard.integrations._openai_sse import event_bytes
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Source, Step, Usage
+
+META = frozenset({"id", "object", "created", "model", "usage", "system_fingerprint", "service_tier"})
+"""Fields of a completion and of each of its chunks."""
+
+HEAD = META - {"usage"}
 
 _RESULTS = ("tool", "function")
 _WHOLE = ("stop", "tool_calls", "function_call")
@@ -79,6 +86,31 @@ class Chat:
         if not isinstance(used, dict):
             return None
         return Usage(prompt_tokens=used.get("prompt_tokens"), completion_tokens=used.get("completion_tokens"))
+
+    def repaired(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
+        """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
+        first = payload["choices"][0]
+        message = repaired_message(first["message"], step)
+        return {**payload, "choices": [{**first, "message": message}]}
+
+    def result_saying(self, item: Item, text: str) -> Item:
+        """What a call returned, with another text."""
+        return {**item, "content": text}
+
+    def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
+        """A whole answer as a stream of chunks; ``usage`` says whether the client asked for its cost."""
+        message, finish = payload["choices"][0]["message"], payload["choices"][0].get("finish_reason")
+        head = {**{k: v for k, v in payload.items() if k in HEAD}, "object": "chat.completion.chunk"}
+        said = {key: value for key, value in message.items() if value is not None}
+        if said.get("tool_calls"):
+            said["tool_calls"] = [{"index": i, **call} for i, call in enumerate(said["tool_calls"])]
+        made = b""
+        for delta, end in ((said, None), ({}, finish or "stop")):
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}
+            made += event_bytes({**head, "choices": [choice]})
+        if usage and payload.get("usage"):
+            made += event_bytes({**head, "choices": [], "usage": payload["usage"]})
+        return made + b"data: [DONE]\n\n"
 
     def unchanged(self, line: Line, body: Mapping[str, Any], history: Sequence[Item]) -> bool:
         """Whether the request says just what the line says."""
@@ -166,4 +198,4 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-__all__ = ["Chat", "arguments_key", "wants_json", "with_cost", "without_tools"]
+__all__ = ["HEAD", "META", "Chat", "arguments_key", "wants_json", "with_cost", "without_tools"]

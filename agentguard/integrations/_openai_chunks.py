@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentguard.integrations._openai_chat import wants_json
-from agentguard.integrations._openai_exchange import Decision, Exchange
+from agentguard.integrations._conversation import Item
+from agentguard.integrations._openai_chat import HEAD, META, wants_json
+from agentguard.integrations._openai_exchange import Exchange
 from agentguard.integrations._openai_hold import Hold
 from agentguard.integrations._openai_sse import data_of, event_bytes, parsed
+from agentguard.integrations._openai_wire import Decision, How, Wire
+from agentguard.live import twins
 
 
 class ChatHold(Hold):
     """The hold on chunks of a chat completion."""
 
-    def __init__(self, exchange: Exchange, *, everything: bool = False) -> None:
+    def __init__(self, exchange: Exchange, wire: Wire, *, everything: bool = False) -> None:
         self._role = False
         self._text = ""
-        super().__init__(exchange, everything=everything)
+        super().__init__(exchange, wire, everything=everything)
 
     def failed(self, message: str) -> bytes:
         """As `Hold.failed`."""
@@ -38,19 +41,40 @@ class ChatHold(Hold):
         elif (chunk := parsed(event)) is not None:
             self._take(chunk)
 
-    def _judged(self) -> Decision:
+    def _judged(self) -> twins.Body[Decision]:
         if not self._done:
             raise EOFError("the stream ended before [DONE]")
-        seen = None
-        if self._later and self._text:
-            seen = [{**self._message(), "content": self._text + self._held_text}]
-        return self._exchange.answered(self._payload(), seen=seen)
+        return (yield from self._exchange.answering(self._payload(), self._wire, self._seen))
+
+    def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
+        message = answer[0] if answer else {}
+        if how == "other" and self._text:
+            return [{**message, "content": self._apart() + (message.get("content") or "")}], ""
+        if how != "other" and self._later and self._text:
+            return [{**message, "content": self._text + self._held_text}], ""
+        return None, ""
+
+    def _instead(self, payload: dict[str, Any], how: How) -> bytes:
+        data = b""
+        if how == "other":
+            data = self._once_more()
+        else:  # its text has been shown; what was held of it is said again
+            choice = payload["choices"][0]
+            message = {**choice["message"], "content": self._held_text or None}
+            payload = {**payload, "choices": [{**choice, "message": message}]}
+            self._later = True
+            self._next()
+        usage = (self._exchange.request.get("stream_options") or {}).get("include_usage")
+        return data + self.feed(self._exchange.dialect.stream(payload, usage=bool(usage))) + self.release()
+
+    def _apart(self) -> str:
+        return self._text if self._text.endswith("\n\n") else f"{self._text}\n\n"
 
     def _take(self, chunk: dict[str, Any]) -> None:
         self._error = self._error or bool(chunk.get("error"))
-        self._meta |= {k: v for k, v in chunk.items() if k in _META and v is not None}
+        self._meta |= {k: v for k, v in chunk.items() if k in META and v is not None}
         if not self._head:
-            self._head = {k: v for k, v in chunk.items() if k in _HEAD}
+            self._head = {k: v for k, v in chunk.items() if k in HEAD}
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
             if delta.get("tool_calls") or delta.get("function_call") or choice.get("finish_reason"):
@@ -116,9 +140,9 @@ class ChatHold(Hold):
     def _once_more(self) -> bytes:
         self._later = True
         self._next()
-        if not self._text or self._text.endswith("\n\n"):
+        if not self._text or self._text == self._apart():
             return b""
-        self._text += "\n\n"
+        self._text = self._apart()
         return self._chunk({"content": "\n\n"})
 
     def _final(self) -> bytes:
@@ -130,19 +154,3 @@ class ChatHold(Hold):
         seen = {"content": self._text + part.get("content", ""), "refusal": part.get("refusal")}
         self._exchange.settle([{"role": "assistant", **seen}])
         return self._chunk(part) + self._chunk({}, "stop") + b"data: [DONE]\n\n"
-
-
-_META = frozenset({"id", "object", "created", "model", "usage", "system_fingerprint", "service_tier"})
-_HEAD = _META - {"usage"}
-
-
-def final_stream(payload: Mapping[str, Any]) -> bytes:
-    """A whole chat completion as a stream of chunks."""
-    message = payload["choices"][0]["message"]
-    head = {**{k: v for k, v in payload.items() if k in _HEAD}, "object": "chat.completion.chunk"}
-    said = {key: value for key, value in message.items() if value is not None}
-    made = b""
-    for delta, finish in ((said, None), ({}, "stop")):
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        made += event_bytes({**head, "choices": [choice]})
-    return made + b"data: [DONE]\n\n"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentguard.integrations._conversation import Conversation, Conversations, Item, chain
 from agentguard.integrations._openai_dialect import Dialect, response_key, steps_of
-from agentguard.integrations._openai_exchange import Exchange, release
+from agentguard.integrations._openai_exchange import Exchange
+from agentguard.integrations._openai_wire import release
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities
 from agentguard.trajectory.formats.kit import tool_specs
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 CAN = Capabilities(
-    reject=True, truncate=True, withhold=True, restart=True, sticky_view=True, stream_hold=True
+    reject=True,
+    truncate=True,
+    withhold=True,
+    restart=True,
+    repair=True,
+    sample=True,
+    sticky_view=True,
+    stream_hold=True,
 )
 
 _LOG = logging.getLogger("agentguard.openai")

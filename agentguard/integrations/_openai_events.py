@@ -12,10 +12,12 @@ from typing import Any
 
 from agentguard.integrations._conversation import Item
 from agentguard.integrations._openai_chat import wants_json
-from agentguard.integrations._openai_exchange import Decision, Exchange
+from agentguard.integrations._openai_exchange import Exchange
 from agentguard.integrations._openai_hold import Hold
-from agentguard.integrations._openai_responses import guard_item
+from agentguard.integrations._openai_items import begun, guard_item, item_events
 from agentguard.integrations._openai_sse import event_bytes, parsed
+from agentguard.integrations._openai_wire import Decision, How, Wire
+from agentguard.live import twins
 
 _BEGIN = ("response.created", "response.queued", "response.in_progress")
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
@@ -25,11 +27,11 @@ _FLOW = ("message", "reasoning")
 class ResponsesHold(Hold):
     """The hold on events of a response."""
 
-    def __init__(self, exchange: Exchange, *, everything: bool = False) -> None:
+    def __init__(self, exchange: Exchange, wire: Wire, *, everything: bool = False) -> None:
         self._items: list[Item] = []
         self._before: list[Item] = []
         self._opened = self._offset = self._number = 0
-        super().__init__(exchange, everything=everything)
+        super().__init__(exchange, wire, everything=everything)
 
     def failed(self, message: str) -> bytes:
         """As `Hold.failed`."""
@@ -44,14 +46,22 @@ class ResponsesHold(Hold):
         if value is not None:
             self._take(value)
 
-    def _judged(self) -> Decision:
+    def _judged(self) -> twins.Body[Decision]:
         if self._payload is None:
             raise EOFError("the stream ended before its terminal event")
-        seen = None
-        if self._before:
-            seen = [*self._before, *(self._payload.get("output") or ())]
-        alias = str(self._head["id"]) if self._later and self._head else ""
-        return self._exchange.answered(self._payload, seen=seen, alias=alias)
+        return (yield from self._exchange.answering(self._payload, self._wire, self._seen))
+
+    def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
+        before = self._items if how == "other" else self._before
+        alias = str(self._head["id"]) if self._head and (self._later or how == "other") else ""
+        return [*before, *answer] if before else None, alias
+
+    def _instead(self, payload: dict[str, Any], how: How) -> bytes:
+        shown = len(self._items) - len(self._before)
+        self._once_more()
+        if how != "other":  # these items of it have been shown
+            payload = {**payload, "output": payload["output"][shown:]}
+        return self.feed(self._exchange.dialect.stream(payload, usage=True)) + self.release()
 
     def _once_more(self) -> bytes:
         self._later, self._before, self._offset = True, list(self._items), self._opened
@@ -105,7 +115,7 @@ class ResponsesHold(Hold):
         made = self._exchange.dialect.final(body, self._payload, text)
         data, seen = b"", list(self._items)
         if not self._head:
-            data = self._made({"type": "response.created", "response": _begun(made)})
+            data = self._made({"type": "response.created", "response": begun(made)})
         else:
             made["id"] = self._head.get("id")
         item = guard_item(text, refusal=wants_json(body))
@@ -113,37 +123,3 @@ class ResponsesHold(Hold):
         data += b"".join(self._made(event) for event in item_events(item, self._opened))
         self._exchange.settle(made["output"], id=str(made["id"]))
         return data + self._made({"type": "response.completed", "response": made})
-
-
-def item_events(item: Item, index: int) -> list[dict[str, Any]]:
-    """A whole message item as the events that build it."""
-    part = item["content"][0]
-    name = "refusal" if part["type"] == "refusal" else "output_text"
-    field = "refusal" if name == "refusal" else "text"
-    at = {"output_index": index, "item_id": item["id"], "content_index": 0}
-    empty = {**part, field: ""}
-    more: dict[str, Any] = {} if name == "refusal" else {"logprobs": []}
-    return [
-        {
-            "type": "response.output_item.added",
-            "output_index": index,
-            "item": {**item, "status": "in_progress", "content": []},
-        },
-        {"type": "response.content_part.added", **at, "part": empty},
-        {"type": f"response.{name}.delta", **at, "delta": part[field], **more},
-        {"type": f"response.{name}.done", **at, field: part[field], **more},
-        {"type": "response.content_part.done", **at, "part": part},
-        {"type": "response.output_item.done", "output_index": index, "item": item},
-    ]
-
-
-def response_stream(payload: Mapping[str, Any]) -> bytes:
-    """A whole response of one message as a stream of events."""
-    events: list[dict[str, Any]] = [{"type": "response.created", "response": _begun(payload)}]
-    events += item_events(payload["output"][0], 0)
-    events.append({"type": "response.completed", "response": dict(payload)})
-    return b"".join(event_bytes({**e, "sequence_number": n}, named=True) for n, e in enumerate(events))
-
-
-def _begun(payload: Mapping[str, Any]) -> dict[str, Any]:
-    return {**payload, "status": "in_progress", "output": []}

@@ -1,7 +1,7 @@
 """One guarded request, without input or output: what is sent, and what becomes of the answer.
 
 A transport calls `Engine.open`, sends `Exchange.content` (or answers with `Exchange.final` at once), and
-gives each whole answer to `Exchange.answered`, which says whether the client gets it, the model is asked
+gives each whole answer to `Exchange.answering`, which says whether the client gets it, the model is asked
 again, or the guard answers itself.
 """
 
@@ -9,33 +9,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import Any
 
-from agentguard.integrations._conversation import Conversation, Conversations, Held, Item, chain, view
+from agentguard.errors import RecoveryError
+from agentguard.integrations._conversation import Conversation, Held, Item, chain, view
 from agentguard.integrations._openai_chat import with_cost, without_tools
 from agentguard.integrations._openai_dialect import Dialect, response_key, steps_of
-from agentguard.live.acting import IN_DOUBT
+from agentguard.integrations._openai_wire import (
+    Decision,
+    Host,
+    How,
+    Shown,
+    Wire,
+    done_already,
+    itself,
+    release,
+)
+from agentguard.live import twins
+from agentguard.live.choosing import Choice, choosing
 from agentguard.live.session import Session
-from agentguard.recover.base import Plan, Restart, Rewind, Tell, Withhold
-from agentguard.recover.ledger import Claim, Ruling
-from agentguard.recover.wording import listed
+from agentguard.recover.base import Plan, Repair, Restart, Rewind, Tell, Variant, Withhold
+from agentguard.recover.ledger import Ruling
 from agentguard.trajectory.model import Source, Step
 
 MOST_REFUSALS = 10
 """Times that one request asks again; then the answer is let through, unless it repeats an effect."""
-
-Decision = Literal["deliver", "again", "final"]
-
-
-class Host(Protocol):
-    """What an exchange needs of the engine that made it."""
-
-    agent: str
-    waiting: Conversations
-
-    def session(self, body: Mapping[str, Any], history: Sequence[Step], name: str) -> Session:
-        """Begin the session of a run."""
-        ...
 
 
 class Exchange:
@@ -57,6 +56,8 @@ class Exchange:
         self._asked, self._settled = 0, False
         self.final: str | None = None
         self.dropped = False
+        self.taken: dict[str, Any] | None = None
+        self.how: How = "same"
 
     @property
     def session(self) -> Session:
@@ -66,11 +67,27 @@ class Exchange:
     @property
     def content(self) -> bytes | None:
         """The body to send; None where it is the client's own."""
+        body = self._body()
+        return None if body is self.request else _bytes(body)
+
+    def candidate(self, variant: Variant) -> bytes:
+        """The body that asks for another candidate of the turn; it is never streamed."""
+        line, told = self._of.line, list(self._of.line.told)
+        if variant.tell:
+            line.tell(self.dialect.told(variant.tell))
+        body = {k: v for k, v in self._body().items() if k not in ("stream", "stream_options")}
+        line.told = told
+        if variant.model:
+            body["model"] = variant.model
+        if variant.temperature is not None:
+            body["temperature"] = variant.temperature
+        return _bytes(body)
+
+    def _body(self) -> dict[str, Any]:
         line, body = self._of.line, self.request
         if not self.dialect.unchanged(line, body, self._history):
             body = self.dialect.body(body, line, self._history, root=self._of.root)
-        body = without_tools(body, self._of.withheld)
-        return None if body is self.request else json.dumps(body, separators=(",", ":")).encode()
+        return without_tools(body, self._of.withheld)
 
     def begin(self) -> None:
         """Commit the turns that are new, and do what the guard wants done before the model is asked."""
@@ -89,33 +106,64 @@ class Exchange:
             self._carry_out(plan)
         self._look()
 
-    def answered(
-        self, payload: Mapping[str, Any], *, seen: list[Item] | None = None, alias: str = ""
-    ) -> Decision:
-        """Judge a whole answer of the model.
+    def answering(
+        self, payload: Mapping[str, Any], wire: Wire, shown: Shown = itself
+    ) -> twins.Body[Decision]:
+        """Judge a whole answer of the model; yields what asks for further candidates of it.
+
+        Where another answer is to be delivered in its place, `taken` is that one.
 
         Args:
             payload: the answer.
-            seen: what the client will have seen, where that is not the answer itself: text of a refused one
-                was streamed before it.
-            alias: id of the response that the client saw begin, where that is another one.
+            wire: how a candidate is asked for.
+            shown: what the client will have seen in the end.
         """
-        self._of.aliases = (alias,) if alias else ()
+        self._of.aliases, self.taken, self.how = (), None, "same"
         answer = self.dialect.answer(payload)
         if answer is None:
             return self._deliver([], payload)
-        step = self.dialect.step(answer, self._engine.agent)
-        step = with_cost(step, self.dialect.usage(payload), payload.get("model"))
-        plan = self.session.propose(step) if self._asked < MOST_REFUSALS else None
-        if plan is not None:
-            return self._again(plan)
+        step = self._step(payload)
+        if self._asked < MOST_REFUSALS:
+            choice = yield from self._choosing(payload, wire)
+            if choice.plan is not None:
+                return self._again(choice.plan)
+            payload, step = choice.answer, choice.turn
+            answer = self.dialect.answer(payload) or []
         if self._look():
             return "final"
         id = payload.get("id")
+        seen, alias = shown(answer, self.how)
+        self._of.aliases = (alias,) if alias else ()
         decision = self._called(step) if step.tool_calls else self._ended(answer, step, id=id)
         if decision != "deliver":
             return decision
         return self._deliver(answer, payload, seen=seen)
+
+    def _choosing(self, payload: Mapping[str, Any], wire: Wire) -> twins.Body[Choice]:
+        """The choice, with the payload that is gone on with as its answer."""
+        choice = yield from choosing(
+            self.session,
+            payload,
+            lambda given: self._step(given if given is payload else wire.received(given)),
+            lambda variant: wire.send(self.candidate(variant)),
+        )
+        if choice.plan is not None:
+            return choice
+        taken: Any = choice.answer
+        if taken is not payload:
+            taken, self.how = wire.received(taken), "other"
+        if choice.repaired:
+            taken, self.how = self.dialect.repaired(taken, choice.turn), "repaired"
+        self.taken = None if taken is payload else taken
+        return replace(choice, answer=taken)
+
+    def _step(self, payload: Mapping[str, Any]) -> Step:
+        """An answer as a turn whose tools have not run. Raises RecoveryError if it is no whole one."""
+        answer = self.dialect.answer(payload)
+        if answer is None:
+            raise RecoveryError("a candidate is no whole answer")
+        step = self.dialect.step(answer, self._engine.agent)
+        return with_cost(step, self.dialect.usage(payload), payload.get("model"))
 
     def drop(self) -> None:
         """The guard failed: nothing is known of the conversation any more."""
@@ -208,7 +256,7 @@ class Exchange:
             self.session.stopped = "the model keeps asking for a call that has already been made"
             self._look()
             return "final"
-        self._of.line.tell(self.dialect.told(_done_already(barred)))
+        self._of.line.tell(self.dialect.told(done_already(barred)))
         return "again"
 
     def _ended(self, answer: list[Item], step: Step, *, id: str | None) -> Decision:
@@ -249,10 +297,20 @@ class Exchange:
                 line.tell(self.dialect.told(action.note))
             elif isinstance(action, Tell):
                 line.tell(self.dialect.told(action.text))
+            elif isinstance(action, Repair):
+                self._repair(action)
             elif isinstance(action, Withhold):
                 self._of.withheld |= set(action.tools)
         if self.session.stopped is None:
             self._retake()
+
+    def _repair(self, repair: Repair) -> None:
+        """Send the model another text in place of what a call returned."""
+        line, step = self._of.line, self._of.base + repair.step
+        items = view(line.steps[step].items, self._history)
+        results = [place for place, item in enumerate(items) if self.dialect.result(item)]
+        at = results[int(repair.field.partition("[")[2].rstrip("]"))]
+        line.repair(step, at, self.dialect.result_saying(items[at], repair.text))
 
     def _first_answer(self) -> int:
         """The step after the latest task."""
@@ -267,21 +325,5 @@ class Exchange:
         return True
 
 
-def release(conversation: Conversation) -> None:
-    """Calls that were claimed and that nobody ran: they may be made again."""
-    session = conversation.session
-    for claim in conversation.claims.values():
-        session.end_tool(claim, "", refused=True)
-    session.ledger.rewind(len(session))
-    conversation.claims = {}
-
-
-def _done_already(barred: Sequence[Claim]) -> str:
-    done = [claim.effect for claim in barred if claim.ruling is Ruling.REUSE]
-    doubt = [claim.effect for claim in barred if claim.ruling is Ruling.IN_DOUBT]
-    parts = ["[guard] Your last answer was dropped."]
-    if done:
-        parts.append(f"These calls have already taken effect; do not repeat them: {listed(done)}.")
-    if doubt:
-        parts.append(f"{IN_DOUBT.removeprefix('[guard] ')} The call: {listed(doubt)}.")
-    return " ".join([*parts, "Go on from what they returned."])
+def _bytes(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from agentguard.integrations._openai_chat import wants_json
-from agentguard.integrations._openai_exchange import Decision, Exchange
+from agentguard.integrations._openai_exchange import Exchange
 from agentguard.integrations._openai_sse import Events
+from agentguard.integrations._openai_wire import Decision, How, Wire
+from agentguard.live import twins
 
 _ODD = (TypeError, AttributeError, ValueError)
 """What reading an event of another shape raises."""
@@ -24,12 +26,14 @@ class Hold(ABC):
 
     Args:
         exchange: judges the answers.
+        wire: how further candidates of an answer are asked for.
         everything: hold text, too, so that the client sees nothing of a refused answer.
     """
 
-    def __init__(self, exchange: Exchange, *, everything: bool = False) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: Exchange, wire: Wire, *, everything: bool = False) -> None:
+        self._exchange, self._wire = exchange, wire
         self._everything = everything or wants_json(exchange.request)
+        self._held: list[bytes] = []
         self._head: dict[str, Any] = {}
         self._later = False
         self._broken: Exception | None = None
@@ -39,8 +43,8 @@ class Hold(ABC):
         """Take bytes of the current answer; returns what the client may have."""
         return b"".join(self._event(event) for event in self._events.feed(data))
 
-    def finish(self) -> tuple[bytes, Decision]:
-        """The answer's bytes are over: judge it.
+    def finish(self) -> twins.Body[tuple[bytes, Decision]]:
+        """The answer's bytes are over: judge it; yields what asks for further candidates.
 
         Raises:
             EOFError: it is not whole.
@@ -50,13 +54,14 @@ class Hold(ABC):
         if self._error:
             self._exchange.settle()
             return self.release(), "deliver"
-        decision = self._judged()
+        decision = yield from self._judged()
         if decision == "again":
             return self._once_more(), decision
         if decision == "final":
             return self._final(), decision
         self._exchange.settle()
-        return self.release(), decision
+        taken, how = self._exchange.taken, self._exchange.how
+        return (self.release() if taken is None else self._instead(taken, how)), decision
 
     def release(self) -> bytes:
         """All that is held, without a verdict."""
@@ -76,8 +81,12 @@ class Hold(ABC):
         """The event as the client gets it: as it came, or as one of the answer that was begun."""
 
     @abstractmethod
-    def _judged(self) -> Decision:
+    def _judged(self) -> twins.Body[Decision]:
         """Judge the answer. Raises EOFError if it is not whole."""
+
+    @abstractmethod
+    def _instead(self, payload: dict[str, Any], how: How) -> bytes:
+        """An answer that takes the place of the one that is held, as events."""
 
     @abstractmethod
     def _once_more(self) -> bytes:
@@ -90,7 +99,7 @@ class Hold(ABC):
     def _next(self) -> None:
         """Begin another answer."""
         self._events = Events()
-        self._held: list[bytes] = []
+        self._held = []
         self._holding, self._error = self._everything, False
 
     def _event(self, event: bytes) -> bytes:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
+from agentguard.errors import RecoveryError
 from agentguard.integrations._openai_chat import Chat
 from agentguard.integrations._openai_dialect import Dialect
 from agentguard.integrations._openai_exchange import Exchange
 from agentguard.integrations._openai_responses import Responses
+from agentguard.integrations._openai_wire import Wire
 
 RUN_HEADER = "agentguard-run"
 """Names the run of a request; ``off`` leaves the request unguarded. It is never sent on."""
@@ -98,6 +101,34 @@ def read_again(response: httpx2.Response, content: bytes) -> httpx2.Response:
     return httpx2.Response(
         response.status_code, headers=response.headers, content=content, extensions=response.extensions
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request of another candidate; its answer is read whole, whatever it is."""
+
+    request: httpx2.Request
+
+
+def wire_of(request: httpx2.Request) -> Wire:
+    """How candidates are asked for where ``request`` asked for the turn."""
+    return Wire(send=lambda body: Candidate(rewritten(request, body)), received=_received)
+
+
+def _received(given: tuple[httpx2.Response, bytes]) -> dict[str, Any]:
+    response, raw = given
+    payload = parsed_object(read_again(response, raw).content) if response.status_code == 200 else None
+    if payload is None:
+        raise RecoveryError(f"a candidate was answered with status {response.status_code} and no object")
+    return payload
+
+
+def saying(response: httpx2.Response, payload: Mapping[str, Any]) -> httpx2.Response:
+    """The response with another object as its body."""
+    gone = (b"content-length", b"content-encoding", b"transfer-encoding")
+    headers = [pair for pair in response.headers.raw if pair[0].lower() not in gone]
+    content = json.dumps(payload, separators=(",", ":")).encode()
+    return httpx2.Response(200, headers=headers, content=content, extensions=response.extensions)
 
 
 def streamed(

@@ -12,10 +12,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentguard.detect.facts import canonical
 from agentguard.integrations._conversation import Item, Line, view
 from agentguard.integrations._openai_chat import arguments_key, wants_json
+from agentguard.integrations._openai_items import guard_item, response_stream
 from agentguard.trajectory.formats.kit import chat_run
-from agentguard.trajectory.model import Step, Usage
+from agentguard.trajectory.model import Step, ToolCall, Usage
 
 
 class Responses:
@@ -93,6 +95,25 @@ class Responses:
             return None
         return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
 
+    def repaired(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
+        """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
+        calls = iter(step.tool_calls)
+        output = [_repaired(item, next(calls)) if _is_call(item) else item for item in payload["output"]]
+        said = [i for i, item in enumerate(output) if item.get("role") == "assistant"]
+        if len(said) == 1 and _text(output[said[0]].get("content")) != step.content:
+            part = {"type": "output_text", "text": step.content, "annotations": [], "logprobs": []}
+            output[said[0]] = {**output[said[0]], "content": [part]}
+        return {**payload, "output": output}
+
+    def result_saying(self, item: Item, text: str) -> Item:
+        """What a call returned, with another text."""
+        return {**item, "output": text}
+
+    def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
+        """A whole answer as a stream of events; its cost is always among them."""
+        del usage
+        return response_stream(payload)
+
     def unchanged(self, line: Line, body: Mapping[str, Any], history: Sequence[Item]) -> bool:
         """Whether the request says just what the line says."""
         before = body.get("previous_response_id")
@@ -135,19 +156,17 @@ class Responses:
         return made
 
 
-def guard_item(text: str, *, refusal: bool) -> Item:
-    """A message of the guard as an output item."""
-    part: Item = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    if refusal:
-        part = {"type": "refusal", "refusal": text}
-    id = f"msg_agentguard_{uuid.uuid4().hex[:12]}"
-    return {"type": "message", "id": id, "status": "completed", "role": "assistant", "content": [part]}
-
-
 def _is_call(item: Item) -> bool:
     """Whether the client has to carry an item out."""
     kind = str(item.get("type", ""))
     return kind == "mcp_approval_request" or ("call_id" in item and not kind.endswith("_output"))
+
+
+def _repaired(item: Item, call: ToolCall) -> Item:
+    if item.get("type") != "function_call":
+        return item
+    arguments = canonical(call.arguments) if call.raw_arguments is None else call.raw_arguments
+    return {**item, "name": call.name, "arguments": arguments}
 
 
 def _is_models(item: Item) -> bool:
@@ -214,4 +233,4 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-__all__ = ["Responses", "guard_item"]
+__all__ = ["Responses"]

@@ -24,13 +24,14 @@ try:
 except ImportError as error:
     raise MissingExtra("the guarded transport", "chat") from error
 
-from agentguard.integrations._openai_chunks import ChatHold, final_stream
+from agentguard.integrations._openai_chunks import ChatHold
 from agentguard.integrations._openai_engine import Engine
-from agentguard.integrations._openai_events import ResponsesHold, response_stream
+from agentguard.integrations._openai_events import ResponsesHold
 from agentguard.integrations._openai_exchange import Exchange
 from agentguard.integrations._openai_hold import Hold
 from agentguard.integrations._openai_http import (
     AsyncGuardedStream,
+    Candidate,
     GuardedStream,
     aread,
     dialect_of,
@@ -40,8 +41,10 @@ from agentguard.integrations._openai_http import (
     read,
     read_again,
     rewritten,
+    saying,
     streamed,
     unmarked,
+    wire_of,
 )
 
 if TYPE_CHECKING:
@@ -105,12 +108,12 @@ class _Core:
             if payload is None or exchange.dropped:
                 return whole
             try:
-                decision = exchange.answered(payload)
+                decision = yield from exchange.answering(payload, wire_of(request))
             except Exception as error:  # as above
                 exchange.drop()
                 return self._tripped(error) or whole
             if decision == "deliver":
-                return whole
+                return whole if exchange.taken is None else saying(whole, exchange.taken)
             if decision == "final":
                 return self.ended(exchange, payload)
         return self.ended(exchange)
@@ -121,17 +124,19 @@ class _Core:
         made = dialect.final(body, payload, exchange.final or "")
         exchange.settle(dialect.answer(made) or (), id=made["id"])
         if body.get("stream"):
-            content = response_stream(made) if dialect.keeps else final_stream(made)
+            content = dialect.stream(made, usage=False)
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
         return httpx2.Response(200, json=made)
 
-    def hold(self, exchange: Exchange) -> Hold:
+    def hold(self, exchange: Exchange, request: httpx2.Request) -> Hold:
         """What holds back the events of a stream."""
         made = ResponsesHold if exchange.dialect.keeps else ChatHold
-        return made(exchange, everything=self._everything)
+        return made(exchange, wire_of(request), everything=self._everything)
 
-    def judged(self, exchange: Exchange, hold: Hold) -> tuple[bytes, bool]:
+    def judged(self, exchange: Exchange, hold: Hold) -> twins.Body[tuple[bytes, bool]]:
         """The end of one answer in a stream: what the client gets, and whether the model is asked again.
+
+        Yields what asks for further candidates.
 
         Raises:
             httpx2.RemoteProtocolError: the answer is not whole; nothing of what was held is let through.
@@ -139,7 +144,7 @@ class _Core:
         try:
             if exchange.dropped:
                 return hold.release(), False
-            data, decision = hold.finish()
+            data, decision = yield from hold.finish()
             return data, decision == "again"
         except EOFError as error:
             raise httpx2.RemoteProtocolError(str(error)) from None
@@ -200,20 +205,23 @@ class GuardTransport(_Core, httpx2.BaseTransport):
         """Close the inner transport."""
         self._inner.close()
 
-    def _sent(self, request: httpx2.Request) -> tuple[httpx2.Response, bytes | None]:
+    def _sent(self, request: httpx2.Request | Candidate) -> tuple[httpx2.Response, bytes | None]:
+        if isinstance(request, Candidate):
+            response = self._inner.handle_request(request.request)
+            return response, read(response)
         response = self._inner.handle_request(request)
         return response, None if passes(response) else read(response)
 
     def _flow(
         self, exchange: Exchange, request: httpx2.Request, response: httpx2.Response
     ) -> Iterator[bytes]:
-        hold, again = self.hold(exchange), True
+        hold, again = self.hold(exchange, request), True
         while again:
             for data in response.iter_bytes():
                 if shown := hold.feed(data):
                     yield shown
             response.close()
-            shown, again = self.judged(exchange, hold)
+            shown, again = twins.run(self.judged(exchange, hold), self._sent)
             if shown:
                 yield shown
             if again:
@@ -257,20 +265,23 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
         """Close the inner transport."""
         await self._inner.aclose()
 
-    async def _sent(self, request: httpx2.Request) -> tuple[httpx2.Response, bytes | None]:
+    async def _sent(self, request: httpx2.Request | Candidate) -> tuple[httpx2.Response, bytes | None]:
+        if isinstance(request, Candidate):
+            response = await self._inner.handle_async_request(request.request)
+            return response, await aread(response)
         response = await self._inner.handle_async_request(request)
         return response, None if passes(response) else await aread(response)
 
     async def _flow(
         self, exchange: Exchange, request: httpx2.Request, response: httpx2.Response
     ) -> AsyncIterator[bytes]:
-        hold, again = self.hold(exchange), True
+        hold, again = self.hold(exchange, request), True
         while again:
             async for data in response.aiter_bytes():
                 if shown := hold.feed(data):
                     yield shown
             await response.aclose()
-            shown, again = self.judged(exchange, hold)
+            shown, again = await twins.arun(self.judged(exchange, hold), self._sent)
             if shown:
                 yield shown
             if again:

@@ -1,0 +1,75 @@
+"""What an exchange and its surroundings tell each other: how candidates are asked for, what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from agentguard.integrations._conversation import Conversation, Conversations, Item
+from agentguard.live.acting import IN_DOUBT
+from agentguard.live.session import Session
+from agentguard.recover.ledger import Claim, Ruling
+from agentguard.recover.wording import listed
+from agentguard.trajectory.model import Step
+
+Decision = Literal["deliver", "again", "final"]
+
+
+How = Literal["same", "repaired", "other"]
+"""What the client gets: the answer that came, that answer repaired, or another candidate's."""
+
+Shown = Callable[[list[Item], How], tuple[list[Item] | None, str]]
+"""Given the answer: what the client will have seen, where that is not the answer itself since text of a
+refused one was streamed before it; and the id of the response that the client saw begin, where that is
+another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How a candidate is asked for.
+
+    Attributes:
+        send: a body as what is to be yielded.
+        received: what came of that as a payload; raises if it is none.
+    """
+
+    send: Callable[[bytes], Any]
+    received: Callable[[Any], dict[str, Any]]
+
+
+def itself(answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
+    del answer, how
+    return None, ""
+
+
+class Host(Protocol):
+    """What an exchange needs of the engine that made it."""
+
+    agent: str
+    waiting: Conversations
+
+    def session(self, body: Mapping[str, Any], history: Sequence[Step], name: str) -> Session:
+        """Begin the session of a run."""
+        ...
+
+
+def release(conversation: Conversation) -> None:
+    """Calls that were claimed and that nobody ran: they may be made again."""
+    session = conversation.session
+    for claim in conversation.claims.values():
+        session.end_tool(claim, "", refused=True)
+    session.ledger.rewind(len(session))
+    conversation.claims = {}
+
+
+def done_already(barred: Sequence[Claim]) -> str:
+    """What a model is told that asks for calls that were made, or may have been."""
+    done = [claim.effect for claim in barred if claim.ruling is Ruling.REUSE]
+    doubt = [claim.effect for claim in barred if claim.ruling is Ruling.IN_DOUBT]
+    parts = ["[guard] Your last answer was dropped."]
+    if done:
+        parts.append(f"These calls have already taken effect; do not repeat them: {listed(done)}.")
+    if doubt:
+        parts.append(f"{IN_DOUBT.removeprefix('[guard] ')} The call: {listed(doubt)}.")
+    return " ".join([*parts, "Go on from what they returned."])
