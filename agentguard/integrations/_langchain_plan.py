@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from langchain.agents.middleware.types import ModelResponse
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
@@ -80,6 +81,20 @@ def asks_again(plan: Plan) -> bool:
 def told_messages(run: AgentRun, plan: Plan, failed: Sequence[Effect] = ()) -> list[HumanMessage]:
     """All that the agent is told by a plan."""
     return [guard_message(text) for text in told(plan, failed, ask=run.ask)]
+
+
+def after(said: Sequence[HumanMessage], response: Any) -> Any:
+    """The response with what the model was told before it, so that later turns know it, too.
+
+    Without it an agent whose answer was refused would be told of it once, and forget it by the next turn.
+    """
+    if not said:
+        return response
+    if isinstance(response, AIMessage):
+        return ModelResponse(result=[*said, response])
+    inner = getattr(response, "model_response", response)
+    new = replace(inner, result=[*said, *inner.result])
+    return new if inner is response else replace(response, model_response=new)
 
 
 def proposed(response: Any, *, agent: str) -> Step | None:

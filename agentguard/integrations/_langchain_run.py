@@ -29,6 +29,9 @@ class AgentRun:
         self.session = session
         self.line = Line()
         self.withheld: set[str] = set()
+        self.offered: set[str] = set()
+        self.output: Any = None
+        """Tools that the session knows of, and the structured output whose tools are among them."""
         self.ask: Callable[[str], str] | None = None
         """Puts a question to a person, where somebody can be asked."""
 

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -50,6 +51,16 @@ class Runs:
             run = self._open(request.state, request.tools, request.system_message)
             self.take_in(run, request.state)
         return run
+
+    def offer(self, run: AgentRun, request: Any) -> None:
+        """Let the session know of tools that come later in a run, and of those that give its output."""
+        specs = [_spec(tool) for tool in request.tools if tool_name(tool) not in run.offered]
+        if request.response_format is not run.output:
+            run.output = request.response_format
+            specs += output_specs(run.output)
+        if specs:
+            run.offered |= {one.name for one in specs}
+            run.session.offer(specs)
 
     def revived(self, state: Mapping[str, Any]) -> AgentRun | None:
         """The run of a tool call; one that died in the midst of its tools comes back from the store."""
@@ -104,6 +115,14 @@ class Runs:
         run = AgentRun(self._guard.session(meta, can, resume=resume))
         run.line.adopt(messages, len(run.session))
         return run
+
+
+def output_specs(wanted: Any) -> list[ToolSpec]:
+    """The tools by which a model gives structured output, where it does so by calling one."""
+    if wanted is None:
+        return []
+    strategy = wanted if isinstance(wanted, ToolStrategy) else ToolStrategy(getattr(wanted, "schema", wanted))
+    return [ToolSpec(name=one.name, parameters=one.json_schema) for one in strategy.schema_specs]
 
 
 def _spec(tool: Any) -> ToolSpec:

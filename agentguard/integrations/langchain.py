@@ -28,10 +28,12 @@ from agentguard.trajectory.model import Step
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
     from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain_core.messages import HumanMessage
 except ImportError as error:
     raise MissingExtra("LangChain", "langchain") from error
 
 from agentguard.integrations._langchain_plan import (
+    after,
     asks_again,
     candidate,
     ended,
@@ -156,19 +158,21 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def _answer(self, request: Any) -> twins.Body[Any]:
         """Yields requests of the model; is sent its responses."""
         run = self._runs.begun(request)
+        self._runs.offer(run, request)
         response = yield offered(run, request)
+        said: list[HumanMessage] = []
         for _ in range(MOST_REFUSALS):
             if proposed(response, agent=self._runs.agent) is None:
                 break
             ask = partial(candidate, run, request, models=self._models)
             choice = yield from choosing(run.session, response, self._turn, ask)
             if choice.plan is None:
-                return gone_on_with(choice)
+                return after(said, gone_on_with(choice))
             if not asks_again(choice.plan):
                 return stopped(run) or response
-            request = request.override(messages=[*request.messages, *told_messages(run, choice.plan)])
-            response = yield offered(run, request)
-        return response
+            said += told_messages(run, choice.plan)
+            response = yield offered(run, request.override(messages=[*request.messages, *said]))
+        return after(said, response)
 
     def _turn(self, response: Any) -> Step:
         turn = proposed(response, agent=self._runs.agent)

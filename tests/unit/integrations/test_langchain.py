@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, SummarizationMiddleware
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -20,6 +21,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from agentguard.guard import Guard
 from agentguard.integrations._langchain_messages import Line, guard_message, turns
@@ -178,6 +180,66 @@ def test_a_turn_is_refused_before_its_tools_run() -> None:
     assert seats.booked == {4: 1}
     assert not any(call["name"] == "fly" for m in out["messages"] for call in getattr(m, "tool_calls", ()))
     assert session.run.branches[0].steps[0].tool_calls[1].name == "fly"
+
+
+def test_what_was_told_with_a_refusal_is_seen_at_every_later_turn() -> None:
+    seats, seen = Seats(), list[list[AnyMessage]]()
+    given = iter([calls(("fly", {})), find(), AIMessage("None.")])
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        seen.append(messages)
+        return next(given)
+
+    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model)
+    assert [told(messages) for messages in seen] == [False, True, True]
+    assert [m.type for m in out["messages"]] == ["human", "human", "ai", "tool", "ai"]
+    assert len(session) == 3, "what the guard says is no step"
+
+
+class Seat(BaseModel):
+    seat: int
+
+
+@pytest.mark.parametrize("wanted", [Seat, ToolStrategy(Seat)])
+def test_structured_output_can_be_refused_and_is_no_unknown_tool(wanted: Any) -> None:
+    seats = Seats()
+    given = iter([calls(("book", {"seat": 4})), calls(("Seat", {"seat": 9})), calls(("Seat", {"seat": 4}))])
+    accept = lambda run: run.steps[-1].tool_calls[0].arguments == {"seat": 4} or "wrong"  # noqa: E731
+    guard = make(recover=Recover(on_fail="rollback"), localizer=First(2), accept=accept)
+    out, session = run(guard, seats, lambda messages: next(given), response_format=wanted)
+    assert out["structured_response"] == Seat(seat=4)
+    assert [recovery.trigger for recovery in session.recoveries] == ["acceptance"]
+    assert whole(out["messages"])
+    assert seats.booked == {4: 1}
+
+
+def test_a_tool_that_comes_later_in_the_run_is_no_unknown_one() -> None:
+    @tool
+    def pay(order: str) -> str:
+        """Pay an order."""
+        return "paid"
+
+    class Later(AgentMiddleware[Any, Any, Any]):
+        """Listed before the guard here: what it adds is in the request that the guard gets."""
+
+        tools = [pay]  # noqa: RUF012
+
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            begun = any(isinstance(m, AIMessage) for m in request.messages)
+            kept = [one for one in request.tools if begun or one.name != "pay"]
+            return handler(request.override(tools=kept))
+
+    sessions: list[Session] = []
+    guard = make(recover=Recover(on_fail="rollback"))
+    given = iter([find(), calls(("pay", {"order": "7"})), AIMessage("Paid.")])
+    agent = create_agent(
+        Scripted(answer=lambda messages: next(given)),
+        Seats().tools,
+        middleware=[Later(), guard.langchain(on_run=sessions.append)],
+    )
+    out = agent.invoke({"messages": [HumanMessage("Pay.")]})
+    assert out["messages"][-1].text == "Paid."
+    assert sessions[0].recoveries == []
 
 
 def test_the_counters_of_others_still_count_when_the_guard_is_first() -> None:
