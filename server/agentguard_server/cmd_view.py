@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlencode
 
 import typer
+
+from agentguard.errors import ConfigError, MissingExtra, StoreError
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
+    from agentguard_server.settings import ViewerSettings
+    from agentguard_server.viewer.load import Loader
+
+PORT: Final = 7430
+_SQLITE: Final = b"SQLite format 3\x00"
+_URLS: Final = ("sqlite:", "postgresql:", "postgres:", "postgresql+")
+_NEEDED: Final = ("sqlalchemy", "alembic", "starlette", "uvicorn", "jinja2")
 
 
 def register(app: typer.Typer) -> None:
@@ -12,19 +36,201 @@ def register(app: typer.Typer) -> None:
     app.command()(view)
 
 
-def view(
-    url: Annotated[str | None, typer.Option("--store", help="A path or postgresql://... of a store.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 0,
-    token: Annotated[str | None, typer.Option(help="What a browser must show; needed off loopback.")] = None,
-) -> None:
-    """Show the runs of a store in a browser."""
-    import uvicorn
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What is to be shown: a store, files to read into one, and kept evaluations."""
 
-    from agentguard.store.store import Store
-    from agentguard_server.settings import ViewerSettings
+    store: str | None = None
+    runs: tuple[Path, ...] = ()
+    evals: tuple[Path, ...] = ()
+
+
+def view(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STORE | FILE…]",
+            help="A store's path or URL; or files and folders of runs, of any known format, or evaluations.",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", help="The store to show, and to keep the runs of files in."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help=f"Port to listen on, 0 for a free one; {PORT}, if absent."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AGENTGUARD_VIEW_TOKEN", help="What a browser must show; made up off loopback, if absent."
+        ),
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose runs to show.")] = "",
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose/--no-diagnose", help="Diagnose the runs of files, or only show them.")
+    ] = True,
+    opens: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, for programs.")] = False,
+) -> None:
+    """Show runs in a browser: which failed, at which step, and what was done about it.
+
+    Without arguments it shows the store that AGENTGUARD_STORE names, else .agentguard/store.db. Files are
+    read into a store that is gone when the command ends, unless --store says where to keep them. Ctrl-C
+    ends it.
+    """
+    _check_installed()
+    from agentguard.evals.sheet import FOLDER
+    from agentguard_server.serve import Served, address_of
+    from agentguard_server.settings import ViewerSettings, is_loopback
     from agentguard_server.viewer.app import build
 
-    settings = ViewerSettings(host=host, port=port, token=token)
-    with Store.open(url) as store:
-        uvicorn.run(build(store, settings), host=settings.host, port=settings.port, log_level="warning")
+    found = _sorted(sources or [], url)
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    settings = ViewerSettings(
+        host=host,
+        token=token,
+        tenant=tenant,
+        may_judge=not found.runs or url is not None,
+        evals=found.evals or (FOLDER,),
+    )
+    listening = _listening(host, port)
+    address = address_of(listening, host)
+    with _opened(found) as store:
+        loader = _loader(store, found, settings, diagnose=diagnose)
+        app = build(store, settings, loading=loader.loading)
+
+        def began() -> None:
+            _tell(address, token, json=json)
+            loader.start()
+            if opens:
+                _open(_with_token(address, token))
+
+        Served(app, began=began, ending=app.state.hub.close).serve_on(listening)
+        loader.stop()
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    for package in _NEEDED:
+        if find_spec(package) is None:
+            raise MissingExtra(package, "view")
+
+
+def _sorted(sources: list[str], url: str | None) -> Sources:
+    """Tell stores, runs and evaluations apart. Raises ConfigError that names what cannot be used."""
+    stores = [] if url is None else [url]
+    runs: list[Path] = []
+    evals: list[Path] = []
+    for one in sources:
+        path = Path(one)
+        if one.startswith(_URLS) or _is_database(path):
+            stores.append(one)
+        elif not path.exists():
+            raise ConfigError(f"view: there is no file, folder or store {one}")
+        elif _is_evaluation(path):
+            evals.append(path)
+        else:
+            runs.append(path)
+    if len(stores) > 1:
+        raise ConfigError(f"view: one store at a time, not {' and '.join(map(_masked, stores))}")
+    if runs and stores and url is None:
+        raise ConfigError("view: a store and files: put --store before the store to keep the runs in it")
+    return Sources(store=stores[0] if stores else None, runs=tuple(runs), evals=tuple(evals))
+
+
+def _masked(url: str) -> str:
+    from agentguard.store.url import resolve
+
+    return str(resolve(url))
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
+
+
+def _is_evaluation(path: Path) -> bool:
+    from agentguard.evals.sheet import FORMAT
+
+    try:
+        with path.open("rb") as file:
+            return FORMAT.encode() in file.read(64)
+    except OSError:
+        return False
+
+
+@contextmanager
+def _opened(found: Sources) -> Iterator[Store]:
+    """The store to show; one of its own for files that are not to be kept, gone afterwards."""
+    from agentguard.store.store import Store
+    from agentguard.store.url import resolve
+
+    if (found.runs or found.evals) and found.store is None:
+        folder = Path(tempfile.mkdtemp(prefix="agentguard-view-"))
+        try:
+            with Store.open(folder / "store.db") as store:
+                yield store
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    address = resolve(found.store)
+    if not found.runs and address.path is not None and not address.path.exists():
+        raise StoreError(
+            f"there is no store {address}: name files to look at, or make one with `agentguard store init`"
+        )
+    with Store.open(found.store) as store:
+        yield store
+
+
+def _loader(store: Store, found: Sources, settings: ViewerSettings, *, diagnose: bool) -> Loader:
+    from agentguard_server.viewer.load import Loader
+
+    chosen = None
+    if diagnose and found.runs:
+        from agentguard.guard import Guard
+
+        chosen = Guard().diagnose
+
+    def told(text: str) -> None:
+        typer.echo(f"not read: {text}", err=True)
+
+    return Loader(store, found.runs, diagnose=chosen, tenant=settings.tenant, told=told)
+
+
+def _listening(host: str, port: int | None) -> socket.socket:
+    """A socket on the port that was asked for; without one, on the usual port if that is free."""
+    from agentguard_server.serve import bound
+
+    if port is not None:
+        return bound(host, port)
+    try:
+        return bound(host, PORT)
+    except ConfigError:
+        return bound(host, 0)
+
+
+def _tell(url: str, token: str | None, *, json: bool) -> None:
+    if json:
+        typer.echo(dumps({"url": url, "token": token}))
+    else:
+        typer.echo(f"agentguard view: {_with_token(url, token)}\nCtrl-C ends it.")
+    sys.stdout.flush()
+
+
+def _with_token(url: str, token: str | None) -> str:
+    return f"{url}/?{urlencode({'token': token})}" if token else f"{url}/"
+
+
+def _open(url: str) -> None:
+    """In a thread, as some browsers keep the caller waiting."""
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

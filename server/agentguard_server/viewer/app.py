@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Sequence
 from importlib import import_module
 
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Mount
-from starlette.staticfiles import StaticFiles
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
+from agentguard.errors import AgentGuardError
 from agentguard.store.store import Store
+from agentguard_server.security import Security
 from agentguard_server.settings import ViewerSettings
-from agentguard_server.viewer import pages
-from agentguard_server.viewer.render import ASSETS, Renderer
+from agentguard_server.viewer import assets, pages, trouble
+from agentguard_server.viewer.events import Hub
+from agentguard_server.viewer.load import Loading
+from agentguard_server.viewer.render import Renderer
 
 
-def build(store: Store, settings: ViewerSettings | None = None) -> Starlette:
+class Viewer(Starlette):
+    """The application, behind what guards it: also the page that says that a page failed has its headers."""
+
+    def __init__(self, settings: ViewerSettings, routes: Sequence[BaseRoute]) -> None:
+        super().__init__(
+            routes=routes,
+            middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)],
+            exception_handlers={
+                404: trouble.not_found,
+                405: trouble.not_found,
+                AgentGuardError: trouble.failed,
+                Exception: trouble.unforeseen,
+            },
+        )
+        self._secured = Security(super().__call__, settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._secured(scope, receive, send)
+
+
+def build(
+    store: Store, settings: ViewerSettings | None = None, *, loading: Loading | None = None
+) -> Starlette:
     """Make the application; every module of ``viewer.pages`` adds its own ``routes()``.
+
+    It can be mounted in another one: under ``settings.prefix``, which its links then begin with. Whoever
+    serves it calls ``app.state.hub.close()`` when it stops, or waits for pages that listen for changes.
 
     Args:
         store: whose runs are shown; it stays the caller's to close.
         settings: how it is served.
+        loading: the files that are being read into the store meanwhile.
     """
     given = settings or ViewerSettings()
-    app = Starlette(routes=[Mount("/static", StaticFiles(directory=ASSETS), name="static"), *_routes()])
+    static = Route("/static/{name}", assets.serve, name="static")
+    app = Viewer(given, [static, *_routes()])
     app.state.store, app.state.settings = store, given
+    app.state.loading = loading or Loading()
+    app.state.hub = Hub(store, tenant=given.tenant, loading=app.state.loading.notice)
     app.state.render = Renderer(prefix=given.prefix)
+    app.state.render.environment.globals["asset"] = lambda name: given.prefix + assets.url(name)
     return app
 
 

@@ -1,0 +1,154 @@
+"""The list of runs, its data for programs, and the stream of what changes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from agentguard.errors import StoreError
+from agentguard.store.overview import Facets, OverviewFilter, OverviewRow, labels
+from agentguard.store.page import Page, Slice
+from agentguard.store.store import Store
+from agentguard_server.viewer.listing import RECOVERED, SIZES, Asked, as_dict, asked, unfiltered
+from agentguard_server.viewer.render import renderer
+
+_COUNTED: Final = 10_000
+_FACETS_S: Final = 15.0
+
+COLUMNS: Final = (
+    ("verdict", "Verdict"),
+    ("task", "Task"),
+    ("step", "Root cause"),
+    ("recovered", "Recovered"),
+    ("model", "Model"),
+    ("steps", "Steps"),
+    ("tokens", "Tokens"),
+    ("cost", "Cost"),
+    ("duration", "Duration"),
+    ("time", "Began"),
+)
+"""Columns of the list: what it is sorted by, and the heading."""
+NUMBERS: Final = frozenset({"steps", "tokens", "cost", "duration"})
+
+FIELDS: Final = {
+    "q": "text",
+    "min_cost": "cost from $",
+    "max_cost": "cost to $",
+    "min_tokens": "tokens from",
+    "max_tokens": "tokens to",
+}
+"""What a filter is called, where its field's name is not it."""
+
+
+def routes() -> list[BaseRoute]:
+    """The pages."""
+    return [
+        Route("/", _page, name="runs"),
+        Route("/api/runs", _api),
+        Route("/events", _events),
+    ]
+
+
+def _page(request: Request) -> Response:
+    store: Store = request.app.state.store
+    settings = request.app.state.settings
+    made_at = time.time()
+    wanted, found = _found(store, asked(request.query_params.multi_items()), settings.tenant)
+    total = store.count_overviews(wanted.filter, most=_COUNTED + 1, tenant=settings.tenant)
+    nothing_at_all = not total and not (
+        wanted.filters and store.count_overviews(OverviewFilter(), most=1, tenant=settings.tenant)
+    )
+    return renderer(request).page(
+        "runs.html",
+        here="runs",
+        asked=wanted,
+        rows=found.rows,
+        next=found.next,
+        total=total,
+        counted=_COUNTED,
+        facets=_facets(request, store, settings.tenant),
+        nothing_at_all=nothing_at_all,
+        cleared=unfiltered(wanted).query(),
+        columns=COLUMNS,
+        numbers=NUMBERS,
+        fields=FIELDS,
+        recovered=tuple(RECOVERED),
+        sizes=SIZES,
+        labels=labels,
+        made_at=made_at,
+        at=at,
+        loading=request.app.state.loading,
+        address=str(store.address),
+    )
+
+
+def _api(request: Request) -> Response:
+    store: Store = request.app.state.store
+    tenant = request.app.state.settings.tenant
+    wanted, found = _found(store, asked(request.query_params.multi_items()), tenant)
+    return JSONResponse(
+        {
+            "runs": [_plain(row) for row in found.rows],
+            "next": None if found.next is None else wanted.query(after=found.next),
+            "count": store.count_overviews(wanted.filter, most=_COUNTED + 1, tenant=tenant),
+            "counted_to": _COUNTED,
+            "passed_over": wanted.wrong,
+        }
+    )
+
+
+async def _events(request: Request) -> Response:
+    last = request.headers.get("last-event-id") or request.query_params.get("since")
+    stream = await request.app.state.hub.listen(_since(last))
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+
+def _found(store: Store, wanted: Asked, tenant: str) -> tuple[Asked, Slice[OverviewRow]]:
+    """The page that is asked for; the first one where its place is not one of this order."""
+    page = Page(limit=wanted.limit, after=wanted.after)
+    try:
+        return wanted, store.overviews(wanted.filter, wanted.sort, page, tenant=tenant)
+    except StoreError:
+        if wanted.after is None:
+            raise
+        wrong = (*wanted.wrong, "there is no such page in this order: this is the first one")
+        first = replace(wanted, after=None, wrong=wrong)
+        return first, store.overviews(wanted.filter, wanted.sort, Page(limit=wanted.limit), tenant=tenant)
+
+
+def _facets(request: Request, store: Store, tenant: str) -> Facets:
+    """What there is to filter by; counted anew every few seconds at most."""
+    kept = getattr(request.app.state, "facets", None)
+    now = time.monotonic()
+    if kept is None or now - kept[0] > _FACETS_S:
+        kept = request.app.state.facets = (now, store.facets(tenant=tenant))
+    found: Facets = kept[1]
+    return found
+
+
+def _plain(row: OverviewRow) -> dict[str, Any]:
+    return as_dict(row) | {"models": labels(row.models), "tags": labels(row.tags)}
+
+
+def _since(text: str | None) -> float | None:
+    """A time within the last day; anything else asks for nothing that was missed."""
+    try:
+        found = float(text or "")
+    except ValueError:
+        return None
+    now = time.time()
+    return found if now - 86_400 < found <= now + 60 else None
+
+
+def at(seconds: float | None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """A moment, in UTC; empty for one that no calendar has."""
+    try:
+        return time.strftime(form, time.gmtime(seconds)) if seconds is not None else ""
+    except (ValueError, OverflowError, OSError):
+        return ""
