@@ -9,6 +9,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, M
 from pydantic_ai.tools import ToolDefinition
 
 from agentguard.errors import RunStopped
+from agentguard.integrations._pydantic_ai_candidates import parts_with_result, with_result
 from agentguard.integrations._pydantic_ai_messages import (
     Place,
     asked,
@@ -17,9 +18,11 @@ from agentguard.integrations._pydantic_ai_messages import (
     steps_of,
     system_text,
 )
+from agentguard.live import twins
 from agentguard.live.acting import atold, aundo_all
+from agentguard.live.choosing import Choice, choosing
 from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities, Plan, Restart, Rewind, Withhold
+from agentguard.recover.base import Capabilities, Plan, Repair, Restart, Rewind, Variant, Withhold
 from agentguard.trajectory.model import Step, ToolSpec, Trajectory
 
 if TYPE_CHECKING:
@@ -80,6 +83,8 @@ class GuardedRun:
                 compensate=True,
                 withhold=True,
                 restart=True,
+                repair=True,
+                sample=True,
                 hand_over=self._ask is not None,
             )
             self._session = self._guard.session(meta, can)
@@ -107,11 +112,18 @@ class GuardedRun:
         """Keep where the run stands before its next turn, without what the guard says there."""
         self._places.setdefault(len(session), Place(tuple(history), tuple(parts)))
 
-    def propose(self, session: Session, response: ModelResponse) -> Plan | None:
-        """Judge a turn whose tools have not run. Raises RunStopped if that stops the run."""
-        plan = session.propose(step_of(response, agent=self.agent))
+    async def choose(
+        self, session: Session, response: ModelResponse, ask: Callable[[Variant], Awaitable[ModelResponse]]
+    ) -> Choice:
+        """Judge a turn whose tools have not run; ``ask`` asks for a candidate.
+
+        Raises:
+            RunStopped: that stops the run.
+        """
+        body = choosing(session, response, lambda one: step_of(one, agent=self.agent), lambda one: one)
+        choice = await twins.arun(body, ask)
         self.stop_if_stopped(session)
-        return plan
+        return choice
 
     def ask_again(self, messages: list[ModelMessage], told: Sequence[str]) -> ModelRequest:
         """Take the last response out of the messages; returns the request to be made again."""
@@ -142,7 +154,9 @@ class GuardedRun:
         """
         failed = await aundo_all(session, plan)
         for action in plan.actions:
-            if isinstance(action, Rewind | Restart):
+            if isinstance(action, Repair):
+                parts = self._repair(action, messages, parts)
+            elif isinstance(action, Rewind | Restart):
                 to_step = action.to_step if isinstance(action, Rewind) else 0
                 parts = self._back(session, messages, to_step)
             elif isinstance(action, Withhold):
@@ -161,6 +175,22 @@ class GuardedRun:
         """Raise RunStopped with the reason if the guard has ended the run."""
         if session.stopped is not None:
             raise RunStopped(session.stopped)
+
+    def _repair(
+        self, repair: Repair, messages: list[ModelMessage], parts: Sequence[ModelRequestPart]
+    ) -> list[ModelRequestPart]:
+        """Put another text in place of what a call returned, wherever the run may go on from."""
+        at = int(repair.field.partition("[")[2].rstrip("]"))
+        call = self._steps[repair.step].observations[at].call_id
+        messages[:] = with_result(messages, call, repair.text)
+        self._places = {
+            step: Place(
+                tuple(with_result(place.history, call, repair.text)),
+                tuple(parts_with_result(place.parts, call, repair.text)),
+            )
+            for step, place in self._places.items()
+        }
+        return parts_with_result(parts, call, repair.text)
 
     def _back(
         self, session: Session, messages: list[ModelMessage], to_step: int

@@ -17,12 +17,16 @@ the end of such a run cannot be refused; the acceptance test is asked and its ve
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentguard.errors import MissingExtra
-from agentguard.live.acting import IN_DOUBT
+from agentguard.live import twins
+from agentguard.live.acting import IN_DOUBT, reading
+from agentguard.live.choosing import Choice
 from agentguard.live.session import Session
+from agentguard.recover.base import Variant
 from agentguard.recover.ledger import Ruling
 
 try:
@@ -35,12 +39,13 @@ try:
         SkipToolExecution,
         ToolRetryError,
     )
-    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
     from pydantic_ai.tools import ToolDefinition
     from pydantic_graph import End
 except ImportError as error:
     raise MissingExtra("pydantic-ai", "pydantic-ai") from error
 
+from agentguard.integrations._pydantic_ai_candidates import candidate, repaired_response
 from agentguard.integrations._pydantic_ai_run import Ask, GuardedRun, returned
 
 if TYPE_CHECKING:
@@ -62,6 +67,8 @@ class GuardCapability(AbstractCapability[Any]):
         ask: called with a question when a person must decide; the answer goes to the agent. It may be a
             coroutine function.
         on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
+        models: models by name, which may be asked for candidates of a turn; others are inferred from their
+            names by pydantic-ai.
 
     A run that the guard stops raises `RunStopped` with the reason, since an agent with typed output has
     nothing else to return.
@@ -74,7 +81,9 @@ class GuardCapability(AbstractCapability[Any]):
         name: str | None = None,
         ask: Ask | None = None,
         on_run: Callable[[Session], None] | None = None,
+        models: Mapping[str, Any] | None = None,
     ) -> None:
+        self._models, self._asked = dict(models or {}), None
         self._guard, self._name, self._ask, self._on_run = guard, name, ask, on_run
         self._run = self._fresh(name)
         self._refusals = 0
@@ -114,9 +123,10 @@ class GuardCapability(AbstractCapability[Any]):
         run.answered(session, ctx.messages)
         if self._refusals >= MOST_REFUSALS:
             return node
-        plan = run.propose(session, node.model_response)
+        choice = await run.choose(session, node.model_response, partial(self._candidate, ctx))
+        plan = choice.plan
         if plan is None:
-            return node
+            return _gone_on_with(choice, ctx, node)
         self._refusals += 1
         told = await run.told(plan)
         return ModelRequestNode(run.ask_again(ctx.messages, told))
@@ -157,13 +167,29 @@ class GuardCapability(AbstractCapability[Any]):
             return claim.effect.result
         if claim.ruling is Ruling.IN_DOUBT:
             return IN_DOUBT
+
+        def said(result: Any) -> tuple[str, bool | None]:
+            return returned(call.tool_name, result), None
+
         try:
-            result = await handler(args)
+            reads = reading(session, claim, args, said, control=_DID_NOTHING)
+            result = await twins.arun(reads, handler)
         except _DID_NOTHING:
             session.end_tool(claim, "", refused=True)
             raise
         session.end_tool(claim, returned(call.tool_name, result))
         return result
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: Any, response: ModelResponse
+    ) -> ModelResponse:
+        """Keep how the turn was asked for: further candidates of it are asked for in the same way."""
+        del ctx
+        self._asked = request_context
+        return response
+
+    async def _candidate(self, ctx: RunContext[Any], variant: Variant) -> ModelResponse:
+        return await candidate(ctx, self._asked, variant, self._models)
 
     async def after_run(self, ctx: RunContext[Any], *, result: Any) -> Any:
         """End the session of a run whose last response was streamed to the caller."""
@@ -184,6 +210,15 @@ class GuardCapability(AbstractCapability[Any]):
 
     def _fresh(self, name: str | None) -> GuardedRun:
         return GuardedRun(self._guard, name or "assistant", ask=self._ask, on_run=self._on_run)
+
+
+def _gone_on_with(choice: Choice, ctx: RunContext[Any], node: Any) -> Any:
+    """The node of the response that was chosen, which takes the place of the one in the history."""
+    if choice.answer is node.model_response and not choice.repaired:
+        return node
+    taken = repaired_response(choice.answer, choice.turn) if choice.repaired else choice.answer
+    ctx.messages[-1] = taken
+    return CallToolsNode(taken)
 
 
 __all__ = ["GuardCapability"]
