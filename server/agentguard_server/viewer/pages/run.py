@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote, urlencode
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard_server.settings import ViewerSettings
@@ -22,6 +23,7 @@ from agentguard_server.viewer.run.search import search
 from agentguard_server.viewer.run.strip import Axis
 from agentguard_server.viewer.run.view import View
 from agentguard_server.viewer.shelf import Shelf
+from agentguard_server.viewer.text import plain
 
 _VIEWS = ("conversation", "branches", "effects", "findings", "about", "search")
 _ROWS = 100
@@ -39,7 +41,7 @@ def run(request: Request) -> Response:
     shelf = _shelf(request)
     view = shelf.view(run_id)
     if view is None:
-        return PlainTextResponse("There is no such run.", status_code=404)
+        raise HTTPException(404, f"There is no run {plain(run_id, 80)}.")
     if not action:
         return _page(request, view)
     if action == "steps":
@@ -119,7 +121,7 @@ def _page(request: Request, view: View) -> HTMLResponse:
         here_url=_urls(base, place.line, axis),
         s=view.strip(place.line, axis),
         root=view.root(place.line),
-        found=sorted({score.finding.step for score in view.scores})[:2_000],
+        found=sorted(view.reading.findings)[:5_000],
         turns=view.turns(place.line, place.begin, place.end) if show == "conversation" else (),
         forks=view.forks(place.line),
         scores=view.scores[(page - 1) * _ROWS : page * _ROWS],

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentguard.detect.values import ValueIndex, number
+from agentguard.detect.values import ValueIndex, number, spellings
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 _TOKEN = re.compile(r"(?<![\w.@+-])[$#]?[\w@+-]+(?:[.,:@/+-][\w@+-]+)*")
@@ -77,9 +77,11 @@ def spread(run: Trajectory, steps: Sequence[Step], root: int) -> Spread | None:
         _remember(index, step)
     traced = _arising(index, steps[root])
     arose = len(traced)
-    _remember(index, steps[root])
-    for step in steps[root + 1 :]:
-        _follow(step, traced, index)
+    follower = _Follower(traced, index)
+    if traced:
+        follower.pass_by(steps[root])
+        for step in steps[root + 1 :]:
+            follower.follow(step)
     used = [trace for trace in traced.values() if trace.uses]
     used.sort(key=lambda trace: (bool(trace.source), -len(trace.uses), trace.origin))
     last = next((step.index for step in reversed(steps) if step.source is Source.AGENT), -1)
@@ -110,26 +112,58 @@ def _arising(index: ValueIndex, step: Step) -> dict[str, Trace]:
     return traced
 
 
-def _follow(step: Step, traced: dict[str, Trace], index: ValueIndex) -> None:
-    """Note what a step uses, and what arises in it from that."""
-    if step.source is Source.ENVIRONMENT:
-        _remember(index, step)
-        return
-    written = {_key(value): value for value in _written(step)}
-    low = " ".join(text for _, text in _own(step)).lower()
-    used = [
-        key
-        for key, trace in traced.items()
-        if trace.origin != step.index and (key in written or (" " in key and key in low))
-    ]
-    for key in used:
-        traced[key].uses.append(step.index)
-    source = next((key for key in used if _depth(traced, key) < _FAR), None)
-    if source is not None:
+class _Follower:
+    """Goes along the later steps. Most of them have nothing of what is traced, and are only glanced at."""
+
+    def __init__(self, traced: dict[str, Trace], index: ValueIndex) -> None:
+        self._traced, self._index = traced, index
+        self._passed: list[Step] = []
+        self._sieve = _sieve(traced)
+
+    def pass_by(self, step: Step) -> None:
+        """Remember a step once somebody asks what was said before."""
+        self._passed.append(step)
+
+    def follow(self, step: Step) -> None:
+        """Note what a step uses, and what arises in it from that."""
+        traced = self._traced
+        low = " ".join(text for _, text in _own(step)).lower()
+        if step.source is not Source.ENVIRONMENT and self._sieve.search(low):
+            written = {_key(value): value for value in _written(step)}
+            used = [
+                key
+                for key, trace in traced.items()
+                if trace.origin != step.index and (key in written or (" " in key and key in low))
+            ]
+            for key in used:
+                traced[key].uses.append(step.index)
+            source = next((key for key in used if _depth(traced, key) < _FAR), None)
+            if source is not None:
+                self._derive(step, written, traced[source].value)
+        self.pass_by(step)
+
+    def _derive(self, step: Step, written: Mapping[str, str], source: str) -> None:
+        for one in self._passed:
+            _remember(self._index, one)
+        self._passed.clear()
+        known = len(self._traced)
         for key, value in written.items():
-            if key not in traced and len(traced) < 2 * _MOST and not index.knows(value):
-                traced[key] = Trace(value=value, origin=step.index, source=traced[source].value)
-    _remember(index, step)
+            if key not in self._traced and len(self._traced) < 2 * _MOST and not self._index.knows(value):
+                self._traced[key] = Trace(value=value, origin=step.index, source=source)
+        if len(self._traced) > known:
+            self._sieve = _sieve(self._traced)
+
+
+def _sieve(traced: Mapping[str, Trace]) -> re.Pattern[str]:
+    """Finds any spelling of any traced value in a lower-case text; more than that is looked at closely."""
+    forms = {
+        form.strip("$#")
+        for trace in traced.values()
+        for form in (*spellings(trace.value), trace.value.lower())
+    }
+    return re.compile(
+        "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True) if form) or r"(?!)"
+    )
 
 
 def _depth(traced: Mapping[str, Trace], key: str) -> int:

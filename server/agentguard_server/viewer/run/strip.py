@@ -20,7 +20,7 @@ from agentguard_server.viewer.text import plain
 Axis = Literal["time", "steps"]
 Badge = Literal["error", "finding", "rollback", "effect", "use"]
 
-MOST = 360
+MOST = 240
 MOST_LANES = 8
 _YEAR = 366 * 86_400.0
 _LEAST = 0.18
@@ -36,6 +36,7 @@ class Bar:
         x, width: in percent of the strip.
         look: the commonest kind of its steps.
         step: where a click goes: its root cause, else its first step that is worth seeing, else its first.
+        first: its first step.
         badges: what is worth seeing in it.
         root: it holds the root-cause step.
         label: in words.
@@ -46,6 +47,7 @@ class Bar:
     width: float
     look: Look
     step: int
+    first: int
     badges: frozenset[Badge]
     root: bool
     label: str
@@ -54,7 +56,7 @@ class Bar:
     @property
     def middle(self) -> float:
         """The middle of the bar, in percent."""
-        return self.x + self.width / 2
+        return round(self.x + self.width / 2, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +202,11 @@ def _bar(
     target = root if rooted and root is not None else (here[0] if here else places[0])
     found: frozenset[Badge] = frozenset().union(*(badges[place] for place in here))
     return Bar(
-        x=round(min(x, 100 - _LEAST), 3),
-        width=round(width, 3),
+        x=round(min(x, 100 - _LEAST), 2),
+        width=round(width, 2),
         look=looks.most_common(1)[0][0],
         step=target,
+        first=places[0],
         badges=found,
         root=rooted,
         label=_words(steps, places, found, rooted),
@@ -254,7 +257,7 @@ class _Clock:
             at = (
                 at if step.started_at is None else step.started_at
             )  # without a time: where the one before was
-            following = steps[place + 1].started_at if place + 1 < len(steps) else self.last
+            following = steps[place + 1].started_at if place + 1 < len(steps) else None
             end = step.ended_at if step.ended_at is not None else following
             spans.append((self._percent(at), self._percent(max(at, at if end is None else end))))
         return spans

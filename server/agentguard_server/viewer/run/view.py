@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentguard.detect.base import Finding
 from agentguard_server.viewer.bundle import Bundle
@@ -45,6 +45,7 @@ class View:
     partings: tuple[Parting, ...]
     spread: Spread | None
     reading: Reading
+    _badges: dict[str, dict[int, frozenset[Badge]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, bundle: Bundle, *, fold: Fold | None = None) -> View:
@@ -119,6 +120,11 @@ class View:
 
     def badges(self, line: Line) -> dict[int, frozenset[Badge]]:
         """What is worth seeing on a line, by step."""
+        if line.id not in self._badges:
+            self._badges[line.id] = self._seen(line)
+        return self._badges[line.id]
+
+    def _seen(self, line: Line) -> dict[int, frozenset[Badge]]:
         found: dict[int, set[Badge]] = defaultdict(set)
         for place, (step, owner) in enumerate(zip(line.steps, line.owners, strict=True)):
             if any(error_of(seen) for seen in step.observations):
