@@ -1,4 +1,4 @@
-"""``agentguard judge``: train the embedded judge, read its card, check its file."""
+"""``agentguard judge``: train the embedded judge, read its card, check its file; serve a chat judge."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.judge_serve import serve
 from agentguard.errors import ModelFileError
 
 Folder = Annotated[
@@ -23,10 +24,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Train, describe and check the embedded judge.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Train, describe and check the embedded judge; serve another."
+    )
     group.command()(train)
     group.command()(card)
     group.command()(check)
+    group.command(context_settings={"allow_extra_args": True})(serve)
     app.add_typer(group, name="judge")
 
 

@@ -57,8 +57,15 @@ class Script:
 @contextmanager
 def serving(script: Script | None = None) -> Iterator[tuple[str, Script]]:
     """Yield the address up to ``/v1`` and the script."""
+    with serving_on("127.0.0.1", 0, script) as served:
+        yield served
+
+
+@contextmanager
+def serving_on(host: str, port: int, script: Script | None = None) -> Iterator[tuple[str, Script]]:
+    """As `serving`, on an address of one's choice."""
     held = script or Script()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, port), Handler)
     server.script = held  # type: ignore[attr-defined]
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

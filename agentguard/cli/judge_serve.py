@@ -1,0 +1,95 @@
+"""``agentguard judge serve``: a model served by vLLM, watched, and started again when it must be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from agentguard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentguard.judge.serve.state import State
+
+
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Model: a name or a folder, as vLLM takes it.")],
+    name: Annotated[str, typer.Option(help="Name that clients ask for.")] = "judge",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 0,
+    length: Annotated[
+        int | None, typer.Option("--context", min=256, help="Longest prompt and answer in tokens.")
+    ] = None,
+    python: Annotated[
+        Path | None, typer.Option(help="Interpreter that has vLLM, where `vllm` is not on the path.")
+    ] = None,
+    key_env: Annotated[
+        str | None,
+        typer.Option("--api-key-env", metavar="NAME", help="Environment variable with the key to ask for."),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not look for the model elsewhere.")] = False,
+    start_s: Annotated[float, typer.Option(min=1, help="Seconds it may take to answer first.")] = 600.0,
+    heartbeat_s: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
+    canary_s: Annotated[float, typer.Option(min=1, help="Seconds between canary questions.")] = 60.0,
+    restarts: Annotated[int, typer.Option(min=0, help="Restarts before it is given up.")] = 5,
+    state_port: Annotated[int, typer.Option(min=0, max=65_535, help="Loopback port of the state.")] = 0,
+    log: Annotated[Path | None, typer.Option(help="File for the server's output.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print each state as a line of JSON.")] = False,
+) -> None:
+    """Serve a chat judge with vLLM until SIGTERM or Ctrl-C; arguments after -- go to vLLM.
+
+    Exit status: 0 it was ended, 1 it kept dying and was given up, 2 it could not be started.
+    """
+    from agentguard.judge.serve.command import ServeOptions
+    from agentguard.judge.serve.run import serve as run
+    from agentguard.judge.serve.state import Phase
+    from agentguard.judge.serve.supervisor import WatchOptions
+
+    key = _key(key_env)
+    options = ServeOptions(
+        model=model,
+        served_name=name,
+        host=host,
+        port=port,
+        api_key=key,
+        context=length,
+        python=python,
+        offline=offline,
+        extra=tuple(context.args),
+    )
+    watch = WatchOptions(start_s=start_s, heartbeat_s=heartbeat_s, canary_s=canary_s, restarts=restarts)
+    told: list[tuple[str, int | None, str]] = []
+
+    def tell(state: State, url: str) -> None:
+        seen = (str(state.phase), state.pid, state.reason)
+        if told and told[-1] == seen:
+            return
+        told.append(seen)
+        if json:
+            typer.echo(orjson.dumps(state.as_dict() | {"state_url": url}).decode())
+        else:
+            typer.echo(_line(state, url), err=True)
+
+    last = run(options, watch, state_port=state_port, log=log, told=tell)
+    raise typer.Exit(1 if last.phase is Phase.GIVEN_UP else 0)
+
+
+def _line(state: State, url: str) -> str:
+    text = f"{state.phase}: {state.url}"
+    if state.phase == "ready":
+        right, asked = state.canary.get("right"), state.canary.get("asked")
+        text += f" (canaries right {right} of {asked}; state at {url})"
+    return f"{text}: {state.reason}" if state.reason else text
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise ConfigError(f"judge serve: the environment variable {variable} holds no key")
+    return key

@@ -1,0 +1,51 @@
+"""The command that starts vLLM: its flags, no secret among them, and clear errors."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.judge.serve.command import ServeOptions, command, environment
+
+
+def test_the_interpreter_that_has_it_is_used_where_it_is_named() -> None:
+    made = command(ServeOptions(model="m", python=Path(sys.executable), context=2048), 1234)
+    assert made[:5] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
+    told = dict(itertools.pairwise(made))
+    assert told["--port"] == "1234"
+    assert told["--max-model-len"] == "2048"
+    assert told["--host"] == "127.0.0.1"
+    assert told["--served-model-name"] == "judge"
+
+
+def test_the_command_on_the_path_is_used_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "vllm"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = command(ServeOptions(model="m", extra=("--dtype", "bfloat16")), 1)
+    assert made[:3] == [str(program), "serve", "m"]
+    assert made[-2:] == ["--dtype", "bfloat16"]
+
+
+def test_no_vllm_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="pip install vllm"):
+        command(ServeOptions(model="m"), 1)
+    with pytest.raises(ConfigError, match="no interpreter"):
+        command(ServeOptions(model="m", python=tmp_path / "python"), 1)
+
+
+def test_the_key_is_in_the_environment_alone() -> None:
+    options = ServeOptions(model="m", python=Path(sys.executable), api_key="hush", offline=True)
+    assert "hush" not in " ".join(command(options, 1))
+    told = environment(options, {"HOME": "/home/me"})
+    assert told["VLLM_API_KEY"] == "hush"
+    assert told["HF_HUB_OFFLINE"] == "1"
+    assert told["VLLM_NO_USAGE_STATS"] == told["DO_NOT_TRACK"] == "1"
+    assert told["HOME"] == "/home/me"
+    assert "VLLM_API_KEY" not in environment(ServeOptions(model="m"), {})
