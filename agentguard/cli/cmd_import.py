@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from agentguard.cli.exporting import exporters, record_document, stored_document, stored_records
 from agentguard.cli.text import one_line
 from agentguard.errors import ConfigError, InputError
 from agentguard.trajectory.formats._json import MAX_LOG_DEPTH, clean, dumps
@@ -92,8 +93,11 @@ def import_runs(
 
 
 def export(
-    paths: Paths,
-    to: Annotated[str, typer.Option("--to", help="Format to write: atif, openai_chat or event_log.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Files or folders, - for standard input; ids, with --store."),
+    ],
+    to: Annotated[str, typer.Option("--to", help="Format to write: atif, openai_chat, event_log or html.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; standard output if absent.")
     ] = None,
@@ -104,17 +108,32 @@ def export(
         bool, typer.Option("--annotation", help="Write how the runs were judged, too.")
     ] = False,
     force: Force = False,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="The store that has the runs.")
+    ] = None,
 ) -> None:
     """Write runs in another format: one run as a document, several as JSON Lines.
 
     Exit status: 0 all were written, 1 some records could not be read, 2 none could be.
     """
-    target = _writer(to)
     if output is not None and not force:
         _check_free(output, hint="--force replaces it")
     redactor = _Redaction(pattern) if redact or pattern else None
+    if to in exporters():
+        document = _document(runs, to, redactor, store)
+        with _opened(output) as stream:
+            stream.write(document)
+            stream.flush()
+        if output is not None:
+            typer.echo(f"1 run written to {output}", err=True)
+        return
+    target = _writer(to)
     tallies: list[_Tally] = []
-    found = _records(paths, format, tallies)
+    found = (
+        _records([Path(run) for run in runs], format, tallies)
+        if store is None
+        else _stored(store, runs, tallies)
+    )
     dumped = (target.dump(redactor(r) if redactor else r, annotation=annotation) for r in found)
     first = next(dumped, None)
     if first is not None:
@@ -191,10 +210,32 @@ def _found(path: Path, format: str | None) -> Iterator[Record | Broken]:
         yield Broken(error=error.located(file=str(path)))
 
 
+def _stored(url: str, ids: list[str], tallies: list[_Tally]) -> Iterator[Record]:
+    for id, record in stored_records(url, ids):
+        tallies.append(_Tally(id))
+        if record is None:
+            typer.echo(f"not read: there is no run {id} in the store", err=True)
+            continue
+        tallies[-1].add(record)
+        yield record
+
+
+def _document(runs: list[str], to: str, redactor: _Redaction | None, url: str | None) -> bytes:
+    """One run as a document that people read."""
+    if len(runs) != 1:
+        raise ConfigError(f"{to} takes one run a document; {len(runs)} were given")
+    if url is None:
+        found = [redactor(one) if redactor else one for one in _records([Path(runs[0])], None, [])]
+        return record_document(found, runs[0], to)
+    if redactor is not None:
+        raise ConfigError(f"{to} of a stored run cannot be redacted: redact runs when they are stored")
+    return stored_document(url, runs[0], to)
+
+
 def _writer(name: str) -> Dumps:
     format = formats().get(name)
     if not isinstance(format, Dumps):
-        able = [one for one in formats() if isinstance(formats().get(one), Dumps)]
+        able = [one for one in formats() if isinstance(formats().get(one), Dumps)] + list(exporters())
         raise ConfigError(f"{name} can only be read; runs can be written as {', '.join(able)}")
     return format
 

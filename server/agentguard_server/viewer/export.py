@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from agentguard_server.viewer.bundle import Bundle
+from dataclasses import replace
+
+from agentguard.store.store import Store
+from agentguard.trajectory.model import Record
+from agentguard_server.viewer.bundle import Bundle, Known
 from agentguard_server.viewer.render import ASSETS, Renderer
 from agentguard_server.viewer.run.links import FileLinks
 from agentguard_server.viewer.run.passage import Fold
@@ -34,3 +38,31 @@ def html_of(bundle: Bundle, renderer: Renderer | None = None) -> str:
         ],
         threshold=THRESHOLD,
     )
+
+
+class HtmlExporter:
+    """Writes ``html`` for ``agentguard export``."""
+
+    def of_record(self, record: Record) -> bytes:
+        """A run of a file, diagnosed now."""
+        from agentguard.guard import diagnose
+
+        return _bytes(Bundle.of(record.trajectory, diagnose(record.trajectory)))
+
+    def of_stored(self, store: Store, run_id: str) -> bytes | None:
+        """A run of a store with all that is known of it; diagnosed now where nobody has."""
+        bundle = Bundle.load(store, run_id)
+        if bundle is not None and not bundle.diagnoses:
+            from agentguard.guard import diagnose
+
+            known = Known(id="", made_at=0.0, diagnosis=diagnose(bundle.run))
+            bundle = replace(bundle, diagnoses=(known,), findings=known.diagnosis.findings)
+        return None if bundle is None else _bytes(bundle)
+
+
+def _bytes(bundle: Bundle) -> bytes:
+    return html_of(bundle).encode()
+
+
+HTML = HtmlExporter()
+"""The exporter, as the entry point names it."""

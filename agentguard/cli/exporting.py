@@ -1,0 +1,60 @@
+"""What ``agentguard export`` takes beside files and formats: runs of a store, and documents for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from agentguard.errors import ConfigError
+from agentguard.registry import Registry
+from agentguard.trajectory.model import Record
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
+
+
+class Exporter(Protocol):
+    """Writes a run for people; nobody reads it back."""
+
+    def of_record(self, record: Record) -> bytes:
+        """The document of a run that was read from a file."""
+        ...
+
+    def of_stored(self, store: Store, run_id: str) -> bytes | None:
+        """The document of a run in a store, with all that the store knows of it; None if it is not there."""
+        ...
+
+
+_REGISTRY: Registry[Exporter] = Registry("exporter", group="agentguard.exporters", builtin={})
+
+
+def exporters() -> Registry[Exporter]:
+    """The registry of exporters: installed ones; the viewer brings ``html``."""
+    return _REGISTRY
+
+
+def stored_records(url: str, ids: list[str]) -> Iterator[tuple[str, Record | None]]:
+    """Runs of a store by their ids; None for one that is not there."""
+    from agentguard.store.store import Store
+
+    with Store.open(url) as store:
+        for id in ids:
+            yield id, store.record(id)
+
+
+def stored_document(url: str, id: str, to: str) -> bytes:
+    """The document of a stored run. Raises ConfigError if it is not in the store."""
+    from agentguard.store.store import Store
+
+    with Store.open(url) as store:
+        document = exporters().get(to).of_stored(store, id)
+    if document is None:
+        raise ConfigError(f"there is no run {id} in the store {store.address}")
+    return document
+
+
+def record_document(records: list[Record], name: str, to: str) -> bytes:
+    """The document of the one run that was read. Raises ConfigError if there are more, or none."""
+    if len(records) != 1:
+        raise ConfigError(f"{to} takes one run a document; {name} has {len(records)}")
+    return exporters().get(to).of_record(records[0])
