@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from agents.items import ModelResponse
 from agents.usage import Usage as SdkUsage
 
+from agentguard.detect.facts import canonical
+from agentguard.recover.base import Variant
+from agentguard.trajectory.model import Step
+
 Ask = Callable[[list[Any]], Awaitable[ModelResponse]]
 """Asks the model once, given the items it sees."""
+
+Candidate = Callable[[list[Any], Variant], Awaitable[ModelResponse]]
+"""Asks for another candidate of the answer to the same items, never streamed."""
 
 Stream = Callable[[list[Any]], AsyncIterator[Any]]
 """As `Ask`, for a streamed answer."""
@@ -27,15 +34,30 @@ _FLOW = ("message", "reasoning")
 _FAILED = ("response.incomplete", "response.failed", "response.error", "error")
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict on an answer.
+
+    Attributes:
+        response: the answer to go on with: that one, repaired perhaps, or another candidate.
+        told: items that the model is asked again with; None if there is nothing to ask.
+    """
+
+    response: ModelResponse
+    told: list[Any] | None = None
+
+
 class Verdict(Protocol):
     """Judges an answer whose tools have not run."""
 
-    async def __call__(self, items: list[Any], usage: Any, *, last: bool) -> list[Any] | None:
-        """None if it is accepted, else the items that the model is asked again with.
+    async def __call__(
+        self, response: ModelResponse, more: Callable[[Variant], Awaitable[ModelResponse]], *, last: bool
+    ) -> Judged:
+        """What is gone on with.
 
         Args:
-            items: the answer, as input items.
-            usage: what it cost.
+            response: the answer, with what it cost.
+            more: asks for another candidate of it.
             last: it is accepted whatever it is.
         """
         ...
@@ -51,27 +73,43 @@ class Asking:
     def __init__(self, verdict: Verdict) -> None:
         self._verdict = verdict
 
-    async def respond(self, items: list[Any], ask: Ask) -> ModelResponse:
+    async def respond(self, items: list[Any], ask: Ask, candidate: Candidate) -> ModelResponse:
         """The answer that was accepted; it costs what all of them cost."""
         spent = SdkUsage()
+
+        async def more(variant: Variant) -> ModelResponse:
+            made = await candidate(items, variant)
+            spent.add(made.usage)
+            return made
+
         for left in reversed(range(MOST_REFUSALS + 1)):
             response = await ask(items)
             spent.add(response.usage)
-            told = await self._verdict(response.to_input_items(), response.usage, last=not left)
-            if told is None:
+            judged = await self._verdict(response, more, last=not left)
+            if judged.told is None:
                 break
-            items = [*items, *told]
-        return replace(response, usage=spent)
+            items = [*items, *judged.told]
+        return replace(judged.response, usage=spent)
 
-    async def flow(self, items: list[Any], ask: Stream, *, everything: bool) -> AsyncIterator[Any]:
+    async def flow(
+        self, items: list[Any], ask: Stream, candidate: Candidate, *, everything: bool
+    ) -> AsyncIterator[Any]:
         """The events of one answer after the other; the last event alone says that an answer is whole.
 
         Args:
             items: what the model sees.
             ask: asks it.
+            candidate: asks it for another candidate.
             everything: hold text, too, where half an answer is of no use to anybody.
         """
         spent: Any = None
+
+        async def more(variant: Variant) -> ModelResponse:
+            nonlocal spent
+            made = await candidate(items, variant)
+            spent = made.usage if spent is None else _added(made.usage, spent)
+            return made
+
         for left in reversed(range(MOST_REFUSALS + 1)):
             hold = Hold(everything=everything)
             async with closing(ask(items)) as events:
@@ -81,14 +119,15 @@ class Asking:
             if hold.response is None:
                 return  # it failed or broke off, which the SDK says by itself
             output, usage = hold.response.output, hold.response.usage
-            made = ModelResponse(output=output, usage=SdkUsage(), response_id=None)
+            made = ModelResponse(output=output, usage=_sdk_usage(usage), response_id=None)
             spent = _added(spent, usage)
-            told = await self._verdict(made.to_input_items(), usage, last=not left)
-            if told is None:
-                for shown in hold.released(spent):
+            judged = await self._verdict(made, more, last=not left)
+            if judged.told is None:
+                taken = None if judged.response is made else judged.response
+                for shown in hold.released(spent, instead=taken):
                     yield shown
                 return
-            items = [*items, *told]
+            items = [*items, *judged.told]
 
 
 class Hold:
@@ -124,11 +163,17 @@ class Hold:
             return []
         return [event]
 
-    def released(self, spent: Any) -> list[Any]:
-        """What was held; the last event says what all answers cost."""
+    def released(self, spent: Any, *, instead: ModelResponse | None = None) -> list[Any]:
+        """What was held; the last event says what all answers cost.
+
+        Args:
+            spent: that.
+            instead: the answer that takes its place: then the last event alone tells of it, whole.
+        """
         *held, last = self._held
-        response = self.response.model_copy(update={"usage": spent})
-        return [*held, last.model_copy(update={"response": response})]
+        update = {"usage": spent} if instead is None else {"usage": spent, "output": list(instead.output)}
+        end = last.model_copy(update={"response": self.response.model_copy(update=update)})
+        return [end] if instead is not None else [*held, end]
 
 
 @asynccontextmanager
@@ -142,9 +187,39 @@ async def closing(events: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any
             await close()
 
 
+def repaired_response(response: ModelResponse, turn: Step) -> ModelResponse:
+    """The answer with the text and the calls of ``turn``, which was made of it and repaired since."""
+    calls = {call.id: call for call in turn.tool_calls if call.arguments is not None}
+    said = [item for item in response.output if item.type == "message"]
+    output: list[Any] = []
+    for item in response.output:
+        call = calls.get(getattr(item, "call_id", None) or "")
+        if item.type == "function_call" and call is not None:
+            item = item.model_copy(update={"name": call.name, "arguments": canonical(call.arguments)})
+        elif item.type == "message" and len(said) == 1 and len(item.content) == 1:
+            part = item.content[0].model_copy(update={"text": turn.content})
+            item = item.model_copy(update={"content": [part]})
+        output.append(item)
+    return replace(response, output=output)
+
+
+def _sdk_usage(usage: Any) -> SdkUsage:
+    if usage is None:
+        return SdkUsage()
+    return SdkUsage(
+        requests=1,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.total_tokens,
+        input_tokens_details=usage.input_tokens_details,
+        output_tokens_details=usage.output_tokens_details,
+    )
+
+
 def _added(one: Any, other: Any) -> Any:
     """The sum of what two responses say of their usage, where both say anything."""
     if one is None or other is None:
         return other if one is None else one
     names = ("input_tokens", "output_tokens", "total_tokens")
-    return other.model_copy(update={name: getattr(one, name) + getattr(other, name) for name in names})
+    summed = {name: getattr(one, name) + getattr(other, name) for name in names}
+    return type(other).model_validate({**other.model_dump(), **summed})

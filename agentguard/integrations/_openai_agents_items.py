@@ -120,6 +120,7 @@ class View:
         self._left: list[tuple[int, int]] = []
         self._told: list[tuple[int, str]] = []
         self._ends: list[int] = []
+        self._results: dict[str, str] = {}
 
     def take(self, items: Sequence[Item]) -> bool:
         """Take the list in; False if it does not go on from what it was, e.g. a handoff has rewritten it.
@@ -142,6 +143,11 @@ class View:
     def tell(self, text: str) -> None:
         """Say something where the list ends now."""
         self._told.append((len(self.items), text))
+
+    def repair(self, call: str | None, text: str) -> None:
+        """Show another text in place of what a call returned."""
+        if call is not None:
+            self._results[call] = text
 
     def cut(self, to_step: int) -> None:
         """Leave out all from step ``to_step`` on, and what was said since the step before it."""
@@ -169,8 +175,12 @@ class View:
             places.append(len(shown))
             shown += [{"role": "user", "content": text} for at, text in self._told if at == place]
             if place < len(self.items) and not any(start <= place < stop for start, stop in self._left):
-                shown.append(self.items[place])
+                shown.append(self._repaired(self.items[place]))
         return shown, places
+
+    def _repaired(self, item: Item) -> Item:
+        text = self._results.get(item.get("call_id", "")) if "output" in item else None
+        return item if text is None else {**item, "output": text}
 
 
 def _call(item: Item) -> ToolCall:

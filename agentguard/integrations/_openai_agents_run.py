@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from agents import Agent, Model, RunConfig, Runner
+from agents.items import ModelResponse
 from agents.run import CallModelData, ModelInputData
 
 from agentguard.errors import RunStopped
-from agentguard.integrations._openai_agents_asking import Asking, closing
+from agentguard.integrations._openai_agents_asking import Asking, Judged, closing, repaired_response
 from agentguard.integrations._openai_agents_items import (
     View,
     arguments_of,
@@ -23,9 +24,11 @@ from agentguard.integrations._openai_agents_items import (
 )
 from agentguard.integrations._openai_agents_session import Kept
 from agentguard.integrations._openai_agents_wrap import GuardedModel, GuardedProvider, Wrapping
+from agentguard.live import twins
 from agentguard.live.acting import arun_tool, atold, aundo_all
+from agentguard.live.choosing import choosing
 from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities, Plan, Restart, Rewind, Withhold
+from agentguard.recover.base import Capabilities, Plan, Repair, Restart, Rewind, Variant, Withhold
 from agentguard.recover.effects import from_annotations
 from agentguard.trajectory.model import Step, Trajectory
 
@@ -55,7 +58,9 @@ class GuardedRun:
         self._guard, self._ask = guard, ask
         self._withheld: set[str] = set()
         self._asking = Asking(self._verdict)
-        self._wrapping = Wrapping(self._invoke, self._asking, self._withheld, self._declare)
+        self._wrapping = Wrapping(
+            self._invoke, self._asking, models=self._model, withheld=self._withheld, declare=self._declare
+        )
         self._agent = self._wrapping.agent(agent)
         self._view = View()
         self._turn: Step | None = None
@@ -147,6 +152,8 @@ class GuardedRun:
             compensate=True,
             withhold=True,
             restart=True,
+            repair=True,
+            sample=True,
             hand_over=self._ask is not None,
             sticky_view=True,
         )
@@ -183,8 +190,9 @@ class GuardedRun:
         return replace(
             config,
             call_model_input_filter=view,
+            tool_not_found_behavior="return_error_to_model",  # a hint, if nothing else, comes after it
             model_provider=GuardedProvider(config.model_provider, self._asking),
-            model=GuardedModel(model, self._asking) if isinstance(model, Model) else model,
+            model=GuardedModel(model, self._asking, self._model) if isinstance(model, Model) else model,
         )
 
     async def _before_model(self, data: CallModelData[Any]) -> ModelInputData:
@@ -202,18 +210,31 @@ class GuardedRun:
             raise _Again
         return ModelInputData(input=self._view.shown(), instructions=data.model_data.instructions)
 
-    async def _verdict(self, items: list[Any], usage: Any, *, last: bool) -> list[Any] | None:
+    async def _verdict(
+        self, response: ModelResponse, more: Callable[[Variant], Awaitable[ModelResponse]], *, last: bool
+    ) -> Judged:
         """Judge an answer before any tool runs; what is told then is shown at every later call, too."""
-        turn = step_of(items, agent=self._agent.name)
-        self._turn = turn if usage is None else replace(turn, usage=usage_of(usage))
-        plan = None if last else self._session.propose(self._turn)
+        if last:
+            self._turn = self._read(response)
+            return Judged(response)
+        choice = await twins.arun(choosing(self._session, response, self._read, lambda one: one), more)
+        self._turn = choice.turn
         self._stop_if_stopped()
-        if plan is None:
-            return None
-        texts = await atold(plan, ask=self._ask)
+        if choice.plan is None:
+            made = choice.answer
+            return Judged(repaired_response(made, choice.turn) if choice.repaired else made)
+        texts = await atold(choice.plan, ask=self._ask)
         for text in texts:
             self._view.tell(text)
-        return [{"role": "user", "content": text} for text in texts]
+        return Judged(response, [{"role": "user", "content": text} for text in texts])
+
+    def _read(self, response: ModelResponse) -> Step:
+        turn = step_of(response.to_input_items(), agent=self._agent.name)
+        return replace(turn, usage=usage_of(response.usage)) if response.usage.requests else turn
+
+    def _model(self, name: str) -> Model:
+        """The model of a name, as the caller's provider gives it."""
+        return self._config.model_provider.get_model(name)
 
     async def _invoke(self, context: Any, arguments: str, tool: Callable[[], Awaitable[Any]]) -> Any:
         """Let each effect happen once."""
@@ -269,7 +290,10 @@ class GuardedRun:
         speaker = self._agent
         failed = await aundo_all(self._session, plan)
         for action in plan.actions:
-            if isinstance(action, Rewind | Restart):
+            if isinstance(action, Repair):
+                at = int(action.field.partition("[")[2].rstrip("]"))
+                self._view.repair(self._steps[action.step].observations[at].call_id, action.text)
+            elif isinstance(action, Rewind | Restart):
                 speaker = self._back(action.to_step if isinstance(action, Rewind) else 0)
             elif isinstance(action, Withhold):
                 self._withheld |= set(action.tools)

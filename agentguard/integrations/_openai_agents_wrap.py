@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from agents import Agent, FunctionTool, Handoff, Model, ModelProvider
+from agents import Agent, FunctionTool, Handoff, Model, ModelProvider, ModelSettings
 from agents.items import ModelResponse
 
-from agentguard.integrations._openai_agents_asking import Asking
+from agentguard.integrations._openai_agents_asking import Asking, Candidate
+from agentguard.recover.base import Variant
 from agentguard.trajectory.model import ToolSpec
 
 Invoke = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
@@ -27,8 +28,8 @@ Declare = Callable[[str, dict[str, Any]], None]
 class GuardedModel(Model):
     """A model whose answers the guard may refuse before anything comes of them."""
 
-    def __init__(self, inner: Model, asking: Asking) -> None:
-        self._inner, self._asking = inner, asking
+    def __init__(self, inner: Model, asking: Asking, models: Callable[[str], Model]) -> None:
+        self._inner, self._asking, self._models = inner, asking, models
 
     async def get_response(  # the signature is the SDK's
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
@@ -38,7 +39,9 @@ class GuardedModel(Model):
         async def ask(items: list[Any]) -> ModelResponse:
             return await self._inner.get_response(system_instructions, items, *more, **options)
 
-        return await self._asking.respond(_items(input), ask)
+        return await self._asking.respond(
+            _items(input), ask, self._candidate(system_instructions, more, options)
+        )
 
     def stream_response(
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
@@ -49,9 +52,28 @@ class GuardedModel(Model):
             return self._inner.stream_response(system_instructions, items, *more, **options)
 
         schema = options.get("output_schema", more[2] if len(more) > 2 else None)
-        return self._asking.flow(
-            _items(input), ask, everything=schema is not None and not schema.is_plain_text()
-        )
+        candidate = self._candidate(system_instructions, more, options)
+        everything = schema is not None and not schema.is_plain_text()
+        return self._asking.flow(_items(input), ask, candidate, everything=everything)
+
+    def _candidate(self, system: str | None, more: tuple[Any, ...], options: dict[str, Any]) -> Candidate:
+        """What asks for another candidate of an answer."""
+
+        async def candidate(items: list[Any], variant: Variant) -> ModelResponse:
+            model = self._models(variant.model) if variant.model else self._inner
+            given, named = list(more), dict(options)
+            if variant.temperature is not None:
+                settings = named.get("model_settings", given[0] if given else None) or ModelSettings()
+                warm = replace(settings, temperature=variant.temperature)
+                if "model_settings" in named or not given:
+                    named["model_settings"] = warm
+                else:
+                    given[0] = warm
+            said = [{"role": "user", "content": variant.tell}] if variant.tell else []
+            shown: Any = [*items, *said]
+            return await model.get_response(system, shown, *given, **named)
+
+        return candidate
 
     def get_retry_advice(self, request: Any) -> Any:
         """As `Model.get_retry_advice`."""
@@ -73,7 +95,7 @@ class GuardedProvider(ModelProvider):
 
     def get_model(self, model_name: str | None) -> Model:
         """As `ModelProvider.get_model`."""
-        return GuardedModel(self._inner.get_model(model_name), self._asking)
+        return GuardedModel(self._inner.get_model(model_name), self._asking, self._inner.get_model)
 
 
 class Wrapping:
@@ -82,12 +104,22 @@ class Wrapping:
     Args:
         invoke: runs a tool.
         asking: makes model calls.
+        models: gives the model of a name.
         withheld: names of tools that were taken away; looked at whenever tools are offered.
         declare: told of an MCP tool what its server says it does.
     """
 
-    def __init__(self, invoke: Invoke, asking: Asking, withheld: set[str], declare: Declare) -> None:
+    def __init__(
+        self,
+        invoke: Invoke,
+        asking: Asking,
+        *,
+        models: Callable[[str], Model],
+        withheld: set[str],
+        declare: Declare,
+    ) -> None:
         self._invoke, self._asking, self._withheld, self._declare = invoke, asking, withheld, declare
+        self._models = models
         self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
         self._blind = False
 
@@ -99,7 +131,7 @@ class Wrapping:
             return agent
         changes: dict[str, Any] = {"tools": [self._tool(tool) for tool in agent.tools]}
         if isinstance(agent.model, Model):
-            changes["model"] = GuardedModel(agent.model, self._asking)
+            changes["model"] = GuardedModel(agent.model, self._asking, self._models)
             changes["model_settings"] = agent.model_settings
         made = agent.clone(**changes)
         self._made[id(agent)] = (agent, made)

@@ -224,6 +224,14 @@ def test_a_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> 
     assert run.session.run.branches[0].steps[0].tool_calls[1].name == "fly"
 
 
+def test_a_tool_that_does_not_exist_ends_no_run_where_a_hint_is_all_that_is_done() -> None:
+    run = Run(make(recover=Recover(on_fail="nudge")), script(calls(("fly", {})), say("I cannot fly.")))
+    assert run.go() == "I cannot fly."
+    assert [recovery.plan.strategy for recovery in run.session.recoveries] == ["nudge"]
+    assert told(run.model.inputs[-1])
+    assert run.session.run.steps[1].observations
+
+
 def test_the_acceptance_test_sends_the_agent_back() -> None:
     run: Run
 
