@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.judge_endpoint import check_url
 from agentguard.cli.judge_serve import serve
 from agentguard.errors import ModelFileError
 
@@ -83,11 +84,30 @@ def card(model: Folder = None, json: Json = False) -> None:
     _show(load_card(model), json=json)
 
 
-def check(model: Folder = None, json: Json = False) -> None:
-    """Check that a model matches its card, holds nothing but what is trusted, and answers.
+def check(
+    url: Annotated[
+        str | None, typer.Argument(help="Check this endpoint instead, up to and with /v1.")
+    ] = None,
+    model: Folder = None,
+    name: Annotated[
+        str | None, typer.Option(help="Model of the endpoint; the first it lists, if absent.")
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with its key.")
+    ] = None,
+    deadline_s: Annotated[float, typer.Option(min=1, help="Seconds for one question about a run.")] = 60.0,
+    json: Json = False,
+) -> None:
+    """Check the embedded judge's file; or an endpoint: what it can do, how fast, and how well it judges.
 
-    Exit status: 0 it is sound, 2 it is not.
+    A model file is sound if it matches its card, holds nothing but what is trusted, and answers. An endpoint
+    is asked about two dozen small runs whose outcome is known.
+
+    Exit status: 0 it is sound (an endpoint: it can be used), 1 an endpoint answers but cannot be used or does
+    not judge above chance, 2 it is not sound, or cannot be asked.
     """
+    if url is not None:
+        check_url(url, name=name, key_env=key_env, deadline_s=deadline_s, json=json)
     from agentguard.judge.check import checked
 
     found = checked(model)

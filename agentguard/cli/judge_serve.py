@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
 
-from agentguard.errors import ConfigError
+from agentguard.cli.judge_endpoint import key_of
 
 if TYPE_CHECKING:
     from agentguard.judge.serve.state import State
@@ -49,7 +48,7 @@ def serve(
     from agentguard.judge.serve.state import Phase
     from agentguard.judge.serve.supervisor import WatchOptions
 
-    key = _key(key_env)
+    key = key_of(key_env)
     options = ServeOptions(
         model=model,
         served_name=name,
@@ -84,12 +83,3 @@ def _line(state: State, url: str) -> str:
         right, asked = state.canary.get("right"), state.canary.get("asked")
         text += f" (canaries right {right} of {asked}; state at {url})"
     return f"{text}: {state.reason}" if state.reason else text
-
-
-def _key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable)
-    if not key:
-        raise ConfigError(f"judge serve: the environment variable {variable} holds no key")
-    return key

@@ -34,6 +34,7 @@ class Script:
 
     prefer: Prefer = evenly
     text: str | None = None
+    writes: str | None = None
     finish: str | None = None
     logprobs: bool = True
     vllm: bool = True
@@ -244,6 +245,8 @@ def _said(body: Mapping[str, Any], prompt: str, script: Script) -> tuple[str, An
         total = sum(raw.values())
         raw = {label: p / total for label, p in raw.items()}
     best = max(raw, key=lambda label: raw[label])
+    if script.writes is not None and body.get("response_format"):
+        return script.writes, None
     if not (script.logprobs and body.get("logprobs")):
         return script.text if script.text is not None else best, None
     top = [_one(label, math.log(p)) for label, p in raw.items() if p > 0]

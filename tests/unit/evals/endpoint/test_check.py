@@ -1,0 +1,119 @@
+"""What is said of an endpoint: what it can do, and whether the model on it can judge."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build
+from agentguard.evals.endpoint.canaries import canary_runs
+from agentguard.evals.endpoint.check import Check, check_endpoint
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.wire import EndpointOptions
+from tests.unit.judge.chat_server import Prefer, Script, closed_port, serving
+
+
+def knowing(*, invert: bool = False) -> Prefer:
+    """A judge that knows the canaries: by the step that went wrong."""
+    wrong = {}
+    for passed, failed in zip(canary_runs()[::2], canary_runs()[1::2], strict=True):
+        assert failed.cause is not None
+        step = failed.run.steps[failed.cause]
+        said = step.content or step.observations[0].content
+        wrong[passed.run.task] = (said, failed.cause)
+
+    def prefer(prompt: str, label: str) -> float:
+        task = next(one for one in wrong if one in prompt)
+        said, cause = wrong[task]
+        failed = f"| {said}" in prompt
+        if "Did the run fail" in prompt:
+            yes = failed is not invert
+            return 0.8 if (label == "A") is yes else 0.1
+        options = re.findall(r"^([A-T]): (\d+)$", prompt, re.MULTILINE)
+        return 0.7 if (label, str(cause)) in options else 0.05
+
+    return prefer
+
+
+def check(script: Script) -> Check:
+    with serving(script) as (url, _):
+        endpoint = Endpoint(url, options=EndpointOptions(deadline_s=10))
+        try:
+            return check_endpoint(endpoint, deadline_s=10)
+        finally:
+            endpoint.close()
+
+
+def test_the_canaries_are_pairs_that_only_what_happened_tells_apart() -> None:
+    runs = canary_runs()
+    assert len(runs) == 24
+    assert len({one.run.id for one in runs}) == 24
+    for passed, failed in zip(runs[::2], runs[1::2], strict=True):
+        assert (passed.failed, failed.failed) == (False, True)
+        assert passed.run.task == failed.run.task
+        assert failed.cause is not None
+        differ = [
+            i
+            for i, (a, b) in enumerate(zip(passed.run.steps, failed.run.steps, strict=True))
+            if (a.content, [o.content for o in a.observations])
+            != (b.content, [o.content for o in b.observations])
+        ]
+        assert differ == [failed.cause]
+
+
+def test_a_model_that_can_judge_is_said_to() -> None:
+    found = check(Script(prefer=knowing(), writes='{"text": "yes"}'))
+    assert (found.pairs, found.auroc, found.cause) == (1.0, 1.0, 1.0)
+    assert found.usable()
+    assert found.above_chance()
+    assert found.raw
+    assert found.context == 4_096
+    assert "tells runs that failed" in found.verdict()
+
+
+def test_a_coin_and_a_model_below_chance_are_named_as_such() -> None:
+    coin = check(Script(writes='{"text": "yes"}'))
+    assert coin.pairs == 0.5
+    assert "no better than chance" in coin.verdict()
+    inverted = check(Script(prefer=knowing(invert=True), writes='{"text": "yes"}'))
+    assert inverted.pairs == 0.0
+    assert "below chance" in inverted.verdict()
+    assert not inverted.above_chance()
+
+
+def test_what_an_endpoint_cannot_do_is_said() -> None:
+    found = check(Script(logprobs=False))
+    assert not found.logprobs
+    assert not found.usable()
+    assert found.asked == 0
+    assert any("no_probabilities" in fault for fault in found.faults)
+
+
+def test_nobody_there_is_exit_2(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{closed_port()}/v1"
+    ended = CliRunner().invoke(build(), ["judge", "check", url, "--json"])
+    assert ended.exit_code == 2
+    told = json.loads(ended.stdout)
+    assert told["model"] == ""
+    assert "unreachable" in told["faults"][0]
+
+
+@pytest.mark.parametrize(("invert", "status"), [(False, 0), (True, 1)])
+def test_the_command_tells_people_and_exits_by_what_it_found(invert: bool, status: int) -> None:
+    with serving(Script(prefer=knowing(invert=invert), writes='{"text": "yes"}')) as (url, _):
+        ended = CliRunner().invoke(build(), ["judge", "check", url])
+    assert ended.exit_code == status
+    assert "canary runs" in ended.output
+    assert "24 of 24 answered" in ended.output
+
+
+def test_a_variable_without_a_key_is_refused() -> None:
+    ended = CliRunner().invoke(
+        build(), ["judge", "check", "http://127.0.0.1:1/v1", "--api-key-env", "NO_SUCH"]
+    )
+    assert ended.exit_code == 2
+    assert "NO_SUCH" in ended.output
