@@ -167,7 +167,11 @@ def judgements(spans: Sequence[Span]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for span in spans:
         told = {name: value for name, value in span.attributes.items() if name.startswith(JUDGEMENTS)}
-        told |= {name: dict(value) for name, value in span.events if name.startswith(JUDGEMENTS)}
+        events: dict[str, list[Any]] = {}
+        for name, value in span.events:
+            if name.startswith(JUDGEMENTS):
+                events.setdefault(name, []).append(dict(value))
+        told |= {name: held if len(held) > 1 else held[0] for name, held in events.items()}
         if told:
             found.setdefault(span.id, {}).update(told)
     return found

@@ -14,6 +14,8 @@ from typing import Any
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory.formats._fields import Node, kind, whole
 from agentguard.trajectory.formats._otel import Kind, Span, judgements
+from agentguard.trajectory.formats._otel_marks import RUN_ID
+from agentguard.trajectory.formats._otel_own import own_run
 from agentguard.trajectory.formats._source import Item
 from agentguard.trajectory.formats._spans import SpanRun
 from agentguard.trajectory.formats.base import Broken
@@ -88,7 +90,7 @@ class _Traces:
         agentic = {
             trace: spans
             for trace, spans in self.spans.items()
-            if any(span.kind is not Kind.OTHER for span in spans)
+            if any(span.kind is not Kind.OTHER or RUN_ID in span.attributes for span in spans)
         }
         if not agentic:
             hint = "spans need gen_ai.operation.name or openinference.span.kind"
@@ -104,7 +106,9 @@ def _record(trace: str, spans: list[Span], resource: Mapping[str, Any]) -> Recor
     extra: dict[str, Any] = {"resource": resource} if resource else {}
     if conversation:
         extra["conversation"] = conversation
-    trajectory = SpanRun(spans).trajectory(id=trace, format=OtlpJson.name, extra=extra)
+    trajectory = own_run(spans, format=OtlpJson.name, extra=extra)
+    if trajectory is None:
+        trajectory = SpanRun(spans).trajectory(id=trace, format=OtlpJson.name, extra=extra)
     told = judgements(spans)
     return Record(
         trajectory=trajectory,
@@ -177,7 +181,8 @@ def _seconds(node: Node, key: str) -> float | None:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
         value = int(value)
     nanos = whole(value, node.at(key)) if value is not None else 0
-    return nanos / 1e9 if nanos else None
+    # Of whole numbers, so that a time that was a float of seconds is that float again.
+    return nanos / 1_000_000_000 if nanos else None
 
 
 def _key(node: Node, *names: str) -> str:

@@ -1,0 +1,42 @@
+"""A run, from a store or at hand, as the spans that are sent."""
+
+from __future__ import annotations
+
+from agentguard.errors import FormatError
+from agentguard.localize.codec import decode_diagnosis
+from agentguard.otlp.run import spans_of
+from agentguard.otlp.span import Span
+from agentguard.otlp.told import Told, judged
+from agentguard.store.store import Store
+from agentguard.trajectory.formats.kit import Node
+from agentguard.trajectory.model import Trajectory
+
+
+def exported(
+    run: Trajectory, told: Told | None = None, *, content: bool = True, at_s: float | None = None
+) -> tuple[Span, ...]:
+    """The spans of a run with what was said of it; ``at_s`` as in `agentguard.otlp.run.spans_of`."""
+    return judged(spans_of(run, content=content, at_s=at_s), told or Told(), content=content)
+
+
+def stored(store: Store, run_id: str, *, tenant: str = "", content: bool = True) -> tuple[Span, ...] | None:
+    """The spans of a stored run with its latest diagnosis and all recoveries; None if it is not there.
+
+    Raises:
+        FormatError: what is stored makes no run, or no diagnosis.
+        StoreUnavailable: the database cannot be read now.
+    """
+    row, run = store.run(run_id, tenant=tenant), store.trajectory(run_id, tenant=tenant)
+    if row is None or run is None:
+        return None
+    rows = store.diagnoses(run_id, tenant=tenant)
+    try:
+        diagnosis = decode_diagnosis(Node.of(dict(rows[-1].data))) if rows else None
+    except FormatError as error:
+        raise error.located(file=f"stored run {run_id}") from None
+    told = Told(
+        diagnosis=diagnosis,
+        findings=diagnosis.findings if diagnosis else (),
+        recoveries=store.recoveries(run_id, tenant=tenant),
+    )
+    return exported(run, told, content=content, at_s=row.created_at)

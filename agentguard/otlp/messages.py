@@ -1,0 +1,88 @@
+"""Steps as the JSON that ``gen_ai.input.messages``, ``gen_ai.output.messages`` and their like hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec
+
+
+def text_of(value: Any) -> str:
+    """JSON text of plain data; what is no JSON becomes text."""
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except (TypeError, ValueError):  # half a surrogate pair, a huge number
+        import json
+
+        return json.dumps(value, default=str)
+
+
+def said(step: Step) -> str:
+    """What an agent's step put out: reasoning, text and tool calls, as one message."""
+    parts: list[dict[str, Any]] = []
+    if step.reasoning:
+        parts.append({"type": "reasoning", "content": step.reasoning})
+    if step.content:
+        parts.append({"type": "text", "content": step.content})
+    parts += [_call(call) for call in step.tool_calls]
+    ended = "tool_call" if step.tool_calls else "stop"
+    return text_of([{"role": "assistant", "parts": parts, "finish_reason": ended}])
+
+
+def heard(steps: Iterable[Step]) -> str:
+    """What came in since the agent's last step: other speakers' texts and the results of tools."""
+    found: list[dict[str, Any]] = []
+    for step in steps:
+        if step.source is not Source.AGENT and step.content:
+            role = "system" if step.source is Source.SYSTEM else "user"
+            found.append({"role": role, "parts": [{"type": "text", "content": step.content}]})
+        for seen in step.observations:
+            part: dict[str, Any] = {"type": "tool_call_response", "response": seen.content}
+            if seen.call_id is not None:
+                part["id"] = seen.call_id
+            found.append({"role": "tool", "parts": [part]})
+    return text_of(found) if found else ""
+
+
+def asked(task: str) -> str:
+    """The task as the message that began the run."""
+    return text_of([{"role": "user", "parts": [{"type": "text", "content": task}]}])
+
+
+def instructions(prompt: str) -> str:
+    """A system prompt as ``gen_ai.system_instructions`` holds it."""
+    return text_of([{"type": "text", "content": prompt}])
+
+
+def definitions(tools: Sequence[ToolSpec]) -> str:
+    """Tools as ``gen_ai.tool.definitions`` holds them."""
+    return text_of(
+        [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            }
+            for tool in tools
+        ]
+    )
+
+
+def arguments(call: ToolCall) -> str:
+    """A call's arguments as text: as they were recorded, else as JSON."""
+    if call.raw_arguments is not None:
+        return call.raw_arguments
+    return "" if call.arguments is None else text_of(dict(call.arguments))
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    part: dict[str, Any] = {"type": "tool_call", "id": call.id, "name": call.name}
+    if call.raw_arguments is not None:
+        part["arguments"] = call.raw_arguments
+    elif call.arguments is not None:
+        part["arguments"] = dict(call.arguments)
+    return part
