@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
 from functools import lru_cache
 
 _EDGE = ".+-"
@@ -23,9 +22,10 @@ _RELATIVE = re.compile(
 )
 _MAX_TEXT = 100_000
 _BLOCK = 16_000
-_KEPT = 4_000_000
+_KEPT = 16_000_000
 _SCANS = 24
 """Searches of a block that cost about what splitting it costs."""
+_STUCK = 1_000_000
 _TRIES = 200
 
 
@@ -73,15 +73,13 @@ class ValueIndex:
 
     def has(self, value: str) -> bool:
         """Whether ``value`` appeared as a token, in one of its usual spellings."""
-        plain = value.lower().lstrip("#$")
-        if plain in self._tokens:
-            return True
-        forms = dict.fromkeys((plain, *spellings(value)))
-        if any(form in self._tokens for form in forms):
-            return True
-        found = self._search([form for form in forms if form and _INSIDE.issuperset(form)])
+        forms, known = _forms(value), self._tokens
+        for form in forms:
+            if form in known:
+                return True
+        found = self._search(forms)
         if found is not None:
-            self._tokens[found] = None
+            known[found] = None
             self._limit()
         return found is not None
 
@@ -90,13 +88,15 @@ class ValueIndex:
         if self.has(value):
             return True
         low = value.strip().lower()
-        cores = _cores(low)
-        if any(core in text for text in self._texts() for core in cores):
-            return True
+        for core in _cores(low):
+            for texts in (self._basis, self._said, self._recent):
+                for text in texts:
+                    if core in text:
+                        return True
         date = _DATE.match(low)
         return date is not None and self._knows_date(date)
 
-    def _search(self, forms: list[str]) -> str | None:
+    def _search(self, forms: tuple[str, ...]) -> str | None:
         """One of the forms that is a token of a text that was not split; the latest texts come first."""
         if not forms:
             return None
@@ -108,7 +108,9 @@ class ValueIndex:
         worn = [block for block in self._blocks if block.scans >= _SCANS]
         if not worn:
             return None
-        for block in worn:
+        stuck = [block for block in worn if block.scans >= _STUCK]
+        # Of others not all at once: one search of a long run shall not pay for all of it.
+        for block in stuck or worn[: max(4, len(worn) // 16)]:
             self._blocks.remove(block)
             self._split(block)
         return next((form for form in forms if form in self._tokens), None)
@@ -134,11 +136,6 @@ class ValueIndex:
     def _knows_date(self, date: re.Match[str]) -> bool:
         pattern = _spoken(int(date[2]), int(date[3]))
         return any(pattern.search(text) or _RELATIVE.search(text) for text in (*self._basis[:1], *self._said))
-
-    def _texts(self) -> Iterator[str]:
-        yield from self._basis
-        yield from self._said
-        yield from self._recent
 
 
 class _Block:
@@ -178,7 +175,7 @@ class _Block:
             if _is_token(text, at, at + len(form)):
                 return True
             at = text.rfind(form, 0, at + len(form) - 1)
-        self.scans = _SCANS  # it stands inside of others too often to be searched for: split this at once
+        self.scans = _STUCK  # it stands inside of others too often to be searched for: split this at once
         return False
 
 
@@ -227,6 +224,16 @@ def spellings(value: str) -> tuple[str, ...]:
     else:
         forms.append(f"{size:g}")
     return tuple(dict.fromkeys(forms))
+
+
+@lru_cache(maxsize=4_096)
+def _forms(value: str) -> tuple[str, ...]:
+    """The spellings that can be tokens; without a mark like "#" in front as well."""
+    low = value.lower()
+    if low.isalnum() and low.isascii() and not low.isdigit():  # most identifiers: one way to write them
+        return (low,)
+    forms = dict.fromkeys((low.lstrip("#$"), *spellings(value)))
+    return tuple(form for form in forms if form and _INSIDE.issuperset(form))
 
 
 @lru_cache(maxsize=4_096)

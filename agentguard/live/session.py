@@ -106,6 +106,11 @@ class Session:
         """Steps on the live line."""
         return len(self.recorder)
 
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """What the agent was told, or is to be, since the last step."""
+        return tuple(self._told)
+
     def offer(self, tools: Iterable[ToolSpec]) -> None:
         """Tools that the run did not begin with are offered now: calls of them are no mistake."""
         with self._timed():
@@ -346,7 +351,7 @@ class Session:
         self.account.charge(tokens=tokens, calls=calls)
         recovery = Recovery(
             run=self.id,
-            id=len(self.recoveries),
+            id=self.recoveries[-1].id + 1 if self.recoveries else 0,
             plan=plan,
             trigger=trigger or DIAGNOSIS,
             at_step=len(self) + (1 if plan.tier is Tier.REJECT and plan.undone else 0),
@@ -378,11 +383,11 @@ class Session:
 
     def _with_marks(self, turn: Step) -> Step:
         """The step with what was repaired in it, and how it was elected."""
-        numbered = replace(turn, index=len(self))
+        numbered = turn.at(len(self))
         marks = self.proposals.marked(numbered)
         if reads := self.reads.committed(numbered) if turn.source is Source.AGENT else []:
             marks["repaired"] = [*marks.get("repaired", []), *reads]
-        return _marked(turn, marks)
+        return _marked(numbered, marks)
 
     def _replay(self) -> None:
         """Fresh detectors over the live line as it is now."""
