@@ -18,7 +18,9 @@ from agentguard.detect.base import DetectorFailure, Finding, detectors
 from agentguard.detect.run import detect
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.live.frameworks import integrations
+from agentguard.live.kept_run import begun, gone_on_with, recoveries_of
 from agentguard.live.parts import REPLACEABLE, Parts, with_rules
+from agentguard.live.resume import take_up
 from agentguard.live.rules import Accept, Observer, Rules
 from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Localizer, Verdict, localizers
@@ -225,19 +227,27 @@ class Guard:
             can: what the integration can do.
             book: where effects are kept; the guard's store if absent, memory if it has none.
             recorder: keeps the steps; the guard's store if absent, memory if it has none.
-            resume: go on with the run of that id, if the store has it.
+            resume: go on with the run of that id, if the store has it: with its steps, its effects, what its
+                recoveries have cost and how they ended.
 
         Raises:
             ConfigError: ``resume`` without a store.
             StoreUnavailable: the store cannot be read to resume from it.
         """
         rules, store = cast(Rules, self.parts.rules), self.parts.store
+        if store is None and resume:
+            raise ConfigError("resume: the guard has no store to resume a run from")
+        ended = False
         if store is not None:
             book = book if book is not None else StoreBook(store, meta.id)
-            recorder = recorder if recorder is not None else _recorder(store, meta, resume)
-        elif resume:
-            raise ConfigError("resume: the guard has no store to resume a run from")
-        return Session(rules, meta, can, ledger=Ledger(book, self._tools), recorder=recorder)
+            if recorder is None:
+                recorder, ended = gone_on_with(store, meta) if resume else (begun(store, meta), False)
+        session = Session(rules, meta, can, ledger=Ledger(book, self._tools), recorder=recorder)
+        if store is not None:
+            session.together, session.ended = store.together, ended
+            if resume:
+                take_up(session, recoveries_of(store, meta.id))
+        return session
 
     def run(self, task: str, **options: Any) -> Any:
         """Guard any loop of one's own; see `agentguard.integrations.loop.LoopRun`."""
@@ -301,14 +311,6 @@ def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
 
 _GUARDS: dict[str, Guard] = {}
 """One guard a method, so that the model file is loaded once."""
-
-
-def _recorder(store: Store, meta: Trajectory, resume: bool) -> Recorder:
-    from agentguard.store.log import StoreLog
-
-    log = StoreLog(store)
-    known = store.record(meta.id) if resume else None
-    return Recorder(meta, log=log) if known is None else Recorder.go_on(known, log=log)
 
 
 def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:

@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from agentguard.errors import ConfigError, RunStopped
+from agentguard.errors import RunStopped
 from agentguard.integrations._chat import (
     ChatLine,
     Message,
@@ -32,10 +32,12 @@ from agentguard.integrations._chat import (
 )
 from agentguard.integrations._loop_calls import acarry_out, carry_out
 from agentguard.integrations._loop_models import Models, read
+from agentguard.integrations._loop_state import LoopState
 from agentguard.integrations._tools import Tools
 from agentguard.live import twins
 from agentguard.live.acting import aundo_all, undo_all
 from agentguard.live.choosing import Choice, choosing
+from agentguard.live.resume import note, taken_away
 from agentguard.recover.base import (
     Capabilities,
     HandOver,
@@ -49,6 +51,7 @@ from agentguard.recover.base import (
     Withhold,
 )
 from agentguard.recover.ledger import Effect, EffectBook
+from agentguard.recover.snapshots.keeper import SnapshotOptions
 from agentguard.trajectory.model import Observation, Source, Step, Trajectory
 from agentguard.trajectory.recorder import Recorder
 
@@ -71,11 +74,13 @@ class LoopRun:
         id: of the run; made up if absent.
         ask: called with a question when a person must decide; the answer goes to the agent.
         save, restore: give, and put back, the state of the environment the tools act on. With both, a
-            rollback can restore the state that was saved before the step, and not the messages alone.
+            rollback can restore a state that was saved before the step, and not the messages alone.
+        snapshots: how the state is saved: as JSON, as often as it pays, within 32 MiB, if absent.
         models: other models by name, each as the function given to `model`: alternates, and those that vote.
         book: where effects are kept; in memory if absent.
         recorder: keeps the steps; one in memory if absent.
-        resume: go on with the run of that ``id`` from its last whole turn, if the guard's store has it.
+        resume: go on with the run of that ``id``, if the guard's store has it: from its last whole turn, or,
+            with ``restore``, from the last turn before which the state was saved. It is put back here.
 
     Attributes:
         session: the guarded run itself: findings, recoveries, the recorded trajectory.
@@ -94,15 +99,14 @@ class LoopRun:
         ask: Callable[[str], str] | None = None,
         save: Callable[[], Any] | None = None,
         restore: Callable[[Any], None] | None = None,
+        snapshots: SnapshotOptions | None = None,
         models: Mapping[str, Callable[..., Any]] | None = None,
         book: EffectBook | None = None,
         recorder: Recorder | None = None,
         resume: bool = False,
     ) -> None:
-        if (save is None) != (restore is None):
-            raise ConfigError("run: give both save and restore, or neither")
         self._tools = Tools(tools)
-        self._task, self._system, self._ask, self._save, self._restore = task, system, ask, save, restore
+        self._task, self._system, self._ask = task, system, ask
         meta = Trajectory(
             id=id or f"run-{uuid.uuid4().hex[:12]}",
             format="event_log",
@@ -126,12 +130,10 @@ class LoopRun:
         self._models = Models(models, self.session.rules.planner.models)
         self.line = ChatLine()
         self.done, self.answer = False, ""
-        self._states: dict[int, Any] = {}
-        self._withheld: set[str] = set()
-        if len(self.session):
-            self._go_on()
-        else:
-            self._begin(task)
+        store = guard.parts.store
+        self._state = LoopState(self.session, save, restore, options=snapshots, store=store)
+        self._withheld = taken_away(self.session)
+        self._go_on()
 
     @property
     def messages(self) -> list[Message]:
@@ -184,8 +186,9 @@ class LoopRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and not self.done:
-            self.session.end()
+        if kind is None:
+            self.session.end()  # once more does nothing
+            self._state.over()
             self.done = True
 
     def raise_if_stopped(self) -> None:
@@ -193,18 +196,27 @@ class LoopRun:
         if self.session.stopped is not None:
             raise RunStopped(self.session.stopped)
 
-    def _begin(self, task: str) -> None:
-        if self._system:
+    def _begin(self, note: str) -> None:
+        """Say what is asked, as far as it was not said before the process died."""
+        if self._system and not len(self.session):
             self._add({"role": "system", "content": self._system})
-        self._add({"role": "user", "content": task})
+        self._add({"role": "user", "content": f"{self._task}\n\n{note}" if note else self._task})
 
     def _go_on(self) -> None:
-        """Put the conversation back together from the steps that were kept."""
-        for step in self.session.run.steps:
+        """Put the conversation together from the steps that were kept; begin it if there are none."""
+        if len(self.session) and not self.session.ended:
+            self._state.resume()
+        steps = self.session.run.steps
+        for step in steps:
             for text in step.extra.get("agentguard", {}).get("told", ()):
                 self.line.tell(text)
             self.line.add(*messages_of(step))
             self.answer = step.content if step.source is Source.AGENT and step.content else self.answer
+        if not any(step.source is Source.USER for step in steps):
+            self._begin(note(self.session))
+        for text in self.session.untold:
+            self.line.tell(text)
+        self.done = self.session.ended or self.session.stopped is not None
 
     def _add(self, message: Message) -> None:
         self.line.add(message)
@@ -217,12 +229,11 @@ class LoopRun:
         """Ask for the next turn; yields what is to be called, at once or awaited."""
         for _ in range(MOST_REFUSALS):
             plan = self.session.boundary()
-            if plan is None:
-                self._keep_state()
-            else:
+            if plan is not None:
                 self._apply(plan, (yield partial(undo, self.session, plan)))
             if self.done:
                 return None
+            self._state.boundary()
             answer = yield self._request(call)
             choice = yield from choosing(self.session, answer, read, partial(self._request, call))
             if self._take(choice):
@@ -240,10 +251,8 @@ class LoopRun:
             if plan is not None:
                 self._apply(plan, (yield partial(undo, self.session, plan)))
             self.done = plan is None or self.session.stopped is not None
-
-    def _keep_state(self) -> None:
-        if self._save is not None:
-            self._states.setdefault(len(self.session), self._save())
+            if plan is None:
+                self._state.over()
 
     def _take(self, choice: Choice) -> bool:
         """Take what was chosen as the next turn; False if it was refused: the model is to be asked again."""
@@ -267,17 +276,18 @@ class LoopRun:
             match action:
                 case Rewind(to_step=to_step, by=by):
                     self.line.cut(to_step)
-                    self._put_back(to_step, by)
-                case Restart(note=note):
+                    self._state.rewound(to_step, by)
+                case Restart(note=added):
                     self.line.cut(0)
-                    self._put_back(0, "fork")
-                    self._begin(f"{self._task}\n\n{note}")
+                    self._state.restarted()
+                    self._begin(added)
                 case Tell(text=text):
                     self.line.tell(text)
                 case Withhold(tools=tools):
                     self._withheld |= set(tools)
                 case Repair(step=step, field=field, text=text):
                     self.line.repair(step, int(field.partition("[")[2].rstrip("]")), text)
+                    self._state.repaired()
                 case HandOver(question=question) if self._ask is not None:
                     self.line.tell(self._ask(question))
                 case _:
@@ -286,10 +296,3 @@ class LoopRun:
             names = ", ".join(effect.tool for effect in failed_undo)
             self.line.tell(f"[guard] Undoing {names} failed: what it did still stands.")
         self.done = self.session.stopped is not None
-
-    def _put_back(self, to_step: int, by: str) -> None:
-        if by == "fork" and self._restore is not None:
-            known = [step for step in self._states if step >= to_step]
-            if known:
-                self._restore(self._states[min(known)])
-        self._states = {step: state for step, state in self._states.items() if step <= to_step}

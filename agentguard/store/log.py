@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import FormatError
@@ -69,7 +70,8 @@ class StoreLog:
         if name == "annotation":
             self._head = self._judged(head, node)
             return (self._head,)
-        return (self._with_length(head),)
+        whole = self._with_length(head)
+        return (replace(whole, data={**whole.data, "ended": True}),) if name == "end" else (whole,)
 
     def _branch(self, name: str, node: Node, head: RunRow) -> BranchRow:
         at = node.integer("at" if name == "fork" else "fork_step")
@@ -86,13 +88,9 @@ class StoreLog:
         )
 
     def _judged(self, head: RunRow, node: Node) -> RunRow:
-        from dataclasses import replace
-
         annotation = node.node("annotation")
         failed = decode_annotation(annotation).failed
         return replace(self._with_length(head), failed=failed, annotation=annotation.data)
 
     def _with_length(self, head: RunRow) -> RunRow:
-        from dataclasses import replace
-
         return replace(head, length=self._length)

@@ -48,6 +48,11 @@ class RunState:
         return len(self._live)
 
     @property
+    def forks(self) -> int:
+        """How many branches there are."""
+        return len(self._branches)
+
+    @property
     def branch_ids(self) -> frozenset[str]:
         """Ids of the branches there are."""
         return frozenset(self._branches)

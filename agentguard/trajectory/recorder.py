@@ -162,6 +162,11 @@ class Recorder:
         """Steps on the live line."""
         return len(self._state)
 
+    @property
+    def forks(self) -> int:
+        """Lines that were left."""
+        return self._state.forks
+
     def add(self, step: Step) -> Step:
         """Append a step to the live line, numbered as the next one; returns it so numbered."""
         self._check_open()

@@ -36,16 +36,19 @@ class Cadence:
         turns_between: turns that are thought to lie between two failures before any was seen: it counts as
             one failure in so many turns.
         most: turns between two snapshots at most.
+        free: seconds that count as no cost: a turn has a price in tokens, too, however little time it takes.
         weight: of the latest measurement in the moving averages, in (0, 1].
 
     Raises:
         ConfigError: one of them is out of its range.
     """
 
-    def __init__(self, *, turns_between: float = 25.0, most: int = 32, weight: float = 0.25) -> None:
+    def __init__(
+        self, *, turns_between: float = 25.0, most: int = 32, free: float = 0.001, weight: float = 0.25
+    ) -> None:
         if not (math.isfinite(turns_between) and turns_between > 0 and most >= 1 and 0 < weight <= 1):
             raise ConfigError("snapshots: turns_between is over 0, most at least 1, weight in (0, 1]")
-        self._prior, self._most, self._weight = turns_between, most, weight
+        self._prior, self._most, self._free, self._weight = turns_between, most, free, weight
         self._cost: float | None = None
         self._turn: float | None = None
         self._turns = self._failures = 0
@@ -55,7 +58,7 @@ class Cadence:
     def interval(self) -> int:
         """Turns from one snapshot to the next, as things stand; 1 saves at each boundary."""
         cost, turn = self._cost, self._turn
-        if cost is None or turn is None or cost <= 0:
+        if cost is None or turn is None or cost <= self._free:
             return 1
         if turn <= 0:
             return self._most

@@ -67,6 +67,12 @@ def test_failures_are_those_that_were_seen_and_one_more() -> None:
     assert cadence.between == (25 + 75) / 4
 
 
+def test_next_to_nothing_is_nothing_however_short_the_turns() -> None:
+    assert measured(0.0009, 1e-6).interval == 1
+    assert measured(0.0011, 1e-6).interval > 1
+    assert measured(0.0009, 1e-6, free=0.0).interval > 1
+
+
 def test_the_interval_has_bounds() -> None:
     assert measured(1e6, 1.0, most=12).interval == 12
     assert measured(5.0, 0.0, most=12).interval == 12

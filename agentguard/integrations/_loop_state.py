@@ -1,0 +1,109 @@
+"""The state of the environment that a loop's tools act on: saved at boundaries, put back with the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentguard.errors import ConfigError
+from agentguard.live.resume import go_back
+from agentguard.live.session import Session
+from agentguard.recover.snapshots.keeper import Keeper, SnapshotOptions
+from agentguard.trajectory.model import Source
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
+
+
+class LoopState:
+    """Keeps the state of one run; does nothing where it cannot be saved.
+
+    Args:
+        session: the run; its forks go to boundaries that were saved from now on.
+        save, restore: the caller's functions, both or neither.
+        options: how often and in what form it is saved.
+        store: where it is written behind.
+
+    Raises:
+        ConfigError: one of the two functions alone, or an option that is out of its range.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        save: Callable[[], Any] | None,
+        restore: Callable[[Any], None] | None,
+        *,
+        options: SnapshotOptions | None = None,
+        store: Store | None = None,
+    ) -> None:
+        if (save is None) != (restore is None) or (save is None and options is not None):
+            raise ConfigError("run: give both save and restore, or neither")
+        self._session = session
+        self._keeper: Keeper | None = None
+        if save is not None and restore is not None:
+            self._keeper = Keeper(save, restore, options=options, store=store, run_id=session.id)
+            session.restorable = lambda: self.saved
+
+    @property
+    def saved(self) -> tuple[int, ...]:
+        """The steps before which the state can be put back."""
+        return self._keeper.restorable if self._keeper is not None else ()
+
+    def boundary(self) -> None:
+        """Save the state, if that is due.
+
+        Raises:
+            ConfigError: the first state cannot be encoded. What fails later is noted, and the run goes on.
+        """
+        keeper, session = self._keeper, self._session
+        if keeper is None:
+            return
+        first = not keeper.restorable
+        try:
+            keeper.boundary(len(session), forks=session.recorder.forks)
+        except Exception as error:  # the caller's own function may raise anything
+            if first:
+                raise
+            session.note_failure(error)
+
+    def rewound(self, to_step: int, by: Literal["truncate", "fork"]) -> None:
+        """The line was left before ``to_step``; by a fork the state is put back. Raises RecoveryError."""
+        if self._keeper is None:
+            return
+        if by == "fork":
+            self._keeper.back(to_step)
+        else:
+            self._keeper.left(to_step)
+
+    def restarted(self) -> None:
+        """The run begins anew, with the first state."""
+        if self._keeper is not None:
+            self._keeper.again(forks=self._session.recorder.forks)
+
+    def repaired(self) -> None:
+        """Another line has taken the place of the live one, with the same state."""
+        if self._keeper is not None:
+            self._keeper.left(len(self._session))
+
+    def resume(self) -> None:
+        """Put back the latest state that was kept, and leave the steps behind it.
+
+        Where none was kept, the state is taken as it is now and the run goes back to its task.
+
+        Raises:
+            StoreUnavailable, ConfigError, RecoveryError: what was kept cannot be read or decoded.
+        """
+        if self._keeper is None:
+            return
+        run = self._session.run
+        at = self._keeper.resume(run)
+        if at is None:
+            at = next((step.index for step in run.steps if step.source is Source.AGENT), len(run.steps))
+        if at < len(run.steps):
+            go_back(self._session, at)
+
+    def over(self) -> None:
+        """Nothing will be put back any more."""
+        if self._keeper is not None:
+            self._keeper.end()
