@@ -215,7 +215,7 @@ class TextWorldRun:
     def correct(self, correction: str, *, heeds: float = 1.0) -> bool:
         """Tell the agent something before its next turn, by the model of `truncate`; whether it heeded."""
         self._corrections += 1
-        self.agent.stream += 1
+        self.agent.stream = self._corrections  # not the saved one plus one: that may have been used already
         draw = random.Random(f"heeds:{self.seed}:{self._corrections}").random()  # noqa: S311
         heeded = bool(correction) and draw < heeds
         if heeded:
