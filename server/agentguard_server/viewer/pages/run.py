@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,6 +28,8 @@ from agentguard_server.viewer.text import plain
 
 _VIEWS = ("conversation", "branches", "effects", "findings", "about", "search")
 _ROWS = 100
+_BEFORE = 2.0
+"""Seconds before a page is rendered from which on it is told of changes, lest one fall between."""
 _MOST_STEPS = 500
 
 
@@ -131,6 +134,7 @@ def _page(request: Request, view: View) -> HTMLResponse:
         query=query,
         hits=search(view.lines, query),
         may_judge=settings.may_judge,
+        since=time.time() - _BEFORE,
         choices=choices() if show == "conversation" else (),
     )
 

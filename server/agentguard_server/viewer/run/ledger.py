@@ -81,6 +81,8 @@ class _Made:
 
 def ledger_of(bundle: Bundle, lines: Lines) -> tuple[Entry, ...]:
     """The ledger in order of time as far as lines tell it: the live line comes last."""
+    if not bundle.effects:
+        return ()
     by_call: dict[tuple[str, str], list[_Made]] = {}
     for made in _made(lines):
         by_call.setdefault((made.call.name, canonical(made.call.arguments or {})), []).append(made)

@@ -1,0 +1,154 @@
+"""Texts laid out: nothing hidden, nothing lost, quotes where they belong."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from agentguard_server.viewer.run import flow
+from agentguard_server.viewer.run.marks import Quote, Quotes
+from agentguard_server.viewer.run.passage import Fold, passage
+from agentguard_server.viewer.text import plain, shown, visible
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.detect.base import Evidence
+from agentguard.trajectory.model import Source, Step
+from tests.unit.server.viewer.run.reading import Page, as_shown, squashed
+
+ANY = st.text(st.characters(codec=None), max_size=200)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def quote(start: int, end: int, text: str, *, number: int = 1, chief: bool = False) -> Quote:
+    return Quote(
+        number=number, line="", step=0, field="content", start=start, end=end, text=text[start:end],
+        standing="exact", chief=chief,
+    )  # fmt: skip
+
+
+@given(ANY)
+def test_a_text_is_shown_whole_and_can_be_sent(text: str) -> None:
+    html = str(shown(text))
+    html.encode()
+    page = Page(html)
+    assert {tag for tag, _ in page.elements} <= {"span"}
+    assert squashed(page.text) == as_shown(text)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    ["\x00", "\x1b", "\u202e", "\u2066", "\u200b", "\ufeff", "\ud800", "\U000e0041", "\u00ad", "\x85"],
+)
+def test_what_cannot_be_seen_is_written_out(hidden: str) -> None:
+    number = f"U+{ord(hidden):04X}"
+    assert number in shown(f"a{hidden}b")
+    assert f"‹{number}›" in visible(f"a{hidden}b")
+    assert hidden not in plain(f"a{hidden}b")
+
+
+@pytest.mark.parametrize(
+    "text", ["two\r\nlines\tand a tab", "a 👩\u200d🔬 works", "नि\u200dक", "é ü 漢字", "⚠\ufe0f"]
+)
+def test_what_people_write_stays_as_it_is(text: str) -> None:
+    assert str(shown(text)) == text
+
+
+@given(JSON, st.sampled_from([None, 1, 3]), st.booleans())
+def test_json_is_laid_out_by_white_space_alone(value: object, indent: int | None, call: bool) -> None:
+    text = json.dumps({"value": value} if call else [value], indent=indent)
+    assert flow.is_json(text)
+    bits = flow.json(text, call=call)
+    kept = [(bit.start, bit.end) for bit in bits if bit.start < bit.end]
+    assert kept == sorted(kept)
+    assert all(bit.added.strip() == "" for bit in bits)
+    assert all(one[1] <= other[0] for one, other in pairwise(kept))
+    said = "".join(text[start:end] for start, end in kept)
+    whole = squashed(text)[1:-1] if call else squashed(text)
+    assert squashed(said) == whole
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1', "[" * 100_000 + "]" * 100_000, '"\\"' * 20_000, "{}", "hello", "[1}"]
+)
+def test_what_is_no_json_is_taken_as_text(text: str) -> None:
+    laid = passage("observations[0]", text, (), Fold(most=2**62, closed=False))
+    html = "".join(str(piece.html) for piece in laid.pieces)
+    assert squashed(Page(html).text) == squashed(text)
+
+
+@given(ANY, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=6))
+def test_marks_lose_nothing_however_they_overlap(text: str, spans: list[tuple[int, int]]) -> None:
+    quotes = [
+        quote(min(a, b), max(a, b), text, number=n)
+        for n, (a, b) in enumerate(spans)
+        if min(a, b) < max(a, b) <= len(text)
+    ]
+    laid = passage("content", text, quotes)
+    page = Page("".join(str(piece.html) for piece in laid.pieces))
+    assert squashed(page.text) == as_shown(text)
+    assert sorted(page.ids) == sorted(one.anchor for one in quotes)
+
+
+def test_two_quotes_that_overlap_are_three_stretches() -> None:
+    text = "The price is 37.5 euros, I am sure."
+    laid = passage("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
+    marks = [given for tag, given in Page(str(laid.pieces[0].html)).elements if tag == "mark"]
+    assert [(one["data-q"], one["class"]) for one in marks] == [
+        ("1", "q chief"), ("1, 2", "q chief twice"), ("2", "q")
+    ]  # fmt: skip
+
+
+def test_a_long_text_is_folded_but_not_where_it_is_quoted() -> None:
+    text = "word " * 4_000
+    at = 10_000
+    laid = passage("content", text, [quote(at, at + 9, text)])
+    assert [piece.folded for piece in laid.pieces] == [False, True, False, True]
+    assert 'id="q1"' in str(laid.pieces[2].html)
+    assert sum(piece.length for piece in laid.pieces) == len(text)
+    assert not laid.cut
+
+
+def test_of_a_very_long_text_the_page_has_a_part_and_a_file_has_all() -> None:
+    text = "x" * 1_000_000
+    laid = passage("observations[0]", text)
+    assert laid.cut
+    assert sum(len(piece.html) for piece in laid.pieces) < 30_000
+    whole = passage("observations[0]", text, (), Fold(most=2**62))
+    assert sum(len(piece.html) for piece in whole.pieces) == len(text)
+
+
+def test_a_code_block_is_code_and_its_quotes_stay_in_place() -> None:
+    text = "Look:\n```python\nx = 1\n```\nDone."
+    start = text.index("x = 1")
+    html = str(passage("content", text, [quote(start, start + 5, text)]).pieces[0].html)
+    assert '<span class="code">' in html
+    assert ">x = 1</mark>" in html
+
+
+def evidence(start: int, end: int, text: str) -> Evidence:
+    return Evidence(step=0, field="content", quote=text, start=start, end=end)
+
+
+def test_a_quote_is_checked_against_the_run() -> None:
+    step = Step(index=0, source=Source.AGENT, agent="a", content="It costs 37.5 euros.")
+    quotes = Quotes()
+    found = quotes.add(
+        [evidence(9, 13, "37.5"), evidence(0, 4, "37.5"), evidence(0, 4, "40.0"), evidence(9, 13, "37.5")],
+        [step],
+        [""],
+    )
+    assert [one.standing for one in found] == ["exact", "moved", "gone", "exact"]
+    assert found[0] is found[3]
+    assert (found[1].start, found[1].end) == (9, 13)
+    assert [one.number for one in quotes.of("", 0)["content"]] == [1, 2]
+
+
+def test_a_quote_of_a_step_that_is_not_there_is_gone() -> None:
+    (found,) = Quotes().add([Evidence(step=7, field="content", quote="x", start=0, end=1)], [], [])
+    assert found.standing == "gone"
