@@ -29,7 +29,6 @@ DEADLINE_S = 0.5
 _SOURCES = tuple(Source)
 _EMPTY: Iterable[Finding] = ()
 """The empty tuple is one object: what most detectors return for most steps costs one comparison."""
-_UNFORESEEN: Mapping[int, tuple[Finding, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +98,8 @@ class Watcher:
         self.deadline_s = deadline_s
         self.failures: list[DetectorFailure] = []
         self._active = build(specs) if specs is None or isinstance(specs, Mapping) else list(specs)
-        self._by_source = self._table()
-        self._foresighted = self._foreseeing()
-        self._foreseen: dict[int, tuple[Finding, ...]] = {}
+        self._foreseen: list[tuple[Detector, tuple[Finding, ...]]] = []
+        self._set_up()
         self._strikes: dict[int, int] = {}
         self._known: set[tuple[object, ...]] = set()
 
@@ -110,19 +108,18 @@ class Watcher:
         if step.index != len(self.view.steps):
             raise ValueError(f"step {step.index} given where step {len(self.view.steps)} was expected")
         view = self.view
-        known = self._foreseen if view.append(step).foreseen else _UNFORESEEN
+        foreseen = view.append(step).foreseen and len(self._foreseen) == self._spared[step.source]
         found: list[Finding] = []
+        if foreseen:
+            for detector, before_tools in self._foreseen:
+                if before_tools:
+                    found += self._again(detector, step, before_tools)
         before = time.perf_counter()
-        for detector in self._by_source[step.source]:
+        for detector in (self._unspared if foreseen else self._by_source)[step.source]:
             try:
-                foreseen = known.get(id(detector)) if known else None
-                if foreseen is not None:
-                    if foreseen:
-                        found += self._again(detector, step, foreseen)
-                else:
-                    yielded = detector.observe(step, view)
-                    if yielded is not _EMPTY and yielded != []:
-                        found += self._new(yielded)
+                yielded = detector.observe(step, view)
+                if yielded is not _EMPTY and yielded != []:
+                    found += self._new(yielded)
             except Exception as error:  # a detector may raise anything; the run and the other detectors go on
                 self._strike(detector, step.index, error, time.perf_counter() - before)
             after = time.perf_counter()
@@ -139,7 +136,7 @@ class Watcher:
         the turn is committed after all.
         """
         self.view.foresee(step)
-        self._foreseen.clear()
+        self._foreseen = []
         found: list[Finding] = []
         before = time.perf_counter()
         for detector in self._foresighted[step.source]:
@@ -147,11 +144,14 @@ class Watcher:
                 yielded = detector.foresee(step, self.view)
                 here = tuple(islice(yielded, MAX_FINDINGS)) if yielded is not _EMPTY else ()
                 if getattr(detector, "foresees_all", False):
-                    self._foreseen[id(detector)] = here
+                    self._foreseen.append((detector, here))
                 found += here
             except Exception as error:  # as in observe
                 self._strike(detector, step.index, error, time.perf_counter() - before)
-            before = time.perf_counter()
+            after = time.perf_counter()
+            if after - before > self.deadline_s:
+                self._strike(detector, step.index, _Overrun(), after - before)
+            before = after
         found.sort(key=_order)
         return tuple(one for one in found if isinstance(one, Finding) and one.step == step.index)
 
@@ -175,7 +175,12 @@ class Watcher:
         try:
             return self._new(foreseen)
         except _Junk:
+            pass
+        try:
             return self._new(detector.observe(step, self.view))
+        except Exception as error:  # as in observe
+            self._strike(detector, step.index, error, 0.0)
+            return []
 
     def _new(self, yielded: Iterable[object]) -> list[Finding]:
         """The valid findings that were not seen before; those before a junk one are lost with it."""
@@ -204,21 +209,22 @@ class Watcher:
         self._strikes[id(detector)] = self._strikes.get(id(detector), 0) + 1
         if self._strikes[id(detector)] >= MAX_FAILURES:
             self._active = [one for one in self._active if one is not detector]
-            self._by_source = self._table()
-            self._foresighted = self._foreseeing()
+            self._set_up()
 
-    def _foreseeing(self) -> dict[Source, tuple[Foresight, ...]]:
-        return {
-            source: tuple(d for d in watching if isinstance(d, Foresight))
-            for source, watching in self._by_source.items()
-        }
+    def _set_up(self) -> None:
+        """Which detectors a step of each source goes to: all that do not say what they watch.
 
-    def _table(self) -> dict[Source, tuple[Detector, ...]]:
-        """Which detectors a step of each source goes to: all that do not say what they watch."""
-        return {
+        Those that need not be asked again of a turn that was foreseen are *spared* then.
+        """
+        self._foreseen = []  # not cleared: a loop over it may be under way
+        self._by_source = {
             source: tuple(d for d in self._active if source in getattr(d, "watches", _SOURCES))
             for source in _SOURCES
         }
+        each = self._by_source.items()
+        self._foresighted = {at: tuple(d for d in all_ if isinstance(d, Foresight)) for at, all_ in each}
+        self._unspared = {at: tuple(d for d in all_ if not _foresees_all(d)) for at, all_ in each}
+        self._spared = {at: len(all_) - len(self._unspared[at]) for at, all_ in each}
 
 
 def detect(
@@ -255,6 +261,10 @@ class _Overrun(Exception):
 
     def __str__(self) -> str:
         return "deadline exceeded"
+
+
+def _foresees_all(detector: object) -> bool:
+    return isinstance(detector, Foresight) and bool(getattr(detector, "foresees_all", False))
 
 
 def _order(finding: Finding) -> tuple[int, float, str]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.detect.base import Finding, detectors
+from agentguard.detect.rule import Rule
 from agentguard.detect.run import Watcher, detect
 from agentguard.detect.view import RunView
 from agentguard.trajectory.formats.read import load_trajectory
@@ -169,6 +170,23 @@ def test_a_detector_that_fails_ahead_is_a_recorded_failure() -> None:
     watcher = Watcher(RunView(), [Wild()])
     for _ in range(5):
         assert watcher.foresee(turn(0, "book")) == ()
+    assert [failure.error for failure in watcher.failures] == ["RuntimeError"] * 3
+
+
+def test_a_spared_detector_that_is_too_slow_or_fails_is_switched_off_as_any_other() -> None:
+    class Slow(Rule):
+        name = "slow"
+        foresees_all = True
+
+        def observe(self, step: Step, view: RunView) -> list[Finding]:
+            raise RuntimeError
+
+        foresee = observe
+
+    watcher = Watcher(RunView(), [Slow()])
+    for index in range(4):
+        watcher.foresee(turn(index, "book"))
+        watcher.observe(turn(index, "book"))
     assert [failure.error for failure in watcher.failures] == ["RuntimeError"] * 3
 
 
