@@ -81,8 +81,9 @@ def log_data(span: Span) -> Iterator[Data]:
 
 
 def request_data(signal: Signal, records: Sequence[Data], *, service: str) -> Data:
-    """An export request of one signal."""
-    resource = {"attributes": _attributes({"service.name": service})}
+    """An export request of one signal; Phoenix puts it into the project that is named like the service."""
+    names = {"service.name": service, "openinference.project.name": service}
+    resource = {"attributes": _attributes(names)}
     scope = {"name": "agentguard", "version": __version__}
     if signal == "traces":
         return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": records}]}]}

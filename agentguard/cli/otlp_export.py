@@ -1,0 +1,114 @@
+"""``agentguard export --to otlp``: runs to a collector of traces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from agentguard.errors import ConfigError
+from agentguard.trajectory.model import Record
+
+if TYPE_CHECKING:
+    from agentguard.otlp.send import Sent, Target
+    from agentguard.otlp.span import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the command line says about a collector; headers are ``NAME=VALUE``."""
+
+    endpoint: str | None = None
+    logs_endpoint: str | None = None
+    headers: tuple[str, ...] = ()
+    encoding: str = "protobuf"
+    service: str = "agentguard"
+    content: bool = True
+
+    def given(self) -> bool:
+        """Whether anything was said."""
+        return self != Wishes()
+
+    def target(self) -> Target:
+        """Where to send. Raises ConfigError."""
+        from agentguard.otlp.send import Target, header
+
+        if self.encoding not in ("protobuf", "json"):
+            raise ConfigError(f"--encoding {self.encoding}: write protobuf or json")
+        encoding: Literal["protobuf", "json"] = "json" if self.encoding == "json" else "protobuf"
+        return Target.of(
+            self.endpoint,
+            dict(map(header, self.headers)),
+            os.environ,
+            logs_endpoint=self.logs_endpoint,
+            encoding=encoding,
+            service=self.service,
+        )
+
+
+def send_runs(wishes: Wishes, *, records: Iterable[Record] = (), store: str | None, ids: list[str]) -> int:
+    """Send runs of files, or those of a store with all that is known of them; returns the exit status.
+
+    A run of a file is sent as it is: a diagnosis is something that a store keeps.
+    """
+    from agentguard.otlp.send import send
+
+    target = wishes.target()
+    runs, missing, total = 0, 0, None
+    for spans in _of_store(store, ids, wishes) if store is not None else _of_records(records, wishes):
+        if spans is None:
+            missing += 1
+            continue
+        sent = send(target, spans)
+        runs += 1
+        total = sent if total is None else _sum(total, sent)
+    if total is not None:
+        _tell(total, runs, target)
+    if not runs:
+        return 2
+    return 1 if missing or (total is not None and total.rejected) else 0
+
+
+def _of_records(records: Iterable[Record], wishes: Wishes) -> Iterator[tuple[Span, ...] | None]:
+    from agentguard.otlp.export import exported
+
+    for record in records:
+        yield exported(record.trajectory, content=wishes.content)
+
+
+def _of_store(url: str, ids: list[str], wishes: Wishes) -> Iterator[tuple[Span, ...] | None]:
+    from agentguard.otlp.export import stored
+    from agentguard.store.store import Store
+
+    with Store.open(url) as store:
+        for id in ids:
+            found = stored(store, id, content=wishes.content)
+            if found is None:
+                typer.echo(f"not sent: there is no run {id} in the store", err=True)
+            yield found
+
+
+def _sum(one: Sent, other: Sent) -> Sent:
+    from agentguard.otlp.send import Sent
+
+    return Sent(
+        spans=one.spans + other.spans,
+        events=one.events + other.events,
+        requests=one.requests + other.requests,
+        rejected=one.rejected + other.rejected,
+        messages=tuple(dict.fromkeys((*one.messages, *other.messages))),
+    )
+
+
+def _tell(sent: Sent, runs: int, target: Target) -> None:
+    noun = "run" if runs == 1 else "runs"
+    typer.echo(
+        f"{runs} {noun} sent to {target.endpoint}: {sent.spans} spans, {sent.events} evaluations", err=True
+    )
+    if sent.rejected:
+        typer.echo(f"not taken by the collector: {sent.rejected}", err=True)
+    for message in sent.messages:
+        typer.echo(f"the collector says: {message!r}", err=True)

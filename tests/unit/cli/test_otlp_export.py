@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agentguard.cli.app import build
+from agentguard.store import Store
+from tests.otlp_receiver import receiving
+from tests.viewer_server import SAMPLES, write_samples
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(build(), ["export", *map(str, arguments)])
+
+
+def test_runs_of_files_are_sent(tmp_path: Path) -> None:
+    with receiving(tmp_path) as one:
+        result = call(*sorted(SAMPLES.glob("*.json"))[:2], "--to", "otlp", "--endpoint", one.url)
+        assert result.exit_code == 0, result.output
+        assert "2 runs sent to" in result.stderr
+        assert len(one.checked()) == 2
+
+
+def test_runs_of_a_store_are_sent_with_what_was_said(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        ids = write_samples(store, most=4)
+        store.flush(20)
+    with receiving(tmp_path) as one:
+        result = call(
+            ids[-1], "nobody", "--store", tmp_path / "s.db", "--to", "otlp", "--endpoint", one.url,
+            "--encoding", "json",
+        )  # fmt: skip
+        assert result.exit_code == 1
+        assert "no run nobody" in result.stderr
+        assert "0 evaluations" not in result.stderr
+        assert "agentguard.verdict" in str(one.checked())
+
+
+def test_the_environment_names_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with receiving(tmp_path, "--header", "api-key=s3cret", "--reject", "1") as one:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", one.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret")
+        result = call(SAMPLES / "02-teapot.json", "--to", "otlp", "--no-content")
+        assert result.exit_code == 1
+        assert "not taken by the collector: 1" in result.stderr
+        assert "s3cret" not in result.output
+        assert "teapot" not in str(one.checked()[0]["request"]).replace("02-teapot", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--to", "otlp"), "no collector is named"),
+        (("--to", "otlp", "--endpoint", "x"), "address is none"),
+        (("--to", "otlp", "--endpoint", "http://x", "--header", "s3cret"), "NAME=VALUE"),
+        (("--to", "otlp", "--endpoint", "http://x", "--encoding", "xml"), "protobuf or json"),
+        (("--to", "atif", "--endpoint", "http://x"), "go with --to otlp"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_clear_line(
+    arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    result = call(SAMPLES / "02-teapot.json", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "s3cret" not in result.stderr
+
+
+def test_a_collector_that_refuses_ends_it(tmp_path: Path) -> None:
+    with receiving(tmp_path, "--answers", "401") as one:
+        result = call(
+            SAMPLES / "02-teapot.json", "--to", "otlp", "--endpoint", one.url, "--header", "a=s3cret"
+        )
+        assert result.exit_code == 2
+        assert "other credentials" in result.stderr
+        assert "s3cret" not in result.stderr
