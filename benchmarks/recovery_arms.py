@@ -1,27 +1,30 @@
-"""The procedures that `recovery.py` compares; each plays a run within a budget of turns.
+"""The procedures that `recovery.py` compares; each plays a run within a budget of model calls and steps.
 
-All see the same game, agent and random numbers up to the first thing they do. A turn is one call of the
-agent's model and one step of the environment. At the end of an attempt each is told whether the game is won,
-as in AgentDebug's evaluation (arXiv 2509.25370); no procedure is told of an injected error.
+All see the same game, agent and random numbers up to the first thing they do. An attempt is as many turns as
+the game allows; a budget of so many attempts caps two counts, each by itself: calls of the agent's model
+(turns that a guard refuses before they run are calls, too) and steps of the environment. At the end of an
+attempt each procedure is told whether the game is won, as in AgentDebug's evaluation (arXiv 2509.25370); none
+is told of an injected error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from agentguard.guard import Guard
 from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities, Plan, Restart, Rewind, Stop, Tell
+from agentguard.recover.base import Capabilities, Plan, Reject, Restart, Rewind, Stop, Tell
 from agentguard.recover.budget import Budget
 from agentguard.recover.policy import Recover
 from agentguard.trajectory.model import Step, Trajectory
 
-CAN = Capabilities(truncate=True, fork=True, restart=True)
-UNLIMITED = Budget(rollbacks=None, per_step=2, nudges=None, extra_tokens=None)
+CAN = Capabilities(reject=True, truncate=True, fork=True, restart=True)
+UNLIMITED = Budget(rollbacks=None, per_step=None, nudges=None, extra_tokens=None)
 LADDER = ("rollback", "reexecute")
-"""The turns are the budget here; a step is gone back to twice at most before the next hypothesis is tried."""
+"""What docs/recovery.md recommends where an environment can be taken back and begun again. Turns are the
+budget here, so that the guard's own has no limit."""
 
 
 class Playable(Protocol):
@@ -38,22 +41,40 @@ class Playable(Protocol):
         """Steps of the live line at which an error was injected; for the count of hits alone."""
         ...
 
-    def step(self) -> Step: ...
+    def think(self) -> Step: ...
+    def act(self) -> Step: ...
+    def refuse(self, correction: str) -> None: ...
     def truncate(self, to_step: int, correction: str) -> None: ...
     def correct(self, correction: str) -> None: ...
+    def copy(self) -> Self: ...
 
 
 @dataclass
 class Attempted:
-    """What became of one game under one procedure."""
+    """What became of one game under one procedure.
+
+    Attributes:
+        calls, steps: calls of the agent's model and steps of the environment.
+        line: steps of the line that the run ended with.
+        aimed: times it was taken back to a step; ``hit``: to one with an injected error; ``reached``: to that
+            or one before it, so that an injected error was taken back.
+        online: recoveries while the run was going on.
+    """
 
     won: bool = False
-    turns: int = 0
+    calls: int = 0
+    steps: int = 0
     line: int = 0
     aimed: int = 0
     hit: int = 0
+    reached: int = 0
     online: int = 0
     triggers: list[str] = field(default_factory=list)
+
+    @property
+    def turns(self) -> int:
+        """What it cost: calls or steps, whichever are more."""
+        return max(self.calls, self.steps)
 
     @property
     def wasted(self) -> int:
@@ -62,28 +83,42 @@ class Attempted:
 
 
 class Budgeted:
-    """A run that may take so many turns."""
+    """A run that may make so many calls of the model and as many steps."""
 
-    def __init__(self, run: Playable, turns: int) -> None:
-        self.run, self.left, self.result = run, turns, Attempted()
+    def __init__(self, run: Playable, turns: int, result: Attempted | None = None) -> None:
+        self.run, self.most = run, turns
+        self.result = result or Attempted()
+
+    @property
+    def left(self) -> int:
+        return self.most - self.result.turns
 
     def play(self) -> None:
-        while not self.run.done and self.left:
-            self.turn()
+        while not self.run.done and self.left > 0:
+            self.think()
+            self.act()
 
-    def turn(self) -> Step:
-        self.left -= 1
-        self.result.turns += 1
-        return self.run.step()
+    def think(self) -> Step:
+        self.result.calls += 1
+        return self.run.think()
+
+    def act(self) -> Step:
+        self.result.steps += 1
+        return self.run.act()
 
     def back(self, step: int, correction: str) -> None:
         self.result.aimed += 1
         self.result.hit += step in self.run.struck
+        self.result.reached += any(at >= step for at in self.run.struck)
         self.run.truncate(step, correction)
 
     @property
     def over(self) -> bool:
-        return self.run.won or not self.left
+        return self.run.won or self.left <= 0
+
+    def copy(self) -> Budgeted:
+        held = replace(self.result, triggers=list(self.result.triggers))
+        return Budgeted(self.run.copy(), self.most, held)
 
     def finish(self) -> Attempted:
         self.result.won = self.run.won
@@ -139,24 +174,45 @@ def agentguard(play: Budgeted, guard: Guard) -> None:
             _carry_out(play, plan, session)
         elif run.done:
             return
-        if not run.done and play.left:
-            session.commit(play.turn())
+        if not run.done and play.left > 0:
+            _turn(play, session)
+
+
+def _turn(play: Budgeted, session: Session) -> None:
+    """One turn as every integration takes it: judged before its calls run, and asked for anew if refused."""
+    while True:
+        refused = session.propose(play.think())
+        if refused is None:
+            session.commit(play.act())
+            return
+        play.result.triggers.append(session.recoveries[-1].trigger)
+        play.result.online += 1
+        play.result.aimed += 1
+        hit = len(play.run.trajectory.steps) in play.run.struck
+        play.result.hit += hit
+        play.result.reached += hit
+        play.run.refuse(_told(refused))
+        if play.left <= 0:
+            return
 
 
 def _carry_out(play: Budgeted, plan: Plan, session: Session) -> None:
     play.result.triggers.append(session.recoveries[-1].trigger)
     play.result.online += not play.run.done
-    told = " ".join(action.text for action in plan.actions if isinstance(action, Tell))
     for action in plan.actions:
         if isinstance(action, Rewind):
-            play.back(action.to_step, told)
+            play.back(action.to_step, _told(plan))
             return
         if isinstance(action, Restart):
             play.run.truncate(0, action.note)
             return
-        if isinstance(action, Stop):
+        if isinstance(action, Stop | Reject):
             return
-    play.run.correct(told)
+    play.run.correct(_told(plan))
+
+
+def _told(plan: Plan) -> str:
+    return " ".join(action.text for action in plan.actions if isinstance(action, Tell))
 
 
 ARMS: dict[str, Arm] = {
@@ -166,6 +222,10 @@ ARMS: dict[str, Arm] = {
     "agentdebug": agentdebug,
     "agentguard": agentguard,
 }
+UNTOLD = frozenset({"none", "plain_retry"})
+"""What is never told anything does not depend on how it takes it."""
+ALIKE = frozenset({"none", "plain_retry", "reexecute", "agentdebug"})
+"""Nothing of these acts before the first attempt has ended: they share it."""
 
 
 def make_guard(**changes: Any) -> Guard:

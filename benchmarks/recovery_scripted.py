@@ -1,0 +1,79 @@
+"""The scripted agent of `recovery.py`: its errors, and its stated answer to corrections."""
+
+from __future__ import annotations
+
+from agentguard.evals.inject.error_rates import AGENT_ERRORS
+from agentguard.testing.textworld.generated import Scenario
+from agentguard.testing.textworld.library import GameLibrary
+from agentguard.testing.textworld.process import Rates
+from agentguard.testing.textworld.run import TextWorldRun
+from agentguard.trajectory.model import Step, Trajectory
+
+HEEDS = {"half": 0.5, "always": 1.0, "never": 0.0}
+"""Share of the corrections that it heeds, under each assumption."""
+
+
+class Scripted:
+    """The scripted agent in a game, with a stated answer to corrections.
+
+    Args:
+        seed: of its character and its random numbers.
+        heeds: share of the corrections that it heeds.
+        rate: errors a turn, over all kinds.
+    """
+
+    def __init__(self, given: Scenario, games: GameLibrary, *, seed: int, heeds: float, rate: float) -> None:
+        weights = {code: weight for code, weight in AGENT_ERRORS.items() if not code.startswith("system")}
+        total = sum(weights.values())
+        rates = Rates(rates={code: rate * weight / total for code, weight in weights.items()})
+        self.heeds = heeds
+        self._run = TextWorldRun(given, games, seed=seed, errors=rates)
+        self._struck: tuple[int, ...] = ()
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return self._run.trajectory
+
+    @property
+    def done(self) -> bool:
+        return self._run.done
+
+    @property
+    def won(self) -> bool:
+        return self._run.won
+
+    @property
+    def struck(self) -> tuple[int, ...]:
+        return self._struck
+
+    def think(self) -> Step:
+        before = len(self._run.errors.made)
+        step = self._run.think()
+        if len(self._run.errors.made) > before:
+            self._struck = (*self._struck, step.index)
+        return step
+
+    def act(self) -> Step:
+        return self._run.act()
+
+    def refuse(self, correction: str) -> None:
+        self._struck = tuple(step for step in self._struck if step < len(self._run.trajectory.steps))
+        self._run.refuse(correction, heeds=self.heeds)
+
+    def truncate(self, to_step: int, correction: str) -> None:
+        self._struck = tuple(step for step in self._struck if step < to_step)
+        self._run.truncate(to_step, correction, heeds=self.heeds)
+
+    def correct(self, correction: str) -> None:
+        self._run.correct(correction, heeds=self.heeds)
+
+    def copy(self) -> Scripted:
+        made = Scripted.__new__(Scripted)
+        made.heeds, made._run, made._struck = self.heeds, self._run.copy(), self._struck
+        return made
+
+    def heeding(self, share: float) -> Scripted:
+        """The same run at the same point, under another assumption."""
+        made = self.copy()
+        made.heeds = share
+        return made
