@@ -10,10 +10,10 @@ from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 
 from agentguard.integrations._langchain_messages import Line
+from agentguard.integrations._langchain_tool import Claims, Watched
 from agentguard.live import twins
-from agentguard.live.acting import IN_DOUBT, reading
+from agentguard.live.acting import reading
 from agentguard.live.session import Session
-from agentguard.recover.ledger import Claim, Ruling
 
 RUN = "__agentguard_run"
 """Where a guarded graph puts its run in ``configurable``; two underscores keep it out of checkpoints."""
@@ -34,6 +34,7 @@ class AgentRun:
         """Tools that the session knows of, and the structured output whose tools are among them."""
         self.ask: Callable[[str], str] | None = None
         """Puts a question to a person, where somebody can be asked."""
+        self.claims = Claims(session)
 
 
 def run_here(*, nested: bool = False) -> AgentRun | None:
@@ -63,15 +64,24 @@ async def acall_tool(run: AgentRun | None, request: Any, handler: Callable[[Any]
 
 def _called(run: AgentRun, request: Any) -> twins.Body[Any]:
     """Yields the request where the tool is to run; is sent what it returned."""
-    claim, answer = _claim(run, request.tool_call)
-    if answer is not None:
-        return answer
+    call = request.tool_call
+    claim = run.claims.of(call)
+    watched = Watched(run.claims, claim, call)
+    if request.tool is None:  # another middleware brings the tool along
+        if (known := watched.recorded()) is not None:
+            return known
+    else:
+        request = request.override(tool=watched.tool(request.tool))
+    if watched.returned:  # what is wrapped around the tool may still have something to do or to ask
+        return (yield request)
     try:
         result = yield from reading(run.session, claim, request, _said, control=(GraphBubbleUp,))
     except GraphBubbleUp:
-        run.session.end_tool(claim, "", refused=True)  # it only paused: it will be called again
+        if not watched.returned:
+            run.claims.refused(claim, call)  # it only paused: it will be called again
         raise
-    return _settled(run.session, claim, result)
+    watched.settle(result)
+    return result
 
 
 def _said(result: Any) -> tuple[str, bool | None]:
@@ -79,19 +89,3 @@ def _said(result: Any) -> tuple[str, bool | None]:
     if not isinstance(result, ToolMessage):
         return "a command", False
     return result.text, True if result.status == "error" else None
-
-
-def _claim(run: AgentRun, call: Mapping[str, Any]) -> tuple[Claim, ToolMessage | None]:
-    claim = run.session.begin_tool(call["name"], call.get("args") or {})
-    if claim.ruling is Ruling.RUN:
-        return claim, None
-    text = claim.effect.result if claim.ruling is Ruling.REUSE else IN_DOUBT
-    return claim, ToolMessage(content=text, tool_call_id=call["id"], name=call["name"])
-
-
-def _settled(session: Session, claim: Claim, result: Any) -> Any:
-    """Enter what a tool returned; an error message leaves open whether it acted, so that stays in doubt."""
-    if isinstance(result, ToolMessage) and result.status == "error":
-        return result
-    session.end_tool(claim, result.text if isinstance(result, ToolMessage) else "")
-    return result

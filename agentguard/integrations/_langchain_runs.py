@@ -12,9 +12,10 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from agentguard.integrations._langchain_messages import is_guards, step_of, whole_turns
+from agentguard.integrations._langchain_messages import is_guards, step_of, turns, whole_turns
 from agentguard.integrations._langchain_plan import tool_name
 from agentguard.integrations._langchain_run import AgentRun, run_here
+from agentguard.live.resume import leave_unknown, taken_away
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities
 from agentguard.trajectory.model import ToolSpec, Trajectory
@@ -110,9 +111,14 @@ class Runs:
             sample=True,
         )
         # A run that has answers before its first call here began in another process; the store may know it.
-        begun = bool(asked) and any(isinstance(m, AIMessage) for m in messages[messages.index(asked[-1]) :])
+        said = messages[messages.index(asked[-1]) :] if asked else ()
+        begun = any(isinstance(message, AIMessage) or is_guards(message) for message in said)
         resume = begun and self._guard.parts.store is not None
         run = AgentRun(self._guard.session(meta, can, resume=resume))
+        run.withheld = taken_away(run.session)
+        if resume:
+            known = [step_of(turn, agent=self.agent) for turn in turns(whole_turns(messages))]
+            leave_unknown(run.session, known)
         run.line.adopt(messages, len(run.session))
         return run
 

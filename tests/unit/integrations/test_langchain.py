@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, ModelCallLimitMiddleware, SummarizationMiddleware
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    ModelCallLimitMiddleware,
+    SummarizationMiddleware,
+    ToolRetryMiddleware,
+)
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
@@ -297,6 +302,82 @@ def test_a_tool_that_only_pauses_is_called_again() -> None:
     out = agent.invoke(Command(resume="yes"), config)
     assert done == ["7"]
     assert out["messages"][-1].text == "Paid."
+
+
+class Asks(AgentMiddleware[Any, Any, Any]):
+    """Asks a person about the result of each call, once the tool has returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Any] = []
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        result = handler(request)
+        self.answers.append(interrupt(f"keep {result.text!r}?"))
+        return result
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        result = await handler(request)
+        self.answers.append(interrupt(f"keep {result.text!r}?"))
+        return result
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_pause_after_a_tool_has_returned_does_not_call_it_again(
+    asynchronous: bool, fresh: bool, tmp_path: Any
+) -> None:
+    """LangGraph runs the whole node again when it resumes; ``fresh``: in what is as good as a new process."""
+    seats, asks, saver, sessions = Seats(), Asks(), InMemorySaver(), list[Session]()
+    store = Store.open(tmp_path / "runs.db")
+    given = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4.")])
+
+    def agent() -> Any:
+        guard = make(store=store)
+        middleware = [guard.langchain(on_run=sessions.append), asks]
+        model = Scripted(answer=lambda messages: next(given))
+        return create_agent(model, seats.tools, middleware=middleware, checkpointer=saver)
+
+    def go(made: Any, input: Any) -> Any:
+        config = {"configurable": {"thread_id": "1"}}
+        if asynchronous:
+            return asyncio.run(made.ainvoke(input, config))
+        return made.invoke(input, config)
+
+    made = agent()
+    out = go(made, {"messages": [HumanMessage("Book seat 4.")]})
+    assert out["__interrupt__"][0].value == "keep 'seat 4 is yours'?"
+    store.flush()
+    out = go(agent() if fresh else made, Command(resume="yes"))
+    store.close()
+    assert seats.booked == {4: 1}
+    assert asks.answers == ["yes"], "whoever asked gets the answer"
+    assert [m.text for m in out["messages"]] == ["Book seat 4.", "", "seat 4 is yours", "Seat 4."]
+    assert [effect.state for effect in sessions[-1].ledger.effects()] == ["done"]
+
+
+def test_a_retry_that_the_user_configured_is_one_call() -> None:
+    tries = iter([ConnectionError("no line"), None])
+
+    @tool
+    def pay(order: str) -> str:
+        """Pay an order."""
+        error = next(tries)
+        if error is not None:
+            raise error
+        return "paid"
+
+    guard = make(recover=Recover(on_fail="rollback"))
+    sessions: list[Session] = []
+    given = iter([calls(("pay", {"order": "7"})), AIMessage("Paid.")])
+    middleware = [
+        guard.langchain(on_run=sessions.append),
+        ToolRetryMiddleware(max_retries=1, initial_delay=0),
+    ]
+    agent = create_agent(Scripted(answer=lambda messages: next(given)), [pay], middleware=middleware)
+    out = agent.invoke({"messages": [HumanMessage("Pay.")]})
+    assert out["messages"][-1].text == "Paid."
+    assert [effect.state for effect in sessions[0].ledger.effects()] == ["done"]
 
 
 def test_a_tool_that_is_withheld_is_not_offered() -> None:
