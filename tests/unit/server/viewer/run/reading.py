@@ -25,6 +25,7 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.ids: list[str] = []
         self.words: list[str] = []
+        self.said: list[str] = []
         self._open: list[str] = []
         self.feed(html)
         self.close()
@@ -48,10 +49,17 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
+        if "summary" not in self._open:
+            self.said.append(data)
 
     @property
     def text(self) -> str:
         return "".join(self.words)
+
+    @property
+    def unfolded(self) -> str:
+        """Its text without what stands on folds."""
+        return "".join(self.said)
 
     def links(self) -> list[str]:
         return [str(given["href"]) for tag, given in self.elements if tag == "a" and "href" in given]

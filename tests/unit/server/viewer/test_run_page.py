@@ -1,0 +1,318 @@
+"""The page of a run, its fragments and its exports, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from urllib.parse import quote
+
+import pytest
+from agentguard_server.settings import ViewerSettings
+from agentguard_server.viewer.app import build
+from starlette.testclient import TestClient
+
+from agentguard.detect.base import Evidence, Finding
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.keep import diagnosis_rows
+from agentguard.store import Store
+from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+from tests import viewer_runs
+from tests.unit.server.viewer.run.reading import ELEMENTS, Page, as_shown, squashed
+
+EVIL = (
+    "</textarea></div></script><script>window.pwned=1</script><img src=x onerror=pwned()>"
+    "\" onmouseover='pwned()' x=\"{{ 7*7 }}{% raw %}<!--&lt;svg/onload=pwned()>\u202e\u2066\x00\x1b[31m\ud83d"
+)
+LINK = "javascript:pwned() https://evil.example/?q=1 data:text/html,<script>pwned()</script>"
+
+
+def evil(name: str) -> str:
+    return f"{name} {EVIL} {LINK}"
+
+
+def evil_run(run_id: str = "a/b?c#d e%2Fé") -> tuple[Trajectory, Diagnosis]:
+    """A run whose every text tries to get out of its place, and a diagnosis that quotes it."""
+    step = Step(
+        index=0,
+        source=Source.AGENT,
+        agent=evil("agent"),
+        content=evil("content"),
+        reasoning=evil("reasoning"),
+        modules={evil("module"): evil("part")},
+        tool_calls=(
+            ToolCall(
+                id=evil("id"),
+                name=evil("tool"),
+                arguments={"key" + EVIL[:40]: evil("value").replace("\ud83d", "")},
+            ),
+            ToolCall(id="2", name="t", raw_arguments=evil("raw")),
+        ),
+        observations=(
+            Observation(content=evil("result"), call_id=evil("id"), is_error=True),
+            Observation(content=evil("loose"), tool=evil("by")),
+        ),
+        model=evil("model"),
+        extra={"agentguard": {"told": [evil("told")]}, "damaged_row": evil("damage")},
+    )
+    left = Branch(id=evil("branch"), fork_step=0, steps=(replace(step, index=0),), reason=evil("reason"))
+    run = Trajectory(
+        id=run_id,
+        format=evil("format"),
+        task=evil("task"),
+        steps=(step, replace(step, index=1, source=Source.ENVIRONMENT)),
+        tools=(ToolSpec(name=evil("spec"), description=evil("description"), parameters={"x": "<script>"}),),
+        system_prompts={evil("who"): evil("prompt")},
+        branches=(left,),
+        extra={"note": "<script>pwned()</script>"},
+    )
+    text = step.text("content")
+    quotes = (
+        Evidence(step=0, field="content", quote=text[8:60], start=8, end=60),
+        Evidence(step=0, field="content", quote=text[20:90], start=20, end=90),
+        Evidence(step=0, field=evil("field"), quote=evil("gone"), start=0, end=4),
+    )
+    finding = Finding(
+        detector="d<script>", step=0, codes=("x:<script>",), probability=0.9, message=evil("message"),
+        evidence=quotes, correction=evil("correction"),
+    )  # fmt: skip
+    cause = Hypothesis(
+        step=0, agent="<b>", module="<i>", codes=("y:<script>",), probability=0.8, evidence=quotes,
+        correction=evil("do"), reason=evil("why"),
+    )  # fmt: skip
+    diagnosis = Diagnosis(
+        trajectory_id=run_id, method="m<script>", verdict=Verdict.FAILURE, probability=0.9,
+        hypotheses=(cause,), findings=(finding,), notes=(evil("note"),),
+    )  # fmt: skip
+    return run, diagnosis
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with Store.open(tmp_path_factory.mktemp("viewer") / "store.db") as store:
+        viewer_runs.fill(store, long=(250,))
+        run, diagnosis = evil_run()
+        store.write_run(replace(run, id="evil"))
+        store.write_run(replace(run, id="a/b?c#d e%2Fé"))
+        whole = evil_clean(diagnosis)
+        store.write(*diagnosis_rows(replace(whole, trajectory_id="evil")))
+        store.flush(20)
+        with TestClient(build(store, ViewerSettings()), base_url="http://127.0.0.1") as opened:
+            yield opened
+
+
+def evil_clean(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis as JSON can hold it: halves of surrogate pairs are none."""
+
+    def text(value: str) -> str:
+        return value.replace("\ud83d", "\ufffd")
+
+    def evidence(all: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
+        return tuple(replace(one, quote=text(one.quote), field=text(one.field)) for one in all)
+
+    causes = tuple(
+        replace(
+            one, evidence=evidence(one.evidence), correction=text(one.correction), reason=text(one.reason)
+        )
+        for one in diagnosis.hypotheses
+    )
+    found = tuple(
+        replace(
+            one, evidence=evidence(one.evidence), message=text(one.message), correction=text(one.correction)
+        )
+        for one in diagnosis.findings
+    )
+    notes = tuple(text(note) for note in diagnosis.notes)
+    return replace(diagnosis, hypotheses=causes, findings=found, notes=notes)
+
+
+def page(client: TestClient, path: str) -> Page:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text[:300]
+    return Page(answer.text)
+
+
+# -- the page
+
+
+def test_the_page_says_what_went_wrong_first(client: TestClient) -> None:
+    text = client.get("/runs/unrecovered-total").text
+    read = Page(text)
+    assert read.text.index("Failed") < read.text.index("Conversation")
+    assert "Invented memory" in read.text
+    assert "Do not assume the price." in read.text
+    assert {"step-0", "step-17", "q1", "q2", "q3", "hypotheses", "spread"} <= set(read.ids)
+    assert len(set(read.ids)) == len(read.ids)
+
+
+def test_headings_come_in_order_and_there_is_one_title(client: TestClient) -> None:
+    for path in ("", "?show=branches", "?show=effects", "?show=findings", "?show=about", "?q=booked"):
+        tags = [tag for tag, _ in page(client, f"/runs/lisbon-hotel{path}").elements]
+        levels = [int(tag[1]) for tag in tags if tag in ("h1", "h2", "h3")]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_every_part_of_a_recovered_run_is_there(client: TestClient) -> None:
+    branches = page(client, "/runs/lisbon-hotel?show=branches").text
+    assert "Branch 3 left at step 4: compensate" in " ".join(branches.split())
+    assert "What the run did instead" in branches
+    effects = page(client, "/runs/lisbon-hotel?show=effects").text
+    assert all(word in effects for word in ("executed", "undone", "reused", "skipped", "in doubt"))
+    left = page(client, "/runs/lisbon-hotel?line=branch-3&step=4").text
+    assert "137.5 euros a night" in left
+    assert "left behind" in left
+
+
+def test_all_links_of_a_page_lead_somewhere(client: TestClient) -> None:
+    read = page(client, "/runs/lisbon-hotel")
+    for link in read.links():
+        path, _, anchor = link.partition("#")
+        if path == "":
+            assert anchor in read.ids
+        elif path.startswith("/runs/"):
+            there = client.get(path)
+            assert there.status_code == 200
+            assert not anchor or f'id="{anchor}"' in there.text
+
+
+def test_without_script_a_long_run_is_read_page_by_page(client: TestClient) -> None:
+    first = page(client, "/runs/long-250")
+    assert "step-99" in first.ids
+    assert "step-100" not in first.ids
+    assert "/runs/long-250?step=100" in first.links()
+    far = page(client, "/runs/long-250?step=249")
+    assert {"step-200", "step-249"} <= set(far.ids)
+
+
+def test_steps_come_as_a_fragment(client: TestClient) -> None:
+    read = page(client, "/runs/long-250/steps?from=100&to=110")
+    assert [one for one in read.ids if one.startswith("step-") and not one.endswith("-who")] == [
+        f"step-{n}" for n in range(100, 110)
+    ]
+    assert page(client, "/runs/long-250/steps?from=9999").elements == []
+    assert page(client, "/runs/long-250/steps?from=x&to=-3&line=nobody").ids
+
+
+def test_the_axis_is_in_the_url(client: TestClient) -> None:
+    assert "by time" in page(client, "/runs/lisbon-hotel?axis=steps").text
+    assert "by step number" in page(client, "/runs/lisbon-hotel").text
+
+
+def test_a_run_that_is_not_there_and_a_step_that_is_not_there(client: TestClient) -> None:
+    assert client.get("/runs/nobody").status_code == 404
+    assert client.get("/runs/lisbon-hotel/raw.json?step=99").status_code == 404
+    assert client.get("/runs/lisbon-hotel?step=99999999999&show=odd&axis=odd&page=x").status_code == 200
+
+
+def test_an_id_may_hold_any_printable_character(client: TestClient) -> None:
+    path = f"/runs/{quote('a/b?c#d e%2Fé', safe='')}"
+    assert client.get(path).status_code == 200
+    assert client.get(f"{path}/steps?from=0&to=1").status_code == 200
+    assert client.get(f"{path}/raw.json").json()["run"]["id"] == "a/b?c#d e%2Fé"
+    assert f"{path}/export.html" in page(client, path).links()
+
+
+def test_raw_json_has_everything(client: TestClient) -> None:
+    whole = client.get("/runs/lisbon-hotel/raw.json").json()
+    assert (len(whole["steps"]), len(whole["branches"]), len(whole["recoveries"])) == (9, 3, 3)
+    assert {one["state"] for one in whole["effects"]} == {"done", "compensated", "attempted"}
+    one = client.get("/runs/lisbon-hotel/raw.json?step=4&line=branch-3").json()
+    assert one["tool_calls"][0]["arguments"]["amount"] == 137.5
+
+
+def test_downloads_are_named_after_the_run(client: TestClient) -> None:
+    for kind, suffix in (("html", ".html"), ("json", ".json"), ("atif", ".atif.json")):
+        answer = client.get(f"/runs/{quote('a/b?c#d e%2Fé', safe='')}/export.{kind}")
+        assert answer.status_code == 200, answer.text[:200]
+        assert answer.headers["content-disposition"] == f'attachment; filename="a_b_c_d_e_2F{suffix}"'
+    assert client.get("/runs/lisbon-hotel/export.atif").json()["schema_version"].startswith("ATIF")
+
+
+def test_the_judgement_form_names_the_diagnosis(client: TestClient) -> None:
+    fields = {
+        str(given.get("name")): given.get("value")
+        for tag, given in page(client, "/runs/unrecovered-total").elements
+        if tag in ("input", "select", "textarea", "button") and given.get("name")
+    }
+    assert {"subject", "subject_id", "right", "step", "code", "note"} <= set(fields)
+    assert fields["subject"] == "diagnosis"
+    assert fields["subject_id"]
+
+
+def test_without_a_kept_store_nothing_can_be_judged(tmp_path: object) -> None:
+    with Store.open(f"{tmp_path}/s.db") as store:
+        store.write_run(viewer_runs.long_run(3, id="r"))
+        store.flush(10)
+        with TestClient(build(store, ViewerSettings(may_judge=False)), base_url="http://127.0.0.1") as opened:
+            read = page(opened, "/runs/r")
+    assert "Judgements cannot be kept" in read.text
+    assert not any(given.get("method") == "post" for _, given in read.elements)
+
+
+# -- what a run must not do to the page
+
+PATHS = ("", "?show=branches", "?show=effects", "?show=findings", "?show=about", "?q=pwned", "/export.html")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_in_a_run_becomes_an_element_an_attribute_or_a_link(client: TestClient, path: str) -> None:
+    assert_harmless(page(client, f"/runs/evil{path}"), exported=path == "/export.html")
+
+
+def assert_harmless(read: Page, *, exported: bool = False) -> None:
+    for tag, given in read.elements:
+        assert tag in ELEMENTS
+        assert not any(name.startswith("on") for name in given)
+        assert exported or "style" not in given
+        assert "src" not in given or str(given["src"]).startswith("/static/")
+        for name in ("href", "action"):
+            target = str(given.get(name) or "/")
+            if (tag, target) == ("link", "data:,"):  # an icon of our own, which is none
+                continue
+            assert target.startswith(("/", "#")), target
+            assert not target.startswith("//")
+    scripts = [given for tag, given in read.elements if tag == "script"]
+    assert len(scripts) == (0 if exported else 1)
+    assert not any(ord(c) < 32 and c not in "\t\n\r" for c in read.text)
+    assert not any(c in read.text for c in "\u202e\u2066\x00")
+
+
+def test_all_of_a_hostile_step_can_be_read(client: TestClient) -> None:
+    text = squashed(page(client, "/runs/evil").text)
+    for name in ("content", "reasoning", "part", "raw", "result", "loose", "told", "damage"):
+        assert as_shown(evil(name)) in text, name
+
+
+def test_one_text_can_be_had_as_it_is(client: TestClient) -> None:
+    answer = client.get("/runs/evil/text?step=0&field=content")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "<script>window.pwned=1</script>" in answer.text
+
+
+# -- the exported file
+
+
+def test_the_file_needs_nothing_else_and_has_everything(client: TestClient) -> None:
+    text = client.get("/runs/lisbon-hotel/export.html").text
+    read = Page(text)
+    assert not [tag for tag, _ in read.elements if tag in ("script", "link", "img", "form")]
+    policy = next(given for tag, given in read.elements if given.get("http-equiv"))
+    assert "default-src 'none'" in str(policy["content"])
+    assert len(set(read.ids)) == len(read.ids)
+    assert {"step-8", "b3-step-4", "b1-step-3", "branch-3", "q1"} <= set(read.ids)
+    assert all(link.startswith("#") for link in read.links())
+    assert all(link[1:] in read.ids for link in read.links())
+    assert "275 euros in total" in read.text
+
+
+def test_a_file_leaves_nothing_out() -> None:
+    from agentguard_server.viewer.bundle import Bundle
+    from agentguard_server.viewer.export import html_of
+
+    long = "a long line of text without any end " * 5_000
+    step = Step(index=0, source=Source.AGENT, agent="a", content=long)
+    read = Page(html_of(Bundle.of(Trajectory(id="r", format="f", task="t", steps=(step,)))))
+    assert squashed(long) in squashed(read.unfolded)
