@@ -21,7 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, RetryPolicy, interrupt
 
 from agentguard.errors import ConfigError, RecoveryError
 from agentguard.guard import Guard
@@ -288,6 +288,54 @@ def test_interrupts_of_the_graph_pass_through_and_are_resumed() -> None:
     assert paid == ["7"]
     assert out["messages"][-1].text == "Paid."
     assert (before.ended, len(before)) == (True, 3)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_calls_beside_one_that_pauses_are_made_once_though_their_node_runs_again(same: bool) -> None:
+    """A node of tools runs all calls of a turn; when it resumes, it runs those again that were done."""
+    seats, asked = Seats(), list[str]()
+
+    @tool
+    def confirm(what: str) -> str:
+        """Ask a person."""
+        asked.append(str(interrupt(what)))
+        return asked[-1]
+
+    wanted = [("book", {"seat": 4}), ("book", {"seat": 4 if same else 5}), ("confirm", {"what": "sure?"})]
+    given = iter([calls(*wanted), AIMessage("Seat 4.")])
+    guard = make()
+    guard.tool(effect="write", name="confirm")(len)
+    tools = guard.langgraph_tools([*seats.tools, confirm])
+    app = guard.langgraph(graph_of(lambda messages: next(given), tools))
+    assert app.invoke(ask(), on("1"))["__interrupt__"][0].value == "sure?"
+    out = app.invoke(Command(resume="yes"), on("1"))
+    assert seats.booked == ({4: 2} if same else {4: 1, 5: 1})
+    assert asked == ["yes"]
+    assert [m.text for m in out["messages"]][-2:] == ["yes", "Seat 4."]
+    session = app.session_of(on("1"))
+    assert [effect.state for effect in session.ledger.effects()] == ["done"] * 3
+
+
+def test_a_node_that_is_retried_repeats_no_effect() -> None:
+    seats, tries = Seats(), iter([True])
+
+    @tool
+    def pay(order: str) -> str:
+        """Pay an order."""
+        if next(tries, False):
+            raise ConnectionError("no line")
+        return "paid"
+
+    guard = make()
+    given = iter([calls(("book", {"seat": 4}), ("pay", {"order": "7"})), AIMessage("Seat 4.")])
+    tools = guard.langgraph_tools([*seats.tools, pay], handle_tool_errors=False)
+    built = graph_of(lambda messages: next(given), tools).builder
+    built.nodes["act"].retry_policy = RetryPolicy(
+        initial_interval=0.01, max_attempts=2, retry_on=ConnectionError
+    )
+    out = guard.langgraph(built.compile(checkpointer=InMemorySaver())).invoke(ask(), on("1"))
+    assert seats.booked == {4: 1}
+    assert "was not repeated" in out["messages"][-2].text, "what failed midway is in doubt"
 
 
 def test_the_callers_own_pauses_are_kept() -> None:
