@@ -39,6 +39,8 @@ _FLAGS = (
     ),
     *("--enforce-eager", "--enable-prompt-tokens-details", "--shutdown-timeout", "15", "--block-size", "32"),
     *("--max-num-queued-reqs", "64"),
+    # Agents call tools: without a parser any request with tools is refused.
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     # Without it, a model with sliding windows (Gemma) keeps only a prompt's very end in its prefix cache, and
     # the second question of a run is computed whole once more.
     *("--prefix-cache-retention-interval", "32"),
