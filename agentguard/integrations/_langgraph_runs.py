@@ -8,10 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentguard.integrations._langchain_messages import step_of, whole_turns
+from agentguard.integrations._langchain_messages import step_of, turns, whole_turns
 from agentguard.integrations._langgraph_drive import RUN_ID, GraphRun
 from agentguard.integrations._langgraph_shape import Shape
 from agentguard.integrations._langgraph_state import answer_in, is_new, messages_in, task_in
+from agentguard.live.resume import leave_unknown, taken_away
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities
 from agentguard.trajectory.model import Trajectory
@@ -69,6 +70,7 @@ class ThreadRuns:
             return self._opened(thread, task), None
         run = self._opened(thread, task, id=kept)  # it was interrupted in another process
         said = messages_in(head)
+        leave_unknown(run.session, [step_of(turn, agent=self._agent) for turn in turns(whole_turns(said))])
         run.line.adopt(said, len(run.session))
         for turn in run.line.fresh(whole_turns(said), len(run.session)):
             run.session.commit(step_of(turn, agent=self._agent))
@@ -92,7 +94,7 @@ class ThreadRuns:
             hand_over=self._ask is not None or not inside,
         )
         run = GraphRun(self._guard.session(meta, can, resume=id is not None))
-        run.ask = self._ask
+        run.ask, run.withheld = self._ask, taken_away(run.session)
         if self._on_run is not None:
             self._on_run(run.session)
         with self._lock:

@@ -18,6 +18,7 @@ from agentguard.recover.budget import Spent
 from agentguard.recover.planner import price
 from agentguard.recover.verify import resumed_at
 from agentguard.recover.wording import interrupted
+from agentguard.trajectory.model import Step
 
 INTERRUPTED = "the process ended; the run goes on from the last state that was saved"
 """Why a line was left that is further than the last saved state."""
@@ -43,12 +44,36 @@ def go_back(session: Session, step: int) -> None:
     """Leave the live line before ``step``, where the last state was saved; the agent is told."""
     with session._timed():
         lost, effects = len(session) - step, session.ledger.since(step)
-        session.recorder.fork(step, reason=INTERRUPTED)
-        session.ledger.rewind(step)
-        session._replay()
-        session._pending = None
-        _reconsider(session)
+        _leave(session, step)
         session._told.append(interrupted(lost, effects))
+
+
+def leave_unknown(session: Session, known: Sequence[Step]) -> None:
+    """Leave the steps that a framework's own state ends before: it will take them anew.
+
+    Args:
+        session: of a run that is gone on with.
+        known: the whole turns that the framework has, as steps. Where they are no beginning of the live line,
+            others have rewritten them, and nothing is left.
+    """
+    with session._timed():
+        live = session.run.steps
+        if len(known) < len(live) and all(map(_alike, known, live)):
+            _leave(session, len(known))
+
+
+def _leave(session: Session, step: int) -> None:
+    session.recorder.fork(step, reason=INTERRUPTED)
+    session.ledger.rewind(step)
+    session._replay()
+    session._pending = None
+    _reconsider(session)
+
+
+def _alike(one: Step, other: Step) -> bool:
+    """Whether two steps say and call the same; what a tool returned may have been repaired since."""
+    mine, others = ([(call.name, call.arguments) for call in step.tool_calls] for step in (one, other))
+    return (one.source, one.content, mine) == (other.source, other.content, others)
 
 
 def spent_by(past: Sequence[Recovery]) -> Spent:

@@ -1,19 +1,30 @@
-"""A guarded agent that books seats in a database, and is killed at a given point of its work."""
+"""A guarded agent that walks from row to row and books seats, and is killed at a given point of its work.
+
+What it books are rows in a database. Where it stands is a state of its process, which dies with it: the guard
+saves it and puts it back. A booking notes where the agent stood, so that a wrong state shows.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 from agentguard.guard import Guard
 from agentguard.localize.last_error import LastError
+from agentguard.recover.budget import Budget
 from agentguard.recover.policy import Recover
+from agentguard.recover.snapshots.keeper import SnapshotOptions
 from agentguard.store import Store
 
 SEATS = 6
+ROLLBACKS = 2
+"""The agent loops three times: the budget of rollbacks is spent before the last one is left."""
+_STUBBORN = 7
 
 
 class Killer:
@@ -28,11 +39,74 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def work(url: str, world: str, said: str, kill_at: int) -> None:
+class Hall:
+    """The tools, and the state that some of them act on."""
+
+    def __init__(self, book: Callable[[int, int], None], booked: Callable[[int], bool]) -> None:
+        self.state: dict[str, Any] = {"at": 0, "path": []}
+        self._book, self._booked = book, booked
+
+    def walk(self, to: int) -> str:
+        """Walk to a row."""
+        self.state["at"] = to
+        self.state["path"].append(to)
+        return f"at row {to}"
+
+    def book(self, seat: int) -> str:
+        """Book a seat."""
+        self._book(seat, self.state["at"])
+        return f"seat {seat} is yours"
+
+    def check(self, seat: int) -> str:
+        """Look whether a seat is booked."""
+        return "booked" if self._booked(seat) else "free"
+
+    def search(self, where: str) -> str:
+        """Find a seat."""
+        return "nothing found"
+
+    def save(self) -> Any:
+        return self.state
+
+    def restore(self, state: Any) -> None:
+        self.state = state
+
+
+def guarded(store: Store, hall: Hall, *, dear: bool) -> Any:
+    """A run of the agent, or what is left of it.
+
+    Args:
+        store: where it is kept.
+        hall: what it acts on.
+        dear: saving the state costs as much as a turn, so that it is not saved at each.
+    """
+    recover = Recover(
+        on_fail=[{"rollback": {"prefer": "fork"}}], budget=Budget(rollbacks=ROLLBACKS, per_step=1)
+    )
+    guard = Guard(localizer=LastError(), recover=recover, store=store)
+    guard.tool(effect="write", name="book")(hall.book)
+    for name in ("walk", "check", "search"):  # what walking does lies in the state: it goes back with that
+        guard.tool(effect="read", name=name)(getattr(hall, name))
+    clock = itertools.count().__next__ if dear else itertools.repeat(0.0).__next__
+    return guard.run(
+        "Book all seats.",
+        tools=[hall.book, hall.walk, hall.check, hall.search],
+        id="r",
+        save=hall.save,
+        restore=hall.restore,
+        snapshots=SnapshotOptions(clock=lambda: float(clock())),
+        resume=True,
+    )
+
+
+def work(url: str, world: str, said: str, kill_at: int, dear: bool) -> None:
     """Book every seat once; go on where an earlier life stopped."""
     killer = Killer(kill_at)
     with Store.open(url) as store:
-        run = _run(store, world, killer)
+        hall = _hall(world, killer)
+        _with_points(store, killer, "claim", "settle", "write")
+        _with_points(hall, killer, "save", "restore")
+        run = guarded(store, hall, dear=dear)
         while not run.done:
             killer.point()
             turn = run.model(agent)
@@ -42,40 +116,29 @@ def work(url: str, world: str, said: str, kill_at: int) -> None:
             store.flush(20)
             _say(said, str(len(run.session)))
         store.flush(20)
+    _say(said, f"state {json.dumps(hall.state)}")
+    _say(said, f"spent {run.session.account.spent.rollbacks}")
     _say(said, f"end {run.answer}")
 
 
-def _run(store: Store, world: str, killer: Killer) -> Any:
-    guard = Guard(localizer=LastError(), recover=Recover(on_fail="rollback"), store=store)
-    _with_points(store, killer)
-
-    @guard.tool(effect="write")
-    def book(seat: int) -> str:
-        """Book a seat."""
+def _hall(world: str, killer: Killer) -> Hall:
+    def book(seat: int, at: int) -> None:
         killer.point()
         with sqlite3.connect(world) as database:
-            database.execute("insert into booked values (?)", (seat,))
+            database.execute("insert into booked values (?, ?)", (seat, at))
         killer.point()
-        return f"seat {seat} is yours"
 
-    @guard.tool(effect="read")
-    def check(seat: int) -> str:
-        """Look whether a seat is booked."""
+    def booked(seat: int) -> bool:
         with sqlite3.connect(world) as database:
             found = database.execute("select count(*) from booked where seat = ?", (seat,)).fetchone()[0]
-        return "booked" if found else "free"
+        return bool(found)
 
-    @guard.tool(effect="read")
-    def search(where: str) -> str:
-        """Find a seat."""
-        return "nothing found"
-
-    return guard.run("Book all seats.", tools=[book, check, search], id="r", resume=True)
+    return Hall(book, booked)
 
 
-def _with_points(store: Store, killer: Killer) -> None:
-    for name in ("claim", "settle"):
-        real = getattr(store, name)
+def _with_points(owner: Any, killer: Killer, *names: str) -> None:
+    for name in names:
+        real = getattr(owner, name)
 
         def pointed(*args: Any, real: Any = real, **more: Any) -> Any:
             killer.point()
@@ -83,28 +146,30 @@ def _with_points(store: Store, killer: Killer) -> None:
             killer.point()
             return answer
 
-        setattr(store, name, pointed)
+        setattr(owner, name, pointed)
 
 
 def agent(messages: list[dict[str, Any]]) -> dict[str, Any] | str:
-    """Books seat after seat; looks first where a booking is in doubt; loops on its way, to be taken back."""
-    seat, state = 1, "free"
-    for message in messages:
-        if message["role"] != "tool":
-            continue
-        text = str(message["content"])
-        if "is yours" in text or text == "booked":
-            seat, state = seat + 1, "free"
-        elif text == "free":
-            state = "free"
-        elif text.startswith("[guard]"):
-            state = "in doubt"
+    """Walks and books, row after row; looks first where a booking is in doubt.
+
+    On its way it loops: once until it is told, and twice without listening, until it has looked often enough.
+    """
+    seen = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    seat = 1 + sum("is yours" in text or text == "booked" for text in seen)
     if seat > SEATS:
         return f"{SEATS} seats are booked."
+    if seen and seen[-1].startswith("[guard]"):
+        return _call("check", seat=seat)
+    at = next((int(text.split()[-1]) for text in reversed(seen) if text.startswith("at row")), 0)
+    if at != seat:
+        return _call("walk", to=seat)
     warned = any("taken back" in str(message["content"]) for message in messages)
-    if seat == 3 and state == "free" and not warned:
+    if seat == 2 and not warned:
         return _call("search", where="aisle")
-    return _call("check" if state == "in doubt" else "book", seat=seat)
+    last = next(place for place, text in enumerate(reversed(seen)) if text.startswith("at row"))
+    if seat in (4, 5) and last < _STUBBORN:
+        return _call("search", where=f"window {seat}")
+    return _call("book", seat=seat)
 
 
 def _call(name: str, **arguments: Any) -> dict[str, Any]:

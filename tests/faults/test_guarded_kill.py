@@ -1,7 +1,11 @@
-"""kill -9 anywhere in a guarded run with effects: nothing is done twice, nothing acknowledged is lost."""
+"""kill -9 anywhere in a guarded run: nothing is done twice, nothing acknowledged is lost.
+
+The state that its tools act on and the budgets of its recoveries are after each death what they were before.
+"""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 import sqlite3
@@ -10,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from agentguard.live.resume import INTERRUPTED
 from agentguard.store import Store
-from tests.faults.guarded_child import SEATS, work
+from agentguard.trajectory.model import Trajectory
+from tests.faults.guarded_child import ROLLBACKS, SEATS, work
 
-POINTS = 80
+POINTS = 300
 """Points that an undisturbed life of the child passes, roughly."""
 
 
@@ -30,11 +36,11 @@ def test_every_seat_is_booked_once(processes: ForkServerContext, tmp_path: Path,
     rng = random.Random(seed)
     url, world, said = tmp_path / "s.db", tmp_path / "world.db", tmp_path / "said"
     with sqlite3.connect(world) as database:
-        database.execute("create table booked (seat integer)")
+        database.execute("create table booked (seat integer, at integer)")
     database.close()
     for life in range(6):
         at = rng.randint(1, POINTS) if life < 3 else 0
-        child = processes.Process(target=work, args=(str(url), str(world), str(said), at))
+        child = processes.Process(target=work, args=(str(url), str(world), str(said), at, seed % 2 == 1))
         child.start()
         child.join(60)
         assert not child.is_alive(), "the child hangs"
@@ -46,11 +52,13 @@ def test_every_seat_is_booked_once(processes: ForkServerContext, tmp_path: Path,
 
 def _check(url: Path, world: Path, said: Path) -> None:
     database = sqlite3.connect(world)
-    booked = [seat for (seat,) in database.execute("select seat from booked order by seat")]
+    booked = list(database.execute("select seat, at from booked order by seat"))
     database.close()
-    assert booked == list(range(1, SEATS + 1)), "a seat was booked twice, or never"
+    assert [seat for seat, _ in booked] == list(range(1, SEATS + 1)), "a seat was booked twice, or never"
+    assert all(seat == at for seat, at in booked), "a seat was booked from where the agent was not"
     lines = said.read_text().splitlines()
     assert lines[-1] == f"end {SEATS} seats are booked."
+    state, spent = json.loads(lines[-3].removeprefix("state ")), int(lines[-2].removeprefix("spent "))
     with Store.open(url) as store:
         run = store.trajectory("r")
         assert run is not None
@@ -59,4 +67,17 @@ def _check(url: Path, world: Path, said: Path) -> None:
             int(line) for line in lines if line.isdigit()
         )
         assert {effect.state for effect in store.effects("r")} <= {"done", "attempted"}
-        assert any(branch.steps for branch in run.branches), "the loop was not taken back"
+        walked = [
+            call.arguments["to"] for step in run.steps for call in step.tool_calls if call.name == "walk"
+        ]
+        assert state == {"at": SEATS, "path": walked}, "the state is not that of the live line"
+        assert store.snapshots("r") == ()
+        _check_budget(store, run, spent)
+
+
+def _check_budget(store: Store, run: Trajectory, spent: int) -> None:
+    """The budget of rollbacks is that of all lives together, and each rollback was both kept and made."""
+    back = [row for row in store.recoveries("r") if row.data["plan"]["undone"]]
+    assert spent == len(back) == ROLLBACKS
+    assert [row.data["id"] for row in back] == list(range(ROLLBACKS))
+    assert sum(branch.reason != INTERRUPTED for branch in run.branches) == len(back)
