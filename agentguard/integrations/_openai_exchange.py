@@ -58,6 +58,7 @@ class Exchange:
         self.dropped = False
         self.taken: dict[str, Any] | None = None
         self.how: How = "same"
+        self._apart = False
 
     @property
     def session(self) -> Session:
@@ -74,6 +75,7 @@ class Exchange:
         """The body that asks for another candidate of the turn; it is never streamed."""
         line, told = self._of.line, list(self._of.line.told)
         if variant.tell:
+            self._apart = True
             line.tell(self.dialect.told(variant.tell))
         body = {k: v for k, v in self._body().items() if k not in ("stream", "stream_options")}
         line.told = told
@@ -137,6 +139,9 @@ class Exchange:
         decision = self._called(step) if step.tool_calls else self._ended(answer, step, id=id)
         if decision != "deliver":
             return decision
+        if self._kept_otherwise():
+            self._of.aliases = (*self._of.aliases, *filter(None, [id]))
+            payload = {**payload, "id": None}
         return self._deliver(answer, payload, seen=seen)
 
     def _choosing(self, payload: Mapping[str, Any], wire: Wire) -> twins.Body[Choice]:
@@ -164,6 +169,13 @@ class Exchange:
             raise RecoveryError("a candidate is no whole answer")
         step = self.dialect.step(answer, self._engine.agent)
         return with_cost(step, self.dialect.usage(payload), payload.get("model"))
+
+    def _kept_otherwise(self) -> bool:
+        """Whether a server that keeps answers keeps another one than the client gets, or to other words.
+
+        Then the model is shown the answer anew, and not by its id.
+        """
+        return self.how == "repaired" or (self.how == "other" and self._apart)
 
     def drop(self) -> None:
         """The guard failed: nothing is known of the conversation any more."""

@@ -1,0 +1,517 @@
+"""Agents of every integration behind one interface: the same script, the same tools, the same guard.
+
+A script says what each model answers, in turn: a text, or a call as ``(tool, arguments)``. `Played` is what
+    came
+of it: what was really booked, what the models were asked, and the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentguard.guard import Guard
+from agentguard.live.session import Session
+
+TASK = "Book seat 4."
+Answer = Any
+_IDS = itertools.count()
+
+
+@dataclass
+class Asked:
+    """One question to a model: its name, the texts of users it saw, those of tools, its temperature."""
+
+    model: str
+    told: list[str]
+    results: list[str]
+    temperature: float | None = None
+
+
+@dataclass
+class Played:
+    """A run under the guard."""
+
+    script: dict[str, list[Answer]]
+    finds: list[Any] = field(default_factory=list)
+    booked: Counter[Any] = field(default_factory=Counter)
+    found: int = 0
+    asked: list[Asked] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
+    answer: str = ""
+    barrier: threading.Barrier | None = None
+    most_at_once: int = 0
+    _now: int = 0
+
+    @property
+    def session(self) -> Session:
+        """The last session that was begun."""
+        return self.sessions[-1]
+
+    def next(self, asked: Asked) -> Answer:
+        """What a model answers now."""
+        self.asked.append(asked)
+        answer = self.script[asked.model].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def anext(self, asked: Asked) -> Answer:
+        """As `next`, with a pause in which others may be asked."""
+        self._now += 1
+        self.most_at_once = max(self.most_at_once, self._now)
+        await asyncio.sleep(0.01)
+        self._now -= 1
+        return self.next(asked)
+
+    def book(self, seat: int) -> str:
+        """Book a seat."""
+        assert type(seat) is int
+        self.booked[seat] += 1
+        return f"seat {seat} is yours"
+
+    def find(self, where: str) -> str:
+        """Find a seat."""
+        self.found += 1
+        given = self.finds.pop(0) if self.finds else "seat 4 is free"
+        if isinstance(given, Exception):
+            raise given
+        return str(given)
+
+
+def loop(guard: Guard, played: Played) -> None:
+    """A loop of one's own."""
+    with _loop(guard, played) as run:
+        while not run.done:
+            run.tools(run.model(_calls(played, "own")))
+        played.answer = run.answer
+
+
+def aloop(guard: Guard, played: Played) -> None:
+    """The same, asynchronous."""
+
+    async def drive() -> None:
+        models = {name: _acalls(played, name) for name in played.script}
+        with _loop(guard, played, models=models) as run:
+            while not run.done:
+                await run.atools(await run.amodel(models["own"]))
+            played.answer = run.answer
+
+    asyncio.run(drive())
+
+
+def _loop(guard: Guard, played: Played, *, models: Any = None) -> Any:
+    named = models or {name: _calls(played, name) for name in played.script}
+    run = guard.run(TASK, tools=[played.book, played.find], models=named)
+    played.sessions.append(run.session)
+    return run
+
+
+def _calls(played: Played, name: str) -> Callable[..., Any]:
+    def call(messages: list[dict[str, Any]], tools: Any, temperature: float | None = None) -> Any:
+        return _message(played.next(_asked(name, messages, temperature)))
+
+    return call
+
+
+def _acalls(played: Played, name: str) -> Callable[..., Any]:
+    async def call(messages: list[dict[str, Any]], tools: Any, temperature: float | None = None) -> Any:
+        return _message(await played.anext(_asked(name, messages, temperature)))
+
+    return call
+
+
+def _asked(name: str, messages: list[dict[str, Any]], temperature: float | None = None) -> Asked:
+    by_role = {role: [str(m["content"]) for m in messages if m["role"] == role] for role in ("user", "tool")}
+    return Asked(name, by_role["user"], by_role["tool"], temperature)
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    if isinstance(answer, str):
+        return {"role": "assistant", "content": answer}
+    name, arguments = answer
+    call = {"name": name, "arguments": json.dumps(arguments)}
+    made = {"id": f"c{next(_IDS)}", "type": "function", "function": call}
+    return {"role": "assistant", "content": None, "tool_calls": [made]}
+
+
+def langchain(guard: Guard, played: Played) -> None:
+    """A LangChain agent."""
+    agent, task = _langchain(guard, played)
+    played.answer = agent.invoke(task, {"recursion_limit": 80})["messages"][-1].text
+
+
+def alangchain(guard: Guard, played: Played) -> None:
+    """The same, asynchronous."""
+    agent, task = _langchain(guard, played)
+    played.answer = asyncio.run(agent.ainvoke(task, {"recursion_limit": 80}))["messages"][-1].text
+
+
+def langgraph(guard: Guard, played: Played) -> None:
+    """A guarded graph around a LangChain agent with the middleware in it."""
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    agent, task = _langchain(guard, played, checkpointer=InMemorySaver())
+    app = guard.langgraph(agent, on_run=played.sessions.append)
+    config = {"configurable": {"thread_id": "1"}, "recursion_limit": 120}
+    played.answer = app.invoke(task, config)["messages"][-1].text
+
+
+def _langchain(guard: Guard, played: Played, **options: Any) -> Any:
+    from langchain.agents import create_agent
+    from langchain_core.messages import HumanMessage
+    from langchain_core.tools import tool
+
+    models = {name: _chat_model(played, name) for name in played.script}
+    middleware = guard.langchain(on_run=played.sessions.append, models=models)
+    tools = [tool(played.book), tool(played.find)]
+    agent = create_agent(models["own"], tools, middleware=[middleware, _shown_errors()], **options)
+    return agent, {"messages": [HumanMessage(TASK)]}
+
+
+def _shown_errors() -> Any:
+    """What LangChain's users add so that an exception of a tool is a message for the model."""
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_core.messages import ToolMessage
+
+    def failed(request: Any, error: Exception) -> ToolMessage:
+        return ToolMessage(f"Error: {error}", tool_call_id=request.tool_call["id"], status="error")
+
+    class Shown(AgentMiddleware[Any, Any, Any]):
+        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+            try:
+                return handler(request)
+            except ConnectionError as error:
+                return failed(request, error)
+
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            try:
+                return await handler(request)
+            except ConnectionError as error:
+                return failed(request, error)
+
+    return Shown()
+
+
+def _chat_model(played: Played, name: str) -> Any:
+    from langchain_core.language_models.chat_models import BaseChatModel
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    class Model(BaseChatModel):
+        bound: Any = None
+
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def bind_tools(self, tools: Any, **more: Any) -> Any:
+            return Model(bound=more)
+
+        def asked(self, messages: Any) -> Asked:
+            told = [m.text for m in messages if isinstance(m, HumanMessage)]
+            results = [m.text for m in messages if isinstance(m, ToolMessage)]
+            return Asked(name, told, results, (self.bound or {}).get("temperature"))
+
+        def _generate(self, messages: Any, *given: Any, **more: Any) -> ChatResult:
+            return self.result(played.next(self.asked(messages)))
+
+        async def _agenerate(self, messages: Any, *given: Any, **more: Any) -> ChatResult:
+            return self.result(await played.anext(self.asked(messages)))
+
+        def result(self, answer: Answer) -> ChatResult:
+            made = AIMessage(answer) if isinstance(answer, str) else _ai_call(answer)
+            return ChatResult(generations=[ChatGeneration(message=made)])
+
+    def _ai_call(answer: Answer) -> AIMessage:
+        call = {"id": f"c{next(_IDS)}", "name": answer[0], "args": answer[1]}
+        return AIMessage("", tool_calls=[call])
+
+    return Model()
+
+
+def pydantic_ai(guard: Guard, played: Played) -> None:
+    """A pydantic-ai agent."""
+    from pydantic_ai import Agent
+
+    models = {name: _function_model(played, name) for name in played.script}
+    guarded = guard.pydantic_ai(on_run=played.sessions.append, models=models)
+    agent = Agent(models["own"], tools=[played.book, played.find], capabilities=[guarded])
+    played.answer = asyncio.run(agent.run(TASK)).output
+
+
+def _function_model(played: Played, name: str) -> Any:
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+    from pydantic_ai.models.function import FunctionModel
+
+    async def answer(messages: Any, info: Any) -> ModelResponse:
+        parts = [part for message in messages for part in message.parts]
+        told = [str(part.content) for part in parts if isinstance(part, UserPromptPart)]
+        results = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
+        asked = Asked(name, told, results, (info.model_settings or {}).get("temperature"))
+        given = await played.anext(asked)
+        return ModelResponse([TextPart(given) if isinstance(given, str) else ToolCallPart(*given)])
+
+    return FunctionModel(answer, model_name=name)
+
+
+def openai_agents(guard: Guard, played: Played) -> None:
+    """An agent of the OpenAI Agents SDK."""
+    agent, config = _agents(played)
+    more: Any = {"on_run": played.sessions.append, "run_config": config, "max_turns": 40}
+    result = guard.openai_agents.run_sync(agent, TASK, **more)
+    played.answer = result.final_output
+
+
+def openai_agents_streamed(guard: Guard, played: Played) -> None:
+    """The same, streamed."""
+
+    async def drive() -> None:
+        agent, config = _agents(played)
+        more: Any = {"on_run": played.sessions.append, "run_config": config, "max_turns": 40}
+        run = guard.openai_agents.run_streamed(agent, TASK, **more)
+        async for _ in run.stream_events():
+            pass
+        played.answer = run.final_output
+
+    asyncio.run(drive())
+
+
+def _agents(played: Played) -> Any:
+    from agents import Agent, ModelProvider, RunConfig, function_tool
+
+    class Provider(ModelProvider):
+        def get_model(self, model_name: str | None) -> Any:
+            return _sdk_model(played, model_name or "own")
+
+    tools = [function_tool(played.book, strict_mode=False), function_tool(played.find)]
+    config = RunConfig(tracing_disabled=True, model_provider=Provider())
+    return Agent(name="clerk", tools=tools), config
+
+
+def _sdk_model(played: Played, name: str) -> Any:
+    from agents import Model
+    from agents.items import ModelResponse
+    from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
+    from agents.usage import Usage
+
+    class Scripted(Model):
+        async def get_response(self, system: Any, input: Any, *more: Any, **options: Any) -> Any:
+            output = await self.output(input, options.get("model_settings") or more[0])
+            return ModelResponse(output=output, usage=Usage(requests=1), response_id=None)
+
+        async def stream_response(
+            self, system: Any, input: Any, settings: Any, *more: Any, **options: Any
+        ) -> Any:
+            inner = ScriptedModel([ModelStep(output=await self.output(input, settings))])
+            async for event in inner.stream_response(system, input, settings, *more, **options):
+                yield event
+
+        async def output(self, items: Any, settings: Any) -> list[Any]:
+            told = [str(item["content"]) for item in items if item.get("role") == "user"]
+            results = [str(item["output"]) for item in items if "output" in item]
+            answer = await played.anext(Asked(name, told, results, getattr(settings, "temperature", None)))
+            if isinstance(answer, str):
+                return [assistant_message(answer, item_id=f"m{next(_IDS)}")]
+            return [function_call(answer[0], answer[1], call_id=f"c{next(_IDS)}")]
+
+    return Scripted()
+
+
+def chat(guard: Guard, played: Played, *, stream: bool = False) -> None:
+    """OpenAI's client, chat completions."""
+    from openai import DefaultHttpxClient, OpenAI
+
+    from tests.unit.integrations.openai_server import serving
+
+    with serving(_chat_server(played)) as server:
+        transport = guard.transport(on_run=played.sessions.append)
+        with OpenAI(
+            base_url=server.url,
+            api_key="k",
+            max_retries=0,
+            http_client=DefaultHttpxClient(transport=transport),
+        ) as client:
+
+            def ask(messages: list[Any]) -> Any:
+                given: Any = {"model": "own", "messages": messages, "tools": _tools(wrapped=True)}
+                if not stream:
+                    return client.chat.completions.create(**given).choices[0].message
+                with client.chat.completions.stream(**given) as events:
+                    return events.get_final_completion().choices[0].message
+
+            _client_loop(played, ask)
+
+
+def chat_streamed(guard: Guard, played: Played) -> None:
+    """The same, streamed."""
+    chat(guard, played, stream=True)
+
+
+def achat(guard: Guard, played: Played) -> None:
+    """The same, asynchronous."""
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+    from tests.unit.integrations.openai_server import serving
+
+    with serving(_chat_server(played)) as server, asyncio.Runner() as runner:
+        transport = guard.atransport(on_run=played.sessions.append)
+        http = DefaultAsyncHttpxClient(transport=transport)
+        client = AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0, http_client=http)
+
+        def ask(messages: list[Any]) -> Any:
+            made: Any = client.chat.completions.create(
+                model="own", messages=messages, tools=_tools(wrapped=True)
+            )
+            return runner.run(made).choices[0].message
+
+        _client_loop(played, ask)
+        runner.run(client.close())
+
+
+def _client_loop(played: Played, ask: Callable[[list[Any]], Any]) -> None:
+    messages: list[Any] = [{"role": "user", "content": TASK}]
+    for _ in range(20):
+        message = ask(messages)
+        messages.append(message)
+        if not message.tool_calls:
+            played.answer = message.content
+            return
+        for call in message.tool_calls:
+            text = _run(played, call.function.name, call.function.arguments)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+    raise AssertionError("the loop did not end")
+
+
+def _chat_server(played: Played) -> Callable[[Any], Any]:
+    from tests.unit.integrations.openai_server import Raw, chunks, completion
+
+    lock = threading.Lock()
+
+    def say(body: Any) -> Any:
+        with lock:
+            try:
+                answer = played.next(_asked(body["model"], body["messages"], body.get("temperature")))
+            except ConnectionError:
+                return Raw(status=500)
+        message = _message(answer)
+        return chunks(message) if body.get("stream") else completion(message)
+
+    return say
+
+
+def responses(guard: Guard, played: Played, *, stream: bool = False) -> None:
+    """OpenAI's client, Responses, which name the response before them."""
+    from openai import DefaultHttpxClient, OpenAI
+
+    from tests.unit.integrations.openai_server import serving
+
+    with serving(_responses_server(played)) as server:
+        http = DefaultHttpxClient(transport=guard.transport(on_run=played.sessions.append))
+        with OpenAI(base_url=server.url, api_key="k", max_retries=0, http_client=http) as client:
+            items: list[Any] = [{"role": "user", "content": TASK}]
+            before: dict[str, Any] = {}
+            for _ in range(20):
+                given: Any = {"model": "own", "input": items, "tools": _tools(wrapped=False), **before}
+                if stream:
+                    with client.responses.stream(**given) as events:
+                        made = events.get_final_response()
+                else:
+                    made = client.responses.create(**given)
+                calls = [item for item in made.output if item.type == "function_call"]
+                if not calls:
+                    played.answer = made.output_text
+                    return
+                before = {"previous_response_id": made.id}
+                items = [
+                    {
+                        "type": "function_call_output",
+                        "call_id": call.call_id,
+                        "output": _run(played, call.name, call.arguments),
+                    }
+                    for call in calls
+                ]
+            raise AssertionError("the loop did not end")
+
+
+def responses_streamed(guard: Guard, played: Played) -> None:
+    """The same, streamed."""
+    responses(guard, played, stream=True)
+
+
+def _responses_server(played: Played) -> Callable[[Any], Any]:
+    from tests.unit.integrations.openai_responses_server import called, events, response, said, whole
+    from tests.unit.integrations.openai_server import Raw
+
+    kept: dict[str, list[Any]] = {}
+
+    def say(body: Any) -> Any:
+        history = [*kept.get(body.get("previous_response_id") or "", []), *body["input"]]
+        if not whole(history):
+            return Raw(status=400, content=b'{"error":{"message":"a call without its output"}}')
+        told = [str(item["content"]) for item in history if item.get("role") == "user"]
+        results = [str(item["output"]) for item in history if "output" in item]
+        try:
+            answer = played.next(Asked(body["model"], told, results, body.get("temperature")))
+        except ConnectionError:
+            return Raw(status=500)
+        number = next(_IDS)
+        output = [said(answer)] if isinstance(answer, str) else [called(answer[0], f"c{number}", **answer[1])]
+        kept[f"resp_{number}"] = [*history, *output]
+        made = response(f"resp_{number}", output)
+        return events(made) if body.get("stream") else made
+
+    return say
+
+
+def _run(played: Played, name: str, arguments: str) -> str:
+    try:
+        return str(getattr(played, name)(**json.loads(arguments)))
+    except (AttributeError, ConnectionError) as error:
+        return f"Error: {error}"
+
+
+def _tools(*, wrapped: bool) -> list[Any]:
+    from agentguard.integrations._tools import Tools
+
+    def book(seat: int) -> str:
+        """Book a seat."""
+        return ""
+
+    def find(where: str) -> str:
+        """Find a seat."""
+        return ""
+
+    offered = Tools([book, find]).offered(set())
+    return offered if wrapped else [{"type": "function", "strict": False, **t["function"]} for t in offered]
+
+
+WORLDS: dict[str, Callable[[Guard, Played], None]] = {
+    made.__name__: made
+    for made in (
+        loop,
+        aloop,
+        langchain,
+        alangchain,
+        langgraph,
+        pydantic_ai,
+        openai_agents,
+        openai_agents_streamed,
+        chat,
+        achat,
+        chat_streamed,
+        responses,
+        responses_streamed,
+    )
+}
+RUNS_TOOLS = [name for name in WORLDS if not name.startswith(("chat", "achat", "responses"))]
+"""Those that run the tools, so that a read can be made once more."""
+
+AWAITS = ["aloop", "alangchain", "pydantic_ai", "openai_agents"]
+"""Those that ask for candidates side by side."""
