@@ -4,14 +4,17 @@ from __future__ import annotations
 
 
 def percent(share: float | None) -> str:
-    """A probability: ``93 %``; ``–`` where there is none. Never 0 % or 100 % of what is not certain."""
+    """A probability: ``93 %``; ``–`` where there is none. Never 0 % or 100 % of what is not certain.
+
+    The space does not break.
+    """
     if share is None:
         return "–"
     if 0 < share < 0.01:
-        return "< 1 %"
+        return "<\u00a01\u00a0%"
     if 0.99 < share < 1:
-        return "> 99 %"
-    return f"{share * 100:.0f} %"
+        return ">\u00a099\u00a0%"
+    return f"{share * 100:.0f}\u00a0%"
 
 
 def duration(seconds: float | None) -> str:

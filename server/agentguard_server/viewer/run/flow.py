@@ -60,7 +60,7 @@ def is_json(text: str) -> bool:
 
 
 def json(text: str, *, call: bool = False) -> list[Bit]:
-    """JSON laid out: short on one line, else indented.
+    """JSON laid out: what fits into a line stands in one, all else is indented.
 
     Args:
         text: a text that `is_json`.
@@ -80,26 +80,45 @@ def _one_line(text: str, tokens: list[tuple[int, int]]) -> Iterator[Bit]:
 
 
 def _indented(text: str, tokens: list[tuple[int, int]], *, outer: bool) -> Iterator[Bit]:
-    depth = 0 if outer else 1
-    least = depth
+    depth = least = 0 if outer else 1
+    ends = _short_ends(text, tokens)
+    flat = -1  # the place of the bracket that ends what stands in one line
     if not outer:
-        yield Bit(tokens[0][0], tokens[0][0], added="\n" + "  " * depth)
+        yield Bit(tokens[0][0], tokens[0][0], added=_break(depth))
     for place, (start, end) in enumerate(tokens):
-        sign = text[start:end]
+        sign, inside = text[start:end], place <= flat
         following = text[tokens[place + 1][0]] if place + 1 < len(tokens) else ""
-        if sign in "}]" and text[tokens[place - 1][0]] not in "{[":
+        if sign in "}]" and not inside and text[tokens[place - 1][0]] not in "{[":
             depth = max(least, depth - 1)
             yield Bit(start, start, added=_break(depth))
         yield from _token(text, tokens, place)
-        if sign in "{[" and following not in ("}", "]", ""):
+        if not inside and place in ends:
+            flat = ends[place]
+        elif sign in "{[" and not inside and following not in ("}", "]", ""):
             depth += 1
             yield Bit(end, end, added=_break(depth))
-        elif sign == ",":
-            yield Bit(end, end, added=_break(depth))
+        elif sign == "," and place + 1 < len(tokens):
+            yield Bit(end, end, added=" " if inside else _break(depth))
         elif sign == ":":
             yield Bit(end, end, added=" ")
     if not outer:
         yield Bit(tokens[-1][1], tokens[-1][1], added="\n")
+
+
+def _short_ends(text: str, tokens: list[tuple[int, int]]) -> dict[int, int]:
+    """Places of opening brackets whose contents fit into a line, with those of the closing ones."""
+    ends: dict[int, int] = {}
+    open_at: list[tuple[int, int]] = []
+    length = 0
+    for place, (start, end) in enumerate(tokens):
+        if text[start:end] in "{[":
+            open_at.append((place, length))
+        length += end - start + (text[start:end] in ",:")
+        if text[start:end] in "}]" and open_at:
+            began, before = open_at.pop()
+            if length - before <= _ONE_LINE:
+                ends[began] = place
+    return ends
 
 
 def _break(depth: int) -> str:

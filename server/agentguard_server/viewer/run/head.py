@@ -70,7 +70,7 @@ class Head:
         says: what that means, in a sentence.
         probability: that the run as it ended failed; None without a diagnosis.
         cause: what went wrong first; None where nothing is held to be wrong.
-        causes: the ranked hypotheses of the diagnosis.
+        causes: the ranked hypotheses of the diagnosis, without those hardly likely.
         recovery: the recovery that the state is about.
         after: what the diagnosis says of the run as it ended, after recoveries.
     """
@@ -85,6 +85,10 @@ class Head:
     after: str
     totals: Totals
 
+
+_SUSPECTS = 3
+_LIKELY = 0.1
+"""Beyond the first three, hypotheses that are less likely than this only draw the eye away."""
 
 _FINAL = {
     Verdict.FAILURE: "failed",
@@ -202,6 +206,7 @@ def _causes(diagnosis: Diagnosis, live: Line, quotes: Quotes, *, chief: bool) ->
     return tuple(
         _cause(one, rank, live, quotes, chief=chief and rank == 1)
         for rank, one in enumerate(diagnosis.hypotheses, 1)
+        if rank <= _SUSPECTS or one.probability >= _LIKELY
     )
 
 

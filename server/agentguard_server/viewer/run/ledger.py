@@ -32,10 +32,10 @@ class Fate(StrEnum):
 
 MEANING = {
     Fate.EXECUTED: "It ran once and what it did stands.",
-    Fate.UNDONE: "It ran, and was undone when the run was taken back.",
+    Fate.UNDONE: "It ran, and was compensated when the run was taken back.",
     Fate.REUSED: "It had been done before: the recorded result was given, nothing ran again.",
-    Fate.SKIPPED: "The turn was refused before any of its tools ran.",
-    Fate.DOUBT: "It was begun and nobody knows whether it happened. It was not repeated.",
+    Fate.SKIPPED: "It did not run: the turn was refused, or an earlier attempt is in doubt.",
+    Fate.DOUBT: "It was begun, and nobody knows whether it happened.",
     Fate.REFUSED: "The tool refused: nothing happened.",
 }
 
@@ -151,7 +151,7 @@ def _fate(made: _Made, row: EffectRow | None, *, refusable: bool) -> Fate | None
         refused = left is not None and left.tier == "reject"
         return Fate.SKIPPED if refused and refusable else None
     if made.seen.content == IN_DOUBT:
-        return Fate.DOUBT
+        return Fate.SKIPPED
     same = row is not None and row.state == "done" and made.seen.content == row.data.get("result")
     return Fate.REUSED if same else None
 
