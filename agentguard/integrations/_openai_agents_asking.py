@@ -72,23 +72,28 @@ class Asking:
 
     def __init__(self, verdict: Verdict) -> None:
         self._verdict = verdict
+        self._told: list[Any] = []
+
+    def new_turn(self) -> None:
+        """The next call asks for another turn. Until then it asks for the same again, e.g. after an error."""
+        self._told = []
 
     async def respond(self, items: list[Any], ask: Ask, candidate: Candidate) -> ModelResponse:
         """The answer that was accepted; it costs what all of them cost."""
         spent = SdkUsage()
 
         async def more(variant: Variant) -> ModelResponse:
-            made = await candidate(items, variant)
+            made = await candidate([*items, *self._told], variant)
             spent.add(made.usage)
             return made
 
         for left in reversed(range(MOST_REFUSALS + 1)):
-            response = await ask(items)
+            response = await ask([*items, *self._told])
             spent.add(response.usage)
             judged = await self._verdict(response, more, last=not left)
             if judged.told is None:
                 break
-            items = [*items, *judged.told]
+            self._told += judged.told
         return replace(judged.response, usage=spent)
 
     async def flow(
@@ -106,13 +111,13 @@ class Asking:
 
         async def more(variant: Variant) -> ModelResponse:
             nonlocal spent
-            made = await candidate(items, variant)
+            made = await candidate([*items, *self._told], variant)
             spent = made.usage if spent is None else _added(made.usage, spent)
             return made
 
         for left in reversed(range(MOST_REFUSALS + 1)):
             hold = Hold(everything=everything)
-            async with closing(ask(items)) as events:
+            async with closing(ask([*items, *self._told])) as events:
                 async for event in events:
                     for shown in hold.take(event):
                         yield shown
@@ -127,7 +132,7 @@ class Asking:
                 for shown in hold.released(spent, instead=taken):
                     yield shown
                 return
-            items = [*items, *judged.told]
+            self._told += judged.told
 
 
 class Hold:

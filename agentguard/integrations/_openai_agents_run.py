@@ -197,6 +197,7 @@ class GuardedRun:
 
     async def _before_model(self, data: CallModelData[Any]) -> ModelInputData:
         """The boundary between turns: commit the last one, do what is to be done, show what is left."""
+        self._asking.new_turn()
         self._take_in(data.model_data.input)
         speaker = self._agent = self._wrapping.agent(data.agent)
         withheld = len(self._withheld)
@@ -238,6 +239,7 @@ class GuardedRun:
 
     async def _invoke(self, context: Any, arguments: str, tool: Callable[[], Awaitable[Any]]) -> Any:
         """Let each effect happen once."""
+        context.run_config = self._config  # an agent inside of the tool would run with the guard's seams
         given = arguments_of(arguments)
         if given is None:
             return await tool()  # no arguments, no call: the SDK says so

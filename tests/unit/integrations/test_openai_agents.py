@@ -45,7 +45,7 @@ class Scripted(Model):
         self.inputs: list[list[Any]] = []
 
     async def get_response(  # type: ignore[override]  # what it does not look at
-        self, system: Any, input: Any, *more: Any, **options: Any
+        self, system_instructions: Any, input: Any, *more: Any, **options: Any
     ) -> Any:
         items, tools = input, options["tools"]
         assert whole(items)
