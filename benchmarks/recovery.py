@@ -55,7 +55,7 @@ class Game:
 
     def key(self, arm: str) -> Key:
         args = self.args
-        agent = args.model if args.agent == "chat" else args.rate
+        agent = f"{args.model} {args.mode}" if args.agent == "chat" else args.rate
         what = f"{args.agent} {agent} seed {args.seed} of {self.most}"
         told = "any" if arm in UNTOLD else self.assumption
         return (what, told, self.number, arm, self.given.id)
@@ -105,20 +105,32 @@ def scripted(args: argparse.Namespace, heeds: dict[str, float]) -> dict[str, lis
 
 def chat(args: argparse.Namespace) -> dict[str, list[Outcome]]:
     """Every game under every procedure, with a model of an endpoint as the agent."""
-    from recovery_chat import ChatAgent, client
+    from openai import OpenAIError
+    from recovery_chat import ChatAgent, client, first_model
 
     endpoint, journal = client(args.base_url, args.api_key), Journal(args.journal)
+    try:
+        args.model = args.model or first_model(endpoint)
+        return {args.model: _chat_games(args, endpoint, journal, ChatAgent)}
+    except (OpenAIError, StopIteration) as error:
+        kept = (
+            "the same command goes on from here" if args.journal else "give --journal to keep what was played"
+        )
+        raise SystemExit(f"{args.base_url}: {type(error).__name__}: {error}; {kept}") from None
+
+
+def _chat_games(args: argparse.Namespace, endpoint: Any, journal: Journal, agent: Any) -> list[Outcome]:
     found: list[Outcome] = []
-    with GameLibrary(args.games_folder, held=2) as games:
+    with GameLibrary(args.games_folder, held=2, admissible=args.mode == "choice") as games:
         for number, given in _games(args, games):
 
             def begin(given: Scenario = given, number: int = number) -> Playable:
-                return ChatAgent(given, games, endpoint, model=args.model, seed=number)
+                return agent(given, games, endpoint, model=args.model, mode=args.mode, seed=number)  # type: ignore[no-any-return]
 
             game = Game(args, given, number, args.model, journal, begin)
             results = {arm: game.played(arm) for arm in args.arms}
             found.append(Outcome(given.max_turns, given.id, str(given.difficulty), results))
-    return {args.model: found}
+    return found
 
 
 def _games(args: argparse.Namespace, games: GameLibrary) -> Iterator[tuple[int, Scenario]]:
@@ -146,6 +158,7 @@ def arguments() -> argparse.Namespace:
     add("--base-url", help="of an OpenAI-compatible endpoint, for --agent chat")
     add("--model", default="", help="name of the model there; the first that it lists if absent")
     add("--api-key", default="none")
+    add("--mode", choices=["tools", "choice", "text"], default="tools", help="how a chat model acts")
     add("--games-folder", type=Path, help="keeps compiled games from one use to the next")
     add("--journal", type=Path, help="keeps what was played, so that the command can be interrupted")
     add("--json", action="store_true")

@@ -20,19 +20,20 @@ class GameLibrary:
     Args:
         folder: kept from one use to the next; None for a temporary one that `close` removes.
         held: open games at a time; each takes some tens of megabytes.
+        admissible: whether the games are asked what could be typed; see `World`.
     """
 
-    def __init__(self, folder: Path | None = None, *, held: int = 4) -> None:
+    def __init__(self, folder: Path | None = None, *, held: int = 4, admissible: bool = False) -> None:
         self._temporary = tempfile.TemporaryDirectory() if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
-        self._held = held
+        self._held, self._admissible = held, admissible
         self._open: OrderedDict[str, World] = OrderedDict()
 
     def world(self, scenario: Scenario, offered: tuple[str, ...]) -> World:
         """The game of a scenario, in the state it was left in; `World.restore` puts it where it is wanted."""
         key = hashlib.sha256(repr(scenario.game).encode()).hexdigest()[:16]
         if key not in self._open:
-            self._open[key] = World(self._compiled(scenario, key), offered)
+            self._open[key] = World(self._compiled(scenario, key), offered, admissible=self._admissible)
         self._open.move_to_end(key)
         return self._open[key]
 

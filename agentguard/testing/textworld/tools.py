@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,6 +89,31 @@ def command(names: tuple[str, ...], name: str, raw: str) -> tuple[str | None, st
     if wrong:
         return None, f"Error: invalid arguments for '{name}': {wrong}."
     return make(arguments), ""
+
+
+_PHRASES = (
+    (r"take (?P<object>.+) from (?P<from>.+)", "take"),
+    (r"put (?P<object>.+) on (?P<onto>.+)", "put_on"),
+    (r"insert (?P<object>.+) into (?P<into>.+)", "insert"),
+    (r"unlock (?P<object>.+) with (?P<key>.+)", "unlock"),
+    (r"cook (?P<object>.+) with (?P<appliance>stove|oven|BBQ)", "cook"),
+    (r"(?P<how>chop|slice|dice) (?P<object>.+) with .+", "cut"),
+    (r"prepare meal", "prepare_meal"),
+    (r"go (?P<direction>north|south|east|west)", "go"),
+    (r"(?P<tool>look|inventory)", ""),
+    (r"(?P<tool>examine|open|close|take|eat) (?P<object>.+)", ""),
+)
+
+
+def call_of(names: tuple[str, ...], text: str) -> tuple[str, str] | None:
+    """The call that a game command stands for, as name and arguments; None if no offered tool does that."""
+    for pattern, name in _PHRASES:
+        match = re.fullmatch(pattern, text.strip(), re.IGNORECASE)
+        if match:
+            found = {k: v.lower() if k in ("direction", "how") else v for k, v in match.groupdict().items()}
+            tool = found.pop("tool", name).lower()
+            return (tool, json.dumps(found)) if tool in names else None
+    return None
 
 
 def parsed(raw: str) -> dict[str, Any] | None:

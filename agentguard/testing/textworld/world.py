@@ -20,6 +20,7 @@ class _Answer:
     won: bool = False
     lost: bool = False
     score: int = 0
+    admissible: tuple[str, ...] = ()
 
 
 class World:
@@ -28,6 +29,11 @@ class World:
     A game answers equal commands equally, so the list of the commands so far is its whole state, and what was
     answered once is not asked of the interpreter again: it is only brought up to date for something new.
 
+    Args:
+        game: the compiled game.
+        offered: names of the tools.
+        admissible: whether to ask the game, at every turn, what could be typed; that costs time.
+
     Attributes:
         commands: what has been typed into the game since it began.
 
@@ -35,16 +41,16 @@ class World:
         MissingExtra: TextWorld is not installed.
     """
 
-    def __init__(self, game: Path, offered: tuple[str, ...]) -> None:
+    def __init__(self, game: Path, offered: tuple[str, ...], *, admissible: bool = False) -> None:
         textworld = load_textworld()
-        self._env: Any = textworld.start(str(game), request_infos=textworld.EnvInfos(won=True, lost=True))
+        infos = textworld.EnvInfos(won=True, lost=True, admissible_commands=admissible)
+        self._env: Any = textworld.start(str(game), request_infos=infos)
         self._offered = offered
         self.commands: list[str] = []
-        self._now = _Answer()
+        self._now = _Answer(admissible=_admissible(self._env.reset()))
         self._known: dict[tuple[str, ...], _Answer] = {(): self._now}
         self._typed: list[str] = []
         """What the interpreter itself has been told; not always ``commands``."""
-        self._env.reset()
 
     def call(self, name: str, raw: str) -> str:
         """Carry out one tool call and return what the agent gets to read."""
@@ -79,6 +85,11 @@ class World:
         return self._now.score
 
     @property
+    def admissible(self) -> tuple[str, ...]:
+        """What the game says could be typed now, in its own words; empty unless it was asked for."""
+        return self._now.admissible
+
+    @property
     def over(self) -> bool:
         """Whether the game has ended, one way or the other."""
         return self.won or self.lost
@@ -104,7 +115,17 @@ class World:
             self._env.step(earlier)
         state, score, _ = self._env.step(command)
         self._typed = [*self.commands, command]
-        return _Answer(text=strip(state.feedback), won=bool(state.won), lost=bool(state.lost), score=score)
+        return _Answer(
+            text=strip(state.feedback),
+            won=bool(state.won),
+            lost=bool(state.lost),
+            score=score,
+            admissible=_admissible(state),
+        )
+
+
+def _admissible(state: Any) -> tuple[str, ...]:
+    return tuple(state.get("admissible_commands") or ())
 
 
 def strip(feedback: str) -> str:

@@ -101,3 +101,26 @@ def test_the_planner_takes_what_the_task_needs_first() -> None:
     task = Task(deliveries=(Deliver(item="red lamp", holder="shelf", room="attic"),))
     intent = Planner(task).next(memory)
     assert intent == Intent(tool="take", args={"object": "red lamp", "from": "table"}, purpose="fetch")
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("take red lamp from table", ("take", {"object": "red lamp", "from": "table"})),
+        ("put red lamp on table", ("put_on", {"object": "red lamp", "onto": "table"})),
+        ("insert lamp into fridge", ("insert", {"object": "lamp", "into": "fridge"})),
+        ("unlock oak door with old key", ("unlock", {"object": "oak door", "key": "old key"})),
+        ("Go North", ("go", {"direction": "north"})),
+        ("look", ("look", {})),
+        ("drop lamp", None),
+    ],
+)
+def test_a_game_command_stands_for_a_call(text: str, call: tuple[str, dict[str, str]] | None) -> None:
+    made = tools.call_of(tools.HOUSE, text)
+    assert (made and (made[0], tools.parsed(made[1]))) == call
+
+
+def test_commands_of_the_kitchen_come_back_as_they_were() -> None:
+    for text in ("cook carrot with oven", "chop carrot with knife", "prepare meal", "eat meal", "inventory"):
+        name, raw = tools.call_of(tools.KITCHEN, text) or ("", "")
+        assert tools.command(tools.KITCHEN, name, raw) == (text, "")

@@ -1,0 +1,209 @@
+"""A real model as the agent of `recovery.py`, through any OpenAI-compatible endpoint.
+
+In each turn the model gets the task, its latest turns and what the guard told it, and says one thing to do:
+
+- ``tools``: it calls a tool, as the API has it;
+- ``choice``: the server holds it to the commands that the game admits (vLLM's ``structured_outputs``), so
+  that a model too small to write a call can play; the command is recorded as the call that it stands for;
+- ``text``: it writes a command, and the last line that is one counts.
+
+A turn without a call ends the attempt. Correction, rollback and restart change what the model is shown and
+the state of the game, and nothing else; whether it heeds them is up to it.
+"""
+
+from __future__ import annotations
+
+import json
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from agentguard.testing.textworld import tools
+from agentguard.testing.textworld.generated import Scenario
+from agentguard.testing.textworld.library import GameLibrary
+from agentguard.testing.textworld.run import tool_specs
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+
+AGENT = "player"
+WINDOW = 12
+"""Turns that the model is shown, the latest."""
+GIVE_UP = "give up"
+_ASKED = {
+    "tools": "Call one tool a turn. Answer without a call when the task is done or cannot be done.",
+    "choice": f"Answer with one command a turn, or with '{GIVE_UP}'.",
+    "text": "Answer with one command a turn, e.g. 'go north', 'open fridge', 'take apple from table', "
+    "'put apple on shelf', 'cook apple with oven', 'inventory', or 'give up', on a line of its own.",
+}
+
+
+def client(base_url: str, api_key: str) -> Any:
+    """The endpoint's client; it tries again by itself after errors that pass, with a growing pause."""
+    from openai import OpenAI
+
+    return OpenAI(base_url=base_url, api_key=api_key, max_retries=5, timeout=120.0)
+
+
+def first_model(endpoint: Any) -> str:
+    """The first model that the endpoint lists."""
+    return str(next(iter(endpoint.models.list())).id)
+
+
+class ChatAgent:
+    """A model in a game.
+
+    Args:
+        given: the game.
+        games: where it is kept; it must ask games what is admissible for the mode ``choice``.
+        endpoint: of `client`.
+        model: its name there.
+        mode: ``tools``, ``choice`` or ``text``.
+        seed: of the model's sampling, where the server takes one.
+    """
+
+    def __init__(
+        self, given: Scenario, games: GameLibrary, endpoint: Any, *, model: str, mode: str, seed: int
+    ) -> None:
+        self.given, self._endpoint, self._model, self._mode, self._seed = given, endpoint, model, mode, seed
+        self._offered = tools.KITCHEN if given.task.cook else tools.HOUSE
+        self._world = games.world(given, self._offered)
+        self._world.restore(())
+        self._start = self._world.call("look", "{}")
+        self._typed: list[tuple[str, ...]] = [()]
+        self._steps: list[Step] = []
+        self._told: dict[int, tuple[str, ...]] = {}
+        self._corrections, self._turn, self._stopped = 0, Step(index=0, source=Source.AGENT), False
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return Trajectory(
+            id=f"{self.given.id}-{self._seed}",
+            format="event_log",
+            task=self.given.text,
+            steps=tuple(self._steps),
+            tools=tool_specs(self._offered),
+            extra={"environment": "textworld", "max_turns": self.given.max_turns},
+        )
+
+    @property
+    def done(self) -> bool:
+        return self._stopped or self._over or len(self._steps) >= self.given.max_turns
+
+    @property
+    def won(self) -> bool:
+        self._world.restore(self._typed[-1])
+        return self._world.won
+
+    @property
+    def struck(self) -> tuple[int, ...]:
+        return ()
+
+    def think(self) -> Step:
+        said = self._ask()
+        call = self._call(said)
+        index = len(self._steps)
+        calls = () if call is None else (_tool_call(index, *call),)
+        text = str(said.content or "") if self._mode != "choice" else ""
+        self._turn = Step(index=index, source=Source.AGENT, agent=AGENT, content=text, tool_calls=calls)
+        return self._turn
+
+    def act(self) -> Step:
+        self._world.restore(self._typed[-1])
+        seen = []
+        for call in self._turn.tool_calls:
+            text = self._world.call(call.name, call.raw_arguments or "{}")
+            failed = text.startswith("Error:") or None
+            seen.append(Observation(content=text, call_id=call.id, tool=call.name, is_error=failed))
+        step = replace(self._turn, observations=tuple(seen))
+        self._steps.append(step)
+        self._typed.append(tuple(self._world.commands))
+        self._stopped = not step.tool_calls
+        return step
+
+    def refuse(self, correction: str) -> None:
+        self.correct(correction)
+
+    def truncate(self, to_step: int, correction: str) -> None:
+        del self._steps[to_step:], self._typed[to_step + 1 :]
+        self._told = {at: said for at, said in self._told.items() if at <= to_step}
+        self.correct(correction)
+
+    def correct(self, correction: str) -> None:
+        self._corrections += 1
+        self._stopped = False
+        if correction:
+            at = len(self._steps)
+            self._told[at] = (*self._told.get(at, ()), correction)
+
+    def copy(self) -> ChatAgent:
+        made = copy(self)
+        made._steps, made._typed, made._told = list(self._steps), list(self._typed), dict(self._told)
+        return made
+
+    @property
+    def _over(self) -> bool:
+        self._world.restore(self._typed[-1])
+        return self._world.over
+
+    def _ask(self) -> Any:
+        """The model's message; the same seed is never used twice for one place."""
+        body: dict[str, Any] = {"seed": hash((self._seed, len(self._steps), self._corrections)) % 2**31}
+        if self._mode == "tools":
+            body["tools"] = tools.schemas(self._offered)
+        elif self._mode == "choice":
+            body["extra_body"] = {"structured_outputs": {"choice": [*self._choices(), GIVE_UP]}}
+        reply = self._endpoint.chat.completions.create(
+            model=self._model, messages=self._messages(), max_tokens=200, temperature=0.7, **body
+        )
+        return reply.choices[0].message
+
+    def _choices(self) -> list[str]:
+        """Commands that the game admits and that a tool stands for."""
+        self._world.restore(self._typed[-1])
+        return [text for text in self._world.admissible if tools.call_of(self._offered, text)]
+
+    def _call(self, said: Any) -> tuple[str, str] | None:
+        if self._mode == "tools":
+            made = (said.tool_calls or [None])[0]
+            return None if made is None else (made.function.name, made.function.arguments)
+        lines = [line for line in str(said.content or "").splitlines() if line.strip()]
+        calls = (tools.call_of(self._offered, line) for line in reversed(lines))
+        return next((call for call in calls if call is not None), None)
+
+    def _messages(self) -> list[dict[str, Any]]:
+        first = max(0, len(self._steps) - WINDOW)
+        task = f"{self.given.text}\n\n{self._start}"
+        held: list[dict[str, Any]] = [
+            {"role": "system", "content": f"You play a text game. {_ASKED[self._mode]}"},
+            {"role": "user", "content": "\n\n".join((task, *self._told.get(0, ())))},
+        ]
+        for step in self._steps[first:]:
+            held += self._shown(step)
+            held += [{"role": "user", "content": text} for text in self._told.get(step.index + 1, ())]
+        return held
+
+    def _shown(self, step: Step) -> list[dict[str, Any]]:
+        seen = [one.content for one in step.observations]
+        if self._mode != "tools":
+            said = [_command(call) for call in step.tool_calls] or [step.content or GIVE_UP]
+            return [
+                {"role": "assistant", "content": "\n".join(said)},
+                {"role": "user", "content": "\n".join(seen) or "You gave up."},
+            ]
+        calls = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.raw_arguments}}
+            for c in step.tool_calls
+        ]
+        message: dict[str, Any] = {"role": "assistant", "content": step.content}
+        results = zip(step.tool_calls, seen, strict=True)
+        answers = [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text in results]
+        return [message | ({"tool_calls": calls} if calls else {}), *answers]
+
+
+def _tool_call(index: int, name: str, raw: str) -> ToolCall:
+    return ToolCall(id=f"call_{index:03d}", name=name, arguments=tools.parsed(raw), raw_arguments=raw)
+
+
+def _command(call: ToolCall) -> str:
+    """A call as the game's command, or as it was written if it is none."""
+    text, _ = tools.command((call.name,), call.name, call.raw_arguments or "{}")
+    return text or f"{call.name} {json.dumps(call.arguments)}"
