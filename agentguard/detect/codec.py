@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -17,8 +20,16 @@ def encode_finding(finding: Finding) -> dict[str, Any]:
 
 def as_data(value: Any) -> dict[str, Any]:
     """A dataclass as JSON data, every field of it at every depth; what is no JSON becomes text."""
-    data: dict[str, Any] = orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    data: dict[str, Any]
+    try:
+        data = orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    except TypeError:  # half a surrogate pair, which a quote from a run may hold, or a huge number
+        data = json.loads(json.dumps(asdict(value), default=_plain))
     return data
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def decode_finding(node: Node) -> Finding:
