@@ -77,7 +77,7 @@ def diagnose(
     guard = _guard(policy, method, failed=failed)
     outcome = _Outcome()
     results = _diagnosed(guard, _trajectories(runs, format, outcome), outcome)
-    with _kept(results, store) as kept:
+    with _kept(results, store, guard) as kept:
         _print(kept, View(top=top, full=full), each=each, json=json)
     raise typer.Exit(_status(outcome, fail_on_failure))
 
@@ -92,15 +92,18 @@ def _print(results: Results, view: View, *, each: bool, json: bool) -> None:
 
 
 @contextmanager
-def _kept(results: Results, url: str | None) -> Iterator[Results]:
-    """The results as they are, each written to the store on its way if there is one."""
+def _kept(results: Results, url: str | None, guard: Guard) -> Iterator[Results]:
+    """The results as they are, each written to the store on its way if there is one.
+
+    What people said there of earlier diagnoses corrects the probabilities of these.
+    """
     if url is None:
         yield results
         return
     from agentguard.localize.keep import diagnosis_rows
     from agentguard.store import Store
 
-    with Store.open(url) as opened:
+    with Store.open(url) as opened, guard.override(store=opened):
 
         def keep() -> Results:
             for trajectory, diagnosis in results:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.judge_calibrate import calibrate
 from agentguard.cli.judge_endpoint import check_url
 from agentguard.cli.judge_serve import serve
 from agentguard.errors import ModelFileError
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     group.command()(train)
     group.command()(card)
     group.command()(check)
+    group.command()(calibrate)
     group.command(context_settings={"allow_extra_args": True})(serve)
     app.add_typer(group, name="judge")
 

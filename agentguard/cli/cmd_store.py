@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
     group.command()(migrate)
     group.command("stats")(stats_)
     group.command()(prune)
+    group.command()(judged)
     app.add_typer(group, name="store")
 
 
@@ -108,6 +110,36 @@ def prune(
         else:
             gone = store.prune(older_than_s=age, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant)
     _report(gone, json)
+
+
+def judged(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The event log to write (JSON Lines).")],
+    url: Url = None,
+    tenant: Tenant = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output file if it is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Write the runs that people judged, with what they said as annotations.
+
+    `agentguard eval event_log`, `agentguard schemata distil` and `agentguard judge train` read the file.
+    Exit status: 0 some were written, 1 no run was judged clearly.
+    """
+    from agentguard.localize.feedback import annotated
+    from agentguard.trajectory.events import events_of
+    from agentguard.trajectory.recorder import EventLog
+
+    if output.exists() and not force:
+        raise ConfigError(f"{output} is already there (--force replaces it)")
+    with _open(url) as store:
+        count = 0
+        for record in annotated(store, tenant=tenant or ""):
+            if not count:
+                output.unlink(missing_ok=True)
+            with EventLog.open(output) as log:
+                log.extend(events_of(record))
+            count += 1
+    _tell({"runs": count, "output": str(output) if count else None}, f"{count} judged runs written", json)
+    raise typer.Exit(0 if count else 1)
 
 
 def _open(url: str | None, *, new: bool = False) -> Store:

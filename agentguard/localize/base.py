@@ -34,6 +34,7 @@ class Hypothesis:
         evidence: quotes from the run.
         correction: what to tell the agent when the run is taken back to this step.
         reason: why this step, in a sentence for a person.
+        schemata: ids of the schemata of earlier failures that spoke for it.
     """
 
     step: int
@@ -44,6 +45,7 @@ class Hypothesis:
     evidence: tuple[Evidence, ...] = ()
     correction: str = ""
     reason: str = ""
+    schemata: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class Diagnosis:
         usage: what asking a model cost: ``calls``, ``prompt_tokens``, ``completion_tokens``,
             ``cached_tokens`` and ``seconds`` of waiting; empty where none was asked.
         notes: what a person should know about this diagnosis, e.g. why it abstained.
+        recalibrated: what the method's probabilities were corrected by, where people judged enough of its
+            diagnoses (`agentguard.localize.corrected`); empty where they are its own.
     """
 
     trajectory_id: str
@@ -74,6 +78,7 @@ class Diagnosis:
     timing: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    recalibrated: Mapping[str, float] = field(default_factory=dict)
 
 
 class Localizer(Protocol):

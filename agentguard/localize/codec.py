@@ -20,6 +20,7 @@ def decode_diagnosis(node: Node) -> Diagnosis:
     if verdict not in set(Verdict):
         raise node.error("verdict", f"expected one of {', '.join(Verdict)}")
     timing, usage = node.node_or("timing"), node.node_or("usage")
+    recalibrated = node.node_or("recalibrated")
     return Diagnosis(
         trajectory_id=node.text("trajectory_id"),
         method=node.text("method"),
@@ -31,6 +32,7 @@ def decode_diagnosis(node: Node) -> Diagnosis:
         timing={part: timing.number(part) for part in timing.data},
         usage={part: usage.number(part) for part in usage.data},
         notes=texts(node, "notes"),
+        recalibrated={part: recalibrated.number(part) for part in recalibrated.data},
     )
 
 
@@ -44,4 +46,5 @@ def _hypothesis(node: Node) -> Hypothesis:
         evidence=tuple(decode_evidence(one) for one in node.nodes_or("evidence")),
         correction=node.text_or("correction"),
         reason=node.text_or("reason"),
+        schemata=texts(node, "schemata"),
     )

@@ -7,6 +7,7 @@ they do not add, are in docs/schemata.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +167,15 @@ def _credited(diagnosis: Diagnosis, said: Said, steps: Sequence[int]) -> Diagnos
     return replace(diagnosis, hypotheses=tuple(made), notes=notes)
 
 
+_NAMED = re.compile(r"\(schema ([^\s()]{1,256})\)\Z")
+
+
+def schema_of(hypothesis: Hypothesis) -> str | None:
+    """The id of the schema that spoke for a hypothesis, as its reason names it; None if none did."""
+    found = _NAMED.search(hypothesis.reason)
+    return found[1] if found else None
+
+
 def _told(hypothesis: Hypothesis, match: Match) -> Hypothesis:
     """A hypothesis with what the nearest schema adds to it."""
     schema = match.schema
@@ -176,4 +186,5 @@ def _told(hypothesis: Hypothesis, match: Match) -> Hypothesis:
         module=hypothesis.module or schema.module,
         correction=schema.correction or hypothesis.correction,
         reason=reason,
+        schemata=(schema.id,),
     )

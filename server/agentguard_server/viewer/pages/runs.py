@@ -126,7 +126,8 @@ def _facets(request: Request, store: Store, tenant: str) -> Facets:
     """What there is to filter by; counted anew every few seconds at most."""
     kept = getattr(request.app.state, "facets", None)
     now = time.monotonic()
-    if kept is None or now - kept[0] > _FACETS_S:
+    lasts = 1.0 if request.app.state.loading.running else _FACETS_S
+    if kept is None or now - kept[0] > lasts:
         kept = request.app.state.facets = (now, store.facets(tenant=tenant))
     found: Facets = kept[1]
     return found
