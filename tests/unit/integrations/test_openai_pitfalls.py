@@ -46,6 +46,7 @@ def test_the_sdks_own_tool_runner_goes_on_over_what_is_refused_and_taken_back(st
     ]
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
     guard = make(recover=Recover(on_fail="rollback"), localizer=First(2), accept=accept)
+    guard.tool(effect="write", idempotency_key="seat", name="book")(len)
     with serving(Model(outputs, stream=stream)) as server, Asker(server, guard, hold="all") as world:
         runner = ResponsesToolRunner(functions=[RegisteredFunction(tool, book)])
         made = runner.run(
