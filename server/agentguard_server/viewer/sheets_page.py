@@ -1,12 +1,17 @@
-"""A list in pages, its state in the URL; and days."""
+"""A list in pages, its state in the URL; days; and data as JSON."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
+
+import orjson
+from starlette.responses import Response
+
+from agentguard.trajectory.formats._json import clean
 
 T = TypeVar("T")
 
@@ -43,3 +48,8 @@ def day(at: float) -> str:
         return time.strftime("%Y-%m-%d", time.gmtime(at))
     except (OverflowError, ValueError, OSError):
         return ""
+
+
+def data_response(data: Any, *, status: int = 200) -> Response:
+    """Data as JSON; what of a run's texts JSON cannot hold is written out."""
+    return Response(orjson.dumps(clean(data)), status_code=status, media_type="application/json")

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
 from agentguard.store import Store
+from tests import viewer_runs
 from tests.chromium import NewContext, browser, context
-from tests.viewer_server import Viewer, serving, write_samples
+from tests.viewer_server import Viewer, serving, write_evaluation, write_samples
 
-__all__ = ["browser", "context", "viewer", "viewer_page"]
+__all__ = ["browser", "context", "own_viewer", "viewer", "viewer_page"]
+
+SAMPLE_RUNS = 8
+
+
+def filled(folder: Path) -> Path:
+    """A store with samples, a recovered run, one that was not, and a long one; an evaluation beside it."""
+    path = folder / "store.db"
+    with Store.open(path) as store:
+        write_samples(store, most=SAMPLE_RUNS)
+        viewer_runs.fill(store, long=(300,))
+        store.flush(30)
+    write_evaluation(folder / ".agentguard" / "evals")
+    return path
 
 
 @pytest.fixture(scope="session")
 def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    """The viewer over the sample runs; tests that write to a store start one of their own."""
-    path = tmp_path_factory.mktemp("viewer") / "store.db"
+    """The viewer over a filled store; tests that write to a store take `own_viewer`."""
+    with serving(filled(tmp_path_factory.mktemp("viewer"))) as started:
+        yield started
+
+
+@pytest.fixture
+def own_viewer(tmp_path: Path) -> Iterator[Viewer]:
+    """A viewer over a store of the test's own, with the recovered run and another one."""
+    path = tmp_path / "store.db"
     with Store.open(path) as store:
-        write_samples(store)
+        viewer_runs.fill(store, long=())
         store.flush(30)
     with serving(path) as started:
         yield started
@@ -27,5 +49,5 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 @pytest.fixture
 def viewer_page(viewer: Viewer, context: NewContext) -> Page:
-    """A page of 1280 by 800 pixels in a context of its own; go to ``viewer.url``."""
+    """A page of 1280 by 800 pixels in a context of its own; its addresses are relative to the viewer."""
     return context(base_url=viewer.url).new_page()

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import EvaluationError
@@ -16,7 +16,7 @@ from agentguard.evals.versus import Side, Versus, What, versus
 from agentguard_server.viewer.pages.evals import sheets, stored_lengths
 from agentguard_server.viewer.render import renderer
 from agentguard_server.viewer.sheets import Chosen
-from agentguard_server.viewer.sheets_page import day, paged, query
+from agentguard_server.viewer.sheets_page import data_response, day, paged, query
 
 _PAGE: Final = 100
 SIDES: Final[Mapping[Side, str]] = {
@@ -92,7 +92,7 @@ def _said(held: Versus) -> dict[str, str]:
 def _api(request: Request) -> Response:
     found = _asked(request)
     if isinstance(found, str):
-        return JSONResponse({"error": found}, status_code=404)
+        return data_response({"error": found}, status=404)
     a, b, held = found
     pairs: list[dict[str, Any]] = [
         {
@@ -104,13 +104,13 @@ def _api(request: Request) -> Response:
         }
         for pair in held.pairs
     ]
-    return JSONResponse(
+    return data_response(
         {
             "a": a.ref,
             "b": b.ref,
             "what": held.what.value,
             "difference": asdict(held.difference),
-            "counts": dict(held.counts),
+            "counts": {side.value: number for side, number in held.counts.items()},
             "left_out": held.left_out,
             "same_data": held.same_data,
             "runs": pairs,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.evals.report import lead, overall, single
@@ -19,7 +19,7 @@ from agentguard.evals.scores import Case
 from agentguard.store.aggregate import run_lengths
 from agentguard_server.viewer.render import renderer
 from agentguard_server.viewer.sheets import Chosen, Found, Sheets
-from agentguard_server.viewer.sheets_page import day, paged, query
+from agentguard_server.viewer.sheets_page import data_response, day, paged, query
 
 _PAGE: Final = 100
 SHOWN: Final[Mapping[str, str]] = {
@@ -165,7 +165,7 @@ def _style(_request: Request) -> Response:
 
 
 def _api_list(request: Request) -> Response:
-    return JSONResponse(
+    return data_response(
         {
             "evaluations": [
                 {
@@ -184,8 +184,8 @@ def _api_list(request: Request) -> Response:
 def _api_one(request: Request) -> Response:
     sheet = sheets(request).get(request.path_params["id"])
     if sheet is None:
-        return JSONResponse({"error": "there is no such evaluation"}, status_code=404)
-    return JSONResponse(
+        return data_response({"error": "there is no such evaluation"}, status=404)
+    return data_response(
         {
             "id": sheet.id,
             "made_at": sheet.made_at,

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.store.aggregate import Bucket, Frequencies, frequencies
 from agentguard_server.viewer.failures import HEIGHT, WIDTH, Clusters, clusters, short, times
 from agentguard_server.viewer.render import renderer
-from agentguard_server.viewer.sheets_page import query
+from agentguard_server.viewer.sheets_page import data_response, query
 
 
 def routes() -> list[BaseRoute]:
@@ -66,4 +66,4 @@ def _api(request: Request) -> Response:
             for one in grouped.rest
         ],
     }
-    return JSONResponse(found)
+    return data_response(found)

@@ -1,0 +1,61 @@
+"""Watches a page: nothing may open a dialog, complain, or ask for anything that is not the viewer's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import ConsoleMessage, Dialog, Page, Request
+
+from tests.chromium import artifacts
+
+
+class Watch:
+    """Collects what a page must not do.
+
+    Args:
+        page: the page; watched from now on.
+        origin: where requests may go, e.g. ``http://127.0.0.1:8000``; None allows files alone.
+    """
+
+    def __init__(self, page: Page, origin: str | None) -> None:
+        self.page, self.origin = page, origin
+        self.wrong: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        page.on("dialog", self._dialog)
+        page.on("request", self._request)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(f"{message.type}: {message.text}")
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.wrong.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _request(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        allowed = parts.scheme in ("data", "about", "blob")
+        if self.origin is None:
+            allowed = allowed or (parts.scheme == "file" and request.is_navigation_request())
+        else:
+            allowed = allowed or f"{parts.scheme}://{parts.netloc}" == self.origin
+        if not allowed:
+            self.wrong.append(f"request: {request.url}")
+
+    def quiet(self) -> None:
+        """Fail if the page did any of it."""
+        assert not self.wrong, "\n".join(self.wrong[:20])
+
+
+def shot(page: Page, name: str, *, whole: bool = False) -> Path:
+    """Keep a screenshot as an artifact."""
+    path = artifacts() / f"{name}.png"
+    page.screenshot(path=str(path), full_page=whole)
+    return path
+
+
+def too_wide(page: Page) -> int:
+    """How many pixels a page is wider than its window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
