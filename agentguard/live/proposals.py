@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentguard.detect.base import Finding
 from agentguard.errors import RecoveryError
+from agentguard.live.marks import change_of, with_told
 from agentguard.live.suspicion import hypothesis, live_diagnosis, serious
 from agentguard.recover.base import (
     HandOver,
@@ -204,7 +205,7 @@ class Proposals:
         self._forget()
         session.account.take(**price(plan))
         session._note(plan, trigger.detector, left=(turn,))
-        session.recorder.add(session._with_told(turn))
+        session.recorder.add(with_told(session, turn))
         session.recorder.fork(turn.index, reason=plan.reason)
         session._tell(plan)
         return plan
@@ -327,16 +328,6 @@ class Proposals:
             "taken": place,
             "reason": state.reason,
         }
-
-
-def change_of(step: Step, repair: Repair) -> dict[str, str]:
-    """What a repair changes, to be kept with the step: field, original and repaired text."""
-    if repair.field.endswith(".name"):
-        place = int(repair.field.partition("[")[2].partition("]")[0])
-        original = step.tool_calls[place].name
-    else:
-        original = step.text(repair.field)
-    return {"field": repair.field, "original": original, "repaired": repair.text}
 
 
 def _sample(plan: Plan | None) -> Sample | None:

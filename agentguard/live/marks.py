@@ -1,0 +1,64 @@
+"""What the guard keeps with the steps of a run: what was said before one, repaired in it, how it was elected.
+
+A part of `agentguard.live.session.Session`. All of it stands in ``step.extra["agentguard"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from agentguard.recover.base import Plan, Repair
+from agentguard.recover.mend import mended
+from agentguard.trajectory.model import Source, Step
+
+if TYPE_CHECKING:
+    from agentguard.live.session import Session
+
+
+def with_told(session: Session, turn: Step) -> Step:
+    """The step with what the agent was told before it, so that the record shows why it acted."""
+    told, session._told = session._told, []
+    return _marked(turn, {"told": told} if told else {})
+
+
+def with_marks(session: Session, turn: Step) -> Step:
+    """A step that is committed now, with its number and all that is to be kept with it."""
+    numbered = with_told(session, turn).at(len(session))
+    marks = session.proposals.marked(numbered)
+    if reads := session.reads.committed(numbered) if turn.source is Source.AGENT else []:
+        marks["repaired"] = [*marks.get("repaired", []), *reads]
+    return _marked(numbered, marks)
+
+
+def repair_line(session: Session, plan: Plan) -> None:
+    """Put a plan's repairs of committed steps in place: the line from there on is another one, as long."""
+    repairs = [action for action in plan.actions if isinstance(action, Repair)]
+    if not repairs:
+        return
+    first = min(repair.step for repair in repairs)
+    steps = session.run.steps[first:]
+    session.recorder.fork(first, reason=plan.reason)
+    for step in steps:
+        own = [repair for repair in repairs if repair.step == step.index]
+        marks = {"repaired": [change_of(step, repair) for repair in own]} if own else {}
+        session.recorder.add(_marked(mended(step, own), marks))
+    session._replay()
+
+
+def change_of(step: Step, repair: Repair) -> dict[str, str]:
+    """What a repair changes, to be kept with the step: field, original and repaired text."""
+    if repair.field.endswith(".name"):
+        place = int(repair.field.partition("[")[2].partition("]")[0])
+        original = step.tool_calls[place].name
+    else:
+        original = step.text(repair.field)
+    return {"field": repair.field, "original": original, "repaired": repair.text}
+
+
+def _marked(step: Step, marks: Mapping[str, Any]) -> Step:
+    """The step with marks of the guard among those it has."""
+    if not marks:
+        return step
+    return replace(step, extra={**step.extra, "agentguard": {**step.extra.get("agentguard", {}), **marks}})
