@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse
 from agentguard.detect.facts import canonical
 from agentguard.version import __version__
 from agentguard_server.viewer.run import figures
+from agentguard_server.viewer.run.names import named
 from agentguard_server.viewer.text import plain, shown, visible
 
 HERE = Path(__file__).parent
@@ -47,6 +48,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "figure": figures.figure,
     "field": figures.field,
     "data": data,
+    "code_title": lambda code: named(str(code)).title,
 }
 """Filters of all templates."""
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from agentguard.store.tally import standing
 from agentguard_server.settings import ViewerSettings
 from agentguard_server.viewer.downloads import download, raw_json, whole_text
 from agentguard_server.viewer.render import renderer
@@ -105,6 +106,7 @@ def _page(request: Request, view: View) -> HTMLResponse:
     axis = cast("Axis | None", asked if asked in ("time", "steps") else None)
     page = max(1, _whole(request, "page", 1))
     base = base_of(settings.prefix, view.bundle.run.id)
+    held = standing(view.bundle.judgements)
     inside = show == "conversation"
     links = PageLinks(
         base=base, line=place.line.id, begin=place.begin if inside else 0, end=place.end if inside else 0
@@ -134,6 +136,8 @@ def _page(request: Request, view: View) -> HTMLResponse:
         query=query,
         hits=search(view.lines, query),
         may_judge=settings.may_judge,
+        judged=[one for one in held if one.subject != "finding"],
+        said={one.subject_id: one.right for one in held if one.subject == "finding"},
         since=time.time() - _BEFORE,
         choices=choices() if show == "conversation" else (),
     )

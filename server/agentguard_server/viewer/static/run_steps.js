@@ -7,6 +7,7 @@ export class Steps {
     this.total = Number(run.dataset.total);
     this.chunk = Number(run.dataset.chunk);
     this.now = null;
+    this.cursor = null;
     this.inView = new Set();
   }
 
@@ -104,6 +105,7 @@ export class Steps {
     const look = () => target.scrollIntoView({ block: target === place && place.matches(".turn") ? "start" : "center", behavior: "instant" });
     look();
     place.closest(".turn")?.focus({ preventScroll: true });
+    this.cursor = step;
     this.mark(step);
     for (const wait of [60, 250, 600]) {
       const top = scrollY;
@@ -126,7 +128,10 @@ export class Steps {
       const step = Number(one.target.dataset.step);
       one.isIntersecting ? this.inView.add(step) : this.inView.delete(step);
     }
-    if (this.inView.size) this.mark(Math.min(...this.inView));
+    // A step that was gone to stays the current one as long as it is in sight, wherever on the screen.
+    const place = this.cursor === null ? null : document.getElementById(`step-${this.cursor}`)?.getBoundingClientRect();
+    if (!place || place.bottom < 100 || place.top > innerHeight) this.cursor = null;
+    if (this.inView.size) this.mark(this.cursor ?? Math.min(...this.inView));
   }
 
   // Where the reader is, on the strip, too.

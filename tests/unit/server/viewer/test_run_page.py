@@ -243,10 +243,12 @@ def test_the_judgement_form_names_the_diagnosis(client: TestClient) -> None:
 
 def test_without_a_kept_store_nothing_can_be_judged(tmp_path: object) -> None:
     with Store.open(f"{tmp_path}/s.db") as store:
-        store.write_run(viewer_runs.long_run(3, id="r"))
+        run, diagnosis = viewer_runs.lost()
+        store.write_run(run)
+        store.write(*diagnosis_rows(diagnosis))
         store.flush(10)
         with TestClient(build(store, ViewerSettings(may_judge=False)), base_url="http://127.0.0.1") as opened:
-            read = page(opened, "/runs/r")
+            read = page(opened, f"/runs/{run.id}")
     assert "Judgements cannot be kept" in read.text
     assert not any(given.get("method") == "post" for _, given in read.elements)
 
