@@ -180,16 +180,16 @@ class _Html:
         for begin, stop in pairwise(edges):
             html = shown(self.text[begin:stop])
             over = [quote for quote in self.quotes if quote.start <= begin and quote.end >= stop]
-            parts.append(_mark(html, over, begin) if over else html)
+            parts.append(_mark(html, over, begin, stop) if over else html)
         return Markup("").join(parts)
 
 
-def _mark(html: Markup, over: Sequence[Quote], begin: int) -> Markup:
-    """One marked stretch; quotes that begin here get their anchors."""
+def _mark(html: Markup, over: Sequence[Quote], begin: int, stop: int) -> Markup:
+    """One marked stretch; quotes that begin in it get their anchors, those that end in it their numbers."""
     anchors = [quote.anchor for quote in over if quote.start == begin]
     inner = Markup("").join([*(Markup('<i id="{}"></i>').format(one) for one in anchors), html])
     kind = "q chief" if any(quote.chief for quote in over) else "q"
-    numbers = ", ".join(str(quote.number) for quote in over)
+    numbers = ", ".join(str(quote.number) for quote in over if quote.end == stop)
     return Markup('<mark class="{}" data-q="{}">{}</mark>').format(
         kind + (" twice" if len(over) > 1 else ""), numbers, inner
     )
