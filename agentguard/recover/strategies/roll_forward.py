@@ -63,7 +63,8 @@ class RollForward:
         if made is None:
             return None
         repairs, said = made
-        return plan(situation, self.name, Tier.REPAIR, *repairs, Tell(text=repaired_call(said)))
+        told = (Tell(text=repaired_call(said)),) if situation.can.tell else ()
+        return plan(situation, self.name, Tier.REPAIR, *repairs, *told)
 
     def _given(self, situation: Situation) -> Plan | None:
         """What the user's own function repairs."""
@@ -78,5 +79,6 @@ class RollForward:
             raise RecoveryError(f"repair: {field!r} of step {step} cannot be repaired at this point")
         repair = Repair(step=step, field=field, text=text)
         mended(situation.run.steps[step], (repair,))  # raises where it cannot be carried out
-        told = Tell(text=f"[guard] {field} of your step {step} was wrong and has been put right.")
-        return plan(situation, self.name, Tier.REPAIR, repair, told)
+        text = f"[guard] {field} of your step {step} was wrong and has been put right."
+        told = (Tell(text=text),) if situation.can.tell else ()
+        return plan(situation, self.name, Tier.REPAIR, repair, *told)
