@@ -94,7 +94,7 @@ class _Reader:
         try:
             found = read(values[-1])
         except ValueError:
-            self.wrong.append(f"{values[-1]!r} is {what}: it was passed over")
+            self.wrong.append(f"{values[-1][:60]!r} is {what}: it was passed over")
             return None
         self.given.append((name, values[-1]))
         return found

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from agentguard.errors import (
     AgentGuardError,
+    ConfigError,
     InputError,
     Overloaded,
     StoreError,
@@ -43,7 +44,7 @@ def failed(request: Request, error: Exception) -> Response:
     """An error of agentguard's own: its message says what is wrong."""
     assert isinstance(error, AgentGuardError)
     waits = isinstance(error, StoreUnavailable | StoreTimeout | StoreVersion | Overloaded)
-    asked = isinstance(error, StoreError | InputError) and not waits
+    asked = isinstance(error, StoreError | InputError | ConfigError) and not waits
     out = next((text for kind, text in _OUT.items() if isinstance(error, kind)), "")
     title = "This cannot be shown now" if waits else "This cannot be shown"
     response = _shown(request, 503 if waits else 400 if asked else 500, title, str(error), out)

@@ -1,0 +1,213 @@
+"""The list of runs: what its address says, what it shows, and that nothing of a run is more than text."""
+
+import re
+from html import unescape
+
+import pytest
+from agentguard_server.viewer.app import build
+from agentguard_server.viewer.listing import asked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from agentguard.store import Store
+from agentguard.store.overview import OverviewFilter, Sort, Verdict
+from agentguard.store.rows import DiagnosisRow, JudgementRow, RecoveryRow, RunRow, StepRow
+
+HERE = "http://127.0.0.1:7430"
+EVIL = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'{{7*7}}\u202e"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "s.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(store):
+    return TestClient(build(store), base_url=HERE)
+
+
+def fill(store, number: int = 12) -> None:
+    for i in range(number):
+        id, tags = f"r{i:02}", [f"t{i % 2}"]
+        used = {"prompt_tokens": 100 * i, "cost_usd": i / 10}
+        store.write(
+            RunRow(id=id, task=f"task {i}", created_at=1e9 + i, data={"extra": {"tags": tags}}),
+            StepRow(run_id=id, index=7, data={"model": "m", "usage": used}),
+        )
+        if i % 3 == 0:
+            said = {"verdict": "failure", "probability": 0.9, "agent": "w", "code": "x/1"}
+            store.write(DiagnosisRow(run_id=id, method="m", step=i % 8, **said))
+    store.flush(10)
+
+
+def shown(page: str) -> list[str]:
+    return [unescape(one) for one in re.findall(r'<tr role="row" data-id="([^"]*)"', page)]
+
+
+def test_filters_order_and_pages_live_in_the_address(store, client):
+    fill(store)
+    page = client.get("/?verdict=failure&sort=cost&dir=asc").text
+    assert shown(page) == ["r00", "r03", "r06", "r09"]
+    assert "4 runs match<" in page
+    assert 'href="/runs/r03#step-3"' in page
+    first = client.get("/?limit=5")
+    assert shown(first.text) == ["r11", "r10", "r09", "r08", "r07"]
+    (more,) = re.findall(r'rel="next" href="([^"]+)"', first.text)
+    assert shown(client.get(unescape(more)).text) == ["r06", "r05", "r04", "r03", "r02"]
+
+
+def test_a_heading_sorts_and_sorts_back(store, client):
+    fill(store)
+    page = client.get("/?tag=t1").text
+    (link,) = re.findall(r'class="c-tokens num"><a href="([^"]+)"', page)
+    once = client.get(unescape(link)).text
+    assert shown(once) == ["r11", "r09", "r07", "r05", "r03", "r01"]
+    assert 'aria-sort="descending"' in once
+    (back,) = re.findall(r'aria-sort="descending"><a href="([^"]+)"', once)
+    assert shown(client.get(unescape(back)).text) == ["r01", "r03", "r05", "r07", "r09", "r11"]
+
+
+def test_a_filter_in_use_can_be_taken_away(store, client):
+    fill(store)
+    page = client.get("/?tag=t1&verdict=failure&q=task&sort=cost").text
+    links = [unescape(one) for one in re.findall(r'<a class="chip" href="([^"]+)"', page)]
+    assert len(links) == 3
+    assert "/?q=task&verdict=failure&sort=cost" in links
+    assert '<option value="t1" selected>' in page
+    assert re.search(r'value="failure" checked', page)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("step=x", "&#39;x&#39; is no step"),
+        ("min_cost=lots", "no amount of dollars"),
+        ("since=soon", "no time such as"),
+        ("sort=colour", "nothing to sort by"),
+        ("limit=0", "no number of runs"),
+        ("limit=99999", "no number of runs"),
+        ("after=zzz", "no such page"),
+        ("failed=maybe", "neither yes nor no"),
+        ("max_tokens=" + "9" * 300, "no number of tokens"),
+        ("min_cost=nan", "no amount of dollars"),
+        ("step=٣", "no step"),
+    ],
+)
+def test_what_is_wrong_in_an_address_is_passed_over_and_said(store, client, query, said):
+    fill(store, 3)
+    answer = client.get(f"/?{query}")
+    assert answer.status_code == 200
+    assert said in answer.text
+    assert len(shown(answer.text)) == 3
+    assert client.get(f"/api/runs?{query}").json()["passed_over"]
+
+
+def test_everything_of_a_run_is_text(store, client):
+    store.write(
+        RunRow(id=EVIL.replace("\u202e", ""), task=EVIL, created_at=5.0, data={"extra": {"tags": [EVIL]}}),
+        StepRow(run_id=EVIL.replace("\u202e", ""), index=0, data={"model": EVIL}),
+        DiagnosisRow(
+            run_id=EVIL.replace("\u202e", ""), method=EVIL, verdict="failure", step=0, agent=EVIL, code=EVIL
+        ),
+    )
+    store.flush(10)
+    for address in (
+        "/",
+        f"/?{'&'.join(f'{name}={EVIL}' for name in ('q', 'tag', 'model', 'agent', 'code'))}",
+    ):
+        page = client.get(address).text
+        assert "<script>alert" not in page
+        assert "<img" not in page
+        assert "49" not in re.sub(r"\d{3,}", "", page)
+        assert "\u202e" not in page
+    (link,) = re.findall(r'class="open" href="([^"]+)"', client.get("/").text)
+    assert re.fullmatch(r"/runs/[\w%.~-]+", link)
+
+
+def test_what_recovery_and_people_said_is_shown(store, client):
+    fill(store, 4)
+    store.write(
+        RecoveryRow(run_id="r00", strategy="truncate", outcome="recovered"),
+        RecoveryRow(run_id="r03", strategy="truncate", outcome="failed"),
+        JudgementRow(run_id="r00", subject="diagnosis", subject_id="d", right=False, by="ann"),
+    ).wait(10)
+    page = client.get("/").text
+    assert page.count("↺ recovered") == 1
+    assert page.count("↺ not recovered") == 1
+    assert "judged wrong" in page
+    assert shown(client.get("/?recovered=yes").text) == ["r00"]
+    assert shown(client.get("/?recovered=none&recovered=no").text) == ["r03", "r02", "r01"]
+    assert shown(client.get("/?judged=yes").text) == ["r00"]
+
+
+def test_an_empty_store_says_what_to_do(client, store):
+    page = client.get("/").text
+    assert "No runs yet" in page
+    assert "agentguard diagnose RUNS --store" in page
+    fill(store, 1)
+    page = client.get("/?q=nothing+like+this").text
+    assert "No run matches" in page
+    assert '<a href="/?">show all runs</a>' in page
+
+
+def test_programs_get_the_same_as_data(store, client):
+    fill(store)
+    found = client.get("/api/runs?verdict=failure&limit=3").json()
+    assert [one["run_id"] for one in found["runs"]] == ["r09", "r06", "r03"]
+    assert (found["count"], found["passed_over"]) == (4, [])
+    assert found["runs"][0]["tags"] == ["t1"]
+    assert found["runs"][0]["models"] == ["m"]
+    rest = client.get("/api/runs" + found["next"]).json()
+    assert [one["run_id"] for one in rest["runs"]] == ["r00"]
+    assert rest["next"] is None
+
+
+def test_nothing_of_another_tenant_is_shown(store):
+    from agentguard_server.settings import ViewerSettings
+
+    fill(store, 2)
+    store.write(RunRow(id="theirs", tenant="t", task="secret")).wait(10)
+    client = TestClient(build(store, ViewerSettings(tenant="t")), base_url=HERE)
+    assert shown(client.get("/").text) == ["theirs"]
+
+
+def test_the_page_is_small(store, client):
+    fill(store, 50)
+    page = client.get("/")
+    style, script = client.get("/static/runs.css"), client.get("/static/runs.js")
+    assert len(page.content) + len(style.content) + len(script.content) < 300_000
+    assert "http://" not in page.text.replace(HERE, "")
+    assert "https://" not in page.text
+    assert " style=" not in page.text
+    assert not re.search(r"\son\w+=", page.text)
+
+
+NAMES = ["q", "verdict", "step", "min_cost", "since", "sort", "dir", "limit", "recovered", "tag", "failed"]
+VALUES = ["failure", "yes", "7", "1.5", "2026-01-02", "cost", "asc"]
+pairs = st.lists(
+    st.tuples(st.sampled_from([*NAMES, "x"]), st.one_of(st.text(max_size=12), st.sampled_from(VALUES))),
+    max_size=8,
+)
+
+
+@given(pairs)
+@settings(max_examples=300)
+def test_an_address_is_read_the_same_again(given):
+    first = asked(given)
+    again = asked([*first.given])
+    assert (again.filter, again.sort, again.limit) == (first.filter, first.sort, first.limit)
+    assert again.wrong == ()
+
+
+def test_reading_an_address():
+    found = asked(
+        [("verdict", "failure"), ("verdict", "none"), ("since", "2026-01-02T03:04:05+01:00"), ("q", " a ")]
+    )
+    assert found.filter == OverviewFilter(
+        verdicts=frozenset({Verdict.FAILURE, Verdict.NONE}), since=1767319445.0, text="a"
+    )
+    assert found.sort == Sort()
+    assert asked([("min_cost", "$1,000.50")]).filter.min_cost == 1000.5
