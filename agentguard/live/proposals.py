@@ -110,7 +110,7 @@ class Proposals:
         if held is None or held.plan is not plan:
             raise RecoveryError("elect: this plan has no election that goes on; propose the turn first")
         for one in candidates[len(held.fit) :]:
-            held.fit.append(self._candidate(held, one))
+            held.fit.append(self._candidate(one, held.trigger, held.plan))
         state = elect(held.fit, held.sample)
         if state.ask:
             begin = len(held.fit) - 1
@@ -178,10 +178,10 @@ class Proposals:
         if plan is None or sample is None:
             self.lapsed += 1
             return None
-        first = _Open(turn=turn, trigger=trigger, plan=plan, sample=sample, recovery=-1, fit=[])
-        if elect([self._candidate(first, turn)], sample).winner == 0:
+        first = self._candidate(turn, trigger, plan)
+        if elect([first], sample).winner == 0:
             return None  # the primary of a recovery block was accepted: there is nothing to elect
-        return self._begin(turn, plan, trigger)
+        return self._begin(turn, plan, trigger, first)
 
     def _judged(self, turn: Step) -> float:
         session = self._of
@@ -229,7 +229,7 @@ class Proposals:
         self._said += [action.text for action in plan.actions if isinstance(action, Tell)]
         return plan
 
-    def _begin(self, turn: Step, plan: Plan, trigger: Finding) -> Plan:
+    def _begin(self, turn: Step, plan: Plan, trigger: Finding, first: Candidate | None = None) -> Plan:
         session, sample = self._of, _sample(plan)
         assert sample is not None
         session.account.take(**price(plan))
@@ -240,7 +240,7 @@ class Proposals:
             plan=plan,
             sample=sample,
             recovery=len(session.recoveries) - 1,
-            fit=[],
+            fit=[self._candidate(turn, trigger, plan) if first is None else first],
         )
         return plan
 
@@ -254,17 +254,17 @@ class Proposals:
         anew = replace(plan, tier=tier, actions=(sample,), step=turn.index, undone=0)
         return self._begin(turn, anew, replace(trigger, step=turn.index))
 
-    def _candidate(self, held: _Open, turn: Step | None) -> Candidate:
+    def _candidate(self, turn: Step | None, trigger: Finding, plan: Plan) -> Candidate:
         """A candidate with what speaks against it: what is foreseen, and the strategy's own test."""
         session = self._of
         if turn is None:
             return Candidate(turn=None, unfit="the model that was asked failed")
-        turn = replace(turn, index=held.turn.index)
+        turn = replace(turn, index=len(session))
         found = session._safely(lambda: session._watcher.foresee(turn)) or ()
-        trigger = serious(found, session.rules.threshold)
-        if trigger is not None:
-            return Candidate(turn=turn, unfit=trigger.message or trigger.detector)
-        strategy = session.rules.planner.named(held.trigger.detector, held.plan.strategy)
+        wrong = serious(found, session.rules.threshold)
+        if wrong is not None:
+            return Candidate(turn=turn, unfit=wrong.message or wrong.detector)
+        strategy = session.rules.planner.named(trigger.detector, plan.strategy)
         accept = getattr(strategy, "accept", None)
         if accept is None:
             return Candidate(turn=turn)
