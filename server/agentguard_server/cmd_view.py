@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
@@ -97,9 +97,8 @@ def view(
         may_judge=not found.runs or url is not None,
         evals=found.evals or (FOLDER,),
     )
-    listening = _listening(host, port)
-    address = address_of(listening, host)
-    with _opened(found) as store:
+    with _opened(found) as store, closing(_listening(host, port)) as listening:
+        address = address_of(listening, host)
         loader = _loader(store, found, settings, diagnose=diagnose)
         app = build(store, settings, loading=loader.loading)
 

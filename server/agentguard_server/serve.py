@@ -102,7 +102,6 @@ class Served(uvicorn.Server):
             pass
         finally:
             signal.signal(signal.SIGTERM, before)
-            listening.close()
 
 
 def _refused(error: OSError, host: str, port: int) -> str:
