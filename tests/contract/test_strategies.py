@@ -1,56 +1,134 @@
-"""Every built-in strategy keeps to the public contract."""
+"""What every strategy must keep to, built in or installed."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from agentguard.recover.base import Capabilities, Plan, Rewind, Situation, Tier, strategies
-from agentguard.testing.contracts.strategies import CHECKS, situations
-from agentguard.trajectory.model import Step
+from agentguard.errors import AgentGuardError
+from agentguard.recover.base import (
+    Capabilities,
+    Compensate,
+    HandOver,
+    Plan,
+    Recovery,
+    Reject,
+    Repair,
+    Restart,
+    Rewind,
+    Sample,
+    Situation,
+    Stop,
+    Substitute,
+    Tell,
+    Tier,
+    Withhold,
+    strategies,
+)
+from agentguard.recover.keep import encode_recovery
+from agentguard.recover.ledger import Ledger
+from agentguard.recover.planner import price
+from agentguard.trajectory.model import ToolCall
+from tests.unit.recover.situations import TOOLS, run, situation
+from tests.unit.recover.test_strategies import made
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "alternate": {"agents": {"clerk": "senior"}},
-    "n_version": {"models": ["large"]},
-    "roll_forward": {"repair": lambda run, held: _better(run.steps[held.step])},
+NAMES = strategies().names()
+NEEDS: dict[type, str] = {
+    Tell: "tell",
+    Reject: "reject",
+    Compensate: "compensate",
+    Withhold: "withhold",
+    Substitute: "substitute",
+    Restart: "restart",
+    Repair: "repair",
+    Sample: "sample",
+    HandOver: "hand_over",
+    Stop: "stop",
 }
 
-
-def _better(step: Step) -> tuple[str, str]:
-    return ("observations[0]", "seat 9 is yours") if step.observations else ("content", "another turn")
+flags = st.fixed_dictionaries({one.name: st.booleans() for one in fields(Capabilities)})
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", strategies().names())
-def test_a_built_in_strategy_keeps_to_the_contract(name: str, check: Any) -> None:
-    check(partial(strategies().get(name), **OPTIONS.get(name, {})))
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    """A run of any length, any step of it held to be at fault, with effects behind it or none."""
+    length = draw(st.integers(1, 7))
+    step = draw(st.integers(0, length - 1))
+    ledger = Ledger(tools=TOOLS)
+    for at in draw(st.sets(st.integers(0, length - 1), max_size=3)):
+        ledger.done(ledger.begin("book", {"seat": at}, step=at).effect, "yours")
+    trajectory = run(length)
+    if draw(st.booleans()):
+        call = ToolCall(id="c", name=draw(st.sampled_from(["book", "Book", "fly"])), arguments={"seat": "4"})
+        last = replace(trajectory.steps[-1], tool_calls=(call,))
+        trajectory = replace(trajectory, steps=(*trajectory.steps[:-1], last))
+    return situation(
+        step,
+        run=trajectory,
+        can=Capabilities(**draw(flags)),
+        ledger=ledger,
+        committed=draw(st.booleans()),
+    )
 
 
-class Reckless:
-    """Takes back what it likes, whatever the integration can do, and something else each time."""
-
-    name = "reckless"
-
-    def __init__(self, **options: Any) -> None:
-        self.plans = 0
-
-    def plan(self, situation: Situation) -> Plan:
-        self.plans += 1
-        situation.ledger.rewind(0)
-        situation.ledger.begin("book", {"seat": self.plans}, step=0)
-        rewind = Rewind(to_step=99, by="fork")
-        return Plan(strategy="other", tier=Tier.FORK, actions=(rewind,), step=self.plans)
+def needs(plan: Plan) -> set[str]:
+    """What an integration must be able to do to carry a plan out."""
+    return {NEEDS[type(a)] for a in plan.actions if type(a) in NEEDS} | {
+        a.by for a in plan.actions if isinstance(a, Rewind)
+    }
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_strategy_that_keeps_to_nothing_is_found_out(check: Any) -> None:
-    with pytest.raises(AssertionError):
-        check(Reckless)
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(here=situations())
+def test_a_plan_is_whole_and_asks_for_no_more_than_there_is(name: str, here: Situation) -> None:
+    plan = made(name).plan(here)
+    if plan is None:
+        return
+    assert plan.strategy == name
+    assert plan.actions
+    assert plan.tier in Tier
+    assert 0 <= plan.step <= here.last
+    assert 0 <= plan.undone <= here.last + 1
+    assert needs(plan) <= set(here.can.names())
+    assert (plan.reason, plan.codes) == (here.hypothesis.reason, here.hypothesis.codes)
+    for action in plan.actions:
+        if isinstance(action, Rewind):
+            assert 0 <= action.to_step <= plan.step
+        if isinstance(action, Repair):
+            assert action.step == plan.step
+        if isinstance(action, Sample):
+            assert 1 <= action.quorum <= action.n
+            assert len(action.variants()) == action.n - 1
 
 
-def test_the_suite_plans_in_every_capability() -> None:
-    seen = {here.can for here in situations()}
-    assert Capabilities(tell=False, stop=False) in seen
-    assert len(seen) > 20
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(here=situations())
+def test_a_plan_is_data_and_the_same_each_time(name: str, here: Situation) -> None:
+    plan = made(name).plan(here)
+    assert plan == made(name).plan(here)
+    if plan is not None:
+        data = encode_recovery(Recovery(run="r", id=0, plan=plan, trigger="t", at_step=1))
+        assert [one["action"] for one in data["plan"]["actions"]] == [type(a).__name__ for a in plan.actions]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(here=situations())
+def test_planning_spends_nothing_and_changes_nothing(name: str, here: Situation) -> None:
+    before: tuple[Any, ...] = (here.account.spent, here.ledger.effects(), here.run)
+    plan = made(name).plan(here)
+    assert (here.account.spent, here.ledger.effects(), here.run) == before
+    if plan is not None:
+        assert here.account.why_not(**price(plan)) is None, "a fresh budget allows any one plan"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_option_is_an_error_that_names_the_strategy(name: str) -> None:
+    with pytest.raises(AgentGuardError, match=name):
+        made(name, no_such_option=1)

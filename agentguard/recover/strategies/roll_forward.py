@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentguard.errors import ConfigError, RecoveryError
+from agentguard.errors import ConfigError
 from agentguard.recover.base import Plan, Repair, RepairFunction, Situation, Tell, Tier
 from agentguard.recover.mend import mend_turn, mended
 from agentguard.recover.strategies._plan import plan, reject
@@ -76,7 +76,7 @@ class RollForward:
         field, text = made
         open_turn = not situation.committed and step == situation.last
         if open_turn == field.startswith("observations"):
-            raise RecoveryError(f"repair: {field!r} of step {step} cannot be repaired at this point")
+            return None  # what was done is not undone by other words; what was not has no result yet
         repair = Repair(step=step, field=field, text=text)
         mended(situation.run.steps[step], (repair,))  # raises where it cannot be carried out
         text = f"[guard] {field} of your step {step} was wrong and has been put right."

@@ -1,0 +1,239 @@
+"""Strategies that ask for candidates, and the one that repairs: what they plan, which options they take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentguard.errors import ConfigError, RecoveryError
+from agentguard.recover.base import (
+    Outcome,
+    Plan,
+    Recovery,
+    Repair,
+    Rewind,
+    Sample,
+    Situation,
+    Tell,
+    Tier,
+    strategies,
+)
+from agentguard.recover.budget import Account, Budget
+from agentguard.recover.effects import EffectClass, ToolEffect
+from agentguard.recover.ledger import Ledger
+from agentguard.recover.planner import Planner, price
+from agentguard.recover.policy import Recover, ladder
+from agentguard.recover.protect import Protect
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall
+from tests.unit.recover.situations import ALL, run, situation
+
+
+def made(name: str, **options: Any) -> Any:
+    return strategies().get(name)(**options)
+
+
+def proposed(**changes: Any) -> Situation:
+    return situation(5, committed=False, **changes)
+
+
+def test_a_vote_on_a_proposed_turn_takes_nothing_back() -> None:
+    plan = made("vote").plan(proposed())
+    assert plan.actions == (Sample(n=3, quorum=2),)
+    assert (plan.tier, plan.undone) == (Tier.REJECT, 0)
+    assert price(plan) == {"samples": 2}
+
+
+def test_a_vote_on_a_committed_step_goes_back_to_it_first() -> None:
+    plan = made("vote", n=5, quorum=4).plan(situation(2))
+    rewind, told, sample = plan.actions
+    assert rewind == Rewind(to_step=2, by="truncate")
+    assert isinstance(told, Tell)
+    assert sample == Sample(n=5, quorum=4)
+    assert price(plan) == {"samples": 4, "rollback_to": 2}
+    assert made("vote").plan(situation(2, can=replace(ALL, truncate=False, fork=False))) is None
+
+
+def test_models_vote_with_the_agents_own_turn() -> None:
+    plan = made("n_version", models=["a", "b"]).plan(proposed())
+    assert plan.actions == (Sample(n=3, quorum=2, models=("a", "b")),)
+    assert plan.tier is Tier.SUBSTITUTE
+
+
+def test_a_recovery_block_has_as_many_tries_as_its_longest_list() -> None:
+    sample = made("recovery_block", models=["a"], prompts=["x", "y"], temperatures=[0, 0.5, 1]).sample
+    assert (sample.n, sample.quorum) == (4, 1)
+    assert [v.tell for v in sample.variants()] == ["x", "y", "x"]
+    assert made("recovery_block").sample.n == 2
+    assert made("recovery_block", tries=5).sample.n == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vote", {"n": 1}),
+        ("vote", {"n": 16}),
+        ("vote", {"n": 4, "quorum": 2}),
+        ("vote", {"n": 3, "quorum": 4}),
+        ("vote", {"n": True}),
+        ("vote", {"ignore": "note"}),
+        ("n_version", {}),
+        ("n_version", {"models": "large"}),
+        ("n_version", {"models": [""]}),
+        ("n_version", {"models": ["a", "b"], "quorum": 1}),
+        ("recovery_block", {"tries": 0}),
+        ("recovery_block", {"temperatures": [3]}),
+        ("recovery_block", {"accept": "yes"}),
+        ("roll_forward", {"acts_from": 0}),
+        ("roll_forward", {"repair": "yes"}),
+    ],
+)
+def test_a_wrong_option_is_an_error(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=name):
+        made(name, **options)
+
+
+def wrong(*calls: ToolCall) -> Situation:
+    steps = run().steps
+    return proposed(run=replace(run(), steps=(*steps[:-1], replace(steps[-1], tool_calls=calls))))
+
+
+def test_rolling_forward_mends_the_calls_of_a_proposed_turn() -> None:
+    here = wrong(ToolCall(id="c", name="Book", arguments={"seat": "4"}))
+    plan = made("roll_forward").plan(here)
+    assert (plan.tier, plan.undone, price(plan)) == (Tier.REPAIR, 0, {"repair": True})
+    name, arguments, told = plan.actions
+    assert name == Repair(step=5, field="tool_calls[0].name", text="book")
+    assert arguments == Repair(step=5, field="tool_calls[0]", text='{"seat":4}')
+    assert 'seat was "4" and is now 4' in told.text
+    assert made("roll_forward", calls=False).plan(here) is None
+    assert made("roll_forward").plan(replace(here, committed=True)) is None
+    assert made("roll_forward").plan(proposed()) is None, "nothing is wrong that the schema tells of"
+
+
+def test_a_repair_of_ones_own_goes_first_and_is_checked() -> None:
+    def repair(field: str, text: str = "x") -> Any:
+        return made("roll_forward", repair=lambda trajectory, held: (field, text))
+
+    seen = replace(run().steps[2], observations=(Observation(content="503"),))
+    committed = situation(2, run=replace(run(), steps=(*run().steps[:2], seen, *run().steps[3:])))
+    plan = repair("observations[0]", "seat 4").plan(committed)
+    assert plan.actions[0] == Repair(step=2, field="observations[0]", text="seat 4")
+    assert repair("content").plan(proposed()).actions[0].field == "content"
+    for strategy, here in (
+        (repair("content"), committed),
+        (repair("tool_calls[0]", "{}"), committed),
+        (repair("observations[0]"), proposed()),
+    ):
+        assert strategy.plan(here) is None, "not at this point"
+    for strategy, here in (
+        (repair("observations[1]"), committed),
+        (repair("tool_calls[0]", "no JSON"), proposed()),
+    ):
+        with pytest.raises(RecoveryError, match="repair"):
+            strategy.plan(here)
+
+
+def test_the_guards_own_repair_is_asked_where_the_strategy_has_none() -> None:
+    here = proposed(repair=lambda trajectory, held: ("content", f"step {held.step}"))
+    assert made("roll_forward").plan(here).actions[0].text == "step 5"
+    assert made("roll_forward", repair=lambda *_: None).plan(here) is None
+
+
+def planned(planner: Planner, here: Situation, **more: Any) -> Plan | None:
+    return planner.plan(here, "t", **more).plan
+
+
+def after(plan: Plan, outcome: Outcome) -> Recovery:
+    return Recovery(id=0, plan=plan, trigger="t", at_step=5, outcome=outcome)
+
+
+def test_a_vote_that_came_to_nothing_is_not_held_again_on_the_same_turn() -> None:
+    planner = Planner(ladder(["vote", {"n_version": {"models": ["a"]}}, "reprompt"], of="t"))
+    history: tuple[Recovery, ...] = ()
+    for expected in ("vote", "n_version", "reprompt", "vote"):
+        plan = planned(planner, proposed(history=history))
+        assert plan is not None
+        assert plan.strategy == expected
+        outcome = Outcome.PENDING if expected == "reprompt" else Outcome.REFUTED
+        history = (*history, after(plan, outcome))
+
+
+def test_what_is_below_the_threshold_is_for_those_that_act_from_there() -> None:
+    planner = Planner(ladder(["reprompt", {"roll_forward": {"acts_from": 0.3}}], of="t"))
+    here = wrong(ToolCall(id="c", name="book", arguments={"seat": "4"}))
+    assert planner.acts_from("t") == 0.3
+    for below, strategy in ((None, "reprompt"), (0.35, "roll_forward"), (0.2, None)):
+        plan = planned(planner, here, below=below)
+        assert (None if plan is None else plan.strategy) == strategy
+
+
+def test_candidates_run_out_with_the_budget() -> None:
+    planner = Planner(ladder(["vote"], of="t"))
+    account = Account(Budget(samples=3))
+    assert planned(planner, proposed(account=account)) is not None
+    account.charge(samples=2)
+    assert account.why_not(samples=1) is None
+    assert planned(planner, proposed(account=account)) is None, "half a vote decides nothing"
+    assert planned(planner, proposed(account=Account(Budget(extra_calls=1)))) is None
+    assert planned(planner, proposed(account=Account(Budget(extra_calls=2)))) is not None
+
+
+def test_repairs_run_out_with_the_budget() -> None:
+    account = Account(Budget(repairs=1))
+    assert account.take(repair=True) is None
+    assert account.take(repair=True) == "repairs"
+    assert account.spent.repairs == 1
+
+
+def test_the_models_that_a_policy_asks_are_known() -> None:
+    recover = Recover(
+        ladders={"x": [{"n_version": {"models": ["a"]}}]},
+        protect=Protect(by={"recovery_block": {"models": ["b"]}}),
+    )
+    assert recover.planner().models == {"a", "b"}
+
+
+def turn(*tools: str) -> Step:
+    calls = tuple(ToolCall(id=name, name=name, arguments={}) for name in tools)
+    return Step(index=0, source=Source.AGENT, agent="clerk", tool_calls=calls)
+
+
+TOOLS = {
+    "book": ToolEffect(effect=EffectClass.WRITE),
+    "look": ToolEffect(effect=EffectClass.READ),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "tools", "doubt", "why"),
+    [
+        ({}, ("look", "book"), 0.0, "A call of book is write"),
+        ({}, ("unknown",), 0.0, "destructive"),
+        ({}, ("look",), 0.9, None),
+        ({"effects": ["destructive"]}, ("book",), 0.9, None),
+        ({"doubt": 0.3}, ("look",), 0.3, "in doubt"),
+        ({"doubt": 0.3}, ("look",), 0.29, None),
+        ({"effects": [], "doubt": 0.3}, ("book",), 0.1, None),
+        ({"effects": ["read"]}, ("look",), 0.0, "read"),
+    ],
+)
+def test_turns_with_effects_or_in_doubt_are_protected(
+    options: dict[str, Any], tools: tuple[str, ...], doubt: float, why: str | None
+) -> None:
+    found = Protect(**options).why(turn(*tools), Ledger(tools=TOOLS), doubt)
+    assert (found is None) if why is None else (found is not None and why in found)
+
+
+@pytest.mark.parametrize(
+    "options", [{"effects": []}, {"effects": ["wild"]}, {"doubt": 1}, {"doubt": 0}, {"judge": True}]
+)
+def test_protection_of_nothing_is_an_error(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="protect"):
+        Protect(**options)
+
+
+def test_a_wrong_quorum_is_an_error_when_the_guard_is_made() -> None:
+    with pytest.raises(ConfigError, match="quorum"):
+        Recover(protect=Protect(n=5, quorum=2)).planner()
