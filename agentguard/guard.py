@@ -19,6 +19,7 @@ from agentguard.detect.run import detect
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.live.frameworks import integrations
 from agentguard.live.kept_run import begun, gone_on_with, recoveries_of
+from agentguard.live.learning import Learning, learning_of
 from agentguard.live.parts import REPLACEABLE, Parts, with_rules
 from agentguard.live.resume import take_up
 from agentguard.live.rules import Accept, Observer, Rules
@@ -59,6 +60,9 @@ class Guard:
         store: where guarded runs, their findings, recoveries and effects are kept, as they happen.
         repair: what ``roll_forward`` asks for a repair: given the run and what is held to be wrong, it
             returns the field of that step and the text to put there, or None.
+        schemata: let schemata of earlier failures speak where a running agent is recovered, and learn from
+            what comes of it: a file or a database of schemata, True for the guard's store (or memory, if it
+            has none), or a `agentguard.live.learning.Learning`.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer must be fitted first.
@@ -79,6 +83,7 @@ class Guard:
         observers: Sequence[Observer] = (),
         store: Store | None = None,
         repair: RepairFunction | None = None,
+        schemata: str | Path | bool | Learning = False,
     ) -> None:
         chosen = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
         self._override: ContextVar[Parts | None] = ContextVar("agentguard_override", default=None)
@@ -93,6 +98,7 @@ class Guard:
                 observers=tuple(observers),
                 store=store,
                 repair=repair,
+                schemata=learning_of(schemata, store),
             )
         )
 
@@ -105,8 +111,8 @@ class Guard:
         Args:
             policy: the policy, or the path of its file.
             localizer: outranks the policy's.
-            more: ``accept``, ``observers``, ``tools``, ``store`` and ``repair``, which no file can hold, as
-                for the class itself.
+            more: ``accept``, ``observers``, ``tools``, ``store`` and ``repair``, which no file can hold, and
+                ``schemata``, which outranks the policy's; as for the class itself.
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
         chosen = localizer or _localizer(settings.localizer.name, settings.localizer.options())
@@ -117,7 +123,7 @@ class Guard:
             detector_deadline_s=settings.detector_deadline_s,
             recover=_recover(settings),
             tools=tools | dict(more.pop("tools", {})),
-            **more,
+            **{"schemata": settings.schemata, **more},
         )
 
     @property
@@ -146,8 +152,8 @@ class Guard:
 
         Args:
             changes: any of ``detectors``, ``localizer``, ``detector_deadline_s``, ``recover``, ``accept``,
-                ``observers``, ``store``, ``repair``, as for the class itself; a run that is going on keeps
-                what it began with.
+                ``observers``, ``store``, ``repair``, ``schemata``, as for the class itself; a run that is
+                going on keeps what it began with.
 
         Raises:
             ConfigError: there is no such part, or it is wrong.
@@ -159,6 +165,8 @@ class Guard:
             changes["detectors"] = _specs(changes["detectors"])
         if isinstance(changes.get("localizer"), str):
             changes["localizer"] = _localizer(changes["localizer"], {})
+        if "schemata" in changes:
+            changes["schemata"] = learning_of(changes["schemata"], changes.get("store", self.parts.store))
         token = self._override.set(with_rules(replace(self.parts, **changes)))
         try:
             yield self
@@ -201,7 +209,8 @@ class Guard:
         start = time.perf_counter()
         detection = detect(trajectory, parts.detectors, deadline_s=parts.detector_deadline_s)
         detected = time.perf_counter()
-        diagnosis = _locate(parts.localizer, trajectory, detection.findings)
+        localizer = cast(Localizer, cast(Rules, parts.rules).localizer)
+        diagnosis = _locate(localizer, trajectory, detection.findings)
         end = time.perf_counter()
         timing = {
             "detect_s": detected - start,

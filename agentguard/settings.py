@@ -25,6 +25,7 @@ and, for a guard inside a running agent::
       book: {effect: write, key: [booking_id]}
       search: {effect: read}
     on_detector_error: open         # or closed: a part of the guard that fails stops the run
+    schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
 
 Names and options of detectors, localizers and strategies are validated by the plug-ins they belong to, when
 those are made.
@@ -127,6 +128,8 @@ class Policy(BaseModel):
     budgets: BudgetSettings = BudgetSettings()
     tools: Mapping[str, ToolSettings] = Field(default_factory=dict)
     on_detector_error: Literal["open", "closed"] = "open"
+    schemata: bool | str = False
+    """Learn from recoveries: true for the guard's store, or a file or database of schemata."""
 
     def ladders(self) -> dict[str, Any]:
         """Detector name to its own ladder, where it has one."""

@@ -17,6 +17,7 @@ from agentguard.recover.policy import Recover
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
+    from agentguard.live.learning import Learning
     from agentguard.store.store import Store
 
 
@@ -32,6 +33,7 @@ class Parts:
     observers: tuple[Observer, ...] = ()
     store: Store | None = None
     repair: RepairFunction | None = None
+    schemata: Learning | None = None
     rules: Rules | None = field(default=None, compare=False)
 
 
@@ -50,10 +52,13 @@ def with_rules(parts: Parts) -> Parts:
     if store is not None:
         observers = (*observers, lambda recovery: _ignore(store.write(recovery_row(recovery))))
         at_end = (lambda run, found: _ignore(store.write(*finding_rows(run.id, found))),)
+    learning = parts.schemata
+    if learning is not None:
+        observers, at_end = (*observers, learning.observe), (*at_end, learning.at_end)
     rules = Rules(
         planner=recover.planner(),
         watcher=watcher,
-        localizer=parts.localizer,
+        localizer=_corrected(parts),
         budget=recover.budget,
         verification=recover.verification,
         threshold=recover.threshold,
@@ -61,6 +66,7 @@ def with_rules(parts: Parts) -> Parts:
         on_error=recover.on_error,
         protect=recover.protect,
         repair=parts.repair,
+        credit=None if learning is None else learning.credit,
         observers=observers,
         at_end=at_end,
     )
@@ -68,6 +74,15 @@ def with_rules(parts: Parts) -> Parts:
 
 
 _NO_ONE: tuple[AtEnd, ...] = ()
+
+
+def _corrected(parts: Parts) -> Localizer:
+    """The localizer; with a store, corrected by what people said there of its diagnoses."""
+    if parts.store is None:
+        return parts.localizer
+    from agentguard.localize.corrected import Corrected
+
+    return Corrected(parts.localizer, parts.store)
 
 
 def _ignore(receipt: object) -> None:

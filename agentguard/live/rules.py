@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from agentguard.detect.base import Finding
 from agentguard.detect.run import Watcher
-from agentguard.localize.base import Localizer
+from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.recover.base import Recovery, RepairFunction
 from agentguard.recover.budget import Budget
 from agentguard.recover.planner import Planner
@@ -21,6 +21,15 @@ ACCEPTANCE = "acceptance"
 
 Accept = Callable[[Trajectory], bool | str]
 """An acceptance test: True accepts the run, False or a reason refuses it."""
+
+
+class Credit(Protocol):
+    """Lets the schemata of earlier failures speak: `agentguard.live.learning.Learning.credit`."""
+
+    def __call__(self, run: Trajectory, diagnosis: Diagnosis, *, lead: bool) -> Diagnosis:
+        """The diagnosis with what they say; with ``lead`` its first hypothesis stays the first."""
+        ...
+
 
 AtEnd = Callable[[Trajectory, Sequence[Finding]], None]
 """Told of a run that has ended, and what was found on its live line."""
@@ -46,6 +55,7 @@ class Rules:
         at_end: told of the run once it has ended.
         protect: turns on which candidates vote, though nothing was found.
         repair: a user's own repair.
+        credit: what the schemata of earlier failures say of a diagnosis, if there are any.
     """
 
     planner: Planner
@@ -60,3 +70,4 @@ class Rules:
     at_end: tuple[AtEnd, ...] = ()
     protect: Protect | None = None
     repair: RepairFunction | None = None
+    credit: Credit | None = None

@@ -25,20 +25,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from agentguard.detect.base import DetectorFailure, Finding
-from agentguard.live.proposals import Elected, Proposals, change_of
+from agentguard.live import ending
+from agentguard.live.clock import Clock
+from agentguard.live.marks import repair_line, with_marks
+from agentguard.live.proposals import Elected, Proposals
 from agentguard.live.reads import Reads
 from agentguard.live.rules import ACCEPTANCE, Rules
-from agentguard.live.suspicion import because, hypothesis, live_diagnosis, refusal, serious
+from agentguard.live.suspicion import live_diagnosis, serious, to_try
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.base import (
     Capabilities,
     Outcome,
     Plan,
     Recovery,
-    Repair,
     Sample,
     Situation,
     Stop,
@@ -47,7 +49,6 @@ from agentguard.recover.base import (
 )
 from agentguard.recover.budget import Account
 from agentguard.recover.ledger import Claim, Ledger, Ruling
-from agentguard.recover.mend import mended
 from agentguard.recover.planner import DIAGNOSIS, price
 from agentguard.recover.verify import resumed_at
 from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
@@ -93,6 +94,7 @@ class Session:
         self._told: list[str] = []
         self._offered: tuple[ToolSpec, ...] = ()
         self._watcher = rules.watcher(meta)
+        self._clock = Clock()
         self.proposals, self.reads = Proposals(self), Reads(self)
         self._replay()
         self.ledger.replay(self.run.steps)
@@ -200,7 +202,8 @@ class Session:
             The step as it was recorded, with its number.
         """
         with self._timed():
-            step = self.recorder.add(self._with_marks(self._with_told(turn)))
+            step = self.recorder.add(with_marks(self, turn))
+            self._clock.committed(step.index)
             found = self._safely(lambda: self._watcher.observe(step)) or ()
             self.findings += found
             self._verify()
@@ -222,43 +225,7 @@ class Session:
         with self._timed():
             if self.ended:
                 return None
-            accepted = self._accepted()
-            found = self._safely(self._watcher.finish) or ()
-            plan = self._refuse_end(accepted, found) if refusable and accepted is not True else None
-            if plan is None:
-                self._finish(accepted)
-            return plan
-
-    def _refuse_end(self, accepted: str | None, found: tuple[Finding, ...]) -> Plan | None:
-        trigger = refusal(accepted, len(self)) if accepted else serious(found, self.rules.threshold)
-        if trigger is None or self.stopped is not None:
-            return None
-        self.findings += found
-        self._verify(accepted=False)
-        plan: Plan | None = self._safely(lambda: self._plan(trigger))
-        if plan is None or plan.tier is Tier.STOP:  # it wants to end by itself: there is nothing to stop
-            return None
-        self._pending = None
-        self._carry_out(plan, trigger)
-        self._replay()  # the detectors were told of an end that is none
-        return plan
-
-    def _accepted(self) -> Literal[True] | str | None:
-        """True, the reason for refusing, or None where nobody knows."""
-        accept = self.rules.accept
-        if accept is None or self.stopped is not None:
-            return None
-        verdict: bool | str | None = self._safely(lambda: accept(self.run))
-        return "the acceptance test refused the outcome" if verdict is False else verdict or None
-
-    def _finish(self, accepted: Literal[True] | str | None) -> None:
-        known = None if accepted is None else accepted is True
-        self._verify(accepted=known, over=True)
-        self.ended = True
-        self.recorder.end()
-        run = self.run
-        for told in self.rules.at_end:
-            self._safely(lambda told=told: told(run, tuple(self.findings)))  # type: ignore[misc]
+            return ending.end(self, refusable=refusable)
 
     def _consider(self, trigger: Finding | None) -> None:
         """Keep what the next boundary has to deal with: one thing at a time, since it changes the others."""
@@ -278,6 +245,9 @@ class Session:
         committed: bool,
         below: float | None = None,
     ) -> Plan | None:
+        if (credit := self.rules.credit) is not None:
+            lead = trigger != ACCEPTANCE
+            diagnosis = self._safely(lambda: credit(run, diagnosis, lead=lead)) or diagnosis
         situation = Situation(
             run=run,
             diagnosis=diagnosis,
@@ -289,18 +259,16 @@ class Session:
             repair=self.rules.repair,
             restorable=None if self.restorable is None else self.restorable(),
         )
-        return self.rules.planner.plan(situation, trigger, below=below).plan
+        plan = self.rules.planner.plan(situation, trigger, below=below).plan
+        spoke = () if plan is None else diagnosis.hypotheses[plan.hypothesis].schemata
+        return replace(plan, schemata=spoke) if plan is not None and spoke else plan
 
     def _diagnosis(self, run: Trajectory, trigger: Finding) -> Diagnosis:
-        """The finding's step first, then what the localizer holds likely; after a refused end, that alone."""
-        own = (hypothesis(trigger, run.steps[trigger.step].agent),)
+        """What was found and what the localizer holds likely, in the order in which to try it."""
         ranked: tuple[Hypothesis, ...] = ()
         if self.rules.localizer is not None:
             ranked = self.rules.localizer.locate(run, self.findings).hypotheses
-        others = tuple(one for one in ranked if one.step != trigger.step)
-        if trigger.detector == ACCEPTANCE and ranked:
-            return live_diagnosis(run.id, tuple(because(trigger, one) for one in ranked), self.findings)
-        return live_diagnosis(run.id, own + others, self.findings)
+        return live_diagnosis(run.id, to_try(trigger, ranked, self.recoveries, run.steps), self.findings)
 
     def _carry_out(self, plan: Plan, trigger: Finding) -> None:
         keep = len(self)
@@ -311,22 +279,9 @@ class Session:
             self.recorder.fork(back, reason=plan.reason)
             self.ledger.rewind(back)
             self._replay()
-        self._repair([action for action in plan.actions if isinstance(action, Repair)], plan.reason)
+        repair_line(self, plan)
         if any(isinstance(action, Sample) for action in plan.actions):
             self.proposals.owe(plan, trigger)
-
-    def _repair(self, repairs: list[Repair], reason: str) -> None:
-        """Put repairs of committed steps in place: the line from there on is another one, and as long."""
-        if not repairs:
-            return
-        first = min(repair.step for repair in repairs)
-        steps = self.run.steps[first:]
-        self.recorder.fork(first, reason=reason)
-        for step in steps:
-            own = [repair for repair in repairs if repair.step == step.index]
-            marks = {"repaired": [change_of(step, repair) for repair in own]} if own else {}
-            self.recorder.add(_marked(mended(step, own), marks))
-        self._replay()
 
     def _tell(self, plan: Plan) -> None:
         for action in plan.actions:
@@ -348,7 +303,9 @@ class Session:
         spent = [step.usage for step in left if step.usage is not None]
         tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
         calls = sum(step.source is Source.AGENT for step in left)
-        self.account.charge(tokens=tokens, calls=calls)
+        seconds = self._clock.lost(left)
+        self.account.charge(tokens=tokens, calls=calls, seconds=seconds)
+        lost = {"steps": float(len(left)), "tokens": float(tokens), "calls": float(calls), "seconds": seconds}
         recovery = Recovery(
             run=self.id,
             id=self.recoveries[-1].id + 1 if self.recoveries else 0,
@@ -356,7 +313,8 @@ class Session:
             trigger=trigger or DIAGNOSIS,
             at_step=len(self) + (1 if plan.tier is Tier.REJECT and plan.undone else 0),
             outcome=outcome,
-            cost={"steps": float(len(left)), "tokens": float(tokens), **(cost or {})},
+            cost={**lost, **(cost or {})},
+            schemata=plan.schemata,
             spent=self.account.spent,
         )
         self.recoveries.append(recovery)
@@ -375,19 +333,6 @@ class Session:
     def _tell_observers(self, recovery: Recovery) -> None:
         for observer in self.rules.observers:
             self._safely(lambda observer=observer: observer(recovery))  # type: ignore[misc]
-
-    def _with_told(self, turn: Step) -> Step:
-        """The step with what the agent was told before it, so that the record shows why it acted."""
-        told, self._told = self._told, []
-        return replace(turn, extra={**turn.extra, "agentguard": {"told": told}}) if told else turn
-
-    def _with_marks(self, turn: Step) -> Step:
-        """The step with what was repaired in it, and how it was elected."""
-        numbered = turn.at(len(self))
-        marks = self.proposals.marked(numbered)
-        if reads := self.reads.committed(numbered) if turn.source is Source.AGENT else []:
-            marks["repaired"] = [*marks.get("repaired", []), *reads]
-        return _marked(numbered, marks)
 
     def _replay(self) -> None:
         """Fresh detectors over the live line as it is now."""
@@ -411,13 +356,6 @@ class Session:
 
     def _timed(self) -> _Timed:
         return _Timed(self)
-
-
-def _marked(step: Step, marks: Mapping[str, Any]) -> Step:
-    """The step with marks of the guard among those it has."""
-    if not marks:
-        return step
-    return replace(step, extra={**step.extra, "agentguard": {**step.extra.get("agentguard", {}), **marks}})
 
 
 class _Timed:

@@ -8,6 +8,9 @@ from dataclasses import replace
 from agentguard.detect.base import Finding
 from agentguard.live.rules import ACCEPTANCE
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.recover.base import Recovery
+from agentguard.recover.reach import NEAREST, first_of_agents, reach, within
+from agentguard.trajectory.model import Step
 
 
 def serious(found: Sequence[Finding], threshold: float) -> Finding | None:
@@ -44,8 +47,35 @@ def hypothesis(finding: Finding, agent: str) -> Hypothesis:
 
 def because(trigger: Finding, one: Hypothesis) -> Hypothesis:
     """A hypothesis that also says what the acceptance test said: where it went wrong, and what is missing."""
+    if one.reason == trigger.message:
+        return one
     said = trigger.message.strip().rstrip(".")
     return replace(one, reason=f"{said}. {one.reason}".strip())
+
+
+def to_try(
+    trigger: Finding, ranked: Sequence[Hypothesis], history: Sequence[Recovery], steps: Sequence[Step]
+) -> tuple[Hypothesis, ...]:
+    """What may have caused a failure of a run that goes on, in the order in which to try it.
+
+    Where something was found, that place comes first, then what is far enough back if rollbacks to near it
+    were in vain. An acceptance test says that a run failed and not where: the step within reach comes first.
+
+    Args:
+        trigger: what was found.
+        ranked: what the localizer holds likely.
+        history: recoveries so far.
+        steps: the live line, not empty.
+    """
+    own, count, first = hypothesis(trigger, steps[trigger.step].agent), len(steps), first_of_agents(steps)
+    refused = trigger.detector == ACCEPTANCE
+    nearest = min(NEAREST, count) if refused else count - own.step
+    back = reach(history, count, nearest=nearest, first=first)
+    chosen = within(ranked, own, steps, back) if refused or back > nearest else own
+    others = [one for one in ranked if one.step not in (own.step, chosen.step)]
+    if refused:
+        return tuple(because(trigger, one) for one in (chosen, *others))
+    return (own, *others) if chosen is own else (own, chosen, *others)
 
 
 def live_diagnosis(run: str, hypotheses: tuple[Hypothesis, ...], findings: Sequence[Finding]) -> Diagnosis:

@@ -227,6 +227,7 @@ class Plan:
         reason: why, in a sentence for a person.
         evidence: quotes from the run.
         undone: steps of the live line that are lost by it: its price in work.
+        schemata: ids of the schemata that spoke for the hypothesis.
     """
 
     strategy: str
@@ -238,6 +239,7 @@ class Plan:
     reason: str = ""
     evidence: tuple[Evidence, ...] = ()
     undone: int = 0
+    schemata: tuple[str, ...] = ()
 
 
 RepairFunction = Callable[[Trajectory, Hypothesis], tuple[str, str] | None]
@@ -264,7 +266,8 @@ class Recovery:
         trigger: name of the detector that set it off, or ``"diagnosis"``.
         at_step: length of the live line when it was done.
         outcome: pending until `verify` has seen enough.
-        cost: what it has cost so far: ``steps``, ``tokens``, ``seconds``, where known.
+        cost: what was thrown away for it: ``steps``, ``tokens``, model ``calls``, ``seconds`` of wall time,
+            and what a strategy adds, such as ``tool_calls``.
         schemata: ids of the schemata that spoke for the hypothesis; they learn from the outcome.
         spent: what all recoveries of the run had cost by then; a run that is gone on with counts from there.
     """

@@ -15,7 +15,8 @@ from agentguard.store.rows import RecoveryRow, digest
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-_STORED = {Outcome.PENDING: "planned", Outcome.CONFIRMED: "recovered", Outcome.REFUTED: "failed"}
+STORED = {Outcome.PENDING: "planned", Outcome.CONFIRMED: "recovered", Outcome.REFUTED: "failed"}
+"""The word that the store, and what shows it, has for an outcome: the one place where the two meet."""
 
 
 def recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
@@ -27,7 +28,7 @@ def recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
         run_id=recovery.run,
         strategy=plan.strategy,
         step=plan.step,
-        outcome=_STORED[recovery.outcome],
+        outcome=STORED[recovery.outcome],
         schema_id=recovery.schemata[0] if recovery.schemata else "",
         updated_at=time.time(),
         data=encode_recovery(recovery),

@@ -8,6 +8,7 @@ reads a clock, and nothing is random, so that the same calls always leave the sa
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -109,12 +110,19 @@ class SchemaCache:
             raise InputError(f"no schema has the id {schema_id!r}")
         return found
 
-    def observe(self, schema: Schema, now: float) -> Taken:
+    @property
+    def index(self) -> SchemaIndex:
+        """What the schemata are found by, to be asked and not to be changed; asking it counts as no use."""
+        return self._index
+
+    def observe(self, schema: Schema, now: float, *, recovered: bool = False) -> Taken:
         """Take in what a failure was distilled to.
 
         Args:
             schema: of one failure.
             now: epoch seconds.
+            recovered: nobody labelled it, a recovery bore it out: a new schema is quarantined, and active
+                only once as many runs taught it as `CacheRules.proven_at` asks for.
 
         Returns:
             Whether it is new. A failure that was taken in before changes nothing and is ``"known"``.
@@ -131,7 +139,8 @@ class SchemaCache:
                 return Taken(id=near.id, how="known")
             if near is not None:
                 return self._merge(near, schema, now)
-            new = replace(schema, status=Status.ACTIVE, created_at=now, updated_at=now)
+            status = Status.QUARANTINED if recovered and not self.rules.proven(schema) else Status.ACTIVE
+            new = replace(schema, status=status, created_at=now, updated_at=now)
             self._index.add([new])
             self._note(new, heat=0)
             self._bound(now, but=new.id)
@@ -150,15 +159,21 @@ class SchemaCache:
         with self._lock:
             found = self._index.search(asked, k, leave_out_groups=leave_out_groups, origin=origin)
             for name in sorted({match.schema.id for matches in found for match in matches}):
-                schema = self.get(name)
-                self._put(replace(schema, used=schema.used + 1, used_at=_later(schema.used_at, now)), heat=1)
+                self.use(name, now)
             return found
+
+    def use(self, schema_id: str, now: float) -> Schema:
+        """Count that a schema spoke."""
+        with self._lock:
+            schema = self.get(schema_id)
+            used = replace(schema, used=schema.used + 1, used_at=_later(schema.used_at, now))
+            return self._put(used, heat=1)
 
     def confirm(self, schema_id: str, now: float) -> Schema:
         """Count that recovery (or a person) bore a schema out; a stale one is active again."""
         with self._lock:
             schema = self.get(schema_id)
-            made = replace(schema, confirmed=schema.confirmed + 1, updated_at=_later(schema.updated_at, now))
+            made = replace(schema, confirmed=schema.confirmed + 1, updated_at=_after(schema.updated_at, now))
             made = self._put(self._revived(made))
             self._bound(now, but=schema_id)
             return made
@@ -167,7 +182,7 @@ class SchemaCache:
         """Count that a schema was wrong; it is retired at once if that is too often."""
         with self._lock:
             schema = self.get(schema_id)
-            made = replace(schema, refuted=schema.refuted + 1, updated_at=_later(schema.updated_at, now))
+            made = replace(schema, refuted=schema.refuted + 1, updated_at=_after(schema.updated_at, now))
             made = self._put(self._retired(made) if self.rules.refuted(made) else made)
             self._bound(now, but=schema_id)
             return made
@@ -179,7 +194,7 @@ class SchemaCache:
             JudgeError: the distiller could not be asked; what was retired stays so.
         """
         with self._lock:
-            active = [schema for schema in self if schema.status is Status.ACTIVE]
+            active = [schema for schema in self if schema.status is not Status.RETIRED]
             refuted = [one for one in active if self.rules.refuted(one)]
             stale = [one for one in active if self.rules.stale(one, now) and not self.rules.refuted(one)]
             for schema in (*refuted, *stale):
@@ -190,6 +205,41 @@ class SchemaCache:
         with self._lock:
             renewed = [schema.id for schema, fresh in made if self._renewed(schema, fresh, now)]
             return Tended(renewed=tuple(renewed), refuted=_ids(refuted), stale=_ids(stale))
+
+    def exchange(self, work: Callable[[], None]) -> None:
+        """Work on what all processes have put into the keep, and put what changed, with nobody in between.
+
+        Args:
+            work: changes this cache; called once, or again where the keep has to be tried again.
+
+        Raises:
+            FormatError, StoreUnavailable: the keep cannot be used now; ``work`` may have been done here, and
+                is put next time.
+        """
+        if self._keep is None:
+            work()
+            return
+
+        def change(kept: tuple[Schema, ...]) -> list[Schema]:
+            with self._lock:
+                self._absorb(kept)
+                work()
+                return [self.get(name) for name in sorted(self._changed)]
+
+        self._keep.exchange(change)
+        with self._lock:
+            self._changed.clear()
+            gone, self._gone = sorted(self._gone), set()
+        self._keep.forget(gone)
+
+    def _absorb(self, kept: Sequence[Schema]) -> None:
+        """Take over what others put; of what was only used here, the uses."""
+        for schema in kept:
+            held = self._index.get(schema.id)
+            if held is None:
+                self._index.add([schema])
+            elif held.updated_at < schema.updated_at:
+                self._index.replace([replace(schema, used=max(held.used, schema.used))])
 
     def save(self) -> None:
         """Put what changed since the last time into the keep; if that raises, it is tried again next time."""
@@ -215,13 +265,14 @@ class SchemaCache:
             members.append(near)
         members.append(schema)
         made = merge(near, replace(schema, status=near.status, created_at=near.created_at))
-        self._put(self._revived(replace(made, updated_at=_later(near.updated_at, now))), heat=1)
+        self._put(self._revived(replace(made, updated_at=_after(near.updated_at, now))), heat=1)
         self._bound(now, but=near.id)
         return Taken(id=near.id, how="merged")
 
     def _revived(self, schema: Schema) -> Schema:
-        """Active, as it is needed again; unless it was refuted."""
-        return schema if self.rules.refuted(schema) else replace(schema, status=Status.ACTIVE)
+        """Active, as it is needed again; unless it was refuted, or is not proven yet."""
+        unproven = schema.status is Status.QUARANTINED and not self.rules.proven(schema)
+        return schema if unproven or self.rules.refuted(schema) else replace(schema, status=Status.ACTIVE)
 
     def _retired(self, schema: Schema) -> Schema:
         return replace(schema, status=Status.RETIRED)
@@ -249,7 +300,7 @@ class SchemaCache:
                 traits=made.traits,
                 correction=made.correction or held.correction,
                 version=held.version + 1,
-                updated_at=_later(held.updated_at, now),
+                updated_at=_after(held.updated_at, now),
             )
         )
         return True
@@ -268,8 +319,8 @@ class SchemaCache:
             kept = set(select(others, self._index.encode(others), budget))
             for schema in others:
                 if schema.id not in kept:
-                    self._put(self._retired(replace(schema, updated_at=_later(schema.updated_at, now))))
-        retired = [schema for schema in self if schema.status is Status.RETIRED and schema.id != but]
+                    self._put(self._retired(replace(schema, updated_at=_after(schema.updated_at, now))))
+        retired = [schema for schema in self if schema.status is not Status.ACTIVE and schema.id != but]
         spare = len(retired) - self.rules.most
         if spare > 0:
             oldest = sorted(retired, key=lambda schema: (schema.updated_at, schema.id))[:spare]
@@ -297,6 +348,11 @@ class SchemaCache:
 def _later(before: float | None, now: float) -> float:
     """Times only go forward, even where clocks do not."""
     return now if before is None else max(before, now)
+
+
+def _after(before: float, now: float) -> float:
+    """As `_later`, and never the same: that something changed is how others notice it."""
+    return now if now > before else math.nextafter(before, math.inf)
 
 
 def _ids(schemata: Iterable[Schema]) -> tuple[str, ...]:

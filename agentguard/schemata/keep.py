@@ -6,7 +6,7 @@ Both keep a whole schema under its id; what is put later replaces what was put b
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +17,17 @@ from agentguard.schemata.codec import decode_schema, encode_schema, read_schemat
 from agentguard.schemata.model import Schema
 
 if TYPE_CHECKING:
+    from agentguard.store.change import Known
     from agentguard.store.rows import SchemaRow
     from agentguard.store.store import Store
 
 _FORGOTTEN: Final = "forgotten"
 _URLS: Final = ("sqlite:", "postgresql:", "postgres:", "postgresql+")
 _DATABASES: Final = (".db", ".sqlite", ".sqlite3")
+
+
+Change = Callable[[tuple[Schema, ...]], Sequence[Schema]]
+"""From the schemata that are kept to those that are new or changed; may be called again if it has to."""
 
 
 class Keep(Protocol):
@@ -49,9 +54,19 @@ class Keep(Protocol):
         """Keep these no longer; ids that are not kept are passed over."""
         ...
 
+    def exchange(self, change: Change) -> None:
+        """Give ``change`` what is new since the last time, or all, and put what it returns, as one.
+
+        Raises:
+            FormatError, StoreUnavailable: as `load` and `put`; nothing was put.
+        """
+        ...
+
 
 class SchemaFile:
-    """A file of schemata, one a line, replaced whole with every change: for one process at a time.
+    """A file of schemata, one a line, replaced whole with every change.
+
+    For one process at a time, but for `exchange`, which several may use.
 
     Args:
         path: the file; it is made with the first schema that is put.
@@ -81,6 +96,15 @@ class SchemaFile:
             if len(rest) < len(held):
                 write_schemata(self.path, rest)
 
+    def exchange(self, change: Change) -> None:
+        """See `Keep.exchange`; other processes wait, where the system has file locks."""
+        with self._lock, _locked(self.path):
+            held = self._read()
+            made = change(held)
+            if made:
+                merged = {schema.id: schema for schema in (*held, *made)}
+                write_schemata(self.path, _by_id(merged.values()))
+
     def _read(self) -> tuple[Schema, ...]:
         return _by_id(read_schemata(self.path)) if self.path.exists() else ()
 
@@ -98,6 +122,7 @@ class SchemaTable:
 
     def __init__(self, store: Store, *, tenant: str = "") -> None:
         self.store, self.tenant = store, tenant
+        self._known: Known = {}
 
     def load(self) -> tuple[Schema, ...]:
         """See `Keep.load`; waits until what was put is durable."""
@@ -117,6 +142,29 @@ class SchemaTable:
         if rows:
             self.store.write(*(replace(row, status=_FORGOTTEN, data={}) for row in rows))
 
+    def exchange(self, change: Change) -> None:
+        """See `Keep.exchange`; one transaction, which other processes wait for."""
+
+        def rows(kept: Sequence[SchemaRow]) -> list[SchemaRow]:
+            made = change(_by_id(_schema(row) for row in kept if row.status != _FORGOTTEN))
+            return [_row(schema, self.tenant) for schema in made]
+
+        self.store.flush()
+        self._known = self.store.change_schemata(rows, known=self._known, tenant=self.tenant)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, in a file beside it."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system: one process at a time, as ever
+        yield
+        return
+    with open(f"{path}.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
 
 @contextmanager
 def opened(place: str | Path | None) -> Iterator[SchemaFile | SchemaTable]:
@@ -134,6 +182,15 @@ def opened(place: str | Path | None) -> Iterator[SchemaFile | SchemaTable]:
 
     with Store.open(place) as store:
         yield SchemaTable(store)
+
+
+def keep_at(place: str | Path) -> SchemaFile | SchemaTable:
+    """As `opened`, for as long as the process lives: a database is closed when it ends."""
+    if not _database(place):
+        return SchemaFile(place)
+    from agentguard.store.store import Store
+
+    return SchemaTable(Store.open(place))
 
 
 def stored(place: str | Path | None) -> tuple[Schema, ...]:

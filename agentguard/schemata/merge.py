@@ -16,6 +16,7 @@ MOST_FREE: Final = 8
 
 MOST_HEURISTICS: Final = 8
 MOST_CODES: Final = 6
+_STATUSES: Final = (Status.ACTIVE, Status.QUARANTINED, Status.RETIRED)
 
 
 def merge(one: Schema, other: Schema) -> Schema:
@@ -26,11 +27,12 @@ def merge(one: Schema, other: Schema) -> Schema:
     support. Counts are added up; a run behind both counts once in the support.
 
     Raises:
-        InputError: one comes from natural failures and the other from injected ones.
+        InputError: their failures are of different origins.
     """
     if one.provenance.origin is not other.provenance.origin:
         raise InputError(
-            "a schema of natural failures and one of injected failures cannot be merged",
+            f"a schema of {one.provenance.origin} failures and one of {other.provenance.origin} failures "
+            "cannot be merged",
             hint="keep them in stores of their own",
         )
     lead, rest = (one, other) if one.support >= other.support else (other, one)
@@ -51,7 +53,7 @@ def merge(one: Schema, other: Schema) -> Schema:
         confirmed=one.confirmed + other.confirmed,
         refuted=one.refuted + other.refuted,
         used=one.used + other.used,
-        status=Status.ACTIVE if Status.ACTIVE in (one.status, other.status) else Status.RETIRED,
+        status=next(status for status in _STATUSES if status in (one.status, other.status)),
         created_at=min(one.created_at, other.created_at),
         updated_at=max(one.updated_at, other.updated_at),
         used_at=max((at for at in (one.used_at, other.used_at) if at is not None), default=None),

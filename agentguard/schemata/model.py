@@ -18,10 +18,12 @@ from agentguard.trajectory.model import Record, Trajectory
 
 
 class Origin(StrEnum):
-    """Where the failures behind a schema come from; figures of the two are never mixed."""
+    """Where the failures behind a schema come from; figures of different origins are never mixed."""
 
     NATURAL = "natural"
     INJECTED = "injected"
+    RECOVERED = "recovered"
+    """A guard took a run back, and that helped: nobody has labelled these."""
 
 
 class Status(StrEnum):
@@ -29,6 +31,8 @@ class Status(StrEnum):
 
     ACTIVE = "active"
     RETIRED = "retired"
+    QUARANTINED = "quarantined"
+    """One run taught it: kept and not offered, until another run bears it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class Provenance:
         runs: ids of the runs it was distilled from.
         groups: the questions (or task ids) of those runs, as `agentguard.trajectory.groups.group_key` makes
             them equal; at evaluation a schema is left out for every run that shares one.
-        origin: natural failures or injected ones.
+        origin: natural failures, injected ones, or those that a guard recovered from.
     """
 
     method: str

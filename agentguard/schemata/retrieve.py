@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agentguard.schemata.vectorise import Vectors
 
-_ORIGINS: Final = {Origin.NATURAL: 0, Origin.INJECTED: 1}
+_ORIGINS: Final = {Origin.NATURAL: 0, Origin.INJECTED: 1, Origin.RECOVERED: 2}
 _DIMS: Final = 256
 _AT_ONCE: Final = 4_000_000
 """Most likenesses computed in one product (16 MB); more queries take several products."""

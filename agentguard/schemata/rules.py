@@ -31,6 +31,8 @@ class CacheRules:
         refuted_at: probability, given what was confirmed and refuted, that a schema is wrong more often than
             right, from which on it is retired, in [0.5, 1). At 0.95 four refutations do it where nothing was
             confirmed: one failed recovery has other causes too often.
+        proven_at: runs that must have borne out a schema learnt from recoveries before it is offered, at
+            least 2: no single run may teach the others.
     """
 
     new_over: float = 0.25
@@ -41,6 +43,7 @@ class CacheRules:
     members: int = 8
     stale_after_s: float = 90 * DAY_S
     refuted_at: float = 0.95
+    proven_at: int = 2
 
     def __post_init__(self) -> None:
         """Raise ConfigError on a setting out of its range."""
@@ -48,6 +51,7 @@ class CacheRules:
         for name in ("looked_at", "most", "hot_after", "members"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         self._check("kept_at_limit", 0 < self.kept_at_limit <= 1, "a number in (0, 1]")
+        self._check("proven_at", self.proven_at >= 2, "at least 2")
         self._check("stale_after_s", self.stale_after_s > 0, "more than 0")
         self._check("refuted_at", 0.5 <= self.refuted_at < 1, "a number in [0.5, 1)")
 
@@ -58,6 +62,10 @@ class CacheRules:
     def refuted(self, schema: Schema) -> bool:
         """Whether recoveries speak against a schema."""
         return schema.refuted > 0 and wrong_more_often(schema.confirmed, schema.refuted) >= self.refuted_at
+
+    def proven(self, schema: Schema) -> bool:
+        """Whether enough runs bore a schema out for it to leave quarantine."""
+        return schema.confirmed >= self.proven_at and not self.refuted(schema)
 
     def stale(self, schema: Schema, now: float) -> bool:
         """Whether a schema was not needed for long; ``now`` in epoch seconds."""
@@ -74,6 +82,11 @@ def wrong_more_often(confirmed: int, refuted: int) -> float:
     trials = confirmed + refuted + 1
     tail = sum(comb(trials, k) for k in range(confirmed + 1, trials + 1))
     return tail / (1 << trials)
+
+
+def trust(schema: Schema) -> float:
+    """How far a schema may be believed: the mean of the posterior of `wrong_more_often`, 0.5 if untried."""
+    return (schema.confirmed + 1) / (schema.confirmed + schema.refuted + 2)
 
 
 def compatible(one: Schema, other: Schema) -> bool:

@@ -195,7 +195,8 @@ class RecoveryRow(Row):
     Attributes:
         strategy: what was done.
         step: the step the run was taken back to.
-        outcome: ``"planned"``, ``"recovered"``, ``"failed"`` or ``"unknown"``.
+        outcome: ``"planned"`` (not judged yet), ``"recovered"`` (confirmed) or ``"failed"`` (refuted), as
+            `agentguard.recover.keep.STORED` maps them.
         schema_id: the schema whose correction was used, if any.
         updated_at: when the outcome was set; epoch seconds.
     """

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError, StoreTimeout
 from agentguard.store import rows as r
+from agentguard.store.change import Known, Work, change_schemata
 from agentguard.store.effects import Claim, Ledger
 from agentguard.store.engine import make_engine, unavailable
 from agentguard.store.migrate import migrate
@@ -194,6 +195,10 @@ class Store(Questions):
         Returns False if it was never claimed, or had got that far before.
         """
         return self._ledger.settle(effect, state, result)
+
+    def change_schemata(self, work: Work, *, known: Known | None = None, tenant: str = "") -> Known:
+        """Read, change and write schemata as one; see `agentguard.store.change.change_schemata`."""
+        return change_schemata(self._place, work, known=known or {}, tenant=tenant)
 
     # -- forgetting
 
