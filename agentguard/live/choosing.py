@@ -55,13 +55,13 @@ def choosing(
     """
     turn, repaired = read(answer), False
     plan = session.propose(turn)
-    for _ in range(MOST_ROUNDS):
+    for left in reversed(range(MOST_ROUNDS)):
         if plan is None:
             break
         repairs = [action for action in plan.actions if isinstance(action, Repair)]
         if repairs:
             turn, repaired = mended(turn, repairs), True
-            plan = session.propose(turn)
+            plan = session.propose(turn) if left else None
         elif any(isinstance(action, Sample) for action in plan.actions):
             answers, candidates = [answer], [turn]
             state = session.elect(plan, candidates)
