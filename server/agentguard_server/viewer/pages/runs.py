@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from starlette.datastructures import State
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from agentguard.errors import StoreError
+from agentguard.errors import AgentGuardError, StoreError
 from agentguard.store.overview import Facets, OverviewFilter, OverviewRow, labels
 from agentguard.store.page import Page, Slice
 from agentguard.store.store import Store
@@ -123,14 +126,21 @@ def _found(store: Store, wanted: Asked, tenant: str) -> tuple[Asked, Slice[Overv
 
 
 def _facets(request: Request, store: Store, tenant: str) -> Facets:
-    """What there is to filter by; counted anew every few seconds at most."""
-    kept = getattr(request.app.state, "facets", None)
-    now = time.monotonic()
-    lasts = 1.0 if request.app.state.loading.running else _FACETS_S
-    if kept is None or now - kept[0] > lasts:
-        kept = request.app.state.facets = (now, store.facets(tenant=tenant))
-    found: Facets = kept[1]
-    return found
+    """What there is to filter by; counted anew now and then, and nobody waits for it but the first."""
+    state = request.app.state
+    kept: tuple[float, Facets] | None = getattr(state, "facets", None)
+    lasts = 1.0 if state.loading.running else _FACETS_S
+    if kept is None:
+        kept = state.facets = (time.monotonic(), store.facets(tenant=tenant))
+    elif time.monotonic() - kept[0] > lasts:
+        state.facets = (time.monotonic(), kept[1])  # the others that come meanwhile count nothing
+        threading.Thread(target=_count_anew, args=(state, store, tenant), daemon=True).start()
+    return kept[1]
+
+
+def _count_anew(state: State, store: Store, tenant: str) -> None:
+    with suppress(AgentGuardError):
+        state.facets = (time.monotonic(), store.facets(tenant=tenant))
 
 
 def _plain(row: OverviewRow) -> dict[str, Any]:
