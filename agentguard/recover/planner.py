@@ -14,6 +14,7 @@ from typing import TypedDict
 
 from agentguard.errors import ConfigError
 from agentguard.recover.base import Outcome, Plan, Recovery, Sample, Situation, Strategy, Tier
+from agentguard.recover.reach import REWINDS, first_of_agents, reach
 
 DIAGNOSIS = "diagnosis"
 """The trigger's name where no single detector set the recovery off."""
@@ -110,6 +111,8 @@ class Planner:
             return None, "cannot help here, or the integration cannot do it"
         if _tried(situation.history, plan, trigger):
             return None, "was tried and did not help"
+        if _too_near(plan, situation):
+            return None, "going back as far as that was in vain"
         if plan.tier in _LAST:
             return plan, ""
         refused = situation.account.why_not(**price(plan))
@@ -125,10 +128,22 @@ def acts_from(strategy: Strategy) -> float:
     return float(getattr(strategy, "acts_from", 1.0))
 
 
+def _too_near(plan: Plan, situation: Situation) -> bool:
+    """Whether a rollback goes back no further than the last one, which was in vain, and could go further.
+
+    The first of the hypotheses that are far enough is for the session to name; where it names none, each one
+    counts as it comes.
+    """
+    steps = situation.run.steps
+    back = reach(situation.history, len(steps), first=first_of_agents(steps))
+    others = (len(steps) - one.step for one in situation.diagnosis.hypotheses)
+    return plan.tier in REWINDS and plan.undone < back and any(undone >= back for undone in others)
+
+
 def _tried(history: Sequence[Recovery], plan: Plan, trigger: str) -> bool:
     if not plan.undone and any(isinstance(action, Sample) for action in plan.actions):
         return any(one.plan.strategy == plan.strategy for one in _undecided(history, plan.step))
-    return any(in_vain(recovery, plan, trigger) for recovery in history)
+    return any(in_vain(recovery, plan, trigger) for recovery in standing(history))
 
 
 def _undecided(history: Sequence[Recovery], step: int) -> list[Recovery]:
@@ -140,6 +155,16 @@ def _undecided(history: Sequence[Recovery], step: int) -> list[Recovery]:
             break
         found.append(one)
     return found
+
+
+def standing(history: Sequence[Recovery]) -> tuple[Recovery, ...]:
+    """Recoveries at steps that were not made anew since: a later one that went back further ends them."""
+    held: list[Recovery] = []
+    for recovery in history:
+        if recovery.plan.undone:
+            held = [one for one in held if not one.plan.undone or one.plan.step <= recovery.plan.step]
+        held.append(recovery)
+    return tuple(held)
 
 
 def in_vain(recovery: Recovery, plan: Plan, trigger: str) -> bool:

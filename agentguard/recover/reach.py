@@ -28,8 +28,8 @@ REWINDS = frozenset({Tier.TRUNCATE, Tier.FORK, Tier.COMPENSATE, Tier.RESTART})
 def reach(history: Sequence[Recovery], steps: int, *, nearest: int = 1, first: int = 0) -> int:
     """Steps to go back, at least.
 
-    A rollback was in vain if the run fails again before it got further beyond the furthest step it was at
-    than it had been taken back. If it got further, that is another failure; and so is any in a run begun again.
+    A rollback was in vain if the run fails again before it got further beyond the furthest step it was
+    at than it had been taken back. If it got further, that is another failure; so is any in a run begun anew.
 
     Args:
         history: recoveries of the run, the earliest first.
