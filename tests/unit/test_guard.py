@@ -91,3 +91,23 @@ def test_a_run_known_to_have_failed_is_only_ranked():
     assert "that the run failed was given, not found" in diagnosis.notes
     with pytest.raises(ConfigError, match="given_failed"):
         Guard(localizer="two_line", options={"given_failed": True})
+
+
+def test_a_policy_protects_turns_and_repairs_calls() -> None:
+    policy = Policy.parse(
+        {
+            "detectors": {"unknown_tool": {"on_fail": ["roll_forward", {"vote": {"n": 5}}]}},
+            "recover": {"protect": {"models": ["large", "other"], "on_fail": "hand_over"}},
+            "budgets": {"samples": 8},
+        }
+    )
+    guard = Guard.from_policy(policy, localizer="first_finding", repair=lambda run, held: None)
+    rules = guard.parts.rules
+    assert rules is not None
+    assert [one.name for one in rules.planner.ladder("protection")] == ["n_version", "hand_over"]
+    assert [one.name for one in rules.planner.ladder("unknown_tool")] == ["roll_forward", "vote"]
+    assert (rules.budget.samples, rules.planner.models) == (8, {"large", "other"})
+    with guard.override(repair=None):
+        assert guard.parts.rules is not None
+        assert guard.parts.rules.repair is None
+    assert rules.repair is not None
