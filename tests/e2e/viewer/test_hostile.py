@@ -127,10 +127,12 @@ def test_pages_of_evaluations(hostile: tuple[Viewer, tuple[str, ...]], context: 
     watch = Watch(page, viewer.url)
     page.goto("/evals")
     page.locator("h2 a").first.click()
+    page.wait_for_url("**/evals/*")
     harmless(page, watch)
     assert page.locator("main table a[href*='/runs/']").count() > 0
     page.goto("/evals")
     page.get_by_role("button", name="Compare A with B").click()
+    page.wait_for_url("**/evals/compare?*")
     harmless(page, watch)
 
 
