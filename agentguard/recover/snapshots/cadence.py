@@ -44,7 +44,7 @@ class Cadence:
     """
 
     def __init__(
-        self, *, turns_between: float = 25.0, most: int = 32, free: float = 0.001, weight: float = 0.25
+        self, *, turns_between: float = 25.0, most: int = 32, free: float = 0.005, weight: float = 0.25
     ) -> None:
         if not (math.isfinite(turns_between) and turns_between > 0 and most >= 1 and 0 < weight <= 1):
             raise ConfigError("snapshots: turns_between is over 0, most at least 1, weight in (0, 1]")

@@ -15,6 +15,7 @@ from agentguard.guard import Guard
 from agentguard.recover.base import Outcome
 from agentguard.recover.budget import Budget
 from agentguard.recover.policy import Recover
+from agentguard.recover.snapshots.keeper import SnapshotOptions
 
 Message = dict[str, Any]
 
@@ -274,7 +275,11 @@ def test_a_fork_restores_the_state_of_the_environment() -> None:
     guard = Guard(recover=Recover(on_fail=[{"rollback": {"prefer": "fork"}}]), tools={})
     guard.tool(effect="read")(move)
     run = guard.run(
-        "Move.", tools=[move], save=lambda: dict(state), restore=lambda saved: state.update(saved)
+        "Move.",
+        tools=[move],
+        save=lambda: dict(state),
+        restore=state.update,
+        snapshots=SnapshotOptions(most_turns=1),
     )
     with run:
         drive(run, model)

@@ -68,9 +68,9 @@ def test_failures_are_those_that_were_seen_and_one_more() -> None:
 
 
 def test_next_to_nothing_is_nothing_however_short_the_turns() -> None:
-    assert measured(0.0009, 1e-6).interval == 1
-    assert measured(0.0011, 1e-6).interval > 1
-    assert measured(0.0009, 1e-6, free=0.0).interval > 1
+    assert measured(0.0049, 1e-6).interval == 1
+    assert measured(0.0051, 1e-6).interval > 1
+    assert measured(0.0049, 1e-6, free=0.0).interval > 1
 
 
 def test_the_interval_has_bounds() -> None:
