@@ -11,6 +11,7 @@ from agentguard.detect.codec import decode_evidence, texts
 from agentguard.errors import FormatError
 from agentguard.store.rows import RecoveryRow
 from agentguard.trajectory.formats._fields import Node
+from agentguard_server.viewer.text import plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,11 @@ class Recovered:
         """What the agent was told by it."""
         given = (action.get("text") or action.get("note") for action in self.actions)
         return "\n".join(text for text in given if isinstance(text, str))
+
+    @property
+    def did(self) -> tuple[str, ...]:
+        """Its actions in words, in their order."""
+        return tuple(_in_words(action) for action in self.actions)
 
     @property
     def ended(self) -> str:
@@ -109,3 +115,41 @@ def _back_to(actions: tuple[Mapping[str, Any], ...], at_step: int, undone: int) 
         if action.get("action") == "Restart":
             return 0
     return at_step - 1 if undone else None
+
+
+def _in_words(action: Mapping[str, Any]) -> str:
+    name = str(action.get("action", "?"))
+    words = _WORDS.get(name)
+    return words.format_map(_Given(action)) if words else name
+
+
+class _Given(dict[str, Any]):
+    """The fields of an action as words; one that is absent is a dash."""
+
+    def __init__(self, action: Mapping[str, Any]) -> None:
+        super().__init__({name: _word(value) for name, value in action.items()})
+
+    def __missing__(self, key: str) -> str:
+        return "–"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        parts = [one.get("tool", "?") if isinstance(one, Mapping) else one for one in value]
+        return ", ".join(plain(part, 80) for part in parts) or "nothing"
+    return plain(value, 300)
+
+
+_WORDS = {
+    "Tell": "told the agent what to do instead",
+    "Reject": "dropped the turn before any of its tools ran, and asked again",
+    "Rewind": "went back to step {to_step} ({by})",
+    "Compensate": "undid {effects}",
+    "Withhold": "took away {tools}",
+    "Substitute": "let {by} take the place of the {what} {name}",
+    "Restart": "began the run again with a note",
+    "Repair": "repaired step {step}",
+    "Sample": "asked for {n} candidates, of which {quorum} had to agree",
+    "HandOver": "asked a person: {question}",
+    "Stop": "ended the run: {reason}",
+}

@@ -11,8 +11,8 @@ from agentguard.detect.facts import canonical
 from agentguard.trajectory.model import Step
 from agentguard_server.viewer.recovery import Recovered
 from agentguard_server.viewer.run.brief import Brief, brief
+from agentguard_server.viewer.run.guarded import told_before
 from agentguard_server.viewer.run.lines import Line, Lines
-from agentguard_server.viewer.run.turns import told_before
 
 Relation = Literal["same", "changed", "left", "new"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentguard.detect.base import Finding
 from agentguard.detect.trouble import trouble
 from agentguard.trajectory.model import Observation, Source, Step
 from agentguard_server.viewer.bundle import DAMAGED_STEP
+from agentguard_server.viewer.run.guarded import Repaired, election, repairs, told_before
 from agentguard_server.viewer.run.kinds import Look, look_of
 from agentguard_server.viewer.run.ledger import Entry, result_of
 from agentguard_server.viewer.run.lines import Line
@@ -47,6 +48,8 @@ class Turn:
         look: kind, letter and words for who speaks.
         agent: name of the speaker.
         told: what the guard told the agent before it.
+        repaired: what it repaired in it.
+        elected: how it was chosen among candidates.
         damaged: why the stored step could not be read; empty where it could.
         seconds: how long it took, if known.
         tokens: prompt and completion, if known.
@@ -62,6 +65,8 @@ class Turn:
     look: Look
     agent: str
     told: tuple[str, ...]
+    repaired: tuple[Repaired, ...]
+    elected: str
     reasoning: Passage | None
     modules: tuple[tuple[str, Passage], ...]
     content: Passage | None
@@ -124,7 +129,9 @@ def _turn(reading: Reading, line: Line, place: int, prefix: str) -> Turn:
         line=owner,
         look=look_of(step),
         agent=step.agent,
-        told=tuple(told_before(step)),
+        told=told_before(step),
+        repaired=repairs(step),
+        elected=election(step),
         reasoning=laid("reasoning", step.reasoning),
         modules=_modules(step, reading.fold),
         content=laid("content", step.content),
@@ -204,13 +211,6 @@ def _modules(step: Step, fold: Fold) -> tuple[tuple[str, Passage], ...]:
     """The parts of the turn, where they are not what its content says anyway."""
     parts = ((name, text) for name, text in step.modules.items() if text and text not in step.content)
     return tuple((name, passage(f"modules.{name}", text, (), fold)) for name, text in parts)
-
-
-def told_before(step: Step) -> Iterable[str]:
-    """What the guard told the agent before this step."""
-    kept = step.extra.get("agentguard")
-    told = kept.get("told") if isinstance(kept, Mapping) else None
-    return [text for text in told if isinstance(text, str)] if isinstance(told, list | tuple) else []
 
 
 def seconds_of(step: Step) -> float | None:

@@ -31,6 +31,14 @@ def evil(name: str) -> str:
     return f"{name} {EVIL} {LINK}"
 
 
+def evil_marks() -> dict[str, object]:
+    return {
+        "told": [evil("told"), 7],
+        "repaired": [{"field": evil("f"), "original": evil("was"), "repaired": evil("is")}, "odd"],
+        "elected": {"candidates": 3, "votes": 2, "reason": evil("vote")},
+    }
+
+
 def evil_run(run_id: str = "a/b?c#d e%2Fé") -> tuple[Trajectory, Diagnosis]:
     """A run whose every text tries to get out of its place, and a diagnosis that quotes it."""
     step = Step(
@@ -53,7 +61,7 @@ def evil_run(run_id: str = "a/b?c#d e%2Fé") -> tuple[Trajectory, Diagnosis]:
             Observation(content=evil("loose"), tool=evil("by")),
         ),
         model=evil("model"),
-        extra={"agentguard": {"told": [evil("told")]}, "damaged_row": evil("damage")},
+        extra={"agentguard": evil_marks(), "damaged_row": evil("damage")},
     )
     left = Branch(id=evil("branch"), fork_step=0, steps=(replace(step, index=0),), reason=evil("reason"))
     run = Trajectory(

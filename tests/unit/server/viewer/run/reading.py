@@ -12,7 +12,7 @@ _SECTIONS = "html head title script style body main div section header nav aside
 _BLOCKS = (
     "p h1 h2 h3 ul ol li dl dt dd table thead tbody tr th td details summary label select optgroup option"
 )
-_WORDS = "a span b i q kbd code mark bdi meter text button textarea"
+_WORDS = "a span b i q del ins kbd code mark bdi meter text button textarea"
 ELEMENTS = VOID | set(f"{_SECTIONS} {_BLOCKS} {_WORDS}".split())
 """All elements that our templates make; what a run holds must add none."""
 

@@ -272,6 +272,32 @@ def test_a_run_without_steps_has_an_empty_strip() -> None:
 # -- turns and search
 
 
+def test_repairs_and_elections_are_shown_with_the_turn() -> None:
+    marks = {
+        "repaired": [{"field": "tool_calls[0]", "original": "{", "repaired": "{}"}],
+        "elected": {"candidates": 3, "votes": 2, "taken": 1, "reason": "two are the same"},
+    }
+    view = View.of(Bundle.of(run_of(replace(said(0, "x"), extra={"agentguard": marks}))))
+    (turn,) = view.turns(view.lines.live, 0, 1)
+    assert [(one.field, one.original, one.repaired) for one in turn.repaired] == [("call 1", "{", "{}")]
+    assert turn.elected == "Chosen among 3 candidates: 2 agreed (two are the same)"
+
+
+@pytest.mark.parametrize("odd", [None, 7, [], {"told": 3, "repaired": {}, "elected": []}])
+def test_what_others_left_in_our_place_is_no_trouble(odd: object) -> None:
+    view = View.of(Bundle.of(run_of(replace(said(0, "x"), extra={"agentguard": odd}))))
+    (turn,) = view.turns(view.lines.live, 0, 1)
+    assert (turn.told, turn.repaired, turn.elected) == ((), (), "")
+
+
+def test_the_actions_of_a_recovery_are_said_in_words(recovered: View) -> None:
+    assert [one.did for one in recovered.bundle.recoveries][2] == (
+        "undid book_room, hold_money",
+        "went back to step 4 (truncate)",
+        "told the agent what to do instead",
+    )
+
+
 def test_what_the_guard_said_stands_before_the_turn(recovered: View) -> None:
     (turn,) = recovered.turns(recovered.lines.live, 4, 5)
     assert turn.told[0].startswith("[guard] Your run was taken back")
