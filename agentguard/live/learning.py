@@ -76,21 +76,24 @@ class Learning:
         self._worker: threading.Thread | None = None
         self._exchanged = clock()
 
-    def credit(self, run: Trajectory, diagnosis: Diagnosis, *, lead: bool) -> Diagnosis:
-        """The diagnosis with the schemata that spoke for its hypotheses, and what they say counted.
+    def credit(
+        self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rank: bool
+    ) -> Diagnosis:
+        """The diagnosis with the schemata that spoke for its hypotheses.
 
         Args:
             run: the run so far.
             diagnosis: of it.
-            lead: the first hypothesis is what set the recovery off, and stays the first.
+            findings: what was found on it.
+            rank: also change probabilities by what the schemata say, and the order with them.
         """
-        if not len(self.cache) or not diagnosis.hypotheses:
+        if not diagnosis.hypotheses or not len(self.cache):
             return diagnosis
-        spoke = self._spoke(run, diagnosis.findings)
-        made = [_told(one, spoke.get(one.step)) for one in diagnosis.hypotheses]
-        first, rest = (made[:1], made[1:]) if lead else ([], made)
-        rest.sort(key=lambda one: -one.probability)  # stable: equal ones stay in their order
-        return replace(diagnosis, hypotheses=(*first, *rest))
+        spoke = self._spoke(run, findings)
+        made = [_told(one, spoke.get(one.step), rank=rank) for one in diagnosis.hypotheses]
+        if rank:
+            made.sort(key=lambda one: -one.probability)  # stable: equal ones stay in their order
+        return replace(diagnosis, hypotheses=tuple(made))
 
     def observe(self, recovery: Recovery) -> None:
         """Remember a recovery of a run that goes on; an observer of a guard."""
@@ -206,18 +209,17 @@ class Learning:
         return near and match.schema.confirmed >= match.schema.refuted
 
 
-def _told(one: Hypothesis, said: tuple[Match, float] | None) -> Hypothesis:
-    if said is None:
+def _told(one: Hypothesis, said: tuple[Match, float] | None, *, rank: bool) -> Hypothesis:
+    if said is None or one.schemata:
         return one
     match, log_odds = said
-    schema = match.schema
     odds = one.probability / max(1e-9, 1 - one.probability) * math.exp(log_odds)
     return replace(
         one,
-        schemata=(schema.id,),
-        probability=odds / (1 + odds) if one.probability < 1 else 1.0,
-        correction=one.correction or schema.correction,
-        reason=f"{one.reason.rstrip('.')}; it looks like an earlier failure (schema {schema.id})",
+        schemata=(match.schema.id,),
+        probability=odds / (1 + odds) if rank and one.probability < 1 else one.probability,
+        correction=one.correction or match.schema.correction,
+        reason=f"{one.reason.rstrip('.')}; it looks like an earlier failure (schema {match.schema.id})",
     )
 
 

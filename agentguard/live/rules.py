@@ -26,8 +26,10 @@ Accept = Callable[[Trajectory], bool | str]
 class Credit(Protocol):
     """Lets the schemata of earlier failures speak: `agentguard.live.learning.Learning.credit`."""
 
-    def __call__(self, run: Trajectory, diagnosis: Diagnosis, *, lead: bool) -> Diagnosis:
-        """The diagnosis with what they say; with ``lead`` its first hypothesis stays the first."""
+    def __call__(
+        self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rank: bool
+    ) -> Diagnosis:
+        """The diagnosis with who spoke for its hypotheses; with ``rank`` also ranked by what they say."""
         ...
 
 

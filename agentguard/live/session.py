@@ -33,7 +33,7 @@ from agentguard.live.clock import Clock
 from agentguard.live.marks import repair_line, with_marks
 from agentguard.live.proposals import Elected, Proposals
 from agentguard.live.reads import Reads
-from agentguard.live.rules import ACCEPTANCE, Rules
+from agentguard.live.rules import Rules
 from agentguard.live.suspicion import live_diagnosis, serious, to_try
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.base import (
@@ -245,9 +245,7 @@ class Session:
         committed: bool,
         below: float | None = None,
     ) -> Plan | None:
-        if (credit := self.rules.credit) is not None:
-            lead = trigger != ACCEPTANCE
-            diagnosis = self._safely(lambda: credit(run, diagnosis, lead=lead)) or diagnosis
+        diagnosis = self._credited(run, diagnosis, rank=False)
         situation = Situation(
             run=run,
             diagnosis=diagnosis,
@@ -267,8 +265,16 @@ class Session:
         """What was found and what the localizer holds likely, in the order in which to try it."""
         ranked: tuple[Hypothesis, ...] = ()
         if self.rules.localizer is not None:
-            ranked = self.rules.localizer.locate(run, self.findings).hypotheses
+            located = self.rules.localizer.locate(run, self.findings)
+            ranked = self._credited(run, located, rank=True).hypotheses
         return live_diagnosis(run.id, to_try(trigger, ranked, self.recoveries, run.steps), self.findings)
+
+    def _credited(self, run: Trajectory, diagnosis: Diagnosis, *, rank: bool) -> Diagnosis:
+        credit = self.rules.credit
+        if credit is None:
+            return diagnosis
+        said: Diagnosis | None = self._safely(lambda: credit(run, diagnosis, self.findings, rank=rank))
+        return said or diagnosis
 
     def _carry_out(self, plan: Plan, trigger: Finding) -> None:
         keep = len(self)

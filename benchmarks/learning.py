@@ -1,0 +1,129 @@
+"""Does it help a guard to learn from its recoveries: a stream of generated games, with learning and without.
+
+    python benchmarks/learning.py --games 120 [--seed 0] [--games-folder /tmp/tw_games] [--json]
+
+The games and the scripted agent are those of `recovery.py`: at the middle assumption the agent heeds half of
+the corrections. Each game is played twice from the same start, with the same random numbers: under a guard that
+knows nothing, and under one that has learnt from the games before it. Schemata of the same task do not speak.
+``success`` is at the cost of ``--budget`` attempts, by default one and a quarter, since at two nearly all games
+are won; ``hit`` is the share of rollbacks that go to a step with an injected error. The second half of the
+stream is told apart: before it there is little to have learnt from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from recovery_arms import CAN, Attempted, Budgeted, _carry_out, _turn, make_guard
+from recovery_scripted import Scripted
+
+from agentguard.evals.metrics import wilson
+from agentguard.evals.paired import mcnemar
+from agentguard.guard import Guard
+from agentguard.live.learning import Learning
+from agentguard.schemata.cache import SchemaCache
+from agentguard.schemata.model import Status
+from agentguard.testing.textworld.generated import Difficulty, scenario
+from agentguard.testing.textworld.library import GameLibrary
+
+HEEDS, RATE = 0.5, 0.25
+
+
+def play(run: Scripted, most: int, guard: Guard) -> tuple[Attempted, Counter[str]]:
+    """One game under a guard, told at the end whether it was won; and what became of the recoveries."""
+    held = Budgeted(run, most)
+    meta = replace(run.trajectory, steps=(), branches=())
+    with guard.override(accept=lambda _: run.won or "the task is not done"):
+        session = guard.session(meta, CAN)
+    while not held.over:
+        plan = session.end() if run.done else session.boundary()
+        if plan is not None:
+            _carry_out(held, plan, session)
+        elif run.done:
+            break
+        if not run.done and held.left > 0:
+            _turn(held, session)
+    session.end(refusable=False)
+    if guard.parts.schemata is not None and not guard.parts.schemata.flush(60):
+        raise SystemExit("learning did not come to an end")
+    told = Counter(str(one.outcome) for one in session.recoveries)
+    told["spoke"] = sum(bool(one.schemata) for one in session.recoveries)
+    return held.finish(), told
+
+
+def compared(off: Sequence[Attempted], on: Sequence[Attempted]) -> dict[str, Any]:
+    """Success and hits of the same games with learning off and on, intervals of 95 % and the paired test."""
+    gained = sum(b.won and not a.won for a, b in zip(off, on, strict=True))
+    lost = sum(a.won and not b.won for a, b in zip(off, on, strict=True))
+    made: dict[str, Any] = {
+        "games": len(on),
+        "gained": gained,
+        "lost": lost,
+        "mcnemar_p": mcnemar(gained, lost),
+    }
+    for name, played in (("off", off), ("on", on)):
+        won = sum(one.won for one in played) / max(1, len(played))
+        aimed = sum(one.aimed for one in played)
+        hit = sum(one.hit for one in played) / max(1, aimed)
+        made[name] = {
+            "success": round(won, 4),
+            "success_interval": [round(x, 4) for x in wilson(won, max(1, len(played)))],
+            "aimed": aimed,
+            "hit": round(hit, 4),
+            "hit_interval": [round(x, 4) for x in wilson(hit, max(1, aimed))],
+            "turns": round(sum(one.turns for one in played) / max(1, len(played)), 1),
+        }
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play the stream and print what came of it."""
+    parser = argparse.ArgumentParser(description="Does it help a guard to learn from its recoveries.")
+    parser.add_argument("--games", type=int, default=120)
+    parser.add_argument("--budget", type=float, default=1.25, help="attempts that a game may cost")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--games-folder", default=None, help="keeps compiled games for the next time")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    chosen = parser.parse_args(argv)
+    learning = Learning(SchemaCache(), same_task=False)
+    without, taught = make_guard(), make_guard()
+    played: dict[str, list[Attempted]] = {"off": [], "on": []}
+    told: dict[str, Counter[str]] = {"off": Counter(), "on": Counter()}
+    began, levels = time.perf_counter(), list(Difficulty)
+    with GameLibrary(chosen.games_folder, held=2) as games:
+        for number in range(chosen.games):
+            given = scenario(chosen.seed * 1_000_000 + number, levels[number % len(levels)])
+            for name, guard in (("off", without), ("on", taught)):
+                run = Scripted(given, games, seed=number, heeds=HEEDS, rate=RATE)
+                with guard.override(schemata=learning if name == "on" else False):
+                    result, outcomes = play(run, int(chosen.budget * given.max_turns), guard)
+                played[name].append(result)
+                told[name] += outcomes
+            games.trim()
+    half = chosen.games // 2
+    found = {
+        "all": compared(played["off"], played["on"]),
+        "second_half": compared(played["off"][half:], played["on"][half:]),
+        "recoveries": {name: dict(counts) for name, counts in told.items()},
+        "schemata": {str(status): sum(one.status is status for one in learning.cache) for status in Status},
+        "confirmed": sum(one.confirmed for one in learning.cache),
+        "refuted": sum(one.refuted for one in learning.cache),
+        "not_learnt": [*learning.failures],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    print(json.dumps(found, indent=None if chosen.json else 1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
