@@ -27,6 +27,7 @@ from agentguard_server.viewer.sheets_page import day
 
 _MOST_CLUSTERS: Final = 40
 _SHORT: Final = 160
+_FEWEST_SLOTS: Final = 12  # of a plot: fewer would make walls of its columns
 WIDTH: Final = 240
 HEIGHT: Final = 48
 
@@ -183,14 +184,15 @@ def times(held: Frequencies) -> Times:
 
 
 def _plot(one: Series, held: Frequencies, top: int, title: str) -> Plot:
-    slot = WIDTH / max(1, len(held.starts))
+    slots = max(_FEWEST_SLOTS, len(held.starts))
+    slot, empty = WIDTH / slots, slots - len(held.starts)
     return Plot(
         name=one.name,
         title=title,
         total=one.total,
         bars=tuple(
             Bar(
-                x=round(slot * place + 0.1 * slot, 2),
+                x=round(slot * (empty + place) + 0.1 * slot, 2),
                 y=round(HEIGHT * (1 - n / top), 2),
                 width=round(0.8 * slot, 2),
                 height=round(HEIGHT * n / top, 2),
