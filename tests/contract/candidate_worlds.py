@@ -1,9 +1,4 @@
-"""Agents of every integration behind one interface: the same script, the same tools, the same guard.
-
-A script says what each model answers, in turn: a text, or a call as ``(tool, arguments)``. `Played` is what
-    came
-of it: what was really booked, what the models were asked, and the session.
-"""
+"""Agents of every integration behind one interface: worlds of the public contract suite."""
 
 from __future__ import annotations
 
@@ -11,78 +6,13 @@ import asyncio
 import itertools
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.live.session import Session
+from agentguard.testing.contracts.integrations import TASK, Answer, Asked, Played, World
 
-TASK = "Book seat 4."
-Answer = Any
 _IDS = itertools.count()
-
-
-@dataclass
-class Asked:
-    """One question to a model: its name, the texts of users it saw, those of tools, its temperature."""
-
-    model: str
-    told: list[str]
-    results: list[str]
-    temperature: float | None = None
-
-
-@dataclass
-class Played:
-    """A run under the guard."""
-
-    script: dict[str, list[Answer]]
-    finds: list[Any] = field(default_factory=list)
-    booked: Counter[Any] = field(default_factory=Counter)
-    found: int = 0
-    asked: list[Asked] = field(default_factory=list)
-    sessions: list[Session] = field(default_factory=list)
-    answer: str = ""
-    barrier: threading.Barrier | None = None
-    most_at_once: int = 0
-    _now: int = 0
-
-    @property
-    def session(self) -> Session:
-        """The last session that was begun."""
-        return self.sessions[-1]
-
-    def next(self, asked: Asked) -> Answer:
-        """What a model answers now."""
-        self.asked.append(asked)
-        answer = self.script[asked.model].pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def anext(self, asked: Asked) -> Answer:
-        """As `next`, with a pause in which others may be asked."""
-        self._now += 1
-        self.most_at_once = max(self.most_at_once, self._now)
-        await asyncio.sleep(0.01)
-        self._now -= 1
-        return self.next(asked)
-
-    def book(self, seat: int) -> str:
-        """Book a seat."""
-        assert type(seat) is int
-        self.booked[seat] += 1
-        return f"seat {seat} is yours"
-
-    def find(self, where: str) -> str:
-        """Find a seat."""
-        self.found += 1
-        given = self.finds.pop(0) if self.finds else "seat 4 is free"
-        if isinstance(given, Exception):
-            raise given
-        return str(given)
 
 
 def loop(guard: Guard, played: Played) -> None:
@@ -462,7 +392,8 @@ def _responses_server(played: Played) -> Callable[[Any], Any]:
         except ConnectionError:
             return Raw(status=500)
         number = next(_IDS)
-        output = [said(answer)] if isinstance(answer, str) else [called(answer[0], f"c{number}", **answer[1])]
+        id = f"i{number}"
+        output = [said(answer, id)] if isinstance(answer, str) else [called(answer[0], id, **answer[1])]
         kept[f"resp_{number}"] = [*history, *output]
         made = response(f"resp_{number}", output)
         return events(made) if body.get("stream") else made
@@ -492,7 +423,7 @@ def _tools(*, wrapped: bool) -> list[Any]:
     return offered if wrapped else [{"type": "function", "strict": False, **t["function"]} for t in offered]
 
 
-WORLDS: dict[str, Callable[[Guard, Played], None]] = {
+WORLDS: dict[str, World] = {
     made.__name__: made
     for made in (
         loop,

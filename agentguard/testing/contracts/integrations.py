@@ -1,0 +1,295 @@
+"""What every integration must keep to: the same scripts, the same tools and the same guard in each framework.
+
+An integration is tested through a `World`: a function that runs an agent of its framework on `TASK` under a
+guard it is given. The agent's tools are `Played.book` and `Played.find`, its model answers with what
+`Played.next` (or `Played.anext`) returns: a text, or a call as ``(tool, arguments)``. The world fills in
+``sessions`` and ``answer``; what the models saw and what the tools really did is kept by `Played` itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.errors import RunStopped
+from agentguard.guard import Guard
+from agentguard.live.session import Session
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.recover.base import Outcome
+from agentguard.recover.budget import Budget
+from agentguard.recover.policy import Recover
+from agentguard.trajectory.model import Source, Trajectory
+
+TASK = "Book seat 4."
+Call = tuple[str, dict[str, Any]]
+BOOK: Call = ("book", {"seat": 4})
+FIND: Call = ("find", {"where": "aisle"})
+FLY: Call = ("fly", {})
+"""A call of a tool that does not exist."""
+DONE = "Seat 4 is booked."
+
+Answer = Any
+"""What a model answers: a text, a tool and its arguments, or an exception that the call ends with."""
+
+
+@dataclass
+class Asked:
+    """One question to a model.
+
+    Attributes:
+        model: its name.
+        told: texts of users that it saw, the guard's among them.
+        results: what tools had returned.
+        temperature: that it was asked with.
+    """
+
+    model: str
+    told: list[str]
+    results: list[str]
+    temperature: float | None = None
+
+
+@dataclass
+class Played:
+    """A run under a guard.
+
+    Attributes:
+        script: what each model answers, by its name; ``"own"`` is the agent's.
+        finds: what `find` returns, in turn, or raises; then always the same.
+        booked: seats, by how often they were really booked.
+        found: how often `find` was called.
+        asked: what the models were asked.
+        sessions: of the guarded runs.
+        answer: the agent's last word.
+        most_at_once: models that were asked side by side.
+    """
+
+    script: dict[str, list[Answer]]
+    finds: list[Any] = field(default_factory=list)
+    booked: Counter[Any] = field(default_factory=Counter)
+    found: int = 0
+    asked: list[Asked] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
+    answer: str = ""
+    most_at_once: int = 0
+    _now: int = 0
+
+    @property
+    def session(self) -> Session:
+        """The last session that was begun."""
+        return self.sessions[-1]
+
+    @property
+    def told(self) -> str:
+        """What the guard had said when a model was asked for the last time."""
+        return " ".join(text for text in self.asked[-1].told if text.startswith("[guard]"))
+
+    def next(self, asked: Asked) -> Answer:
+        """What a model answers now."""
+        self.asked.append(asked)
+        answer = self.script[asked.model].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def anext(self, asked: Asked) -> Answer:
+        """As `next`, with a pause in which others may be asked."""
+        self._now += 1
+        self.most_at_once = max(self.most_at_once, self._now)
+        await asyncio.sleep(0.01)
+        self._now -= 1
+        return self.next(asked)
+
+    def book(self, seat: int) -> str:
+        """Book a seat."""
+        assert type(seat) is int
+        self.booked[seat] += 1
+        return f"seat {seat} is yours"
+
+    def find(self, where: str) -> str:
+        """Find a seat."""
+        del where
+        self.found += 1
+        given = self.finds.pop(0) if self.finds else "seat 4 is free"
+        if isinstance(given, Exception):
+            raise given
+        return str(given)
+
+
+World = Callable[[Guard, Played], None]
+
+
+def play(
+    world: World, answers: Sequence[Answer] | Mapping[str, Sequence[Answer]], **parts: Any
+) -> tuple[Played, str | None]:
+    """Play a script in a world.
+
+    Args:
+        world: of the integration.
+        answers: of the agent's own model, or of each model by its name.
+        parts: of the guard; ``finds`` is what `Played.find` returns.
+
+    Returns:
+        What came of it, and why the guard stopped the run, if it did.
+    """
+    script = answers if isinstance(answers, Mapping) else {"own": answers}
+    played = Played({name: list(given) for name, given in script.items()}, list(parts.pop("finds", ())))
+    guard = Guard(**{"localizer": Points(), **parts})
+    guard.tool(effect="write")(played.book)
+    guard.tool(effect="read")(played.find)
+    try:
+        world(guard, played)
+    except RunStopped as stop:
+        return played, str(stop)
+    return played, played.session.stopped
+
+
+class Points:
+    """A localizer that points at one step; at none, where it is given none: then what was found is all.
+
+    Args:
+        step: from 0.
+    """
+
+    name = "points"
+
+    def __init__(self, step: int | None = None) -> None:
+        self._step = step
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """That step."""
+        del findings
+        given = {"trajectory_id": trajectory.id, "method": self.name, "probability": 0.9}
+        if self._step is None:
+            return Diagnosis(verdict=Verdict.ABSTAINED, **given)  # type: ignore[arg-type]
+        held = Hypothesis(step=self._step, agent=trajectory.steps[self._step].agent, probability=0.9)
+        return Diagnosis(verdict=Verdict.FAILURE, hypotheses=(held,), **given)  # type: ignore[arg-type]
+
+
+def seated(run: Trajectory) -> bool | str:
+    """An acceptance test: the agent's last word names the seat."""
+    return run.steps[-1].content.startswith("Seat 4") or "the answer does not say which seat was booked"
+
+
+def a_run_that_goes_well_is_left_alone(world: World) -> None:
+    """Nothing is added, and the record is whole: the task, the call with its result, the answer."""
+    played, stopped = play(world, [BOOK, DONE])
+    session = played.session
+    assert (played.answer.strip(), played.booked, stopped) == (DONE, {4: 1}, None)
+    assert (session.recoveries, session.failures, session.ended) == ([], [], True)
+    assert [step.source for step in session.run.steps] == [Source.USER, Source.AGENT, Source.AGENT]
+    assert session.run.task == TASK
+    called = session.run.steps[1]
+    assert [(one.name, one.arguments) for one in called.tool_calls] == [BOOK]
+    assert [one.content for one in called.observations] == ["seat 4 is yours"]
+    assert [effect.state.value for effect in session.ledger.effects()] == ["done"]
+    assert played.asked[-1].told == [TASK]
+
+
+def a_loop_is_taken_back(world: World) -> None:
+    """What was cut is out of the model's sight for good, the guard's word is in it, and both are recorded."""
+    played, _ = play(world, [FIND, FIND, FIND, "There is none."], recover=Recover(on_fail="rollback"))
+    session = played.session
+    assert played.answer.strip().endswith("There is none.")
+    assert [one.outcome for one in session.recoveries] == [Outcome.CONFIRMED]
+    assert len(played.asked[-1].results) < played.found
+    assert played.told
+    assert session.run.branches
+    assert session.run.branches[0].steps
+
+
+def a_call_that_is_refused_is_never_made(world: World) -> None:
+    """A turn is judged before its tools run; the model is asked again, and keeps what it was told."""
+    played, _ = play(world, [FLY, BOOK, DONE], recover=Recover(on_fail="rollback"))
+    session = played.session
+    assert (played.answer.strip(), played.booked) == (DONE, {4: 1})
+    assert [one.plan.tier.name for one in session.recoveries] == ["REJECT"]
+    assert session.run.branches[0].steps[-1].tool_calls[0].name == "fly"
+    assert played.told, "told once, and not at the next turn any more"
+
+
+def an_effect_happens_once_on_whatever_line(world: World) -> None:
+    """A rollback cannot undo what a tool did: the call is not made again, and the agent is told of it."""
+    answers = [BOOK, "I do not know.", BOOK, DONE]
+    guard: dict[str, Any] = {"recover": Recover(on_fail="rollback"), "accept": seated, "localizer": Points(1)}
+    played, stopped = play(world, answers, **guard)
+    assert (played.booked, stopped) == ({4: 1}, None)
+    assert played.answer.strip().endswith(DONE)
+    assert [effect.state.value for effect in played.session.ledger.effects()] == ["done"]
+    assert "seat 4 is yours" in " ".join([played.told, *played.asked[-1].results])
+
+
+def an_end_is_refused_until_it_is_accepted(world: World) -> None:
+    """The acceptance test has the last word, and what it said of the recovery is kept."""
+    played, _ = play(world, ["I am off.", DONE], recover=Recover(on_fail="reexecute"), accept=seated)
+    session = played.session
+    assert played.answer.strip().endswith(DONE)
+    assert [(one.trigger, one.outcome) for one in session.recoveries] == [("acceptance", Outcome.CONFIRMED)]
+    assert session.ended
+    assert played.asked[-1].told[0].startswith(TASK), "the task is never taken back"
+
+
+def a_run_is_stopped_with_its_reason(world: World) -> None:
+    """However the framework is told to end, it ends, and says why."""
+    played, stopped = play(world, [FIND] * 30, recover=Recover(on_fail="stop"))
+    assert stopped
+    assert played.found <= 4
+    assert str(played.session.stopped) in stopped
+
+
+def budgets_end_what_never_helps(world: World) -> None:
+    """An agent that heeds nothing is taken back as often as the budget says, and no more."""
+    budget = Budget(rollbacks=2, per_step=1)
+    played, stopped = play(world, [FIND] * 20, recover=Recover(on_fail=["rollback", "stop"], budget=budget))
+    assert [one.plan.strategy for one in played.session.recoveries] == ["rollback", "rollback", "stop"]
+    assert played.session.account.spent.rollbacks == 2
+    assert stopped
+
+
+def a_guard_that_fails_lets_the_run_go_on(world: World) -> None:
+    """A failure of a part of the guard is noted, and is no failure of the run."""
+
+    def fails(_: Trajectory) -> bool:
+        raise ValueError("the acceptance test is broken")
+
+    played, stopped = play(world, [BOOK, DONE], accept=fails)
+    assert (played.answer.strip(), played.booked, stopped) == (DONE, {4: 1}, None)
+    assert [failure.error for failure in played.session.failures] == ["ValueError"]
+
+
+def runs_side_by_side_do_not_meet(world: World) -> None:
+    """Two runs at once have two sessions, two ledgers and two answers."""
+    made: dict[int, Played] = {}
+
+    def one(seat: int) -> None:
+        made[seat], _ = play(world, [("book", {"seat": seat}), f"Seat {seat} is booked."])
+
+    threads = [threading.Thread(target=one, args=(seat,)) for seat in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(made) == {1, 2}
+    for seat, played in made.items():
+        assert played.booked == {seat: 1}
+        assert played.answer.strip() == f"Seat {seat} is booked."
+        assert len(played.session) == 3
+
+
+CHECKS: tuple[Callable[[World], None], ...] = (
+    a_run_that_goes_well_is_left_alone,
+    a_loop_is_taken_back,
+    a_call_that_is_refused_is_never_made,
+    an_effect_happens_once_on_whatever_line,
+    an_end_is_refused_until_it_is_accepted,
+    a_run_is_stopped_with_its_reason,
+    budgets_end_what_never_helps,
+    a_guard_that_fails_lets_the_run_go_on,
+    runs_side_by_side_do_not_meet,
+)
+"""The suite."""

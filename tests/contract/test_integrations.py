@@ -1,0 +1,49 @@
+"""Every built-in integration keeps to the public contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentguard.guard import Guard
+from agentguard.live.frameworks import integrations
+from agentguard.testing.contracts.integrations import CHECKS, TASK, Asked, Played
+from tests.contract.candidate_worlds import WORLDS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_built_in_integration_keeps_to_the_contract(world: str, check: Any) -> None:
+    check(WORLDS[world])
+
+
+def unguarded(guard: Guard, played: Played) -> None:
+    """A loop beside the guard, with a session that sees nothing of it."""
+    played.sessions.append(guard.run(TASK).session)
+    while not played.answer:
+        answer = played.next(Asked("own", [TASK], []))
+        if isinstance(answer, str):
+            played.answer = answer
+        else:
+            getattr(played, answer[0], lambda **_: None)(**answer[1])
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_an_integration_that_does_nothing_is_found_out(check: Any) -> None:
+    with pytest.raises((AssertionError, IndexError)):
+        check(unguarded)
+
+
+def test_every_built_in_integration_is_in_a_world() -> None:
+    by_world = {
+        "loop": "loop",
+        "langchain": "langchain",
+        "langgraph": "langgraph",
+        "pydantic_ai": "pydantic_ai",
+        "openai_agents": "openai_agents",
+        "chat": "openai",
+        "achat": "openai_async",
+    }
+    assert set(by_world) <= set(WORLDS)
+    assert set(integrations().names()) - set(by_world.values()) == {"langgraph_tools"}, "part of langgraph"
