@@ -49,6 +49,7 @@ async def candidate(
         model_request_parameters=asked.model_request_parameters,
     )
     ctx.usage.incr(response.usage)
+    ctx.usage.requests += 1
     return response
 
 
