@@ -109,7 +109,7 @@ class Planner:
         plan = strategy.plan(situation)
         if plan is None:
             return None, "cannot help here, or the integration cannot do it"
-        if _tried(situation.history, plan, trigger):
+        if _tried(situation.history, plan, trigger, times=getattr(strategy, "times", 1)):
             return None, "was tried and did not help"
         if _too_near(plan, situation):
             return None, "going back as far as that was in vain"
@@ -140,10 +140,10 @@ def _too_near(plan: Plan, situation: Situation) -> bool:
     return plan.tier in REWINDS and plan.undone < back and any(undone >= back for undone in others)
 
 
-def _tried(history: Sequence[Recovery], plan: Plan, trigger: str) -> bool:
+def _tried(history: Sequence[Recovery], plan: Plan, trigger: str, *, times: int) -> bool:
     if not plan.undone and any(isinstance(action, Sample) for action in plan.actions):
         return any(one.plan.strategy == plan.strategy for one in _undecided(history, plan.step))
-    return any(in_vain(recovery, plan, trigger) for recovery in standing(history))
+    return sum(in_vain(recovery, plan, trigger) for recovery in standing(history)) >= times
 
 
 def _undecided(history: Sequence[Recovery], step: int) -> list[Recovery]:

@@ -1,0 +1,138 @@
+"""How far back rollbacks go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError
+from agentguard.localize.base import Hypothesis
+from agentguard.recover.base import Plan, Recovery, Restart, Rewind, Tier
+from agentguard.recover.budget import Budget
+from agentguard.recover.planner import Planner, standing
+from agentguard.recover.policy import ladder
+from agentguard.recover.reach import GROWTH, first_of_agents, reach, within
+from agentguard.recover.strategies.reexecute import Reexecute
+from agentguard.trajectory.model import Source
+from tests.unit.recover.situations import run, situation
+
+
+def back(at: int, to: int, tier: Tier = Tier.TRUNCATE) -> Recovery:
+    """A rollback of a line of ``at`` steps to before step ``to``."""
+    action = Restart(note="") if tier is Tier.RESTART else Rewind(to_step=to, by="truncate")
+    plan = Plan(strategy="rollback", tier=tier, actions=(action,), step=to, undone=at - to)
+    return Recovery(id=at, plan=plan, trigger="exact_loop", at_step=at)
+
+
+def test_a_failure_that_is_new_is_gone_back_for_as_far_as_it_lies() -> None:
+    assert reach((), 20, nearest=2) == 2
+
+
+def test_each_rollback_in_vain_makes_the_next_one_go_three_times_as_far() -> None:
+    history = (back(20, 18),)
+    assert reach(history, 20, nearest=2) == 6
+    assert reach((*history, back(20, 14)), 21, nearest=2) == 18
+
+
+def test_a_run_that_got_further_fails_in_another_place() -> None:
+    assert reach((back(20, 18),), 22, nearest=2) == 6
+    assert reach((back(20, 18),), 23, nearest=2) == 2
+
+
+def test_a_run_that_was_begun_again_starts_anew() -> None:
+    assert reach((back(20, 18), back(20, 0)), 20, nearest=2) == 2
+    assert reach((back(20, 18), back(20, 0, Tier.RESTART)), 20, nearest=2) == 2
+    assert reach((back(20, 1),), 20, nearest=2, first=1) == 2
+
+
+def test_what_is_no_rollback_does_not_count() -> None:
+    nudge = replace(back(20, 18), plan=Plan(strategy="nudge", tier=Tier.NUDGE, actions=(), step=18))
+    assert reach((nudge,), 20, nearest=2) == 2
+
+
+def hypothesis(step: int, probability: float) -> Hypothesis:
+    return Hypothesis(step=step, agent="clerk", probability=probability, reason=f"step {step}")
+
+
+OWN = hypothesis(19, 0.6)
+STEPS = run(20).steps
+
+
+def test_the_likeliest_step_within_reach_is_taken() -> None:
+    ranked = [hypothesis(1, 0.3), hypothesis(14, 0.12), hypothesis(12, 0.2), hypothesis(18, 0.3)]
+    assert within(ranked, OWN, STEPS, 4).step == 12, "18 is too near and 1 beyond the next reach"
+
+
+def test_a_step_likelier_than_not_is_gone_to_at_once_unless_it_is_too_near() -> None:
+    assert within([hypothesis(1, 0.5)], OWN, STEPS, 2).step == 1
+    assert within([hypothesis(18, 0.9)], OWN, STEPS, 4).step == 16
+
+
+def test_without_a_likely_step_it_is_the_nearest_one_of_an_agent() -> None:
+    chosen = within([hypothesis(14, 0.05)], OWN, STEPS, 5)
+    assert (chosen.step, chosen.reason) == (15, OWN.reason)
+    told = [replace(step, source=Source.USER) if step.index in (0, 15) else step for step in STEPS]
+    assert within([], OWN, told, 5).step == 14
+    assert within([], OWN, told, 50).step == first_of_agents(told) == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 19), st.floats(0, 1)), max_size=10),
+    st.integers(1, 60),
+    st.integers(0, 5),
+)
+def test_it_never_goes_to_what_no_agent_did_nor_stays_too_near(
+    ranked: list[tuple[int, float]], far: int, users: int
+) -> None:
+    told = [replace(step, source=Source.USER) if step.index < users else step for step in STEPS]
+    chosen = within([hypothesis(*one) for one in ranked], OWN, told, far)
+    assert users <= chosen.step <= max(users, 20 - far)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_in_vain_again_and_again_it_comes_to_the_start(lengths: list[int]) -> None:
+    history: tuple[Recovery, ...] = ()
+    for _ in range(8):
+        far = reach(history, 60, nearest=lengths[0])
+        to = max(0, 60 - far)
+        history = (*history, back(60, to))
+        if to == 0:
+            return
+        assert reach(history, 60) >= min(60, GROWTH * far)
+    pytest.fail("it never came to the start")
+
+
+def test_a_step_that_was_made_anew_is_another_step() -> None:
+    near, far = back(20, 18), back(20, 10)
+    assert standing((near, far)) == (far,)
+    assert standing((far, near)) == (far, near)
+
+
+def test_a_rollback_in_vain_is_followed_by_one_that_goes_far_enough() -> None:
+    here = situation(5, 4, 1, budget=Budget(rollbacks=9))
+    history = (back(6, 5),)
+    decision = Planner(ladder("rollback", of="x"), top_k=3).plan(replace(here, history=history), "x")
+    assert decision.plan is not None
+    assert decision.plan.step == 1
+    assert ("rollback", 1, "going back as far as that was in vain") in decision.refused
+
+
+def test_a_run_is_begun_again_as_often_as_the_policy_says() -> None:
+    budget = Budget(rollbacks=9, per_step=9)
+    for times in (1, 3):
+        planner, here = Planner(ladder({"reexecute": {"times": times}}, of="x")), situation(2, budget=budget)
+        for count in range(times + 1):
+            plan = planner.plan(here, "x").plan
+            assert (plan is not None) == (count < times)
+            if plan is not None:
+                made = Recovery(id=count, plan=plan, trigger="x", at_step=6)
+                here = replace(here, history=(*here.history, made))
+
+
+@pytest.mark.parametrize("options", [{"times": 0}, {"times": True}, {"times": "2"}, {"time": 2}])
+def test_a_wrong_number_of_times_is_a_config_error(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="reexecute"):
+        Reexecute(**options)  # type: ignore[arg-type]
