@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from agentguard.guard import Guard
-from agentguard.integrations._langchain_messages import Line, guard_message, turns
+from agentguard.integrations._langchain_messages import Line, guard_message, repaired_answer, step_of, turns
 from agentguard.live.session import Session
 from agentguard.recover.base import Outcome
 from agentguard.recover.policy import Recover
 from agentguard.store import Store
+from agentguard.trajectory.model import ToolCall
 from tests.unit.integrations.test_loop import First
 
 Model = Callable[[list[AnyMessage]], AIMessage]
@@ -562,3 +564,21 @@ def test_the_example_runs() -> None:
     assert done.stdout.startswith(
         "Seat 4 is booked.\nbooked: [4], messages in the history: 7\nrollback (confirmed)"
     )
+
+
+def test_a_repaired_answer_says_so_wherever_providers_look() -> None:
+    block = {"type": "tool_use", "id": "c1", "name": "Book", "input": {"seat": "4"}}
+    answer = AIMessage(
+        content=[{"type": "text", "text": "I book it."}, block],
+        tool_calls=[{"id": "c1", "name": "Book", "args": {"seat": "4"}}],
+        invalid_tool_calls=[
+            {"type": "invalid_tool_call", "id": "c2", "name": "find", "args": "where", "error": None}
+        ],
+        additional_kwargs={"tool_calls": [{"id": "c1"}], "kept": 1},
+    )
+    call = ToolCall(id="c1", name="book", arguments={"seat": 4})
+    made = repaired_answer(answer, replace(step_of([answer], agent="a"), tool_calls=(call,)))
+    assert made.tool_calls == [{"type": "tool_call", "id": "c1", "name": "book", "args": {"seat": 4}}]
+    assert made.content[1] == {**block, "name": "book", "input": {"seat": 4}}
+    assert made.invalid_tool_calls == answer.invalid_tool_calls
+    assert made.additional_kwargs == {"kept": 1}

@@ -332,3 +332,11 @@ def test_wrong_arguments_of_a_run() -> None:
         Guard().run("x", tools=[Seats().find, Seats().find])
     with pytest.raises(ConfigError, match="without a name"):
         Guard().run("x", tools=[lambda: 1])
+
+
+def test_models_that_the_policy_asks_must_be_given() -> None:
+    seats = Seats()
+    guard = make(seats, recover=Recover(on_fail=[{"n_version": {"models": ["large"]}}]))
+    with pytest.raises(ConfigError, match="the model large"):
+        guard.run("Book seat 4.", tools=[seats.book])
+    guard.run("Book seat 4.", tools=[seats.book], models={"large": lambda messages: "Done."})

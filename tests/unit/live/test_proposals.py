@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -289,3 +290,17 @@ def test_a_repair_that_fails_is_noted_and_the_run_goes_on() -> None:
     session = begin(on_fail="roll_forward", repair=lambda run, held: ("no such field", "x"))
     assert settle(session, call("flee", where="x")).plan is None
     assert [failure.error for failure in session.failures] == ["RecoveryError"]
+
+
+def test_requests_that_are_made_together_keep_their_order_and_their_failures() -> None:
+    def body() -> twins.Body[list[Any]]:
+        return (yield twins.Each((1, 0, 2)))
+
+    async def divided(number: int) -> float:
+        return 2 / number
+
+    once = twins.run(body(), lambda number: 2 / number)
+    awaited = asyncio.run(twins.arun(body(), divided))
+    for given in (once, awaited):
+        assert [given[0], given[2]] == [2, 1]
+        assert isinstance(given[1], ZeroDivisionError)
