@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -340,3 +343,11 @@ def test_models_that_the_policy_asks_must_be_given() -> None:
     with pytest.raises(ConfigError, match="the model large"):
         guard.run("Book seat 4.", tools=[seats.book])
     guard.run("Book seat 4.", tools=[seats.book], models={"large": lambda messages: "Done."})
+
+
+def test_the_example_runs() -> None:
+    script = Path(__file__).resolve().parents[3] / "examples" / "guard_loop.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["Seat 4 is booked.", "booked: [4]"]
+    assert [line.split(":")[0] for line in lines[2:]] == ["rollback", "reexecute"]
