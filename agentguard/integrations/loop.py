@@ -81,6 +81,7 @@ class LoopRun:
         recorder: keeps the steps; one in memory if absent.
         resume: go on with the run of that ``id``, if the guard's store has it: from its last whole turn, or,
             with ``restore``, from the last turn before which the state was saved. It is put back here.
+        tags: texts by which the run is found again in a list of runs.
 
     Attributes:
         session: the guarded run itself: findings, recoveries, the recorded trajectory.
@@ -104,6 +105,7 @@ class LoopRun:
         book: EffectBook | None = None,
         recorder: Recorder | None = None,
         resume: bool = False,
+        tags: Sequence[str] = (),
     ) -> None:
         self._tools = Tools(tools)
         self._task, self._system, self._ask = task, system, ask
@@ -114,6 +116,7 @@ class LoopRun:
             steps=(),
             tools=self._tools.specs,
             system_prompts={"": system} if system else {},
+            extra={"tags": list(tags)} if tags else {},
         )
         can = Capabilities(
             reject=True,

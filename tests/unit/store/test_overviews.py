@@ -336,3 +336,16 @@ def test_labels_are_found_by_their_whole_name():
     assert labels(packed_labels(["b", " a\nc ", "b", "", "x" * 100])) == ("b", "a c", "x" * 64)
     assert packed_labels([]) == ""
     assert len(packed_labels(map(str, range(1000)))) <= 256
+
+
+def test_a_guarded_run_is_found_by_its_tags(tmp_path):
+    from agentguard.guard import Guard
+
+    with Store.open(tmp_path / "s.db") as store:
+        guard = Guard(store=store, detectors={}, localizer="last_error")
+        for id, tags in (("a", ["nightly", "v2"]), ("b", [])):
+            with guard.run("go", id=id, tags=tags) as run:
+                run.model(lambda _: {"role": "assistant", "content": "done"})
+        store.flush(10)
+        assert ids(store, OverviewFilter(tag="v2")) == ["a"]
+        assert store.overview("a").steps == len(store.trajectory("a").steps)
