@@ -97,7 +97,7 @@ def export(
     if to == _OTLP:
         raise typer.Exit(_sent(runs, wishes, redactor, store))
     if to in exporters():
-        document = _document(runs, to, redactor, store)
+        document = _document(runs, to, redactor, _Ways(format, output, annotation, store))
         with _opened(output) as stream:
             stream.write(document)
             stream.flush()
@@ -159,16 +159,16 @@ def _stored(url: str, ids: list[str], tallies: list[Tally]) -> Iterator[Record]:
         yield record
 
 
-def _document(runs: list[str], to: str, redactor: Redaction | None, url: str | None) -> bytes:
+def _document(runs: list[str], to: str, redactor: Redaction | None, ways: _Ways) -> bytes:
     """One run as a document that people read."""
     if len(runs) != 1:
         raise ConfigError(f"{to} takes one run a document; {len(runs)} were given")
-    if url is None:
-        found = [redactor(one) if redactor else one for one in records_of([Path(runs[0])], None, [])]
+    if ways.store is None:
+        found = [redactor(one) if redactor else one for one in records_of([Path(runs[0])], ways.format, [])]
         return record_document(found, runs[0], to)
     if redactor is not None:
         raise ConfigError(f"{to} of a stored run cannot be redacted: redact runs when they are stored")
-    return stored_document(url, runs[0], to)
+    return stored_document(ways.store, runs[0], to)
 
 
 def _writer(name: str) -> Dumps:
