@@ -140,8 +140,9 @@ export class Steps {
     this.now = step;
     this.box?.querySelector(".turn.now")?.classList.remove("now");
     document.getElementById(`step-${step}`)?.classList.add("now");
-    const bars = [...document.querySelectorAll("#strip .bar:not(.lane)")];
-    const bar = bars.findLast((one) => Number(one.dataset.from ?? one.dataset.step) <= step)?.querySelector(".k");
+    const strip = document.querySelector("#strip svg");
+    if (strip !== this.strip) [this.strip, this.bars] = [strip, [...(strip?.querySelectorAll(".bar:not(.lane)") ?? [])]];
+    const bar = this.bars.findLast((one) => Number(one.dataset.from ?? one.dataset.step) <= step)?.querySelector(".k");
     const at = document.getElementById("at");
     if (!bar || !at) return;
     at.style.left = bar.getAttribute("x");
