@@ -148,5 +148,5 @@ class Keeper:
         self.series.cut(0)
 
     def _due(self, step: int) -> bool:
-        known = self.restorable
-        return not known or self._stale or (step not in known and self.cadence.due())
+        latest = self.series.latest
+        return latest is None or self._stale or (latest != step and self.cadence.due())

@@ -27,6 +27,8 @@ MOST_RAW = 256 * 1024 * 1024
 """Bytes of one state before compression; larger ones are refused."""
 _GROUP = 16
 """Every so many snapshots one is whole. It is a power of two, so that whole ones are the last to go."""
+_SMALL = 4096
+"""Bytes of a state below which a delta would cost more time than it saves room."""
 _FAST = 1
 
 
@@ -81,6 +83,7 @@ class Series:
         self._most, self._dense, self._sink = most_bytes, dense, sink
         self._lock = threading.Lock()
         self._frames: dict[int, Frame] = {}
+        self._blobs = 0
         self._whole: tuple[int, str, bytes] | None = None
         self.refused = 0
         """Snapshots that were not kept: a state over the limits, or lost by the sink."""
@@ -90,6 +93,12 @@ class Series:
         """The steps that can be restored, the earliest first."""
         with self._lock:
             return tuple(self._frames)
+
+    @property
+    def latest(self) -> int | None:
+        """The last of them; None while there is none."""
+        with self._lock:
+            return next(reversed(self._frames), None)
 
     @property
     def held(self) -> int:
@@ -108,6 +117,7 @@ class Series:
             frame = self._framed(step, raw, forks) if len(raw) <= MOST_RAW else None
             if frame is not None:
                 self._frames[step] = frame
+                self._blobs += len(frame.blob)
                 gone += self._thin()
             kept = step in self._frames
             self.refused += not kept
@@ -146,6 +156,7 @@ class Series:
             given = {frame.step: frame for frame in sorted(frames, key=lambda frame: frame.step)}
             gone = [step for step, frame in given.items() if not _usable(frame, given)]
             self._frames = {step: frame for step, frame in given.items() if step not in gone}
+            self._blobs = sum(len(frame.blob) for frame in self._frames.values())
             self._whole = None
             self._tell(None, gone + self._thin())
 
@@ -153,7 +164,7 @@ class Series:
         """A delta of the last whole one where that is smaller by half, else a whole one."""
         name, number, whole = secrets.token_hex(8), self._head() + 1, self._whole
         blob = base = None
-        if whole is not None and number % _GROUP:
+        if whole is not None and number % _GROUP and len(raw) >= _SMALL:
             blob, base = zlib.compress(delta(whole[2], raw), _FAST), whole[:2]
         if blob is None or whole is None or len(blob) * 2 > len(self._frames[whole[0]].blob):
             self._whole = (step, name, raw)
@@ -164,13 +175,15 @@ class Series:
         return next((frame.number for frame in reversed(self._frames.values())), -1)
 
     def _cut(self, step: int) -> list[int]:
+        if not self._frames or next(reversed(self._frames)) < step:
+            return []
         gone = [one for one in self._frames if one >= step]
         self._drop(gone)
         return gone
 
     def _drop(self, steps: Iterable[int]) -> None:
         for step in steps:
-            del self._frames[step]
+            self._blobs -= len(self._frames.pop(step).blob)
             if self._whole is not None and self._whole[0] == step:
                 self._whole = None
 
@@ -189,11 +202,11 @@ class Series:
 
     def _thinned(self, dense: int) -> list[int]:
         head = self._head()
-        kept = {step for step, frame in self._frames.items() if _keeps(frame.number, head, dense)}
-        kept |= {frame.base[0] for step, frame in self._frames.items() if step in kept and frame.base}
-        gone = [step for step in self._frames if step not in kept]
-        self._drop(gone)
-        return gone
+        gone = {step for step, frame in self._frames.items() if not _keeps(frame.number, head, dense)}
+        if gone:
+            gone -= {frame.base[0] for step, frame in self._frames.items() if step not in gone and frame.base}
+            self._drop(gone)
+        return sorted(gone)
 
     def _squeezed(self) -> list[int]:
         """Drop the least dear: the state that is not compressed, the earliest but the first, the first."""
@@ -207,8 +220,7 @@ class Series:
         return [gone, *hanging]
 
     def _bytes(self) -> int:
-        whole = len(self._whole[2]) if self._whole is not None else 0
-        return whole + sum(len(frame.blob) for frame in self._frames.values())
+        return self._blobs + (len(self._whole[2]) if self._whole is not None else 0)
 
     def _tell(self, new: Frame | None, gone: list[int]) -> None:
         if self._sink is None or (new is None and not gone):

@@ -38,7 +38,7 @@ def state(seed: int, size: int = 2_000) -> bytes:
     return " ".join(rng.choices([f"word{i}" for i in range(200)], k=size // 7)).encode()
 
 
-def grown(steps: int, size: int = 2_000) -> list[bytes]:
+def grown(steps: int, size: int = 6_000) -> list[bytes]:
     """States of a run: each is the one before it and a little more."""
     base = state(1, size)
     return [base + b"".join(b"turn %d happened. " % i for i in range(step)) for step in range(steps)]
@@ -216,7 +216,7 @@ class SeriesMachine(RuleBasedStateMachine):
         self.series = Series(most_bytes=self.MOST, dense=self.DENSE, sink=self.shelf)
         self.model: dict[int, bytes] = {}
         self.step = 0
-        self.text = state(1, 3_000)
+        self.text = state(1, 6_000)
 
     @rule(forward=st.integers(1, 4), seed=st.integers(0, 5), kind=st.sampled_from(["grow", "edit", "new"]))
     def put(self, forward: int, seed: int, kind: str) -> None:
