@@ -290,7 +290,13 @@ def main() -> None:
     found: dict[str, Any] = {}
     faults = {"wrong_accepted": 0.1, "right_refused": 0.02}
     if not args.only_simulated:
-        name, played = measured(args)
+        from openai import OpenAIError
+
+        try:
+            name, played = measured(args)
+        except (OpenAIError, StopIteration) as error:
+            where = args.base_url or "the local vLLM"
+            raise SystemExit(f"{where}: {type(error).__name__}: {error}") from None
         found[name] = report(played, args.again)
     drawn = [simulated(seed, args.again, **faults) for seed in range(args.simulated)]
     found["simulated"] = report(drawn, args.again) | {"arithmetic": arithmetic(args.again, **faults)}
