@@ -18,6 +18,8 @@ from tests.e2e.viewer.watch import Watch, shot, too_wide
 from tests.viewer_runs import RECOVERED
 from tests.viewer_server import Viewer
 
+pytestmark = pytest.mark.slow
+
 ALL_RUNS = SAMPLE_RUNS + 3
 PAGES = {
     "runs": "/",
