@@ -70,6 +70,11 @@ class Target:
             if name.lower() in _OURS:
                 raise ConfigError(f"the header {name} is set by agentguard itself")
 
+    @property
+    def host(self) -> str:
+        """The collector's name, to be shown."""
+        return urlsplit(self.endpoint).netloc
+
     @classmethod
     def of(
         cls,

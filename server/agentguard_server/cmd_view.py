@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
@@ -21,6 +22,7 @@ import typer
 from agentguard.errors import ConfigError, MissingExtra, StoreError
 
 if TYPE_CHECKING:
+    from agentguard.otlp.send import Target
     from agentguard.store.store import Store
     from agentguard_server.settings import ViewerSettings
     from agentguard_server.viewer.load import Loader
@@ -72,6 +74,14 @@ def view(
     diagnose: Annotated[
         bool, typer.Option("--diagnose/--no-diagnose", help="Diagnose the runs of files, or only show them.")
     ] = True,
+    otlp: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A collector of traces, to which the page of a run can send it."),
+    ] = None,
+    otlp_header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header for the collector; repeatable."),
+    ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, for programs.")] = False,
 ) -> None:
@@ -96,6 +106,7 @@ def view(
         tenant=tenant,
         may_judge=not found.runs or url is not None,
         evals=found.evals or (FOLDER,),
+        collector=_collector(otlp, otlp_header or []),
     )
     with _opened(found) as store, closing(_listening(host, port)) as listening:
         address = address_of(listening, host)
@@ -118,6 +129,20 @@ def _check_installed() -> None:
     for package in _NEEDED:
         if find_spec(package) is None:
             raise MissingExtra(package, "view")
+
+
+def _collector(url: str | None, headers: list[str]) -> Target | None:
+    """The collector, if one was named; headers may also come from OpenTelemetry's own variables."""
+    if url is None:
+        if headers:
+            raise ConfigError("view: --otlp-header goes with --otlp")
+        return None
+    from agentguard.otlp import wire
+    from agentguard.otlp.send import Target, header
+
+    target = Target.of(url, dict(map(header, headers)), os.environ)
+    wire.check(target.encoding)
+    return target
 
 
 def _sorted(sources: list[str], url: str | None) -> Sources:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentguard.errors import ConfigError
 from agentguard.evals.sheet import FOLDER
+
+if TYPE_CHECKING:
+    from agentguard.otlp.send import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class ViewerSettings:
         tenant: whose runs are shown.
         may_judge: whether judgements can be kept: False where the store is gone when the viewer ends.
         evals: files and folders in which kept evaluations are looked for.
+        collector: where the page of a run can send it; no browser can name another address.
         prefix: path under which the viewer is mounted, without a slash at its end.
 
     Raises:
@@ -33,6 +38,7 @@ class ViewerSettings:
     tenant: str = ""
     may_judge: bool = True
     evals: tuple[Path, ...] = (FOLDER,)
+    collector: Target | None = None
     prefix: str = ""
 
     def __post_init__(self) -> None:

@@ -63,7 +63,9 @@ def build(
     app.state.loading = loading or Loading()
     app.state.hub = Hub(store, tenant=given.tenant, loading=app.state.loading.notice)
     app.state.render = Renderer(prefix=given.prefix)
-    app.state.render.environment.globals["asset"] = lambda name: given.prefix + assets.url(name)
+    names = app.state.render.environment.globals
+    names["asset"] = lambda name: given.prefix + assets.url(name)
+    names["collector"] = "" if given.collector is None else given.collector.host
     return app
 
 
