@@ -104,6 +104,8 @@ def test_what_was_spent_in_one_process_is_spent_in_the_next(run: Any, tmp_path: 
         session = run(store, Life(0), saver, None, **recover)
         assert session.account.spent.rollbacks == 1
         assert len(session.recoveries) == 1, "the budget is spent, whichever process spent it"
+        left = [branch for branch in session.run.branches if branch.reason != INTERRUPTED]
+        assert len(left) == 1, "and the run was not taken back once more"
         assert len(store.recoveries(session.id)) == 1
         assert session.recoveries[0].plan.strategy == "rollback"
 
