@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -20,6 +22,7 @@ from agentguard.store.rows import BranchRow, ClearRow, DropSnapshotsRow, EffectR
 from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, SNAPSHOTS, STEPS, Home
 from agentguard.store.upkeep import Upkeep
 
+_LOG = logging.getLogger(__name__)
 _Ready = tuple[type[Row], Row, dict[str, Any]]
 
 Refusals = dict[int, str]
@@ -55,12 +58,26 @@ def apply(connection: Connection, batch: Batch) -> Refusals:
         sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
     """
     refused = dict(batch.refused)
-    upkeep = Upkeep(connection, [(place, ready[1]) for place, ready in batch.ready])
+    upkeep: Upkeep | None = None
+    with _passed_over():
+        upkeep = Upkeep(connection, [(place, ready[1]) for place, ready in batch.ready])
     for kind, group in groupby(batch.ready, key=lambda one: one[1][0]):
         _write(connection, kind, list(group), refused)
-    if overviews := upkeep.rows(connection, refused):
-        connection.execute(_upsert(HOMES[OverviewRow], connection.dialect.name), overviews)
+    with _passed_over():
+        if upkeep is not None and (overviews := upkeep.rows(connection, refused)):
+            connection.execute(_upsert(HOMES[OverviewRow], connection.dialect.name), overviews)
     return refused
+
+
+@contextmanager
+def _passed_over() -> Iterator[None]:
+    """A fault in what lists show must not keep rows from being written; the database's trouble is another."""
+    try:
+        yield
+    except (SQLAlchemyError, OSError):
+        raise
+    except Exception as error:
+        _LOG.warning("an overview was not kept up (%s): Store.refresh_overviews makes it anew", error)
 
 
 def _parameters(row: Row) -> dict[str, Any]:

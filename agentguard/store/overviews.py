@@ -17,9 +17,12 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
+    exists,
     false,
     func,
+    insert,
     literal,
+    not_,
     or_,
     select,
     true,
@@ -42,7 +45,8 @@ from agentguard.store.overview import (
     labels,
 )
 from agentguard.store.page import Page, Slice
-from agentguard.store.tables import OVERVIEWS
+from agentguard.store.tables import OVERVIEWS, RUNS
+from agentguard.store.tally import blank
 from agentguard.store.upkeep import rebuilt
 
 _MOST_VALUES: Final = 50
@@ -113,6 +117,7 @@ def refresh(engine: Engine, *, every: bool = False) -> int:
     if every:
         with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
             connection.execute(update(OVERVIEWS).values(stale=True))
+            _add_missing(connection)
     while True:
         with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
             query = select(_C.tenant, _C.run_id).where(_C.stale).limit(_CHUNK).with_for_update()
@@ -125,6 +130,14 @@ def refresh(engine: Engine, *, every: bool = False) -> int:
                 key = and_(_C.tenant == tenant, _C.run_id == run_id)
                 connection.execute(update(OVERVIEWS).where(key).values(**values))
             done += len(keys)
+
+
+def _add_missing(connection: Connection) -> None:
+    """A row for each run that has none, to be made anew."""
+    there = exists().where(_C.tenant == RUNS.c.tenant, _C.run_id == RUNS.c.id)
+    missing = select(RUNS.c.tenant, RUNS.c.id, RUNS.c.created_at).where(not_(there))
+    for tenant, run_id, created_at in connection.execute(missing).all():
+        connection.execute(insert(OVERVIEWS).values({**blank(tenant, run_id, created_at), "stale": True}))
 
 
 def like(text: str) -> str:

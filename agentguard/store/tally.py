@@ -87,8 +87,8 @@ def add_step(held: Held, row: r.StepRow, before: Spent = Spent()) -> Spent:  # n
     if isinstance(model, str) and f"\n{label(model)}\n" not in held["models"]:
         held["models"] = cleaned(packed_labels((*labels(held["models"]), model)))
     if not row.line:
-        held["steps"] = max(held["steps"], row.index + 1)
-    _widen(held, _time(data.get("started_at")), _time(data.get("ended_at")))
+        held["steps"] = min(max(held["steps"], row.index + 1), _MOST)
+    _widen(held, _moment(data.get("started_at")), _moment(data.get("ended_at")))
     return spent
 
 
@@ -99,7 +99,7 @@ def spent_by(data: Mapping[str, Any]) -> Spent:
         return Spent()
     counts = [_whole(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")]
     known = [count for count in counts if count is not None]
-    return Spent(sum(known) if known else None, _time(usage.get("cost_usd")))
+    return Spent(sum(known) if known else None, _number(usage.get("cost_usd")))
 
 
 def add_diagnosis(held: Held, row: r.DiagnosisRow) -> None:
@@ -110,13 +110,13 @@ def add_diagnosis(held: Held, row: r.DiagnosisRow) -> None:
     held.update(
         diagnosed_at=float(row.created_at),
         verdict=cleaned(row.verdict),
-        probability=_time(row.probability),
+        probability=_number(row.probability),
         method=cleaned(row.method),
         step=row.step,
         agent=cleaned(row.agent),
         module=cleaned(row.module),
         code=cleaned(row.code),
-        guard_s=_time(timing.get("total_s")) if isinstance(timing, Mapping) else None,
+        guard_s=_number(timing.get("total_s")) if isinstance(timing, Mapping) else None,
     )
 
 
@@ -181,7 +181,13 @@ def _whole(value: object) -> int | None:
     return value
 
 
-def _time(value: object) -> float | None:
+def _moment(value: object) -> float | None:
+    """Epoch seconds of some thousand years; anything else is no time."""
+    found = _number(value)
+    return found if found is not None and 0 <= found < 1e11 else None
+
+
+def _number(value: object) -> float | None:
     """A number that a column takes; anything else is not known."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, func, select, tuple_
 from sqlalchemy.dialects import postgresql
 
+from agentguard.errors import StoreError
 from agentguard.store import rows as r
 from agentguard.store.fit import row_of
 from agentguard.store.pack import unpack
@@ -85,7 +86,7 @@ class Upkeep:
             found = connection.execute(
                 select(*columns, STEPS.c.data).where(tuple_(*columns).in_(sorted(replaced)))
             )
-            self._old = {(row[0], row[1], row[2], row[3]): spent_by(unpack(row.data)[0]) for row in found}
+            self._old = {(row[0], row[1], row[2], row[3]): _spent(row.data) for row in found}
 
     def _replaced(self) -> set[_StepKey]:
         """Steps that may take the place of others: all but those that follow the last one."""
@@ -145,6 +146,14 @@ class Upkeep:
             left = [one for one in self._old if one[:3] == (*key, "") and one[3] >= row.fork_step]
             for step in left:  # now the branch's: what comes in their place replaces nothing
                 del self._old[step]
+
+
+def _spent(packed: bytes) -> Spent:
+    """What a stored step used; nothing where it is damaged."""
+    try:
+        return spent_by(unpack(packed)[0])
+    except StoreError:
+        return Spent()
 
 
 def key_of(row: r.Row) -> Key:

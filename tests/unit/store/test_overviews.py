@@ -349,3 +349,48 @@ def test_a_guarded_run_is_found_by_its_tags(tmp_path):
         store.flush(10)
         assert ids(store, OverviewFilter(tag="v2")) == ["a"]
         assert store.overview("a").steps == len(store.trajectory("a").steps)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"started_at": 1e308, "ended_at": -1e308, "usage": {"prompt_tokens": 2**70, "cost_usd": 1e308}},
+        {"started_at": float("nan"), "usage": {"prompt_tokens": -5, "cost_usd": float("inf")}},
+        {"started_at": True, "model": 7, "usage": [1], "ended_at": 10**400},
+        {"model": "\ud800\x00" * 300, "usage": {"prompt_tokens": 1.5, "cost_usd": "free"}},
+    ],
+)
+def test_steps_that_hold_anything_are_written_and_listed(store, data):
+    most = 2**63 - 1
+    tags = {"extra": {"tags": ["\ud800\x00a", 7, "b" * 9000]}}
+    receipt = store.write(
+        RunRow(id="r", task="\ud800\x00" * 400, data=tags), step(most, **data), step(0, **data)
+    )
+    receipt.wait(10)
+    (row,) = store.overviews().rows
+    assert row.steps > 0
+    assert row.duration_s is None or 0 <= row.duration_s < 1e11
+    assert row.tokens is None
+    store.write(step(0), FindingRow(run_id="r", detector="d")).wait(10)
+    assert store.overview("r").findings == 1
+
+
+def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
+    monkeypatch.setattr("agentguard.store.upkeep.add_step", lambda *_: 1 / 0)
+    store.write(RunRow(id="r", task="t"), step(0)).wait(10)
+    assert store.overview("r") is None
+    assert "refresh_overviews" in caplog.text
+    monkeypatch.undo()
+    assert len(store.run_rows("r")[1]) == 1
+    store.write(step(1)).wait(10)
+    assert store.overview("r") is None  # the run's own row was not seen
+
+
+def test_overviews_are_made_anew_where_they_are_in_doubt(store):
+    filled(store, 5)
+    before = [shown(row) for row in store.overviews().rows]
+    with store._place.engine().begin() as connection:
+        connection.exec_driver_sql("DELETE FROM agentguard_overviews WHERE run_id = 'r01'")
+        connection.exec_driver_sql("UPDATE agentguard_overviews SET tokens = 7, verdict = 'wrong'")
+    assert store.refresh_overviews() == 5
+    assert [shown(row) for row in store.overviews().rows] == before
