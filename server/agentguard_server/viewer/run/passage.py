@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from markupsafe import Markup, escape
@@ -21,6 +22,9 @@ _HEAD_LINES = 14
 _AROUND = 240
 _LEAST_FOLD = 300
 """What is folded is at least this long: a fold that hides two lines only gets in the way."""
+
+_ODD = re.compile(r"\t| {4}|[{}\[\]<>|/+=$]|.*(?:::|[;{}]$)")
+_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,22 +137,32 @@ def _head(text: str) -> int:
 
 
 def _is_log(text: str) -> bool:
-    """Whether lines look like a program's and not like sentences."""
+    """Whether lines look like a program's and not like sentences, headings or lists."""
     lines = [line for line in text[:2_000].splitlines() if line.strip()][:30]
     if len(lines) < 2:
         return False
-    odd = sum(
-        line[:1] in " \t{}[]<>|/+-=#$" or "::" in line or line.endswith((";", "{", "}")) for line in lines
-    )
+    odd = sum(_ODD.match(line) is not None and _ITEM.match(line) is None for line in lines)
     return odd * 2 > len(lines)
+
+
+def _clipped(quote: Quote, bits: Sequence[Bit]) -> Quote:
+    """The quote as far as it is laid out: white space and outer braces of JSON are not."""
+    over = [bit for bit in bits if bit.start < quote.end and bit.end > quote.start]
+    if not over:
+        after = [bit for bit in bits if bit.end > bit.start >= quote.start] or [
+            one for one in bits if one.end
+        ]
+        return replace(quote, start=after[0].start, end=after[0].end) if after else quote
+    return replace(quote, start=max(quote.start, over[0].start), end=min(quote.end, over[-1].end))
 
 
 class _Html:
     """A text with its bits and marks as markup."""
 
     def __init__(self, text: str, bits: Sequence[Bit], quotes: Sequence[Quote]) -> None:
-        self.text, self.bits, self.quotes = text, bits, quotes
-        self._cuts = sorted({edge for quote in quotes for edge in (quote.start, quote.end)})
+        self.text, self.bits = text, bits
+        self.quotes = [_clipped(quote, bits) for quote in quotes]
+        self._cuts = sorted({edge for quote in self.quotes for edge in (quote.start, quote.end)})
 
     def piece(self, start: int, end: int, folded: bool, rules: Fold) -> Piece:
         stop = min(end, start + rules.most) if folded and rules.closed else end

@@ -55,6 +55,7 @@ class Turn:
         tokens: prompt and completion, if known.
         findings: what detectors saw in it.
         root: it is held to be the root cause; ``rank`` is its rank among the hypotheses, from 1.
+        sure: the run is held to have failed: what is first among the suspects is the root cause.
         uses: traced values that it uses.
         left: the line was left: it is shown in grey.
     """
@@ -79,6 +80,7 @@ class Turn:
     model: str
     findings: tuple[Finding, ...]
     root: bool
+    sure: bool
     rank: int | None
     uses: tuple[Trace, ...]
     left: bool
@@ -102,6 +104,7 @@ class Reading:
         ranks: step to its rank among the hypotheses, from 1, by line.
         uses: step to the traced values it uses, by line.
         fold: how much of long texts is in the page.
+        sure: the run is held to have failed.
     """
 
     quotes: Quotes
@@ -110,6 +113,7 @@ class Reading:
     ranks: Mapping[tuple[str, int], int]
     uses: Mapping[tuple[str, int], tuple[Trace, ...]]
     fold: Fold
+    sure: bool = True
 
 
 def turns(reading: Reading, line: Line, begin: int, end: int, *, prefix: str = "") -> tuple[Turn, ...]:
@@ -144,6 +148,7 @@ def _turn(reading: Reading, line: Line, place: int, prefix: str) -> Turn:
         model=step.model or "",
         findings=reading.findings.get(place, ()) if not line.id and not owner else (),
         root=rank == 1,
+        sure=reading.sure,
         rank=rank,
         uses=reading.uses.get((owner, place), ()),
         left=bool(owner),

@@ -74,6 +74,7 @@ class View:
             ranks=_ranks(head),
             uses=_uses(traced, lines, head),
             fold=fold or Fold(),
+            sure=head.state != "unsure",
         )
         return cls(
             bundle=bundle,

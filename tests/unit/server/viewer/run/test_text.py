@@ -95,6 +95,20 @@ def test_marks_lose_nothing_however_they_overlap(text: str, spans: list[tuple[in
     assert sorted(page.ids) == sorted(one.anchor for one in quotes)
 
 
+@given(st.dictionaries(st.text(max_size=8), JSON, min_size=1, max_size=4), st.data())
+def test_a_quote_of_json_has_its_place_however_it_is_laid_out(
+    value: dict[str, object], data: st.DataObject
+) -> None:
+    text = json.dumps(value, indent=data.draw(st.sampled_from([None, 2])))
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    laid = passage("tool_calls[0]", text, [quote(start, end, text)], call=data.draw(st.booleans()))
+    read = Page("".join(str(piece.html) for piece in laid.pieces))
+    assert read.ids == ["q1"]
+    marks = [given for tag, given in read.elements if tag == "mark"]
+    assert [given["data-q"] for given in marks if given["data-q"]] == ["1"]
+
+
 def test_two_quotes_that_overlap_are_three_stretches() -> None:
     text = "The price is 37.5 euros, I am sure."
     laid = passage("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
