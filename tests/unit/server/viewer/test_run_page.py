@@ -90,7 +90,8 @@ def evil_run(run_id: str = "a/b?c#d e%2Fé") -> tuple[Trajectory, Diagnosis]:
     )  # fmt: skip
     diagnosis = Diagnosis(
         trajectory_id=run_id, method="m<script>", verdict=Verdict.FAILURE, probability=0.9,
-        hypotheses=(cause,), findings=(finding,), notes=(evil("note"),), usage={"calls<b>": 2.0, "seconds": 1.5},
+        hypotheses=(cause,), findings=(finding,), notes=(evil("note"),),
+        usage={"calls<b>": 2.0, "seconds": 1.5},
     )  # fmt: skip
     return run, diagnosis
 
