@@ -188,7 +188,8 @@ class Proposals:
         if session.rules.localizer is None:
             return 0.0
         run = session.run
-        return session.rules.localizer.locate(replace(run, steps=(*run.steps, turn)), ()).probability
+        with_turn = replace(run, steps=(*run.steps, turn))
+        return session.rules.localizer.locate(with_turn, session.findings).probability
 
     def _refuse(self, turn: Step, trigger: Finding, *, below: float | None = None) -> Plan | None:
         """What is done about a turn; None if nothing can be before its tools run."""
@@ -286,7 +287,7 @@ class Proposals:
             session.recorder.add(replace(turn, index=held.turn.index))
             session.recorder.fork(held.turn.index, reason=f"{held.plan.strategy}: {why}")
         cost = {
-            "steps": 0.0,
+            **session.recoveries[held.recovery].cost,
             "tokens": float(tokens),
             "calls": float(len(asked)),
             "candidates": float(len(held.fit)),

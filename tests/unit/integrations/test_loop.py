@@ -351,3 +351,11 @@ def test_the_example_runs() -> None:
     lines = done.stdout.splitlines()
     assert lines[:2] == ["Seat 4 is booked.", "booked: [4]"]
     assert [line.split(":")[0] for line in lines[2:]] == ["rollback", "reexecute"]
+
+
+def test_the_example_of_votes_and_repairs_runs() -> None:
+    script = Path(__file__).resolve().parents[3] / "examples" / "guard_voting.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
+    *recoveries, last = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in recoveries] == ["roll_forward", "roll_forward", "n_version"]
+    assert last == "booked [4]; Seat 4 is booked."

@@ -1,0 +1,72 @@
+"""Selective protection and repairs in a loop of one's own, with scripted models: no network is needed.
+
+The agent looks a seat up; the service fails once, and the read is made once more. It writes the seat as a
+text, which is repaired, since the tool's schema leaves one way to read it. To book has an effect, so other
+models are asked, too, and two of three agree: the one that would have booked another seat is outvoted.
+
+    python examples/guard_voting.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from agentguard.guard import Guard
+from agentguard.recover.policy import Recover
+from agentguard.recover.protect import Protect
+
+BOOKED: list[int] = []
+ANSWERED = iter(["Error: the service did not answer", "seat 4 is free"])
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    """A message of a model that calls a tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+
+
+def model(*answers: Any) -> Callable[..., Any]:
+    """A model that answers by a script."""
+    given = iter(answers)
+
+    def answer(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Any:
+        del messages, tools
+        return next(given)
+
+    return answer
+
+
+own = model(call("find", where="aisle"), call("book", seat="4"), "Seat 4 is booked.")
+others = {"large": model(call("book", seat=9)), "other": model(call("book", seat=4))}
+
+guard = Guard(recover=Recover(on_fail=["roll_forward", "nudge"], protect=Protect(models=list(others))))
+
+
+@guard.tool(effect="read")
+def find(where: str) -> str:
+    """Find a seat."""
+    del where
+    return next(ANSWERED)
+
+
+@guard.tool(effect="write", idempotency_key="seat")
+def book(seat: int) -> str:
+    """Book a seat."""
+    BOOKED.append(seat)
+    return f"seat {seat} is yours"
+
+
+def main() -> None:
+    """Run the agent, and print what the guard did."""
+    with guard.run("Book a seat by the aisle.", tools=[find, book], models=others) as run:
+        while not run.done:
+            run.tools(run.model(own))
+    for recovery in run.recoveries:
+        print(f"{recovery.plan.strategy}: {recovery.plan.reason} {dict(recovery.cost)}")
+    print(f"booked {BOOKED}; {run.answer}")
+
+
+if __name__ == "__main__":
+    main()
