@@ -58,7 +58,7 @@ def decode_recovery(data: Mapping[str, Any]) -> Recovery:
         field = ".".join(str(part) for part in first["loc"])
         raise FormatError(first["msg"], field=f"recovery.{field}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"no recovery: {type(error).__name__} {error}", field="recovery.plan") from None
+        raise FormatError(f"no plan ({type(error).__name__})", field="recovery.plan") from None
 
 
 def _action(data: Mapping[str, Any]) -> Any:
