@@ -20,20 +20,33 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from agentguard_server.viewer.app import build
 from starlette.testclient import TestClient
 
 from agentguard.store import Store
 from agentguard.store.overview import OverviewFilter, Sort, Verdict
 from agentguard.store.page import Page
 from agentguard.store.rows import DiagnosisRow, RecoveryRow, Row, RunRow, StepRow
-from agentguard_server.viewer.app import build
 
 SEED = 7
 REPEATS = 20
 MODELS = ("small-1", "small-2", "large-1", "large-2")
 AGENTS = ("planner", "worker", "critic", "browser", "coder")
 CODES = tuple(f"kind.{group}.{leaf}" for group in "abcd" for leaf in range(6))
-WORDS = ("book", "find", "compare", "write", "flight", "report", "invoice", "weather", "table", "price", "for", "to")
+WORDS = (
+    "book",
+    "find",
+    "compare",
+    "write",
+    "flight",
+    "report",
+    "invoice",
+    "weather",
+    "table",
+    "price",
+    "for",
+    "to",
+)
 BEGAN = 1_760_000_000.0
 
 QUESTIONS: dict[str, tuple[OverviewFilter, Sort, str]] = {
@@ -81,8 +94,9 @@ def rows_of(number: int, dice: random.Random) -> list[Row]:
         failed = verdict == "failure"
         rows.append(
             DiagnosisRow(
-                run_id=id, method="embedded", verdict=verdict, probability=dice.random(), created_at=began + 99,
-                step=dice.randrange(40) if failed else None, agent=dice.choice(AGENTS) if failed else "",
+                run_id=id, method="embedded", verdict=verdict, probability=dice.random(),
+                created_at=began + 99, step=dice.randrange(40) if failed else None,
+                agent=dice.choice(AGENTS) if failed else "",
                 code=dice.choice(CODES) if failed else "", module="planning" if failed else "",
             )
         )  # fmt: skip
