@@ -3,11 +3,11 @@
     python benchmarks/learning.py --games 120 [--seed 0] [--games-folder /tmp/tw_games] [--json]
 
 The games and the scripted agent are those of `recovery.py`: at the middle assumption the agent heeds half of
-the corrections. Each game is played twice from the same start, with the same random numbers: under a guard that
-knows nothing, and under one that has learnt from the games before it. Schemata of the same task do not speak.
-``success`` is at the cost of ``--budget`` attempts, by default one and a quarter, since at two nearly all games
-are won; ``hit`` is the share of rollbacks that go to a step with an injected error. The second half of the
-stream is told apart: before it there is little to have learnt from.
+the corrections. Each game is played twice from the same start, with the same random numbers: under a guard
+that knows nothing, and under one that has learnt from the games before it. Schemata of the same task do not
+speak. ``success`` is at the cost of ``--budget`` attempts, by default one and a quarter, since at two nearly
+all games are won; ``hit`` is the share of rollbacks that go to a step with an injected error. The second half
+of the stream is told apart: before it there is little to have learnt from.
 """
 
 from __future__ import annotations

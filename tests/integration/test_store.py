@@ -7,6 +7,7 @@ import contextlib
 import math
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -222,6 +223,38 @@ def test_schemata_are_replaced_by_newer_versions_only(store):
     assert [one.id for one in store.schemata(status="active")] == ["s2"]
     assert [one.id for one in store.schemata(origin="natural")] == ["s1"]
     assert len(store.schemata()) == 2
+
+
+def test_schemata_are_changed_as_one_by_whoever_asks(store, url):
+    store.write(SchemaRow(id="s", data={"n": 0})).wait(10)
+    read = []
+
+    def count_up(one):
+        held, known = {}, {}
+
+        def more(rows):
+            read.append(len(rows))
+            held.update({row.id: row for row in rows})
+            n = held["s"].data["n"] + 1
+            held["s"] = replace(held["s"], updated_at=float(n), data={"n": n})
+            return [held["s"]]
+
+        for _ in range(10):
+            known = one.change_schemata(more, known=known)
+
+    with Store.open(url) as other, ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(count_up, one) for one in (store, other)]:
+            done.result(60)
+    assert store.schemata()[0].data["n"] == 20
+    count_up(store)
+    assert read[-9:] == [0] * 9, "what nobody else has changed is not read again"
+
+
+def test_a_change_that_cannot_be_stored_changes_nothing(store):
+    store.write(SchemaRow(id="s", data={"n": 0})).wait(10)
+    with pytest.raises(StoreError, match="cannot be stored"):
+        store.change_schemata(lambda rows: [replace(rows[0], data={"n": 1}), SchemaRow(id="")])
+    assert store.schemata()[0].data["n"] == 0
 
 
 def test_verdicts_are_found_by_their_key(store):

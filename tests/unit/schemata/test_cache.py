@@ -287,3 +287,40 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
+
+
+def test_what_one_run_taught_is_quarantined_until_another_bears_it_out() -> None:
+    cache = SchemaCache()
+    learnt = replace(schema("loop", "r1", origin=Origin.RECOVERED), confirmed=1)
+    cache.observe(learnt, 1.0, recovered=True)
+    assert cache.get("loop-r1").status is Status.QUARANTINED
+    assert cache.search([learnt], 1, 2.0) == ((),)
+    again = replace(schema("loop", "r2", origin=Origin.RECOVERED), confirmed=1)
+    assert cache.observe(again, 3.0, recovered=True).how == "merged"
+    held = cache.get("loop-r1")
+    assert (held.status, held.confirmed, held.support) == (Status.ACTIVE, 2, 2)
+    assert len(cache) == 1
+
+
+def test_what_was_never_borne_out_goes_as_others_do() -> None:
+    cache = SchemaCache(rules=CacheRules(most=1))
+    for i, kind in enumerate(("loop", "made_up", "ignored")):
+        learnt = replace(schema(kind, kind, origin=Origin.RECOVERED), confirmed=1)
+        cache.observe(learnt, float(i), recovered=True)
+    assert sum(1 for _ in cache) <= 2
+    cache.tend(1e9)
+    assert all(one.status is Status.RETIRED for one in cache)
+
+
+def test_a_schema_that_is_proven_by_a_person_leaves_quarantine() -> None:
+    cache = SchemaCache()
+    cache.observe(replace(schema("loop", "r1"), confirmed=1), 1.0, recovered=True)
+    assert cache.confirm("loop-r1", 2.0).status is Status.ACTIVE
+
+
+def test_every_change_moves_the_time_on_so_that_others_notice_it() -> None:
+    cache = SchemaCache()
+    cache.observe(schema("loop", "r1"), 5.0)
+    times = [cache.confirm("loop-r1", 1.0).updated_at for _ in range(3)]
+    assert sorted(set(times)) == times
+    assert times[0] > 5.0

@@ -9,7 +9,7 @@ from scipy.stats import beta
 
 from agentguard.errors import ConfigError
 from agentguard.schemata.model import Origin
-from agentguard.schemata.rules import DAY_S, CacheRules, compatible, wrong_more_often
+from agentguard.schemata.rules import DAY_S, CacheRules, compatible, trust, wrong_more_often
 from tests.unit.schemata.made import schema
 
 
@@ -63,3 +63,14 @@ def test_kinds_fit_if_they_share_a_code_or_one_has_none() -> None:
 def test_a_setting_out_of_its_range_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         CacheRules(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_schema_is_proven_by_runs_and_trusted_by_what_they_showed() -> None:
+    one = schema("loop", "r1")
+    assert trust(one) == 0.5
+    assert not CacheRules().proven(replace(one, confirmed=1))
+    assert CacheRules().proven(replace(one, confirmed=2))
+    assert not CacheRules().proven(replace(one, confirmed=2, refuted=40))
+    assert trust(replace(one, confirmed=2)) == 0.75
+    with pytest.raises(ConfigError, match="proven_at"):
+        CacheRules(proven_at=1)
