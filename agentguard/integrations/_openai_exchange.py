@@ -158,7 +158,9 @@ class Exchange:
         if taken is not payload:
             taken, self.how = wire.received(taken), "other"
         if choice.repaired:
-            taken, self.how = self.dialect.repaired(taken, choice.turn), "repaired"
+            taken = self.dialect.repaired(taken, choice.turn)
+            self._apart = self._apart or self.how == "other"
+            self.how = "other" if self.how == "other" else "repaired"
         self.taken = None if taken is payload else taken
         return replace(choice, answer=taken)
 

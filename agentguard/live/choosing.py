@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.live import twins
+from agentguard.live.marks import changes_of
 from agentguard.live.session import Session
 from agentguard.recover.base import Plan, Repair, Sample, Variant
 from agentguard.recover.mend import mended
@@ -63,7 +64,8 @@ def choosing(
             turn, repaired = mended(turn, repairs), True
             plan = session.propose(turn) if left else None
         elif any(isinstance(action, Sample) for action in plan.actions):
-            answers, candidates = [answer], [turn]
+            answers: list[Any] = [answer]
+            candidates: list[Step | None] = [turn]
             state = session.elect(plan, candidates)
             while state.more:
                 given = yield from _asked(request, state.more)
@@ -72,7 +74,9 @@ def choosing(
                 state = session.elect(plan, candidates)
             plan = state.plan
             if state.turn is not None:
-                repaired = repaired and state.place == 0
+                said = candidates[state.place]
+                again = said is not None and bool(changes_of(said, state.turn))
+                repaired = again or (repaired and state.place == 0)
                 turn, answer = state.turn, answers[state.place]
         else:
             return Choice(turn=turn, answer=answer, repaired=repaired, plan=plan)

@@ -57,6 +57,18 @@ def change_of(step: Step, repair: Repair) -> dict[str, str]:
     return {"field": repair.field, "original": original, "repaired": repair.text}
 
 
+def changes_of(given: Step, turn: Step) -> list[dict[str, str]]:
+    """How the calls of a turn differ from what was given, as `change_of` says it of one repair."""
+    made = []
+    for place, (old, new) in enumerate(zip(given.tool_calls, turn.tool_calls, strict=False)):
+        field = f"tool_calls[{place}]"
+        if old.name != new.name:
+            made.append({"field": f"{field}.name", "original": old.name, "repaired": new.name})
+        if old.arguments != new.arguments:
+            made.append({"field": field, "original": given.text(field), "repaired": turn.text(field)})
+    return made
+
+
 def _marked(step: Step, marks: Mapping[str, Any]) -> Step:
     """The step with marks of the guard among those it has."""
     if not marks:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentguard.detect.base import Finding
 from agentguard.errors import RecoveryError
-from agentguard.live.marks import change_of, with_told
+from agentguard.live.marks import change_of, changes_of, with_told
 from agentguard.live.suspicion import hypothesis, live_diagnosis, serious
 from agentguard.recover.base import (
     HandOver,
@@ -26,9 +26,10 @@ from agentguard.recover.base import (
     Variant,
 )
 from agentguard.recover.election import Candidate, Election, elect
-from agentguard.recover.mend import mended
+from agentguard.recover.mend import mend_turn, mended
 from agentguard.recover.planner import price
 from agentguard.recover.protect import PROTECTION, protection
+from agentguard.recover.wording import repaired_call
 from agentguard.trajectory.model import Source, Step
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class Elected:
     place: int = 0
     plan: Plan | None = None
 
+
+_BROKEN_CALL = "schema_violation"
+"""Whose ladder says whether calls of candidates are repaired: the detector of those that fit no schema."""
 
 _DISAGREED = (
     "Independent answers to this step did not agree. Check each argument against what was asked and what was "
@@ -118,8 +122,8 @@ class Proposals:
         self._open = None
         self._close(held, state)
         if state.winner is None:
-            return self._without_winner(held, state)
-        return self._taken(held, state, state.winner)
+            return self._without_winner(held, state, candidates)
+        return self._taken(held, state, state.winner, candidates[state.winner])
 
     def owe(self, plan: Plan, trigger: Finding) -> None:
         """The next turn is voted on: it takes the place of one that was taken back."""
@@ -260,7 +264,7 @@ class Proposals:
         session = self._of
         if turn is None:
             return Candidate(turn=None, unfit="the model that was asked failed")
-        turn = replace(turn, index=len(session))
+        turn = self._readable(replace(turn, index=len(session)))
         found = session._safely(lambda: session._watcher.foresee(turn)) or ()
         wrong = serious(found, session.rules.threshold)
         if wrong is not None:
@@ -299,26 +303,9 @@ class Proposals:
         session.recoveries[held.recovery] = known
         session._tell_observers(known)
 
-    def _taken(self, held: _Open, state: Election, place: int) -> Elected:
-        turn = held.fit[place].turn
-        assert turn is not None
-        self._elected(held, state, turn, place)
-        return Elected(turn=turn, place=place)
-
-    def _without_winner(self, held: _Open, state: Election) -> Elected:
-        """The next rung; where there is none, what most of them want."""
-        trigger = held.trigger
-        if trigger.detector == PROTECTION:
-            trigger = replace(trigger, message=f"{trigger.message} {state.reason}.", correction=_DISAGREED)
-        plan = self._refuse(held.turn, trigger)
-        if plan is not None:
-            return Elected(plan=plan)
-        place = state.leader if held.trigger.detector == PROTECTION and state.leader is not None else 0
+    def _taken(self, held: _Open, state: Election, place: int, given: Step | None) -> Elected:
+        """The candidate that is gone on with; ``given`` is what its model said, before it was repaired."""
         turn = held.fit[place].turn or held.turn
-        self._elected(held, state, turn, place)
-        return Elected(turn=turn, place=place)
-
-    def _elected(self, held: _Open, state: Election, turn: Step, place: int) -> None:
         if place:
             self._forget()  # what was repaired was another turn
         self._expected = _shape(turn)
@@ -329,6 +316,35 @@ class Proposals:
             "taken": place,
             "reason": state.reason,
         }
+        if given is not None and (changes := changes_of(given, turn)):
+            self._marks.setdefault("repaired", []).extend(changes)
+            said = "; ".join(f"{one['original']} is now {one['repaired']}" for one in changes)
+            self._said.append(repaired_call(said))
+        return Elected(turn=turn, place=place)
+
+    def _without_winner(self, held: _Open, state: Election, candidates: Sequence[Step | None]) -> Elected:
+        """The next rung; where there is none, what most of them want."""
+        trigger = held.trigger
+        if trigger.detector == PROTECTION:
+            trigger = replace(trigger, message=f"{trigger.message} {state.reason}.", correction=_DISAGREED)
+        plan = self._refuse(held.turn, trigger)
+        if plan is not None:
+            return Elected(plan=plan)
+        place = state.leader if held.trigger.detector == PROTECTION and state.leader is not None else 0
+        return self._taken(held, state, place, candidates[place])
+
+    def _readable(self, turn: Step) -> Step:
+        """A candidate with its calls repaired where they can be read in one way, if the policy repairs calls.
+
+        Else those who say the same in another form would not agree.
+        """
+        session = self._of
+        strategy = session.rules.planner.named(_BROKEN_CALL, "roll_forward")
+        if not (session.can.repair and getattr(strategy, "calls", False)):
+            return turn
+        run = session.run
+        made = session._safely(lambda: mend_turn(turn, run))
+        return turn if made is None else mended(turn, made[0])
 
 
 def _sample(plan: Plan | None) -> Sample | None:

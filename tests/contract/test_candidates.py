@@ -228,3 +228,12 @@ def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str
     played = play(world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"protect": Protect(by=by)})
     assert played.booked == {4: 1}
     assert played.most_at_once == 4
+
+
+@every
+def test_candidates_that_say_the_same_in_another_form_agree(world: str) -> None:
+    text = ("book", {"seat": "4"})
+    played = play(world, [NINE, text, FOUR, DONE], recover={"on_fail": "roll_forward", "protect": Protect()})
+    assert played.booked == {4: 1}
+    assert len(played.asked) == 4
+    assert "was repaired" in told(played)

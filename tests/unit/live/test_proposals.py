@@ -255,6 +255,24 @@ def test_a_repaired_turn_may_be_voted_on() -> None:
     assert set(marks) == {"repaired", "elected"}
 
 
+def test_candidates_agree_that_say_the_same_in_another_form() -> None:
+    session = begin(on_fail="roll_forward", protect=Protect())
+    choice = settle(session, call(seat=9), call(seat="4"), call(seat=4))
+    assert (choice.repaired, choice.turn.tool_calls[0].arguments) == (True, {"seat": 4})
+    assert choice.answer.tool_calls[0].arguments == {"seat": "4"}
+    marks = session.commit(done(choice.turn)).extra["agentguard"]
+    assert marks["elected"]["taken"] == 1
+    assert marks["repaired"] == [
+        {"field": "tool_calls[0]", "original": '{"seat":"4"}', "repaired": '{"seat":4}'}
+    ]
+    plan = session.boundary()
+    assert plan is not None, "the agent is told"
+    strict = begin(protect=Protect(on_fail="nudge"))
+    assert settle(strict, call(seat=9), call(seat="4"), call(seat=4)).turn.tool_calls[0].arguments == {
+        "seat": 9
+    }, "where nothing repairs calls, these are three answers"
+
+
 def test_what_was_repaired_in_a_turn_that_is_then_refused_is_forgotten() -> None:
     session = begin(on_fail="roll_forward", protect=Protect(on_fail="reprompt"))
     choice = settle(session, call(seat="4"), call(seat=5), call(seat=6))
