@@ -19,6 +19,7 @@ from agentguard.trajectory.formats.kit import Node
 from agentguard.trajectory.model import Annotation, Record, RootCause
 
 if TYPE_CHECKING:
+    from agentguard.schemata.model import Schema
     from agentguard.store.rows import DiagnosisRow, JudgementRow
     from agentguard.store.store import Store
 
@@ -156,8 +157,6 @@ def credit(
         StoreUnavailable: the store cannot be read now.
     """
     from agentguard.schemata.keep import SchemaTable
-    from agentguard.schemata.model import Schema, Status
-    from agentguard.schemata.rules import CacheRules
 
     rows = {row.id: row for row in store.diagnoses(judgement.run_id, tenant=tenant)}
     row = rows.get(judgement.subject_id.partition(":")[0])
@@ -171,19 +170,28 @@ def credit(
     change = {name: counts for name, counts in change.items() if any(counts)}
     if not change:
         return ()
-    keep, made, now = SchemaTable(store, tenant=tenant), list[Schema](), time.time()
-    for schema in keep.load():
-        if schema.id in change:
-            confirmed, refuted = change[schema.id]
-            schema = replace(
-                schema,
-                confirmed=max(0, schema.confirmed + confirmed),
-                refuted=max(0, schema.refuted + refuted),
-                updated_at=max(schema.updated_at, now),
-            )
-            made.append(replace(schema, status=Status.RETIRED) if CacheRules().refuted(schema) else schema)
-    keep.put(made)
+    made: list[Schema] = []
+
+    def counted(kept: tuple[Schema, ...]) -> list[Schema]:
+        made[:] = [_counted(one, *change[one.id], now=time.time()) for one in kept if one.id in change]
+        return made
+
+    SchemaTable(store, tenant=tenant).exchange(counted)
     return tuple(schema.id for schema in made)
+
+
+def _counted(schema: Schema, confirmed: int, refuted: int, *, now: float) -> Schema:
+    """A schema with so many more that confirmed and refuted it; retired where that are too many."""
+    from agentguard.schemata.model import Status
+    from agentguard.schemata.rules import CacheRules
+
+    made = replace(
+        schema,
+        confirmed=max(0, schema.confirmed + confirmed),
+        refuted=max(0, schema.refuted + refuted),
+        updated_at=max(schema.updated_at, now),
+    )
+    return replace(made, status=Status.RETIRED) if CacheRules().refuted(made) else made
 
 
 def _speakers(judgement: JudgementRow, diagnosis: Diagnosis) -> Iterator[tuple[str, bool]]:
