@@ -5,8 +5,8 @@
 A turn is all events of a session: boundary, propose, the ledger before and after a tool, commit. The agent of
 a warehouse looks up, or changes, an order that an earlier result named; kinds of turns differ in what comes
 back. All detectors are on, with their defaults. Times are wall times, with the garbage collector on; where
-others use the machine as well, the processor time of the thread (``cpu_median_us``) is nearer to the truth. Of
-the repeats the one that was disturbed least counts.
+others use the machine as well, the processor time of the thread (``cpu_median_us``) is nearer to the truth.
+Of the repeats the one that was disturbed least counts.
 
 `--peers` runs the same turns through others, in the same process: a plain recorder without rules, and
 LangChain's agent with a scripted model: with no middleware, with one of empty hooks, and with the guard.
