@@ -8,6 +8,8 @@ export class Steps {
     this.chunk = Number(run.dataset.chunk);
     this.now = null;
     this.cursor = null;
+    this.going = false;
+    this.trip = 0;
     this.inView = new Set();
   }
 
@@ -93,11 +95,15 @@ export class Steps {
   }
 
   async go(step, hash = `#step-${step}`) {
+    const trip = ++this.trip;  // whoever goes somewhere else meanwhile ends this trip
     const held = this.chunkOf(Math.max(0, Math.min(step, this.total - 1)));
     if (!held) return;
+    this.cursor = this.now = step;
+    this.going = true;
     await this.load(held);
+    if (trip !== this.trip) return;
     const place = document.getElementById(hash.slice(1)) ?? document.getElementById(`step-${step}`);
-    if (!place) return;
+    if (!place) { this.going = false; return; }
     for (let fold = place.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     history.replaceState(null, "", hash);
     const target = place.closest("mark") ?? place;
@@ -105,14 +111,15 @@ export class Steps {
     const look = () => target.scrollIntoView({ block: target === place && place.matches(".turn") ? "start" : "center", behavior: "instant" });
     look();
     place.closest(".turn")?.focus({ preventScroll: true });
-    this.cursor = step;
-    this.mark(step);
+    this.mark(step, true);
     for (const wait of [60, 250, 600]) {
       const top = scrollY;
       await new Promise((done) => setTimeout(done, wait));
-      if (wait > 60 && Math.abs(scrollY - top) > 600) return;  // the reader has moved on
+      if (trip !== this.trip) return;
+      if (wait > 60 && Math.abs(scrollY - top) > 600) break;  // the reader has moved on
       look();
     }
+    this.going = false;
     if (target !== place) flash(target);
   }
 
@@ -128,6 +135,7 @@ export class Steps {
       const step = Number(one.target.dataset.step);
       one.isIntersecting ? this.inView.add(step) : this.inView.delete(step);
     }
+    if (this.going) return;
     // A step that was gone to stays the current one as long as it is in sight, wherever on the screen.
     const place = this.cursor === null ? null : document.getElementById(`step-${this.cursor}`)?.getBoundingClientRect();
     if (!place || place.bottom < 100 || place.top > innerHeight) this.cursor = null;
@@ -135,8 +143,8 @@ export class Steps {
   }
 
   // Where the reader is, on the strip, too.
-  mark(step) {
-    if (step === this.now) return;
+  mark(step, anew = false) {
+    if (step === this.now && !anew) return;
     this.now = step;
     this.box?.querySelector(".turn.now")?.classList.remove("now");
     document.getElementById(`step-${step}`)?.classList.add("now");
