@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, cast, func, select
 
 from agentguard.store.fit import asked_tenant
 from agentguard.store.overview import Verdict
@@ -116,12 +117,10 @@ def frequencies(
             return Frequencies(width_s=width, runs=empty, failed=empty)
         earliest = _start(last, width, offset) - (most_buckets - 1) * width
         asked.append(_O.began_at >= max(earliest, since if since is not None else earliest))
-        place = _place(connection, width, offset)
-        failed = [*asked, _O.verdict == Verdict.FAILURE.value]
-        runs = _counted(connection, place, asked, width, offset)
-        codes = _series(connection, _O.code, place, failed, (width, offset))
-        agents = _series(connection, _O.agent, place, failed, (width, offset))
-        bad = _counted(connection, place, failed, width, offset)
+        counted = _counted(connection, _place(connection, width, offset), asked)
+    grid = (width, offset)
+    runs, bad = _sums(counted, grid, failed=False), _sums(counted, grid, failed=True)
+    codes, agents = _series(counted, grid, "code"), _series(counted, grid, "agent")
     first, end = min(runs.counts, default=0), max(runs.counts, default=-width)
     return Frequencies(
         width_s=width,
@@ -140,17 +139,20 @@ def failed_by_code(store: Store, *, examples: int = 5, tenant: str = "") -> tupl
         _O.known.is_(True),
         _O.verdict == Verdict.FAILURE.value,
     )
-    place = func.row_number().over(partition_by=_O.code, order_by=(_O.began_at.desc(), _O.run_id))
-    ranked = select(*_EXAMPLE, place.label("place")).where(*failed).subquery()
+    # Ranked by what is narrow; what is shown is then read of the few that are first.
+    rank = func.row_number().over(partition_by=_O.code, order_by=(_O.began_at.desc(), _O.run_id))
+    number = func.count().over(partition_by=_O.code)
+    ranked = select(_O.run_id, _O.code, rank.label("rank"), number.label("total")).where(*failed).subquery()
     with store.reading() as connection:
-        counts = connection.execute(select(_O.code, func.count()).where(*failed).group_by(_O.code)).all()
-        found = connection.execute(
-            select(ranked).where(ranked.c.place <= examples).order_by(ranked.c.code, ranked.c.place)
-        ).mappings()
-        latest: dict[str, list[Example]] = {}
-        for one in found:
-            latest.setdefault(one["code"], []).append(_example(one))
-    ordered = sorted(((code, int(n)) for code, n in counts), key=lambda pair: (-pair[1], pair[0]))
+        query = select(ranked).where(ranked.c.rank <= max(1, examples)).order_by(ranked.c.code, ranked.c.rank)
+        first = connection.execute(query).mappings().all()
+    found = runs_called(store, (one["run_id"] for one in first), tenant=tenant)
+    totals = {one["code"]: int(one["total"]) for one in first}
+    latest: dict[str, list[Example]] = {}
+    for one in first:
+        if one["run_id"] in found and len(latest.setdefault(one["code"], [])) < examples:
+            latest[one["code"]].append(found[one["run_id"]])
+    ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
     return tuple(CodeGroup(code=code, total=n, latest=tuple(latest.get(code, ()))) for code, n in ordered)
 
 
@@ -217,26 +219,29 @@ def _start(time: float, width: int, offset: int) -> int:
 
 
 def _counted(
-    connection: Connection, place: ColumnElement[int], where: Sequence[ColumnElement[bool]], width: int,
-    offset: int,
-) -> Series:  # fmt: skip
-    found = connection.execute(select(place, func.count()).where(*where).group_by(place)).all()
-    counts = {int(number) * width + offset: int(n) for number, n in found}
-    return Series(name="", total=sum(counts.values()), counts=counts)
+    connection: Connection, place: ColumnElement[int], where: Sequence[ColumnElement[bool]]
+) -> Sequence[RowMapping]:
+    """Runs by bucket, verdict, code and agent: all there is to know, in one pass over the runs."""
+    keys = (place.label("bucket"), _O.verdict, _O.code, _O.agent)
+    query = select(*keys, func.count().label("runs")).where(*where).group_by(*keys)
+    return connection.execute(query).mappings().all()
 
 
-def _series(
-    connection: Connection,
-    column: ColumnElement[str],
-    place: ColumnElement[int],
-    where: Sequence[ColumnElement[bool]],
-    grid: tuple[int, int],
-) -> tuple[Series, ...]:
-    """One series a value of ``column``, the most frequent first."""
-    width, offset = grid
-    held: dict[str, dict[int, int]] = {}
-    query = select(column, place, func.count()).where(*where).group_by(column, place)
-    for name, number, n in connection.execute(query):
-        held.setdefault(name, {})[int(number) * width + offset] = int(n)
-    made = (Series(name=name, total=sum(counts.values()), counts=counts) for name, counts in held.items())
+def _sums(counted: Sequence[RowMapping], grid: tuple[int, int], *, failed: bool) -> Series:
+    """Runs a bucket; all, or those that failed."""
+    counts: Counter[int] = Counter()
+    for one in counted:
+        if not failed or one["verdict"] == Verdict.FAILURE:
+            counts[int(one["bucket"]) * grid[0] + grid[1]] += int(one["runs"])
+    return Series(name="", total=counts.total(), counts=dict(counts))
+
+
+def _series(counted: Sequence[RowMapping], grid: tuple[int, int], column: str) -> tuple[Series, ...]:
+    """Failed runs a bucket, a series each value of ``column``, the most frequent first."""
+    held: dict[str, Counter[int]] = {}
+    for one in counted:
+        if one["verdict"] == Verdict.FAILURE:
+            start = int(one["bucket"]) * grid[0] + grid[1]
+            held.setdefault(one[column], Counter())[start] += int(one["runs"])
+    made = (Series(name=name, total=counts.total(), counts=dict(counts)) for name, counts in held.items())
     return tuple(sorted(made, key=lambda one: (-one.total, one.name)))
