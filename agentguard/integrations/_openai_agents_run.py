@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,15 +14,15 @@ from agents.run import CallModelData, ModelInputData
 from agentguard.errors import RunStopped
 from agentguard.integrations._openai_agents_asking import Asking, Judged, closing, repaired_response
 from agentguard.integrations._openai_agents_items import (
-    View,
     arguments_of,
     seen_in,
     step_of,
     steps_of,
     usage_of,
 )
+from agentguard.integrations._openai_agents_line import RunLine
 from agentguard.integrations._openai_agents_session import Kept
-from agentguard.integrations._openai_agents_wrap import GuardedModel, GuardedProvider, Wrapping
+from agentguard.integrations._openai_agents_wrap import Wrapping, guarded_config
 from agentguard.live import twins
 from agentguard.live.acting import arun_tool, atold, aundo_all
 from agentguard.live.choosing import choosing
@@ -62,12 +61,8 @@ class GuardedRun:
             self._invoke, self._asking, models=self._model, withheld=self._withheld, declare=self._declare
         )
         self._agent = self._wrapping.agent(agent)
-        self._view = View()
         self._turn: Step | None = None
         self._failed: set[str] = set()
-        self._steps: list[Step] = []
-        self._speakers: list[Agent[Any]] = []
-        self._given = 0
         self._kept: Kept | None = None
         self.cancelled: Literal["immediate", "after_turn"] | None = None
         self._state: Any = None
@@ -83,6 +78,7 @@ class GuardedRun:
             self._kept = Kept(keep, self._config)
             items = await self._kept.load(items)
         self._session = self._guard.session(self._meta(items), self._can())
+        self._line = RunLine(self._session)
         if on_run is not None:
             on_run(self._session)
         self._begin(items)
@@ -106,7 +102,7 @@ class GuardedRun:
     async def stream(self, begun: Callable[[Any], None]) -> AsyncIterator[Any]:
         """As `go`; yields the SDK's events, and tells of each of its results when its runner begins."""
         over = False
-        while not over and self.cancelled is None:
+        while not over and not self._cancels():
             result = Runner.run_streamed(self._agent, self._next(), **self._options)
             begun(result)
             try:
@@ -115,10 +111,17 @@ class GuardedRun:
                         yield event
             except _Again:
                 continue
-            over = self.cancelled is None and await self._ended(result)
-            if self.cancelled == "after_turn":
-                self._take_in(result.to_input_list(mode="normalized"))
-                await self._keep()
+            over = await (self._left(result) if self._cancels() else self._ended(result))
+
+    def _cancels(self) -> bool:
+        return self.cancelled is not None
+
+    async def _left(self, result: Any) -> bool:
+        """The caller has cancelled the run, at once or after its last turn, which is whole then."""
+        if self.cancelled == "after_turn":
+            self._take_in(result.to_input_list(mode="normalized"))
+            await self._keep()
+        return True
 
     def original(self, agent: Agent[Any]) -> Agent[Any]:
         """The caller's agent that one was copied from."""
@@ -131,7 +134,7 @@ class GuardedRun:
 
     def shown(self) -> list[Any]:
         """The items that are left."""
-        return self._view.shown()
+        return self._line.view.shown()
 
     def _meta(self, items: Sequence[Any]) -> Trajectory:
         asked = [step for step in steps_of(items, agent=self._agent.name) if step.source == "user"]
@@ -160,40 +163,21 @@ class GuardedRun:
 
     def _begin(self, items: Sequence[Any]) -> None:
         """Commit what the run begins with; nothing of it is ever taken back."""
-        self._view.take(items)
+        self._line.view.take(items)
         for step in steps_of(items, agent=self._agent.name):
-            self._commit(step)
-        self._given = len(self._steps)
+            self._line.commit(step, self._agent)
+        self._line.keep()
 
     def _set(self, options: Mapping[str, Any]) -> None:
         given = options.get("run_config")
         self._config = RunConfig(**given) if isinstance(given, dict) else given or RunConfig()
-        self._options = {**options, "run_config": self._guarded(self._config)}
+        seams = guarded_config(self._config, self._before_model, self._asking, self._model)
+        self._options = {**options, "run_config": seams}
 
     def _next(self) -> Any:
         """What the runner begins with: the items that are left, or the state of a paused run."""
         state, self._state = self._state, None
-        return self._view.renew() if state is None else state
-
-    def _guarded(self, config: RunConfig) -> RunConfig:
-        """The caller's configuration with the guard's seams; the caller's filter sees the guard's view."""
-        theirs = config.call_model_input_filter
-
-        async def view(data: CallModelData[Any]) -> ModelInputData:
-            shown = await self._before_model(data)
-            if theirs is None:
-                return shown
-            filtered = theirs(replace(data, model_data=shown))
-            return await filtered if inspect.isawaitable(filtered) else filtered
-
-        model = config.model
-        return replace(
-            config,
-            call_model_input_filter=view,
-            tool_not_found_behavior="return_error_to_model",  # a hint, if nothing else, comes after it
-            model_provider=GuardedProvider(config.model_provider, self._asking),
-            model=GuardedModel(model, self._asking, self._model) if isinstance(model, Model) else model,
-        )
+        return self._line.view.renew() if state is None else state
 
     async def _before_model(self, data: CallModelData[Any]) -> ModelInputData:
         """The boundary between turns: commit the last one, do what is to be done, show what is left."""
@@ -209,7 +193,7 @@ class GuardedRun:
         if speaker is not self._agent or len(self._withheld) > withheld:
             self._agent = speaker
             raise _Again
-        return ModelInputData(input=self._view.shown(), instructions=data.model_data.instructions)
+        return ModelInputData(input=self._line.view.shown(), instructions=data.model_data.instructions)
 
     async def _verdict(
         self, response: ModelResponse, more: Callable[[Variant], Awaitable[ModelResponse]], *, last: bool
@@ -226,7 +210,7 @@ class GuardedRun:
             return Judged(repaired_response(made, choice.turn) if choice.repaired else made)
         texts = await atold(choice.plan, ask=self._ask)
         for text in texts:
-            self._view.tell(text)
+            self._line.view.tell(text)
         return Judged(response, [{"role": "user", "content": text} for text in texts])
 
     def _read(self, response: ModelResponse) -> Step:
@@ -256,24 +240,19 @@ class GuardedRun:
             self._session.ledger.declare(tool, from_annotations(annotations))
 
     def _take_in(self, items: Sequence[Any]) -> None:
-        goes_on = self._view.take(items)
+        goes_on = self._line.view.take(items)
         turn, self._turn = self._turn, None
         if turn is not None:
-            self._commit(seen_in(items, turn, self._failed))
+            self._line.commit(seen_in(items, turn, self._failed), self._agent)
         if not goes_on:  # a handoff has rewritten the list: nothing before it can be cut
-            self._given = len(self._steps)
+            self._line.keep()
             if self._kept is not None:
-                self._kept.rewritten(self._view.shown())
+                self._kept.rewritten(self._line.view.shown())
 
     async def _keep(self) -> None:
         """At a boundary: let the caller's session hold what is left."""
         if self._kept is not None:
-            await self._kept.sync(self._view.shown())
-
-    def _commit(self, step: Step) -> None:
-        self._steps.append(self._session.commit(step))
-        self._speakers.append(self._agent)
-        self._view.step_ends()
+            await self._kept.sync(self._line.view.shown())
 
     async def _ended(self, result: Any) -> bool:
         """Whether the run is over: the runner has ended, and the guard accepts that."""
@@ -293,25 +272,14 @@ class GuardedRun:
         failed = await aundo_all(self._session, plan)
         for action in plan.actions:
             if isinstance(action, Repair):
-                at = int(action.field.partition("[")[2].rstrip("]"))
-                self._view.repair(self._steps[action.step].observations[at].call_id, action.text)
+                self._line.repair(action.step, action.field, action.text)
             elif isinstance(action, Rewind | Restart):
-                speaker = self._back(action.to_step if isinstance(action, Rewind) else 0)
+                to_step = action.to_step if isinstance(action, Rewind) else 0
+                speaker = self._line.back(to_step, speaker=self._agent)
             elif isinstance(action, Withhold):
                 self._withheld |= set(action.tools)
         for text in await atold(plan, failed, ask=self._ask):
-            self._view.tell(text)
-        return speaker
-
-    def _back(self, to_step: int) -> Agent[Any]:
-        """Cut the view before a step; what the run began with stays, and is committed again."""
-        at = max(to_step, self._given)
-        speaker = self._speakers[at] if at < len(self._speakers) else self._agent
-        self._view.cut(at)
-        again = self._steps[to_step:at]
-        del self._steps[to_step:], self._speakers[at:]
-        for step in again:
-            self._steps.append(self._session.commit(step))
+            self._line.view.tell(text)
         return speaker
 
     def _stop_if_stopped(self) -> None:

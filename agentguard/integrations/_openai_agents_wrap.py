@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from agents import Agent, FunctionTool, Handoff, Model, ModelProvider, ModelSettings
+from agents import Agent, FunctionTool, Handoff, Model, ModelProvider, ModelSettings, RunConfig
 from agents.items import ModelResponse
+from agents.run import CallModelData, ModelInputData
 
 from agentguard.integrations._openai_agents_asking import Asking, Candidate
 from agentguard.recover.base import Variant
@@ -96,6 +98,39 @@ class GuardedProvider(ModelProvider):
     def get_model(self, model_name: str | None) -> Model:
         """As `ModelProvider.get_model`."""
         return GuardedModel(self._inner.get_model(model_name), self._asking, self._inner.get_model)
+
+
+def guarded_config(
+    config: RunConfig,
+    before: Callable[[CallModelData[Any]], Awaitable[ModelInputData]],
+    asking: Asking,
+    models: Callable[[str], Model],
+) -> RunConfig:
+    """The caller's configuration with the guard's seams; the caller's filter sees the guard's view.
+
+    Args:
+        config: the caller's.
+        before: called before each model call, with what the SDK would show; gives what is shown.
+        asking: makes model calls.
+        models: the model of a name.
+    """
+    theirs = config.call_model_input_filter
+
+    async def view(data: CallModelData[Any]) -> ModelInputData:
+        shown = await before(data)
+        if theirs is None:
+            return shown
+        filtered = theirs(replace(data, model_data=shown))
+        return await filtered if inspect.isawaitable(filtered) else filtered
+
+    model = config.model
+    return replace(
+        config,
+        call_model_input_filter=view,
+        tool_not_found_behavior="return_error_to_model",  # a hint, if nothing else, comes after it
+        model_provider=GuardedProvider(config.model_provider, asking),
+        model=GuardedModel(model, asking, models) if isinstance(model, Model) else model,
+    )
 
 
 class Wrapping:
