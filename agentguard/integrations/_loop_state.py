@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentguard.errors import ConfigError
+from agentguard.errors import ConfigError, RecoveryError
 from agentguard.live.resume import go_back
 from agentguard.live.session import Session
 from agentguard.recover.snapshots.keeper import Keeper, SnapshotOptions
@@ -77,9 +77,9 @@ class LoopState:
             self._keeper.left(to_step)
 
     def restarted(self) -> None:
-        """The run begins anew, with the first state."""
-        if self._keeper is not None:
-            self._keeper.again(forks=self._session.recorder.forks)
+        """The run begins anew, with the first state; where that is not kept, it is noted."""
+        if self._keeper is not None and not self._keeper.again(forks=self._session.recorder.forks):
+            self._session.note_failure(RecoveryError("the first state is not kept"))
 
     def repaired(self) -> None:
         """Another line has taken the place of the live one, with the same state."""

@@ -69,7 +69,7 @@ class Keeper:
         self.series = Series(most_bytes=chosen.most_bytes, dense=chosen.dense, sink=self._sink)
         self.cadence = Cadence(turns_between=chosen.turns_between, most=chosen.most_turns)
         self._at: tuple[int, float] | None = None
-        self._stale = False
+        self._stale = self._tried = False
 
     def boundary(self, step: int, *, forks: int = 0) -> None:
         """Save the state before the turn ``step`` if that is due; the first boundary always is.
@@ -88,6 +88,7 @@ class Keeper:
         if self._due(step):
             began = self._clock()
             self.series.put(step, self._codec.encode(self._save()), forks=forks)
+            self._tried = True  # one that is too large is not tried at every boundary
             self.cadence.took(self._clock() - began)
             self._stale = False
         self._at = (step, self._clock())
@@ -103,15 +104,18 @@ class Keeper:
         self.cadence.failed()
         self._at = (step, self._clock())
 
-    def again(self, *, forks: int = 0) -> None:
-        """Put back the first state: the run begins anew. Nothing is put back where none was saved."""
-        if self.restorable:
-            first = self.restorable[0]
-            raw = self.series.get(first)
-            self._restore(self._codec.decode(raw))
-            self.series.put(first, raw, forks=forks)
-            self.cadence.failed()
-            self._at = (first, self._clock())
+    def again(self, *, forks: int = 0) -> bool:
+        """Put back the first state: the run begins anew. False where it is not kept: the state stays."""
+        first = self.series.first
+        if first is None:
+            self._stale = True
+            return False
+        raw = self.series.get(first)
+        self._restore(self._codec.decode(raw))
+        self.series.put(first, raw, forks=forks)
+        self.cadence.failed()
+        self._at = (first, self._clock())
+        return True
 
     def left(self, step: int) -> None:
         """The live line was left at ``step`` and the state stayed as it is: save it at the next boundary."""
@@ -149,4 +153,5 @@ class Keeper:
 
     def _due(self, step: int) -> bool:
         latest = self.series.latest
-        return latest is None or self._stale or (latest != step and self.cadence.due())
+        first = latest is None and not self._tried
+        return first or self._stale or (latest != step and self.cadence.due())

@@ -95,6 +95,12 @@ class Series:
             return tuple(self._frames)
 
     @property
+    def first(self) -> int | None:
+        """The step of the very first snapshot; None where that is not kept (any more)."""
+        with self._lock:
+            return next((step for step, frame in self._frames.items() if frame.number == 0), None)
+
+    @property
     def latest(self) -> int | None:
         """The last of them; None while there is none."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,34 @@ def test_the_run_begins_again_with_the_first_state() -> None:
     world = World()
     keeper = world.keeper()
     world.go(keeper, range(2, 7))
-    keeper.again(forks=1)
+    assert keeper.again(forks=1)
     assert world.state == {"at": 0}
     assert keeper.restorable == (2,)
-    world.keeper().again()
+    assert not world.keeper().again()
     assert world.state == {"at": 0}, "nothing was saved, nothing is put back"
+
+
+def test_a_later_state_is_not_taken_for_the_first() -> None:
+    world = World()
+    world.state["noise"] = random.Random(1).randbytes(3_000).hex()
+    keeper = world.keeper(most_bytes=4_500)
+    for step in range(1, 5):
+        world.state = {"at": step, "noise": random.Random(step).randbytes(1_500 + 400 * step).hex()}
+        keeper.boundary(step)
+        world.clock.advance(1.0)
+    assert keeper.series.first is None
+    assert keeper.restorable
+    assert not keeper.again()
+    assert world.state["at"] == 4
+
+
+def test_a_state_that_is_too_large_is_not_tried_at_every_boundary() -> None:
+    world = World(cost=5.0)
+    keeper = world.keeper(most_bytes=4)
+    world.go(keeper, range(1, 60))
+    assert keeper.restorable == ()
+    assert 1 < world.saved < 20
+    assert keeper.series.refused == world.saved
 
 
 def test_a_line_that_was_left_without_its_state_is_saved_anew() -> None:
