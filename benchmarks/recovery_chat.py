@@ -71,7 +71,8 @@ class ChatAgent:
         self._typed: list[tuple[str, ...]] = [()]
         self._steps: list[Step] = []
         self._told: dict[int, tuple[str, ...]] = {}
-        self._corrections, self._turn, self._stopped = 0, Step(index=0, source=Source.AGENT), False
+        self._corrections, self._stopped = 0, False
+        self._turn = Step(index=0, source=Source.AGENT, agent=AGENT)
 
     @property
     def trajectory(self) -> Trajectory:
