@@ -84,6 +84,9 @@ bench: setup ## run the benchmarks that need no data
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/retrieval.py --vectorisers hashing --sizes 100 1000 10000
 	$(BIN)/python benchmarks/resilience.py
+	$(BIN)/python benchmarks/guard.py
+	$(BIN)/python benchmarks/voting.py
+	$(BIN)/python benchmarks/snapshots.py
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(EMBED) .venv-vllm .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
