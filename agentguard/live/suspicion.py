@@ -72,9 +72,10 @@ def to_try(
     nearest = min(NEAREST, count) if refused else count - own.step
     back = reach(history, count, nearest=nearest, first=first)
     chosen = within(ranked, own, steps, back) if refused or back > nearest else own
-    others = [one for one in ranked if one.step not in (own.step, chosen.step)]
+    others = [one for one in ranked if one.step != chosen.step]
     if refused:
         return tuple(because(trigger, one) for one in (chosen, *others))
+    others = [one for one in others if one.step != own.step]
     return (own, *others) if chosen is own else (own, chosen, *others)
 
 
