@@ -54,6 +54,7 @@ export class Steps {
     held.dataset.from = from;
     held.dataset.to = to;
     held.style.height = `${Math.round((to - from) * height)}px`;
+    held.setAttribute("role", "group");
     held.setAttribute("aria-label", `Steps ${from} to ${to - 1}, not loaded yet`);
     this.near.observe(held);
     return held;
@@ -63,6 +64,7 @@ export class Steps {
     held.replaceChildren(...nodes);
     held.className = "chunk";
     held.style.height = "";
+    held.removeAttribute("role");
     held.removeAttribute("aria-label");
     this.near.unobserve(held);
     for (const turn of held.querySelectorAll(".turn")) this.seen.observe(turn);
