@@ -87,9 +87,14 @@ def add_step(held: Held, row: r.StepRow, before: Spent = Spent()) -> Spent:  # n
     if isinstance(model, str) and f"\n{label(model)}\n" not in held["models"]:
         held["models"] = cleaned(packed_labels((*labels(held["models"]), model)))
     if not row.line:
-        held["steps"] = min(max(held["steps"], row.index + 1), _MOST)
+        held["steps"] = max(held["steps"], steps_to(row.index))
     _widen(held, _moment(data.get("started_at")), _moment(data.get("ended_at")))
     return spent
+
+
+def steps_to(index: int) -> int:
+    """How many steps there are up to one, as a column takes it."""
+    return min(index + 1, _MOST)
 
 
 def spent_by(data: Mapping[str, Any]) -> Spent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from sqlalchemy import Connection, Table, bindparam, func, select, tuple_
 from sqlalchemy.dialects import postgresql
@@ -38,6 +38,7 @@ from agentguard.store.tally import (
     judged,
     recovered,
     spent_by,
+    steps_to,
 )
 
 Key = tuple[str, str]
@@ -107,6 +108,10 @@ class Upkeep:
                     length[key] = row.index + 1
         return found
 
+    def _forks(self, row: r.Row) -> TypeGuard[r.BranchRow]:
+        """Whether the row is a branch that takes steps now."""
+        return isinstance(row, r.BranchRow) and self._takes(row)
+
     def _takes(self, row: r.BranchRow) -> bool:
         """Whether the branch takes steps now: written again after a lost answer it does not."""
         return row.takes and (row.tenant, row.run_id, row.id) not in self._forked
@@ -121,6 +126,8 @@ class Upkeep:
                     counted[type(row)].add(key_of(row))
         stale = {key for key, held in self._held.items() if held["stale"]}
         count(connection, self._held, {kind: keys - stale for kind, keys in counted.items()})
+        forked = {key_of(row) for place, row in self._batch if place not in refused and self._forks(row)}
+        count_steps(connection, self._held, forked - stale)
         if stale:
             self._held |= rebuilt(connection, stale)
         now = time.time()
@@ -141,8 +148,7 @@ class Upkeep:
         elif isinstance(row, r.ClearRow):
             forget_steps(held)
             self._old = {step: spent for step, spent in self._old.items() if step[:2] != key}
-        elif isinstance(row, r.BranchRow) and self._takes(row):
-            held["steps"] = min(held["steps"], row.fork_step)
+        elif self._forks(row):
             left = [one for one in self._old if one[:3] == (*key, "") and one[3] >= row.fork_step]
             for step in left:  # now the branch's: what comes in their place replaces nothing
                 del self._old[step]
@@ -202,6 +208,18 @@ def count(
             given.setdefault(one["run_id"], []).append(row_of(r.JudgementRow, one))
         for run_id, said in given.items():
             held[tenant, run_id]["judged"] = judged(said)
+
+
+def count_steps(connection: Connection, held: dict[Key, Held], keys: Iterable[Key]) -> None:
+    """Count the live steps of runs anew: which of them a branch took, only the table knows for sure."""
+    for tenant, ids in _by_tenant(keys).items():
+        column = STEPS.c.run_id
+        query = select(column, func.max(STEPS.c.index)).where(
+            STEPS.c.tenant == tenant, STEPS.c.line == "", column.in_(ids)
+        )
+        last = {found.run_id: found[1] for found in connection.execute(query.group_by(column))}
+        for run_id in ids:
+            held[tenant, run_id]["steps"] = steps_to(last.get(run_id, -1))
 
 
 def _load(connection: Connection, rows: Sequence[r.Row]) -> dict[Key, Held]:

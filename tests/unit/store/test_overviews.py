@@ -134,6 +134,12 @@ def test_a_live_run_is_taken_back(store):
     assert (store.overview("r").steps, store.overview("r").tokens) == (2, 37)
 
 
+def test_a_rollback_to_a_step_that_was_never_written_leaves_what_there_is(store):
+    fork = BranchRow(run_id="r", id="b", fork_step=1, takes=True)
+    store.write(step(1), RunRow(id="r", task="t"), fork).wait(10)
+    assert store.overview("r").steps == 0
+
+
 @st.composite
 def histories(draw):
     """Rows of two runs in an order in which they may come, cut into batches."""
@@ -167,7 +173,7 @@ def histories(draw):
     return [rows[a:b] for a, b in itertools.pairwise([0, *cuts, len(rows)]) if rows[a:b]]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories())
 def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
     with Store.open(tmp_path_factory.mktemp("s") / "s.db") as store:
@@ -185,8 +191,6 @@ def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
                 assert (
                     a == b or (b is None and name in ("started_at", "ended_at", "duration_s")) or not (a or b)
                 )
-            # A rollback to a step that was never written counts the steps it names until it is made anew.
-            assert before[run].pop("steps") >= after[run].pop("steps")
             assert before[run] == after[run]
 
 
