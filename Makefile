@@ -89,4 +89,4 @@ bench: setup ## run the benchmarks that need no data
 	$(BIN)/python benchmarks/snapshots.py
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(EMBED) .venv-vllm .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(EMBED) .venv-vllm .venv-inspect .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
