@@ -10,11 +10,11 @@ from typing import Any
 import httpx2
 
 from agentguard.errors import RecoveryError
-from agentguard.integrations._openai_chat import Chat
-from agentguard.integrations._openai_dialect import Dialect
-from agentguard.integrations._openai_exchange import Exchange
-from agentguard.integrations._openai_responses import Responses
-from agentguard.integrations._openai_wire import Wire
+from agentguard.integrations.exchange.chat import Chat
+from agentguard.integrations.exchange.dialect import Dialect
+from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.responses import Responses
+from agentguard.integrations.exchange.wire import Wire
 
 RUN_HEADER = "agentguard-run"
 """Names the run of a request; ``off`` leaves the request unguarded. It is never sent on."""

@@ -6,8 +6,8 @@
     client = AsyncOpenAI(http_client=DefaultAsyncHttpxClient(transport=guard.atransport()))
 
 A transport sees requests and answers, and no tools: what a tool returned comes with the next request. So
-requests are joined to runs by what they resend (`agentguard.integrations._conversation`), turns are taken
-back by leaving them out of every later request, and an answer is judged before the client sees its calls.
+requests are joined to runs by what they resend (`agentguard.integrations.exchange`), turns are taken back by
+leaving them out of every later request, and an answer is judged before the client sees its calls.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ try:
 except ImportError as error:
     raise MissingExtra("the guarded transport", "chat") from error
 
-from agentguard.integrations._openai_chunks import ChatHold
-from agentguard.integrations._openai_engine import Engine
-from agentguard.integrations._openai_events import ResponsesHold
-from agentguard.integrations._openai_exchange import Exchange
-from agentguard.integrations._openai_hold import Hold
 from agentguard.integrations._openai_http import (
     AsyncGuardedStream,
     Candidate,
@@ -46,6 +41,11 @@ from agentguard.integrations._openai_http import (
     unmarked,
     wire_of,
 )
+from agentguard.integrations.exchange.chat_stream import ChatHold
+from agentguard.integrations.exchange.engine import Engine
+from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.hold import Hold
+from agentguard.integrations.exchange.responses_stream import ResponsesHold
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard

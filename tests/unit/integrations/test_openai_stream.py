@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import BaseModel
 
-from agentguard.integrations._openai_sse import Events
+from agentguard.integrations.exchange.sse import Events
 from agentguard.recover.policy import Recover
 from tests.unit.integrations.openai_server import Body, Raw, call, chunks, say, serving
 from tests.unit.integrations.test_loop import First, whole

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.guard import Guard
-from agentguard.integrations._conversation import Held, Line, chain, view
-from agentguard.integrations._openai_chat import Chat
+from agentguard.integrations.exchange.chat import Chat
+from agentguard.integrations.exchange.conversation import Held, Line, chain, view
 from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover.budget import Budget

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentguard.integrations._conversation import Item
-from agentguard.integrations._openai_chat import HEAD, META, wants_json
-from agentguard.integrations._openai_exchange import Exchange
-from agentguard.integrations._openai_hold import Hold
-from agentguard.integrations._openai_sse import data_of, event_bytes, parsed
-from agentguard.integrations._openai_wire import Decision, How, Wire
+from agentguard.integrations.exchange.chat import HEAD, META, wants_json
+from agentguard.integrations.exchange.conversation import Item
+from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.hold import Hold
+from agentguard.integrations.exchange.sse import data_of, event_bytes, parsed
+from agentguard.integrations.exchange.wire import Decision, How, Wire
 from agentguard.live import twins
 
 

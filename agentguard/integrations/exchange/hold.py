@@ -11,10 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from agentguard.integrations._openai_chat import wants_json
-from agentguard.integrations._openai_exchange import Exchange
-from agentguard.integrations._openai_sse import Events
-from agentguard.integrations._openai_wire import Decision, How, Wire
+from agentguard.integrations.exchange.chat import wants_json
+from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.sse import Events
+from agentguard.integrations.exchange.wire import Decision, How, Wire
 from agentguard.live import twins
 
 _ODD = (TypeError, AttributeError, ValueError)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentguard.detect.facts import canonical
-from agentguard.integrations._conversation import Item, Line, view
-from agentguard.integrations._openai_chat import arguments_key, wants_json
-from agentguard.integrations._openai_items import guard_item, response_stream
+from agentguard.integrations.exchange.chat import arguments_key, wants_json
+from agentguard.integrations.exchange.conversation import Item, Line, view
+from agentguard.integrations.exchange.responses_items import guard_item, response_stream
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Step, ToolCall, Usage
 

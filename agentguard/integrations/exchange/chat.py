@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.integrations._chat import repaired_message
-from agentguard.integrations._conversation import Item, Line, view
-from agentguard.integrations._openai_sse import event_bytes
+from agentguard.integrations.exchange.conversation import Item, Line, view
+from agentguard.integrations.exchange.sse import event_bytes
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Source, Step, Usage
 

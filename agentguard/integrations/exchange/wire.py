@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from agentguard.integrations._conversation import Conversation, Conversations, Item
+from agentguard.integrations.exchange.conversation import Conversation, Conversations, Item
 from agentguard.live.acting import IN_DOUBT
 from agentguard.live.session import Session
 from agentguard.recover.ledger import Claim, Ruling
@@ -39,6 +39,7 @@ class Wire:
 
 
 def itself(answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
+    """The client sees the answer itself, and no other before it."""
     del answer, how
     return None, ""
 

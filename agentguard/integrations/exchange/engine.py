@@ -8,10 +8,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentguard.integrations._conversation import Conversation, Conversations, Item, chain
-from agentguard.integrations._openai_dialect import Dialect, response_key, steps_of
-from agentguard.integrations._openai_exchange import Exchange
-from agentguard.integrations._openai_wire import release
+from agentguard.integrations.exchange.conversation import Conversation, Conversations, Item, chain
+from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
+from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.wire import release
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities
 from agentguard.trajectory.formats.kit import tool_specs

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from agentguard.integrations._conversation import Item
-from agentguard.integrations._openai_sse import event_bytes
+from agentguard.integrations.exchange.conversation import Item
+from agentguard.integrations.exchange.sse import event_bytes
 
 
 def guard_item(text: str, *, refusal: bool) -> Item:

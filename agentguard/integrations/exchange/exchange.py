@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import RecoveryError
-from agentguard.integrations._conversation import Conversation, Held, Item, chain, view
-from agentguard.integrations._openai_chat import with_cost, without_tools
-from agentguard.integrations._openai_dialect import Dialect, response_key, steps_of
-from agentguard.integrations._openai_wire import (
+from agentguard.integrations.exchange.chat import with_cost, without_tools
+from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, view
+from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
+from agentguard.integrations.exchange.wire import (
     Decision,
     Host,
     How,
