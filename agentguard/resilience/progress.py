@@ -2,7 +2,8 @@
 
 A read timeout is defeated by a server that sends comments, and a stream that is closed early looks like one
 that is complete. So only chunks that carry something reset the clock, and the protocol's last event is
-required.
+required. A request that has an ``api`` says itself what its answer's chunks are (`Reading`); else the
+options say it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
 from agentguard.resilience.deadline import Alarm, Deadline
@@ -27,6 +28,22 @@ GRACE_S = 0.1
 def anything(_chunk: Any) -> bool:
     """Every chunk carries something: there are no heartbeats."""
     return True
+
+
+class Reading(Protocol):
+    """How the chunks of one request's answer are read; what a request's ``api`` is, if it has one."""
+
+    def carries(self, chunk: Any) -> bool:
+        """Whether a chunk carries something; a heartbeat does not."""
+        ...
+
+    def ends(self, chunk: Any) -> bool:
+        """Whether a chunk is, or has at its end, the protocol's last one."""
+        ...
+
+    def fault(self, chunk: Any) -> str | None:
+        """What is wrong with a chunk, in one clause that shows nothing of it; None if nothing is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +85,8 @@ class Watcher:
         response = await self._inner(request, deadline)
         if not hasattr(response, "__anext__"):
             return response
-        stream = Stream(response, deadline, self._options, self._runtime)
+        api: Reading | None = getattr(request, "api", None)
+        stream = Stream(response, deadline, self._options, self._runtime, reading=api)
         await stream.start()
         return stream
 
@@ -76,13 +94,33 @@ class Watcher:
 class Stream:
     """An async iterator of chunks under a deadline. Read it to its end or close it; it holds a connection.
 
-    Iterating raises Stalled, DeadlineExceeded, or BackendError if it breaks off; stage ``committed``.
+    Iterating raises Stalled, DeadlineExceeded, or BackendError if it breaks off or brings what its protocol
+    does not know; stage ``committed``.
+
+    Attributes:
+        status: of the answer that it wraps, and so are the next three; None if that has none.
+        headers: its head's.
+        replica: who answers.
+        notes: what became of the request on its way; may be set anew.
     """
 
     def __init__(
-        self, source: AsyncIterator[Any], deadline: Deadline, options: Progress, runtime: Runtime
+        self,
+        source: AsyncIterator[Any],
+        deadline: Deadline,
+        options: Progress,
+        runtime: Runtime,
+        *,
+        reading: Reading | None = None,
     ) -> None:
         self._source, self._deadline, self._options, self._runtime = source, deadline, options, runtime
+        self.status: Any = getattr(source, "status", None)
+        self.headers: Any = getattr(source, "headers", ())
+        self.replica: Any = getattr(source, "replica", "")
+        self.notes: Any = getattr(source, "notes", ())
+        self._carries = options.carries if reading is None else reading.carries
+        self._ends = options.ends if reading is None else reading.ends
+        self._fault = None if reading is None else reading.fault
         self._ahead: deque[Any] = deque()
         self._left = options.first_s
         self._started = self._complete = self._over = False
@@ -133,7 +171,7 @@ class Stream:
         try:
             chunk = await self._pull()
         except StopAsyncIteration:
-            if self._options.ends is not None and not self._complete:
+            if self._ends is not None and not self._complete:
                 await self._fail(BackendError("the stream ended before its last event", stage=self._stage))
             self._end(None)
             raise
@@ -163,9 +201,12 @@ class Stream:
             raise Stalled("the stream made no progress in its time") from None
         finally:
             alarm.over()
-        if options.carries(chunk):
+        wrong = None if self._fault is None else self._fault(chunk)
+        if wrong is not None:
+            raise BackendError(f"the stream is not what it should be: {wrong}", stage=self._stage)
+        if self._carries(chunk):
             self._started, self._left = True, options.idle_s
-            self._complete = self._complete or (options.ends is not None and options.ends(chunk))
+            self._complete = self._complete or (self._ends is not None and self._ends(chunk))
         else:
             self._left -= clock.now() - before
         return chunk

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -8,6 +9,7 @@ from agentguard.resilience import AttemptTimeout, Call, Pipeline, Progress, Retr
 from agentguard.testing.clock import VirtualClock
 from tests.unit.resilience.scripted import (
     BEAT,
+    LAST,
     TOKENS,
     WHOLE,
     Backend,
@@ -215,3 +217,81 @@ def test_a_source_that_does_not_close_is_left_after_a_tenth_of_a_second():
 
     clock.run(main())
     assert clock.now() == pytest.approx(10.1)
+
+
+class Reads:
+    """An API whose faulty chunks say so."""
+
+    carries, ends = staticmethod(carries), staticmethod(ends)
+
+    def fault(self, chunk):
+        return "an event is malformed" if chunk == "junk" else None
+
+
+class Headed:
+    """A streamed answer with a head, as backends give it."""
+
+    status, headers, replica, notes = 200, ((b"x", b"y"),), "a", (("hedged", "1"),)
+
+    def __init__(self, *chunks):
+        self._chunks, self.closed = list(chunks), False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if not self._chunks:
+            raise StopAsyncIteration
+        return self._chunks.pop(0)
+
+    async def aclose(self):
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Asking(Call):
+    api: object = None
+
+
+def read_headed(source, *, api=None):
+    clock = VirtualClock()
+
+    async def backend(request, deadline):
+        return source
+
+    async def main():
+        response = await Pipeline((Progress(),), clock=clock).bind(backend)(Asking(api=api))
+        return response, *await tokens_and_error(response)
+
+    return clock.run(main())
+
+
+def test_the_head_of_the_wrapped_answer_can_be_reached():
+    response, got, error = read_headed(Headed("token", LAST))
+    assert (response.status, response.headers) == (200, ((b"x", b"y"),))
+    assert (response.replica, response.notes) == ("a", (("hedged", "1"),))
+    assert (got, error) == (["token", LAST], None)
+
+
+def test_a_request_says_by_its_api_how_its_answer_is_read():
+    _, got, error = read_headed(Headed("token"), api=Reads())
+    assert got == ["token"]
+    assert isinstance(error, BackendError)
+    assert "last event" in str(error)
+    assert read_headed(Headed("token", LAST), api=Reads())[1:] == (["token", LAST], None)
+
+
+def test_a_malformed_event_ends_the_stream_as_a_cut_does():
+    source = Headed("token", "junk", LAST)
+    _, got, error = read_headed(source, api=Reads())
+    assert got == ["token"]
+    assert isinstance(error, BackendError)
+    assert error.stage == "committed"
+    assert "malformed" in str(error)
+    assert source.closed
+
+
+def test_a_malformed_event_before_the_first_token_may_be_retried():
+    with pytest.raises(BackendError) as caught:
+        read_headed(Headed("junk"), api=Reads())
+    assert caught.value.stage == "sent"
