@@ -1,0 +1,51 @@
+"""OpenAI's embeddings: whole answers only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from agentguard.backends.protocols.reading import Decoded, refusal
+
+
+class _Embedding(msgspec.Struct):
+    embedding: msgspec.Raw
+
+
+class _Embeddings(msgspec.Struct):
+    data: Annotated[list[_Embedding], msgspec.Meta(min_length=1)]
+
+
+_whole = Decoded(_Embeddings)
+
+
+class Embeddings:
+    """See `agentguard.backends.protocols.Api`; a stream of it is a fault, whatever it brings."""
+
+    name: Final = "embeddings"
+
+    def carries(self, chunk: bytes) -> bool:
+        """Whether there is anything."""
+        return bool(chunk)
+
+    def ends(self, chunk: bytes) -> bool:
+        """Never."""
+        del chunk
+        return False
+
+    def fault(self, chunk: bytes) -> str | None:
+        """That it is a stream."""
+        del chunk
+        return "embeddings do not come as a stream"
+
+    def wrong(self, body: bytes) -> str | None:
+        """An error, no vectors, or not this API's JSON. Vectors are lists of numbers or base64."""
+        found = _whole(body)
+        if not isinstance(found, str):
+            odd = any(bytes(one.embedding)[:1] not in (b"[", b'"') for one in found.data)
+            return "it is no answer of the embeddings API: a vector is no vector" if odd else None
+        return refusal(body) or f"it is no answer of the embeddings API: {found}"
+
+
+EMBEDDINGS: Final = Embeddings()
