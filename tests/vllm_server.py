@@ -1,66 +1,48 @@
 """A real vLLM on the CPU for tests, started once and shared; a killed one is started again when asked for.
 
 ``tests/vllm/conftest.py`` makes the fixtures known to all modules there. Where vLLM is not installed
-(``make vllm``) the tests skip and say so; in CI they fail.
+(``make vllm``) the tests skip and say so; in CI they fail. It is started as ``agentguard judge serve`` starts
+one, with flags for the CPU beside.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
-import signal
-import socket
-import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from agentguard.errors import JudgeError
+from agentguard.judge.serve.command import ServeOptions, command, environment
+from agentguard.judge.serve.metrics import counters
+from agentguard.judge.serve.process import ServerProcess, free_port
+from agentguard.judge.serve.run import answers
 from tests.vllm_setup import COMMAND, PYTHON, WEIGHTS, missing
 
 START_S = 300.0
-_PR_SET_PDEATHSIG = 1
-_FLAGS = (
-    *(
-        "--served-model-name",
-        "judge",
-        "--max-model-len",
-        "4096",
-        "--dtype",
-        "bfloat16",
-        "--max-num-seqs",
-        "8",
-    ),
-    *("--enforce-eager", "--enable-prompt-tokens-details", "--shutdown-timeout", "15", "--block-size", "32"),
-    *("--max-num-queued-reqs", "64"),
-    # Agents call tools: without a parser any request with tools is refused.
-    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-    # Without it, a model with sliding windows (Gemma) keeps only a prompt's very end in its prefix cache, and
-    # the second question of a run is computed whole once more.
-    *("--prefix-cache-retention-interval", "32"),
-)
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-}
-_METRIC = re.compile(r"^(vllm:\w+)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$", re.MULTILINE)
+CPU_FLAGS = ("--dtype", "bfloat16", "--max-num-seqs", "8", "--enforce-eager")
+CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+# Agents call tools: without a parser any request with tools is refused.
+_TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
 
 class VllmServer:
-    """A server process in a group of its own, on a loopback port that the system chose."""
+    """A server process in a group of its own, on a loopback port that the system chose.
 
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+    Args:
+        options: what is served; the tiny model where not given.
+        runner: flags of a server that is no judge, in place of those that a judge needs.
+    """
+
+    def __init__(self, options: ServeOptions | None = None, *, runner: Sequence[str] | None = None) -> None:
         self.port = 0
+        self._options = options or tiny()
+        self._runner = runner
         self._log = Path(tempfile.mkdtemp(prefix="agentguard-vllm-")) / "server.log"
+        self._served: ServerProcess | None = None
 
     @property
     def url(self) -> str:
@@ -73,76 +55,58 @@ class VllmServer:
 
     def ensure(self) -> None:
         """Start it unless it runs, and wait until it answers."""
-        if self.process is None or self.process.poll() is not None or not self.healthy():
+        if self._served is None or not self._served.alive or not self.healthy():
             self.stop()
             self._start()
 
     def healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.root}/health", timeout=5) as answer:
-                return int(answer.status) == 200
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(f"{self.root}/health")
 
     def metrics(self) -> dict[str, float]:
         """Every counter and gauge by name, summed over its labels."""
-        with urllib.request.urlopen(f"{self.root}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        sums: dict[str, float] = {}
-        for name, value in _METRIC.findall(text):
-            sums[name] = sums.get(name, 0.0) + float(value)
-        return sums
+        return dict(counters(self.root))
 
     def kill(self) -> None:
         """SIGKILL to all of its processes, as when a machine runs out of memory."""
-        if self.process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(timeout=30)
+        if self._served is not None:
+            self._served.kill()
 
     def stop(self) -> None:
         """End the whole group, so that no worker is left holding memory."""
-        if self.process is None:
+        if self._served is None:
             return
-        if self.process.poll() is None:
-            self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=30)
-        self.kill()
-        self.process = None
+        self._served.ask_to_end()
+        self._served.wait(30)
+        self._served.kill()
+        self._served = None
 
     def _start(self) -> None:
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            self.port = held.getsockname()[1]
-        # The `vllm` command looks for a distribution of that name, which the CPU build is not.
-        command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(WEIGHTS)]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), *_FLAGS]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **_ENVIRONMENT},
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
+        self.port = free_port("127.0.0.1")
+        made = {**environment(self._options), **CPU_ENVIRONMENT}
+        self._served = ServerProcess(self._command(), made, self._log)
+        self._served.start()
         end = time.monotonic() + START_S
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                break
+        while time.monotonic() < end and self._served.alive:
             if self.healthy():
                 return
             time.sleep(0.5)
-        tail = self._log.read_text(errors="replace")[-3_000:]
+        tail = self._served.tail()
         self.stop()
-        pytest.fail(f"vLLM did not come up within {START_S:.0f} s; the end of its log:\n{tail}")
+        raise JudgeError(f"vLLM did not come up within {START_S:.0f} s; the end of its log:\n{tail}")
+
+    def _command(self) -> list[str]:
+        if self._runner is None:
+            return command(self._options, self.port)
+        bare = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", self._options.model]
+        bare += ["--served-model-name", self._options.served_name, "--host", self._options.host]
+        return [*bare, "--port", str(self.port), *self._runner]
 
 
-def _end_with_parent() -> None:
-    """Be sent SIGTERM when the test process dies without its fixtures' ends (prctl(2), Linux only)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def tiny(context: int = 4_096) -> ServeOptions:
+    """The tiny model on the CPU."""
+    return ServeOptions(
+        model=str(WEIGHTS), python=PYTHON, context=context, offline=True, extra=(*CPU_FLAGS, *_TOOLS)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,245 @@
+"""What a judge costs: AgentDebug's published two stages, our ``two_stage``, and ``fused``, on one server.
+
+Run: .venv/bin/python benchmarks/judge.py RUNS --base-url http://127.0.0.1:8000/v1 [--runs 20] [--json]
+     .venv/bin/python benchmarks/judge.py RUNS     # starts the local vLLM of `make vllm` (about 6 GB)
+
+RUNS are Who&When's files. Each procedure goes over the same runs, each time with a cold prefix cache of its
+own; that the runs failed is given. Prompt tokens *computed* are the server's counters: those it was sent less
+those from its prefix cache. ``diagnosis`` is ``fused`` that asks besides whether the run failed; its tokens
+are set against the transcript's. Then all runs are diagnosed side by side, for the throughput. With
+``--journal FILE`` it goes on where it was interrupted; ``--minutes`` bounds how long it asks.
+
+The tiny model of the local server cannot judge: its accuracy says nothing, its tokens and seconds do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from judge_arms import ARMS, Journal, Row, Server, localizer, measure, shown
+
+from agentguard.detect.run import detect
+from agentguard.evals.dataset import load
+from agentguard.evals.metrics import wilson
+from agentguard.judge.wire import Failed
+from agentguard.trajectory.model import Trajectory
+
+CHARACTERS = 3.0
+"""Characters a token, at least, and so how long a run may be for a context."""
+BARS = {"two_stage": (0.1, 0.2), "fused": (0.02, None)}
+"""Shares of the published procedure's computed tokens and seconds that are aimed at."""
+WHOLE = 1.15
+Case = tuple[Trajectory, int | None]
+
+
+def chosen(cases: Sequence[Case], count: int, pick: str, longest: int) -> list[Case]:
+    """Runs that fit: the shortest, or evenly spread over all lengths."""
+    sized = sorted(((len(shown(run)), run.id, run, gold) for run, gold in cases), key=lambda one: one[:2])
+    fitting = [(run, gold) for size, _, run, gold in sized if size <= longest]
+    if pick == "shortest" or len(fitting) <= count:
+        return fitting[:count]
+    return [fitting[(2 * place + 1) * len(fitting) // (2 * count)] for place in range(count)]
+
+
+@contextmanager
+def served(base_url: str | None, context: int) -> Iterator[str]:
+    """The endpoint that was named, or the local vLLM for as long as it takes."""
+    if base_url:
+        yield base_url
+        return
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tests.vllm_server import VllmServer, tiny
+    from tests.vllm_setup import COMMAND, missing
+
+    if lacking := missing():
+        raise SystemExit(f"{lacking}: run {COMMAND}, or name an endpoint with --base-url")
+    server = VllmServer(tiny(context))
+    try:
+        server.ensure()
+        yield server.url
+    finally:
+        server.stop()
+
+
+def measured(server: Server, cases: Sequence[Case], journal: Journal, args: argparse.Namespace) -> None:
+    """All procedures over all runs, until there is no time left."""
+    end = time.monotonic() + args.minutes * 60
+    for place, (run, gold) in enumerate(cases, 1):
+        for arm in args.arms:
+            if time.monotonic() > end:
+                say(f"{args.minutes:g} minutes are over; {place - 1} of {len(cases)} runs are measured")
+                return
+
+            def make(arm: str = arm, run: Trajectory = run, gold: int | None = gold) -> Row:
+                return measure(server, arm, run, gold)
+
+            row = journal.get(run.id, arm, make)
+            say(
+                f"{place:3} {run.id[:24]:24} {arm:20} {row.computed:8.0f} of {row.sent:8.0f} tokens, "
+                f"{row.calls:4.0f} calls, {row.seconds:7.1f} s, {row.faults} faults"
+            )
+
+
+def throughput(server: Server, cases: Sequence[Case], at_once: int) -> dict[str, Any]:
+    """Whole diagnoses of many runs side by side, with one judge."""
+    endpoint = server.endpoint()
+    method = localizer("diagnosis", endpoint)
+    found = [(run, detect(run).findings) for run, _ in cases]
+    try:
+        before, started = server.work(), time.perf_counter()
+        with ThreadPoolExecutor(at_once) as pool:
+            told = list(pool.map(lambda one: method.locate(*one), found))
+        took, after = time.perf_counter() - started, server.work()
+    finally:
+        endpoint.close()
+    done: dict[str, Any] = {"runs": len(told), "at_once": at_once, "seconds": round(took, 2)}
+    done["runs_a_minute"] = round(60 * len(told) / took, 1)
+    done["without_judge"] = sum(bool(one.failures) for one in told)
+    if before is not None and after is not None:
+        spent = after - before
+        done["computed_tokens_a_second"] = round(spent.computed / took)
+        done["prefix_cache_hit_rate"] = round(spent.hit_rate, 4)
+    return done
+
+
+def summary(rows: Sequence[Row], arms: Sequence[str]) -> dict[str, Any]:
+    """Totals by procedure over the runs that all of them have been over."""
+    by = {arm: [row for row in rows if row.arm == arm] for arm in arms}
+    count = len(by[arms[0]])
+    found: dict[str, Any] = {"runs": count}
+    if not count:
+        return found
+    found["prompt_tokens"] = {arm: round(sum(r.computed for r in held)) for arm, held in by.items()}
+    found["prompt_tokens_sent"] = {arm: round(sum(r.sent for r in held)) for arm, held in by.items()}
+    found["written_tokens"] = {arm: round(sum(r.written for r in held)) for arm, held in by.items()}
+    found["calls"] = {arm: round(sum(r.calls for r in held)) for arm, held in by.items()}
+    found["faults"] = {arm: sum(r.faults for r in held) for arm, held in by.items()}
+    found["seconds"] = {arm: round(sum(r.seconds for r in held), 1) for arm, held in by.items()}
+    right = {arm: statistics.fmean(r.right for r in held) for arm, held in by.items()}
+    found["accuracy"] = {arm: round(share, 4) for arm, share in right.items()}
+    found["intervals"] = {arm: [round(x, 4) for x in wilson(share, count)] for arm, share in right.items()}
+    found["transcript_tokens"] = sum(r.transcript for r in by[arms[0]])
+    found["of_transcript"] = {
+        arm: round(sum(r.computed for r in held) / found["transcript_tokens"], 3) for arm, held in by.items()
+    }
+    found["counted_by"] = sorted({row.counted for row in rows})
+    found["bars"] = bars(found)
+    return found
+
+
+def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was aimed at, what was measured, and whether it is met."""
+    told = []
+    tokens, seconds = found["prompt_tokens"], found["seconds"]
+    whole = "published_two_stage"
+    for arm, (of_tokens, of_seconds) in BARS.items() if whole in tokens else ():
+        if arm in tokens:
+            told.append(bar(f"{arm}: tokens", tokens[arm] / tokens[whole], of_tokens))
+            sent = found["prompt_tokens_sent"][whole]
+            told.append(bar(f"{arm}: tokens computed, of those sent to it", tokens[arm] / sent, of_tokens))
+        if arm in tokens and of_seconds is not None:
+            told.append(bar(f"{arm}: seconds", seconds[arm] / seconds[whole], of_seconds))
+    if "diagnosis" in tokens:
+        told.append(bar("diagnosis: computed, of the transcript", found["of_transcript"]["diagnosis"], WHOLE))
+    return told
+
+
+def bar(name: str, got: float, at_most: float) -> dict[str, Any]:
+    return {"bar": name, "at_most": at_most, "measured": round(got, 4), "met": got <= at_most}
+
+
+def machine() -> str:
+    """Processor and cores, and the GPUs there are."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    gpus = "no GPU found"
+    if (program := shutil.which("nvidia-smi")) is not None:
+        asked = [program, "--query-gpu=name", "--format=csv,noheader"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        gpus = ", ".join(said.strip().splitlines()) or gpus
+    return f"{name}, {os.cpu_count()} cores, {gpus}"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", type=Path, nargs="+", metavar="RUNS")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--pick", choices=("spread", "shortest"), default="spread")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--base-url")
+    parser.add_argument("--model")
+    parser.add_argument("--api-key-env", default="AGENTGUARD_JUDGE_KEY")
+    parser.add_argument("--context", type=int, default=16_384, help="of the local server; bounds the runs")
+    parser.add_argument("--longest", type=int, help="longest transcript in characters")
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=4, help="runs side by side for the throughput")
+    parser.add_argument("--minutes", type=float, default=600)
+    parser.add_argument("--journal", type=Path)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    longest = args.longest or int(args.context * CHARACTERS * 0.6)
+    data = load("who_and_when", args.paths)
+    every = [(r.trajectory, case.step) for r, case in zip(data.records, data.cases(), strict=True)]
+    cases = chosen(every, args.runs, args.pick, longest)
+    with served(args.base_url, args.context) as url:
+        key = os.environ.get(args.api_key_env)
+        server = Server(url, model=args.model, key=key, concurrency=args.concurrency)
+        endpoint = server.endpoint()
+        facts = endpoint.loop.run(endpoint.facts(60))
+        endpoint.close()
+        if isinstance(facts, Failed):
+            raise SystemExit(f"{url}: {facts.message}")
+        journal = Journal(args.journal, facts.version)
+        measured(server, cases, journal, args)
+        fast = throughput(server, cases, args.at_once) if args.at_once else None
+    found = summary(journal.rows([run.id for run, _ in cases], args.arms), args.arms)
+    model = facts.version.replace(str(Path.home()), "~")
+    told = {"machine": machine(), "model": model, "picked": args.pick, **found, "throughput": fast}
+    print(json.dumps(told)) if args.json else table(told, args.arms)
+
+
+def table(told: dict[str, Any], arms: Sequence[str]) -> None:
+    print(f"{told['model']} on {told['machine']}; {told['runs']} runs, {told['picked']}")
+    if not told["runs"]:
+        return
+    print(f"{'':22}{'computed':>10}{'sent':>10}{'of transcript':>15}{'calls':>8}{'seconds':>10}{'step':>8}")
+    for arm in arms:
+        low, high = told["intervals"][arm]
+        print(
+            f"{arm:22}{told['prompt_tokens'][arm]:10}{told['prompt_tokens_sent'][arm]:10}"
+            f"{told['of_transcript'][arm]:15.2f}{told['calls'][arm]:8}{told['seconds'][arm]:10.1f}"
+            f"{told['accuracy'][arm]:8.3f} [{low:.3f}, {high:.3f}]"
+        )
+    for one in told["bars"]:
+        word = "met" if one["met"] else "MISSED"
+        print(f"{one['bar']:48} {one['measured']:8.3f}, at most {one['at_most']:g}: {word}")
+    if told["throughput"]:
+        print("throughput: " + ", ".join(f"{k} {v}" for k, v in told["throughput"].items()))
+
+
+if __name__ == "__main__":
+    main()

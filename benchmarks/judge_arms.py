@@ -1,0 +1,194 @@
+"""What `benchmarks/judge.py` measures: procedures over one run, what each cost the server, and a journal."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from judge_published import TwoStage
+
+from agentguard.detect.run import detect
+from agentguard.errors import JudgeError
+from agentguard.judge.chat import ChatJudge, ChatOptions
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.prompts import render
+from agentguard.judge.serve.metrics import Work, work
+from agentguard.judge.wire import EndpointOptions
+from agentguard.localize.base import Diagnosis, Localizer
+from agentguard.localize.judged.fused import Fused
+from agentguard.localize.judged.method import Judged
+from agentguard.localize.judged.two_stage import ask as two_stage
+from agentguard.trajectory.model import Trajectory
+
+ARMS: Final = ("published_two_stage", "two_stage", "fused", "diagnosis")
+"""The last is ``fused`` that asks besides whether the run failed, as a diagnosis does where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One procedure over one run.
+
+    Attributes:
+        run, arm: which.
+        sent, cached, written: tokens by the server's own counters, or by its answers' usage (``counted``).
+        seconds: of waiting.
+        calls, faults: asked, and left without an answer.
+        step: the first hypothesis.
+        gold: the annotated step.
+        transcript: tokens of the run as a judge is shown it.
+        counted: ``server`` or ``usage``.
+    """
+
+    run: str
+    arm: str
+    sent: float
+    cached: float
+    written: float
+    seconds: float
+    calls: float
+    faults: int
+    step: int | None
+    gold: int | None
+    transcript: int
+    counted: str
+
+    @property
+    def computed(self) -> float:
+        return self.sent - self.cached
+
+    @property
+    def right(self) -> bool:
+        return self.step is not None and self.step == self.gold
+
+
+class Server:
+    """The endpoint that is measured: who asks it, and what it counts."""
+
+    def __init__(self, url: str, *, model: str | None, key: str | None, concurrency: int) -> None:
+        self.url, self._model, self._key, self._concurrency = url, model, key, concurrency
+        self.root = url.removesuffix("/v1")
+
+    def endpoint(self) -> Endpoint:
+        """A client whose prompts share no cache with any other's: each procedure starts cold."""
+        body = {"cache_salt": secrets.token_hex(8)} if self.work() is not None else {}
+        options = EndpointOptions(deadline_s=600, concurrency=self._concurrency, body=body)
+        return Endpoint(self.url, model=self._model, api_key=self._key, options=options)
+
+    def work(self) -> Work | None:
+        """What the server has done; None if it does not tell."""
+        try:
+            return work(self.root)
+        except JudgeError:
+            return None
+
+    def tokens(self, text: str) -> int:
+        """Tokens of a text; guessed from its length where the server does not tell."""
+        endpoint = self.endpoint()
+
+        async def ask() -> Any:
+            return await endpoint._bounded("tokens", {"prompt": text}, 60)
+
+        try:
+            said = endpoint.loop.run(ask())
+        finally:
+            endpoint.close()
+        return len(said["tokens"]) if isinstance(said, dict) and "tokens" in said else len(text) // 4
+
+
+def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
+    """One procedure over one run, with the server's counters before and after."""
+    findings = detect(run).findings
+    endpoint = server.endpoint()
+    try:
+        before, started = server.work(), time.perf_counter()
+        if arm == "published_two_stage":
+            told = TwoStage(endpoint).locate(run)
+            step, calls, faults, usage = told.step, told.calls, told.faults, told.spent.as_dict()
+        else:
+            found = localizer(arm, endpoint).locate(run, findings)
+            step, calls, faults, usage = _read(found)
+        seconds, after = time.perf_counter() - started, server.work()
+    finally:
+        endpoint.close()
+    done = after - before if before is not None and after is not None else _by_usage(usage)
+    return Row(
+        run=run.id,
+        arm=arm,
+        sent=done.sent,
+        cached=done.cached,
+        written=done.written,
+        seconds=seconds,
+        calls=calls,
+        faults=faults,
+        step=step,
+        gold=gold,
+        transcript=server.tokens(shown(run)),
+        counted="server" if before is not None else "usage",
+    )
+
+
+def localizer(arm: str, endpoint: Endpoint) -> Localizer:
+    """One of ours, with a judge of its own at the endpoint."""
+    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=600))
+    if arm == "two_stage":
+        return Judged("two_stage", two_stage, judge, given_failed=True)
+    return Fused(judge=judge, given_failed=arm == "fused")
+
+
+def shown(run: Trajectory) -> str:
+    """The transcript as judges are shown it, uncut."""
+    return render(run, nonce="0" * 16, limit=10_000_000).text
+
+
+def _read(found: Diagnosis) -> tuple[int | None, float, int, Mapping[str, Any]]:
+    step = found.hypotheses[0].step if found.hypotheses else None
+    return step, found.usage.get("calls", 0.0), len(found.failures), found.usage
+
+
+def _by_usage(usage: Mapping[str, Any]) -> Work:
+    return Work(
+        sent=usage.get("prompt_tokens", 0.0),
+        cached=usage.get("cached_tokens", 0.0),
+        written=usage.get("completion_tokens", 0.0),
+    )
+
+
+class Journal:
+    """Rows by model, procedure and run, a line each at the end of a file, so that a benchmark can go on.
+
+    Raises:
+        SystemExit: a line of the file cannot be read.
+    """
+
+    def __init__(self, path: Path | None, model: str) -> None:
+        self._path, self._model = path, model
+        self._held: dict[tuple[str, str], Row] = {}
+        lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                told = json.loads(line)
+                row = Row(**told["row"])
+            except (ValueError, KeyError, TypeError):
+                raise SystemExit(f"{path}: line {number} is no result; delete it") from None
+            if told.get("model") == model:
+                self._held[row.run, row.arm] = row
+
+    def rows(self, runs: Sequence[str], arms: Sequence[str]) -> list[Row]:
+        """What there is of runs that every procedure has been over."""
+        whole = [run for run in runs if all((run, arm) in self._held for arm in arms)]
+        return [self._held[run, arm] for run in whole for arm in arms]
+
+    def get(self, run: str, arm: str, make: Callable[[], Row]) -> Row:
+        """The row, measured now if it is not there."""
+        if (held := self._held.get((run, arm))) is not None:
+            return held
+        row = self._held[run, arm] = make()
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"model": self._model, "row": asdict(row)}) + "\n")
+        return row

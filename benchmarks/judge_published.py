@@ -1,0 +1,263 @@
+"""AgentDebug's two stages as published (arXiv 2509.25370), to be measured beside ours on the same server.
+
+Stage 1 asks once for each module (memory, reflection, planning, action) of each step: the task, what the
+agent was given at that step (the conversation so far), what earlier modules of the step came to, the
+module's output, the environment's answer cut to 500 characters, the module's error types with definitions
+and examples, and for a verdict as JSON. The first step has no memory and no reflection. Steps whose answer
+from the environment speaks of an error are checked for a system error in one more call. Stage 2 asks once,
+over all steps and what stage 1 found, for the critical error.
+
+All is worded by us. Three things differ from what was published, all in its favour: the steps of stage 1
+are asked side by side and not one after the other; what is written is bounded by a JSON schema (160 and 240
+characters a field) so that a small model ends; Who&When does not part an agent's turn into modules, so that
+each module is shown the whole turn once, and not once more as an earlier module's output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.wire import Failed, Message, Spent
+from agentguard.localize.roles import agent_steps, answered_by_environment
+from agentguard.taxonomy.load import Taxonomies
+from agentguard.taxonomy.model import Code
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+MODULES: Final = ("memory", "reflection", "planning", "action")
+_SYSTEM: Final = (
+    "You find errors in the runs of agents by the definitions of error types that you are given. You answer "
+    "with one JSON object and nothing else."
+)
+_ASKED: Final = """Judge this one module against the definitions above.
+1. Does the output of the module match one of the definitions?
+2. If so, which one exactly?
+3. Quote what shows it.
+4. Explain how it meets that definition.
+Memory is to recall the input of this step rightly; reflection is to judge rightly what has
+happened, given the input and this step's memory; planning is to be sensible, given the input and
+this step's memory and reflection; action is to carry out this step's plan. Modules build on each
+other within a step. Errors of the system (limits, tools, the environment) are found elsewhere.
+Answer with JSON: {"error_detected": true or false, "error_type": "one of the types, or no_error",
+"evidence": "a quote", "reasoning": "why this is or is not an error by the definition"}."""
+_CRITICAL: Final = """Find the critical error: the earliest error that led to the failure of the task.
+Look at the whole run. An error is critical if it made success impossible, if later errors came from
+it, and if the task could have been done had this one error not happened. Exploring in the first
+steps is normal. The first step has no memory and no reflection. Errors of the system may be the
+true cause as well. Trace back from the failure to where it began; do not take the error that merely
+looks worst.
+Answer with JSON: {"critical_step": number, "critical_module": "memory, reflection, planning,
+action, system or others", "error_type": "one of the types", "root_cause": "why it made the task
+fail", "evidence": "a quote", "correction_guidance": "what should have been done",
+"cascading_effects": "on later steps", "confidence": 0 to 1}."""
+_CUT: Final = 500
+_TROUBLE: Final = ("error", "crashed", "exception", "timeout")
+_STEP_LIMIT: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What stage 1 says of one module of one step."""
+
+    step: int
+    module: str
+    kind: str
+    evidence: str
+    reasoning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What the procedure came to: the critical step, the calls that gave no JSON, and what it cost."""
+
+    step: int | None
+    calls: int
+    faults: int
+    spent: Spent
+
+
+class TwoStage:
+    """One diagnosis by the published procedure.
+
+    Args:
+        endpoint: who is asked; its ``concurrency`` bounds the calls under way.
+        deadline_s: of one call.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, deadline_s: float = 600.0) -> None:
+        self._endpoint, self._deadline_s = endpoint, deadline_s
+        self._calls = self._faults = 0
+        self._spent = Spent()
+
+    def locate(self, run: Trajectory) -> Published:
+        """Both stages over a run that failed."""
+        step = self._endpoint.loop.run(self._both(run))
+        return Published(step=step, calls=self._calls, faults=self._faults, spent=self._spent)
+
+    async def _both(self, run: Trajectory) -> int | None:
+        steps = agent_steps(run) or tuple(step.index for step in run.steps)
+        told = await asyncio.gather(*(self._step(run, step, modules(step == steps[0])) for step in steps))
+        found = [one for held in told for one in held]
+        found += [_limit(step) for place, step in enumerate(steps, 1) if place >= _STEP_LIMIT]
+        said = await self._ask(critical_prompt(run, steps, found), _critical_form(steps), 900)
+        return None if said is None else int(said["critical_step"])
+
+    async def _step(self, run: Trajectory, step: int, asked: Sequence[str]) -> list[Found]:
+        """One step's calls, one after the other, so that they find what they share in the server's cache."""
+        said = [await self._system(run, step)] if _troubled(run, step) else []
+        said += [await self._module(run, step, module) for module in asked]
+        return [one for one in said if one is not None]
+
+    async def _module(self, run: Trajectory, step: int, module: str) -> Found | None:
+        codes = _codes(module)
+        said = await self._ask(module_prompt(run, step, module), _module_form(codes), 400)
+        return None if said is None or not said["error_detected"] else _found(step, module, said)
+
+    async def _system(self, run: Trajectory, step: int) -> Found | None:
+        codes = _codes("system")
+        said = await self._ask(system_prompt(run, step), _module_form(codes), 400)
+        return None if said is None or not said["error_detected"] else _found(step, "system", said)
+
+    async def _ask(self, prompt: str, form: Mapping[str, Any], most: int) -> Mapping[str, Any] | None:
+        messages: tuple[Message, ...] = (
+            {"role": "system", "content": _SYSTEM},
+            {"role": "user", "content": prompt},
+        )
+        self._calls += 1
+        written = await self._endpoint.write(messages, form, max_tokens=most, deadline_s=self._deadline_s)
+        if isinstance(written, Failed):
+            self._faults += 1
+            return None
+        value, spent = written
+        self._spent += spent
+        return value
+
+
+def modules(first: bool) -> Sequence[str]:
+    """The modules of a step; the first has no memory and no reflection."""
+    return MODULES[2:] if first else MODULES
+
+
+def module_prompt(run: Trajectory, step: int, module: str) -> str:
+    """What is asked about one module of one step."""
+    so_far = "\n".join(_said(one) for one in run.steps[:step]) or "(the task alone)"
+    return (
+        f"TASK: {run.task}\nCURRENT STEP: {step}\n\nINPUT AND CONTEXT\nInput of the step, with history:\n"
+        f"{so_far}\n\nMODULE TO ANALYSE: {module}\nOUTPUT OF THE MODULE:\n{_said(run.steps[step])}\n\n"
+        f"ANSWER OF THE ENVIRONMENT:\n{_answer(run, step)}\n\n"
+        f"ERROR TYPES OF THE MODULE {module.upper()}\n{_defined(_codes(module), examples=True)}"
+        f"- no_error: nothing is wrong with this module\n\n{_ASKED}"
+    )
+
+
+def system_prompt(run: Trajectory, step: int) -> str:
+    """The check whether the environment's answer is an error of the system."""
+    return (
+        f"Does this answer of the environment show an error of the system, and of which type?\n\n"
+        f"{_answer(run, step)}\n\n{_defined(_codes('system'))}\n"
+        'Answer with JSON: {"error_detected": true or false, "error_type": "one of the types, or no_error", '
+        '"evidence": "a quote", "reasoning": "why"}.'
+    )
+
+
+def critical_prompt(run: Trajectory, steps: Sequence[int], found: Sequence[Found]) -> str:
+    """Stage 2: all steps, with what stage 1 found at each."""
+    parts = []
+    for step in steps:
+        at = [one for one in found if one.step == step]
+        errors = "\n".join(f"  - {o.module}: {o.kind}\n    {o.evidence}\n    {o.reasoning}" for o in at)
+        parts.append(
+            f"Step {step}:\nOutput of the agent: {_said(run.steps[step])}\n"
+            f"Answer of the environment: {_answer(run, step)}\nErrors found:\n{errors or '  none'}\n"
+        )
+    types = "".join(f"{m.upper()}\n{_defined(_codes(m))}" for m in (*MODULES, "system"))
+    told = "\n".join(parts)
+    return f"TASK: {run.task}\nRESULT: FAILED\n\nANALYSIS STEP BY STEP\n{told}\n\n{types}\n{_CRITICAL}"
+
+
+def _said(step: Step) -> str:
+    calls = "".join(f"\ncalled {one.name}({one.raw_arguments or one.arguments})" for one in step.tool_calls)
+    seen = "".join(f"\ncame back: {one.content}" for one in step.observations)
+    return f"[{step.index}] {step.agent}: {step.content}{calls}{seen}"
+
+
+def _answer(run: Trajectory, step: int) -> str:
+    held = run.steps[step]
+    if held.observations:
+        return held.observations[-1].content[:_CUT]
+    after = run.steps[step + 1] if step + 1 < len(run.steps) else None
+    return "none" if after is None or after.source is Source.AGENT else after.content[:_CUT]
+
+
+def _troubled(run: Trajectory, step: int) -> bool:
+    return answered_by_environment(run, step) and any(w in _answer(run, step).lower() for w in _TROUBLE)
+
+
+def _limit(step: int) -> Found:
+    return Found(step=step, module="system", kind="step_limit", evidence=f"step {step}", reasoning="limit")
+
+
+def _found(step: int, module: str, said: Mapping[str, Any]) -> Found:
+    return Found(
+        step=step,
+        module=module,
+        kind=said["error_type"],
+        evidence=said["evidence"],
+        reasoning=said["reasoning"],
+    )
+
+
+def _codes(module: str) -> tuple[Code, ...]:
+    return tuple(code for code in Taxonomies.load().get("agent_error").codes if code.module == module)
+
+
+def _defined(codes: Sequence[Code], *, examples: bool = False) -> str:
+    lines = []
+    for code in codes:
+        lines.append(f"- {_name(code)}: {code.definition}")
+        lines += [f"  Example: {one}" for one in code.examples] if examples else []
+    return "\n".join(lines) + "\n"
+
+
+def _name(code: Code) -> str:
+    return code.id.split(".", 1)[-1]
+
+
+def _module_form(codes: Sequence[Code]) -> Mapping[str, Any]:
+    kinds = [*(_name(code) for code in codes), "no_error"]
+    return _form(
+        {
+            "error_detected": {"type": "boolean"},
+            "error_type": {"type": "string", "enum": kinds},
+            "evidence": {"type": "string", "maxLength": 160},
+            "reasoning": {"type": "string", "maxLength": 240},
+        }
+    )
+
+
+def _critical_form(steps: Sequence[int]) -> Mapping[str, Any]:
+    text = {"type": "string", "maxLength": 240}
+    return _form(
+        {
+            "critical_step": {"type": "integer", "enum": list(steps)},
+            "critical_module": {"type": "string", "enum": [*MODULES, "system", "others"]},
+            "error_type": {"type": "string", "maxLength": 40},
+            "root_cause": text,
+            "evidence": {"type": "string", "maxLength": 160},
+            "correction_guidance": text,
+            "cascading_effects": text,
+            "confidence": {"type": "string", "enum": [f"0.{n}" for n in range(10)] + ["1.0"]},
+        }
+    )
+
+
+def _form(properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
