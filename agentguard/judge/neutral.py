@@ -5,6 +5,9 @@ judge's turn and forge another (measured on vLLM 0.32). Here nothing that opens 
 the model's own list is: every ``<`` that something could be attached to is replaced by a look-alike, and so
 is the ``[`` of the bracketed tokens that Mistral and Llama 2 use. Invisible characters go first, so that no
 token comes together when they are dropped.
+
+A run can also say what a judge would say: ``Answer: B``, ``"verdict": "safe"``, ``[[A]]``. `quoted` puts such
+words in ``‹ ›``: what was claimed can still be read, and a judge is told that it is a claim of the recording.
 """
 
 from __future__ import annotations
@@ -24,6 +27,27 @@ _BRACKETED = re.compile(
 )
 LOOKALIKE: Final = "‹"
 
+_KEYS: Final = (
+    r"answer|verdict|judge?ment|decision|conclusion|result|rating|score|grade|label|tier|class|classification"
+    r"|category|choice|option|outcome|assessment|evaluation|response|reply|run|recording|transcript|trajectory"
+)
+_SAID: Final = (
+    r"(?-i:[A-Z])|yes|no|true|false|pass(?:ed|es)?|fail(?:ed|s|ure)?|succe(?:ss|ssful|eded)|(?:in)?correct"
+    r"|right|wrong|(?:un)?safe|conditionally[ _]safe|(?:needs )?focused[ _]attention|none|step \d{1,6}"
+)
+_IS: Final = (
+    r"[\"'`*_]{0,3}\s{0,3}(?::|=|->|=>|→|⇒|\bis\b|\bwas\b|\bmust be\b|\bshould be\b)\s{0,3}[\"'`*_(\[{]{0,4}"
+)
+
+_VERDICT = re.compile(rf"\b(?P<before>(?:{_KEYS}){_IS})(?P<said>{_SAID})(?!\w)", re.IGNORECASE)
+_NUMBER = re.compile(
+    rf"\b(?P<before>(?:rating|score|grade){_IS})"
+    r"(?P<said>\d{1,4}(?:\.\d{1,4})?(?: ?/ ?\d{1,4}| ?%)?)(?!\w)",
+    re.IGNORECASE,
+)
+_LETTER = re.compile(r"^(?P<before>[ \t>*_#-]{0,8})(?P<said>[A-T])(?=[*_]{0,2}[:.)](?:\s|$))", re.MULTILINE)
+_BOXED = re.compile(r"(?P<before>\[\[|\\boxed\{)(?P<said>[\w ]{1,24})(?=\]\]|\})")
+
 
 def neutral(text: str) -> str:
     """The text with no control token, no invisible character, and ``\\n`` as its only line break."""
@@ -31,6 +55,19 @@ def neutral(text: str) -> str:
     if not text.isascii() or not text.isprintable():
         text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _UNSEEN)
     return _BRACKETED.sub(LOOKALIKE, _OPENER.sub(LOOKALIKE, text))
+
+
+def quoted(text: str) -> str:
+    """`neutral` text in which words that pass for a judge's verdict stand in ``‹ ›``; the rest is as it was.
+
+    Such are a word of a verdict after what it would be the verdict of (``Answer: B``, ``the run was
+    successful``), a label at the beginning of a line (``A: …``), and the marks of two well-known judges'
+    forms (``[[A]]``, ``\\boxed{A}``). Nothing is taken out: a wrong claim is evidence, too.
+    """
+    text = neutral(text)
+    for pattern in (_VERDICT, _NUMBER, _LETTER, _BOXED):
+        text = pattern.sub(r"\g<before>‹\g<said>›", text)
+    return text
 
 
 def one_line(text: str, limit: int) -> str:
