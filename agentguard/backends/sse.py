@@ -60,17 +60,23 @@ def _last_blank(data: bytes) -> int:
 
 def events(chunk: bytes) -> Iterator[bytes]:
     """The events of a chunk of whole ones, each with its blank line; what is left over comes last."""
-    begin = 0
-    for found in BLANK.finditer(chunk):
-        yield chunk[begin : found.end()]
-        begin = found.end()
-    if begin < len(chunk):
-        yield chunk[begin:]
+    if b"\r" not in chunk:  # many times as fast as the expression
+        *whole, rest = chunk.split(b"\n\n")
+        for event in whole:
+            yield event + b"\n\n"
+    else:
+        begin = 0
+        for found in BLANK.finditer(chunk):
+            yield chunk[begin : found.end()]
+            begin = found.end()
+        rest = chunk[begin:]
+    if rest:
+        yield rest
 
 
 def data_of(event: bytes) -> bytes | None:
     """The data of an event; None if it has none, such as a comment."""
-    if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
-        return event[5:].strip(b"\n").removeprefix(b" ")
+    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:-2] if event.startswith(b"data: ") else event[5:-2]
     lines = [line[5:].removeprefix(b" ") for line in LINES.split(event) if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None

@@ -26,8 +26,8 @@ _SAYS: Final = re.compile(
 _SILENT: Final = frozenset({"role", "type", "id", "index"})
 
 
-class _Chunk(msgspec.Struct):
-    choices: list[msgspec.Raw] | None = None
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[Anything] | None = None
     error: Any = None
 
 
@@ -55,6 +55,7 @@ class _Completion(msgspec.Struct):
 
 
 _chunk, _open = Decoded(_Chunk), Decoded(_Open)
+_quick: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 class Choices:
@@ -74,6 +75,8 @@ class Choices:
 
     def fault(self, chunk: bytes) -> str | None:
         """The first event that is no chunk of this API, or an error in place of one."""
+        if _plain(chunk):
+            return None
         for event in events(chunk):
             data = data_of(event)
             if data is None or not event.startswith(b"data:"):
@@ -99,6 +102,27 @@ class Choices:
         if not isinstance(found, str):
             return told(found.error) if found.error is not None else None
         return refusal(body) or f"it is no answer of the {self.name} API: {found}"
+
+
+def _plain(chunk: bytes) -> bool:
+    """Whether all is as it nearly always is, so that nothing need be looked at more closely."""
+    if b"\r" in chunk:
+        return False
+    try:
+        if not chunk.isascii():
+            chunk.decode()
+        for event in chunk.split(b"\n\n"):
+            data = event[6:]
+            if event[:6] != b"data: " or b"\n" in data:
+                if event:
+                    return False
+            elif data != DONE:
+                found = _quick(data)
+                if found.error is not None or found.choices is None:
+                    return False
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _carries(data: bytes) -> bool:

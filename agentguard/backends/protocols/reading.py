@@ -21,7 +21,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 T = TypeVar("T")
 
 
-class Anything(msgspec.Struct):
+class Anything(msgspec.Struct, gc=False):
     """Any object; what is in it is skipped."""
 
 

@@ -169,7 +169,7 @@ ERROR = {"message": SECRET, "type": "InternalServerError", "code": 500}
         ("chat", f"{SECRET}\n\n".encode(), "no server-sent event"),
         ("chat", f"event: x\n{SECRET}\ndata: [DONE]\n\n".encode(), "no server-sent event"),
         ("chat", delta(content="ok") + event({"error": ERROR}), "(500)"),
-        ("chat", event('{"choices":' + "[" * 5000 + "]" * 5000 + "}"), "nested"),
+        ("chat", event('{"choices":[],"x":' + "[" * 5000 + "]" * 5000 + "}"), "nested"),
         ("chat", b'data: {"choices":[],"id":"\xff"}\n\n', "not UTF-8"),
         ("responses", typed("error", message=SECRET, code="server_error"), "(server_error)"),
         ("responses", typed("response.failed", response={"error": {"code": "server_error"}}), "server_error"),
