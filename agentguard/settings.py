@@ -147,16 +147,7 @@ class Policy(BaseModel):
     @classmethod
     def load(cls, path: str | Path) -> Policy:
         """Read a policy from a YAML file. Raises ConfigError that names the file and the field."""
-        file = Path(path)
-        try:
-            if file.stat().st_size > _MAX_BYTES:
-                raise ConfigError(f"{file}: larger than {_MAX_BYTES:,} bytes, which no policy is")
-            document = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            raise ConfigError(f"{file}: not a YAML document{_mark(error)}") from None
-        return cls.parse({} if document is None else document, source=str(file))
+        return cls.parse(document(path), source=str(path))
 
     @classmethod
     def parse(cls, document: object, *, source: str = "policy") -> Policy:
@@ -164,19 +155,39 @@ class Policy(BaseModel):
         try:
             return cls.model_validate(document)
         except ValidationError as error:
-            raise ConfigError(f"{source}: {_explain(error)}") from None
+            raise ConfigError(f"{source}: {explain(error, cls)}") from None
+
+
+def document(path: str | Path) -> object:
+    """What a YAML file holds; an empty one holds an empty mapping. Raises ConfigError that names the file."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"{file}: larger than {_MAX_BYTES:,} bytes, which no configuration is")
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{file}: not a YAML document{_mark(error)}") from None
+    return {} if found is None else found
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """Every field that is wrong, in one line, without the values that were given.
+
+    Args:
+        error: what pydantic raised.
+        model: whose fields are named where one is not known.
+    """
+    known = ", ".join(model.model_fields)
+    parts = []
+    for item in error.errors(include_input=False, include_url=False):
+        field = ".".join(str(part) for part in item["loc"]) or "the document"
+        unknown = item["type"] == "extra_forbidden" and len(item["loc"]) == 1
+        parts.append(f"{field}: {item['msg']}{f' (known: {known})' if unknown else ''}")
+    return "; ".join(parts)
 
 
 def _mark(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     return f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-
-
-def _explain(error: ValidationError) -> str:
-    known = ", ".join(Policy.model_fields)
-    parts = []
-    for item in error.errors(include_input=False, include_url=False):
-        field = ".".join(str(part) for part in item["loc"]) or "the document"
-        hint = f" (known: {known})" if item["type"] == "extra_forbidden" else ""
-        parts.append(f"{field}: {item['msg']}{hint}")
-    return "; ".join(parts)

@@ -1,0 +1,67 @@
+"""The proxy as a plain ASGI application: a path is looked up, and that is all the routing there is."""
+
+from __future__ import annotations
+
+import secrets
+
+from agentguard_server.proxy.admit import admit
+from agentguard_server.proxy.exchange import Exchange
+from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
+from agentguard_server.proxy.intake import CONNECTION
+from agentguard_server.proxy.refusals import Refusal
+from agentguard_server.proxy.relay import Broken, Out
+from agentguard_server.proxy.routes import Route, route
+from agentguard_server.proxy.wire import onward
+
+
+class App:
+    """An ASGI application.
+
+    Args:
+        gateway: what it works with; a new one holds for requests that come after it.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._stem, self._count = secrets.token_hex(4), 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Connections that are no HTTP are closed."""
+        if scope["type"] != "http":
+            return await _other(scope, receive, send)
+        self._count += 1
+        request_id = f"{self._stem}{self._count:06x}"
+        found = route(scope["method"], scope["raw_path"])
+        if found.kind in ("open", "admin"):
+            return await self._own(found, scope, receive, send, request_id)
+        try:
+            await Exchange(self.gateway, scope, send, route=found, request_id=request_id).run(receive)
+        except Broken:
+            connection = scope.get(CONNECTION)
+            if connection is None:
+                raise
+            connection.abort()
+        return None
+
+    async def _own(self, found: Route, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        """What is no model API: health, figures, state; the key is checked here for all of it but health."""
+        gateway = self.gateway
+        try:
+            if found.kind != "open":
+                _, ours = onward(scope["headers"], auth=False)
+                scope["agentguard.caller"] = admit(gateway, scope, found, ours)
+            if gateway.admin is None:
+                raise Refusal(404, "not_found", "there is nothing at this path")
+        except Refusal as refusal:
+            return await Out(gateway, send, request_id, found).refuse(refusal)
+        return await gateway.admin(scope, receive, send)
+
+
+async def _other(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1003})
+    elif scope["type"] == "lifespan":
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})

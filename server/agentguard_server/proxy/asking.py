@@ -1,0 +1,87 @@
+"""What a client's request is upstream: its target, its headers, and what policies want to know of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from agentguard.backends.base import BackendRequest
+from agentguard.backends.protocols import API
+from agentguard.resilience.seam import Priority
+from agentguard_server.proxy.gateway import Gateway, Scope
+from agentguard_server.proxy.peek import Peek, peek, peek_with_prefix
+from agentguard_server.proxy.refusals import Refusal
+from agentguard_server.proxy.routes import BASE, Route
+
+_HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+"""Idempotent methods: RFC 9110, 9.2.2."""
+_PRIORITIES: Final = {one.name.lower().encode(): one for one in Priority}
+_MOST_VOTES: Final = 9
+_RUN: Final = re.compile(rb"[\x21-\x7e]{1,256}")
+_NOTHING: Final = Peek()
+
+Pairs = list[tuple[bytes, bytes]]
+
+
+def request_of(
+    gateway: Gateway, scope: Scope, route: Route, on: Pairs, ours: dict[bytes, bytes], body: bytes
+) -> BackendRequest:
+    """The request that the pool is asked.
+
+    Raises:
+        Refusal: 400 where the body is no JSON, or a header of ours can't be read; 415 where it is encoded.
+    """
+    found, prefix = _NOTHING, b""
+    if route.kind == "model":
+        if any(name == b"content-encoding" and value != b"identity" for name, value in on):
+            raise Refusal(415, "unsupported_encoding", "a body must come as it is, without Content-Encoding")
+        found, prefix = peek_with_prefix(body) if gateway.by_prefix else (peek(body), b"")
+    session, votes, priority = found.session, 1, Priority.CRITICAL
+    if b"agentguard-run" in ours and ours[b"agentguard-run"] != b"off":
+        session = _run(ours[b"agentguard-run"])
+    if b"agentguard-votes" in ours:
+        votes = _votes(ours[b"agentguard-votes"])
+    if b"agentguard-priority" in ours:
+        priority = _priority(ours[b"agentguard-priority"])
+    method: str = scope["method"]
+    return BackendRequest(
+        target=target_of(scope)[len(BASE) :].decode("latin-1"),
+        method=method,
+        headers=tuple(on),
+        body=body,
+        api=API.get(route.api),
+        stream=bool(found.stream),
+        idempotent=method in _HARMLESS or (route.kind == "model" and not found.background),
+        priority=priority,
+        model=found.model if isinstance(found.model, str) else "",
+        session=session,
+        prefix=prefix,
+        votes=votes,
+    )
+
+
+def target_of(scope: Scope) -> bytes:
+    """Path and query as they came."""
+    path: bytes = scope["raw_path"]
+    query: bytes = scope["query_string"]
+    return path + b"?" + query if query else path
+
+
+def _run(given: bytes) -> str:
+    if _RUN.fullmatch(given) is None:
+        raise Refusal(400, "invalid_header", "agentguard-run: 1 to 256 visible characters of ASCII, or off")
+    return given.decode()
+
+
+def _votes(given: bytes) -> int:
+    if not given.isdigit() or len(given) > 2 or not 1 <= int(given) <= _MOST_VOTES:
+        raise Refusal(400, "invalid_header", f"agentguard-votes: a number from 1 to {_MOST_VOTES}")
+    return int(given)
+
+
+def _priority(given: bytes) -> Priority:
+    found = _PRIORITIES.get(given.lower())
+    if found is None:
+        known = ", ".join(one.decode() for one in _PRIORITIES)
+        raise Refusal(400, "invalid_header", f"agentguard-priority: one of {known}")
+    return found

@@ -1,0 +1,269 @@
+"""One request from its head to its end: let in, read, guarded, sent on, handed back, recorded.
+
+The order is that of `agentguard_server.proxy.seam`. Whatever happens, the client gets a whole answer, or one
+error in the shape of its API, or, if it has left, nothing; what was begun for it ends then at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any, Final
+
+from agentguard.backends.base import Answer, BackendRequest, Streamed
+from agentguard.errors import BackendError, ResilienceError
+from agentguard.resilience.deadline import Deadline
+from agentguard_server.proxy import asking
+from agentguard_server.proxy.admit import admit
+from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
+from agentguard_server.proxy.intake import CONNECTION, Left, body_of
+from agentguard_server.proxy.keys import ANYBODY, Caller
+from agentguard_server.proxy.refusals import Refusal, refusal_of, refused_answer
+from agentguard_server.proxy.relay import Broken, Out
+from agentguard_server.proxy.routes import Route
+from agentguard_server.proxy.seam import Asked, Guarded, Hold, Recorded
+from agentguard_server.proxy.wire import onward
+
+logger = logging.getLogger("agentguard.proxy")
+
+_NEVER: Final = Deadline.never()
+_ENDING: Final = Refusal(503, "shutting_down", "the proxy ends", retry_after_s=1, close=True)
+
+
+class Exchange:
+    """One request of a model API, or of what passes through.
+
+    Args:
+        gateway: what it works with.
+        scope: of ASGI.
+        send: of ASGI.
+        route: what its path is.
+        request_id: its name in headers, logs and spans.
+    """
+
+    __slots__ = (
+        "_asked", "_body", "_caller", "_ending", "_gateway", "_guarded", "_id", "_on", "_ours", "_out",
+        "_request", "_route", "_scope", "_started", "_task",
+    )  # fmt: skip
+
+    def __init__(self, gateway: Gateway, scope: Scope, send: Send, *, route: Route, request_id: str) -> None:
+        self._gateway, self._scope, self._route, self._id = gateway, scope, route, request_id
+        self._started = gateway.clock.now()
+        self._on, self._ours = onward(scope["headers"], auth=gateway.keys is None)
+        self._caller: Caller = ANYBODY
+        self._body = b""
+        self._asked: Asked | None = None
+        self._guarded: Guarded | None = None
+        self._request: BackendRequest | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._ending = ""
+        self._out = Out(gateway, send, request_id, route)
+
+    async def run(self, receive: Receive) -> None:
+        """Carry it out.
+
+        Raises:
+            Broken: the answer broke off, and the connection must be cut to say so.
+            CancelledError: somebody other than the client or `end` cancelled it.
+        """
+        self._task = asyncio.current_task()
+        self._gateway.live.add(self)
+        entered = False
+        try:
+            self._caller = admit(self._gateway, self._scope, self._route, self._ours)
+            self._enter()
+            entered = True
+            await self._carry_out(receive)
+        except Refusal as refusal:
+            await self._out.refuse(refusal)
+        except ResilienceError as error:
+            await self._failed(error)
+        except Left:
+            self._out.left()
+        except asyncio.CancelledError:
+            await self._cancelled()
+        except Broken:
+            raise
+        except Exception as error:
+            logger.error("request %s failed in the proxy: %s", self._id, type(error).__name__, exc_info=True)
+            await self._out.refuse(Refusal(500, "internal_error", "the proxy failed; its log says more"))
+        finally:
+            self._gateway.live.discard(self)
+            if entered:
+                self._caller.leave()
+            self._settle()
+
+    def end(self, reason: str = "ending") -> None:
+        """End it early: because the client has ``left``, or because the proxy is ``ending``."""
+        if not self._ending and self._task is not None:
+            self._ending = reason
+            self._task.cancel()
+
+    def _enter(self) -> None:
+        gateway = self._gateway
+        if self._route.kind == "none":
+            raise Refusal(404, "not_found", "there is nothing at this path")
+        if gateway.draining:
+            raise Refusal(503, "shutting_down", "the proxy is about to end", retry_after_s=1, close=True)
+        if len(gateway.live) > gateway.settings.limits.requests:
+            raise Refusal(503, "overloaded", "too many requests are under way", retry_after_s=1)
+        after = self._caller.enter(self._started)
+        if after is not None:
+            raise Refusal(429, "rate_limit_exceeded", "this key has used up its limit", retry_after_s=after)
+
+    async def _carry_out(self, receive: Receive) -> None:
+        gateway, scope, ours = self._gateway, self._scope, self._ours
+        self._body = body = await body_of(gateway, scope, receive, ours.get(b"content-length"))
+        watch = self._watch(receive)
+        try:
+            self._request = asking.request_of(gateway, scope, self._route, self._on, ours, body)
+            await self._answer(self._request)
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    def _watch(self, receive: Receive) -> asyncio.Task[None] | None:
+        """From now on the client's leaving ends the request: our own server tells, others are asked."""
+        connection = self._scope.get(CONNECTION)
+        if connection is None:
+            return asyncio.create_task(self._wait_for_end(receive))
+        connection.on_lost(self._lost)
+        return None
+
+    def _lost(self) -> None:
+        self.end("left")
+
+    async def _wait_for_end(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.end("left")
+
+    async def _answer(self, request: BackendRequest) -> None:
+        gateway, guarding = self._gateway, self._gateway.guarding
+        if guarding is not None and self._route.api:
+            guarded = guarding.open(self._asking())
+            if isinstance(guarded, Answer):
+                return await self._out.answer(guarded)
+            if guarded is not None:
+                self._guarded = guarded
+                if (final := guarded.final) is not None:
+                    return await self._out.answer(final, guarded.headers)
+                if (body := guarded.body) is not None:
+                    request = replace(request, body=body)
+        answer = await gateway.pool.send(request, _NEVER)
+        if not isinstance(answer, Answer):
+            return await self._stream_back(answer)
+        if self._guarded is None:
+            return await self._out.answer(answer)
+        answer = await self._guarded.judge(answer, self._ask)
+        return await self._out.answer(answer, self._guarded.headers)
+
+    async def _stream_back(self, answer: Streamed) -> None:
+        out, guarded = self._out, self._guarded
+        out.replica, out.notes = answer.replica, answer.notes
+        try:
+            await out.begin(answer.status, answer.headers, () if guarded is None else guarded.headers)
+            if guarded is None:
+                async for chunk in answer:
+                    await out.chunk(chunk)
+            else:
+                await self._hold(answer, guarded.hold())
+            await out.end()
+        finally:
+            out.notes = answer.notes
+            await answer.aclose()
+
+    async def _hold(self, answer: Streamed, hold: Hold) -> None:
+        """Hand on what the guard lets through, of as many answers as it asks for."""
+        out = self._out
+        async for chunk in answer:
+            await out.chunk(hold.feed(chunk))
+        while True:
+            try:
+                shown, again = await hold.finish(self._ask)
+            except EOFError:
+                raise BackendError("the stream ended before its last event", stage="committed") from None
+            await out.chunk(shown)
+            if not again:
+                return
+            await self._feed(hold)
+
+    async def _feed(self, hold: Hold) -> None:
+        assert self._guarded is not None  # for mypy: it is what holds
+        try:
+            answer = await self._ask(self._guarded.body or self._body, True)
+        except ResilienceError as error:
+            raise refusal_of(error) from None
+        if isinstance(answer, Answer):
+            raise Refusal(502, "backend_error", "the endpoint gave no stream when it was asked again")
+        try:
+            async for chunk in answer:
+                await self._out.chunk(hold.feed(chunk))
+        finally:
+            await answer.aclose()
+
+    async def _ask(self, body: bytes, stream: bool) -> Answer | Streamed:
+        assert self._request is not None  # for mypy: nobody asks again before
+        return await self._gateway.pool.send(
+            replace(self._request, body=body, stream=stream, tried=[]), _NEVER
+        )
+
+    async def _failed(self, error: ResilienceError) -> None:
+        """Hand on the endpoint's own error as it came, or tell of ours."""
+        given = None if self._out.status else refused_answer(error)
+        if given is None:
+            return await self._out.refuse(refusal_of(error))
+        self._out.error = error.code
+        return await self._out.answer(given, () if self._guarded is None else self._guarded.headers)
+
+    async def _cancelled(self) -> None:
+        if self._task is None or not self._ending:
+            raise asyncio.CancelledError
+        self._task.uncancel()
+        if self._ending == "left":
+            self._out.left()
+        elif not self._out.complete:
+            await self._out.refuse(_ENDING)
+
+    def _asking(self) -> Asked:
+        if self._asked is None:
+            request, ours, scope = self._request, self._ours, self._scope
+            self._asked = Asked(
+                api=self._route.api,
+                method=scope["method"],
+                target=asking.target_of(scope).decode("latin-1"),
+                headers=tuple(self._on),
+                body=self._body,
+                stream=request is not None and request.stream,
+                model="" if request is None else request.model,
+                tenant=self._caller.tenant,
+                run=ours.get(b"agentguard-run", b"").decode("latin-1"),
+                id=self._id,
+                started=self._started,
+            )
+        return self._asked
+
+    def _settle(self) -> None:
+        """Whatever became of it: the run goes on, and those who want to know are told."""
+        guarded, gateway = self._guarded, self._gateway
+        if guarded is not None:
+            guarded.settle()
+        if not gateway.recorders:
+            return
+        out, now = self._out, gateway.clock.now()
+        recorded = Recorded(
+            asked=self._asking(),
+            sent=None if guarded is None else guarded.body,
+            status=out.status,
+            answer=out.kept,
+            complete=out.complete,
+            replica=out.replica,
+            error=out.error,
+            guarded=guarded is not None,
+            notes=out.notes,
+            first_s=None if out.first_at is None else out.first_at - self._started,
+            seconds=now - self._started,
+        )
+        for recorder in gateway.recorders:
+            recorder.record(recorded)

@@ -1,0 +1,74 @@
+"""What the application works with: the pool, the keys, who guards and who is told; exchanged on a reload."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentguard.backends.base import Backend
+from agentguard.resilience.clock import MONOTONIC, Clock
+from agentguard_server.proxy.keys import Keyring
+from agentguard_server.proxy.seam import Guarding, Recorder
+from agentguard_server.proxy.settings import ProxySettings
+
+if TYPE_CHECKING:
+    from agentguard_server.proxy.exchange import Exchange
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Gateway:
+    """One worker's state; everything in it lives in one event loop.
+
+    Args:
+        settings: the configuration.
+        pool: who answers requests.
+        guarding: who guards runs; None makes a pure gateway.
+        recorders: who is told of each request.
+        admin: answers what is no model API: health, metrics, state; None answers 404 there.
+        capture_bytes: of an answer that recorders want to see; 0 if none of them does.
+        clock: of deadlines and figures.
+
+    Attributes:
+        draining: whether it is about to end: nothing new is begun.
+        live: the requests that are under way.
+        worker: number of this process, from 0 on.
+        reading: bytes of bodies that are not whole yet.
+        by_prefix: whether a policy wants to know how prompts begin.
+    """
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        pool: Backend,
+        *,
+        guarding: Guarding | None = None,
+        recorders: tuple[Recorder, ...] = (),
+        admin: App | None = None,
+        capture_bytes: int = 0,
+        clock: Clock = MONOTONIC,
+    ) -> None:
+        self.settings, self.pool, self.guarding = settings, pool, guarding
+        self.recorders, self.admin, self.capture_bytes, self.clock = recorders, admin, capture_bytes, clock
+        self.keys = Keyring.of(settings.keys)
+        self.draining = False
+        self.live: set[Exchange] = set()
+        self.worker = 0
+        self.reading = 0
+        self.by_prefix = "prefix" in str(settings.backends.get("policy", ""))
+
+    @property
+    def inflight(self) -> int:
+        """Requests of model APIs that are under way."""
+        return len(self.live)
+
+
+class Reloads(Protocol):
+    """A pool that takes new options while requests are under way."""
+
+    async def apply(self, options: Any) -> None:
+        """Add what is new, drain what is gone, change the rest."""
+        ...

@@ -1,0 +1,143 @@
+"""What goes back to one client: a head, a body or chunks of it, or an error in the shape of its API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from agentguard.backends.base import Answer, Headers
+from agentguard_server.proxy.gateway import Gateway, Send
+from agentguard_server.proxy.refusals import Refusal, body_of, event_of, headers_of
+from agentguard_server.proxy.routes import Route
+from agentguard_server.proxy.wire import back
+
+REQUEST_ID: Final = b"agentguard-request"
+_REPLICA: Final = b"agentguard-replica"
+_NOTES: Final = b"agentguard-notes"
+_BODILESS: Final = frozenset({204, 304})
+CLIENT_LEFT: Final = 499
+"""The status that is recorded for a client who has left (nginx's)."""
+
+
+class Broken(Exception):
+    """The answer broke off where no error can be told: the connection must end without its proper end."""
+
+
+class Out:
+    """What one client gets, and has got so far.
+
+    Args:
+        gateway: its clock, and how much of an answer recorders want to see.
+        send: of ASGI.
+        request_id: goes into each head.
+        route: which API's shape errors have.
+
+    Attributes:
+        status: that the client got; 0 if it got none, 499 if it left.
+        replica: who answered.
+        notes: what became of the request on its way.
+        error: code of the error that ended it; empty if none did.
+        complete: whether the client got all of the answer.
+        first_at: clock time of the first byte; None if there was none.
+    """
+
+    __slots__ = (
+        "_begun", "_events", "_gateway", "_id", "_kept", "_room", "_route", "_send", "complete", "error",
+        "first_at", "notes", "replica", "status",
+    )  # fmt: skip
+
+    def __init__(self, gateway: Gateway, send: Send, request_id: str, route: Route) -> None:
+        self._gateway, self._send, self._id, self._route = gateway, send, request_id, route
+        self._kept: list[bytes] = []
+        self._room = gateway.capture_bytes
+        self._begun = self._events = self.complete = False
+        self.status, self.replica, self.error = 0, "", ""
+        self.notes: tuple[tuple[str, str], ...] = ()
+        self.first_at: float | None = None
+
+    @property
+    def kept(self) -> bytes:
+        """The beginning of what the client got, as much as recorders want to see."""
+        return b"".join(self._kept)
+
+    async def answer(self, answer: Answer, extra: Headers = ()) -> None:
+        """Hand on a whole answer, with headers of ours."""
+        self.replica, self.notes = answer.replica, answer.notes
+        headers, body = back(answer.headers), answer.body
+        if answer.status not in _BODILESS:
+            headers.append((b"content-length", _length(answer)))
+        await self._head(answer.status, headers, extra)
+        if self._room:
+            self._keep(body)
+        await self._send({"type": "http.response.body", "body": body})
+        self.complete = True
+
+    async def begin(self, status: int, headers: Headers, extra: Headers = ()) -> None:
+        """Begin an answer whose body comes in chunks."""
+        kept = back(headers)
+        self._events = any(
+            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in kept
+        )
+        await self._head(status, kept, extra)
+
+    async def chunk(self, data: bytes) -> None:
+        """Hand on a part of the body; waits while the client does not read."""
+        if data:
+            if self._room:
+                self._keep(data)
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """The body is whole."""
+        await self._send({"type": "http.response.body", "body": b""})
+        self.complete = True
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """End with an error: as an answer if there is none yet, else as the last event.
+
+        Raises:
+            Broken: the body has begun and is no stream of events.
+        """
+        self.error = refusal.code
+        if not self._begun:
+            body = body_of(refusal, self._route.shape, self._id)
+            headers = [*headers_of(refusal), (b"content-length", b"%d" % len(body))]
+            await self._head(refusal.status, headers, ())
+            self._keep(body)
+            await self._send({"type": "http.response.body", "body": body})
+        elif self._events:
+            event = event_of(refusal, self._route.api, self._id)
+            self._keep(event)
+            await self._send({"type": "http.response.body", "body": event})
+        else:
+            raise Broken
+
+    def left(self) -> None:
+        """The client has left."""
+        self.error, self.status = self.error or "client_left", CLIENT_LEFT
+
+    async def _head(
+        self, status: int, headers: list[tuple[bytes, bytes]], extra: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        headers.append((REQUEST_ID, self._id.encode()))
+        if self.replica:
+            headers.append((_REPLICA, self.replica.encode("latin-1", "replace")))
+        if self.notes:
+            told = ", ".join(f"{name}={value}" for name, value in self.notes)
+            headers.append((_NOTES, told.encode("latin-1", "replace")))
+        headers.extend(extra)
+        self.status, self._begun = status, True
+        self.first_at = self._gateway.clock.now()
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _keep(self, data: bytes) -> None:
+        if self._room > 0:
+            self._kept.append(data[: self._room])
+            self._room -= len(data)
+
+
+def _length(answer: Answer) -> bytes:
+    """The length of the body, or, where that was not asked for (HEAD), the one that we were told."""
+    if not answer.body:
+        return next((value for name, value in answer.headers if name == b"content-length"), b"0")
+    return b"%d" % len(answer.body)

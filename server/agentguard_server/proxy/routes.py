@@ -1,0 +1,64 @@
+"""Which path is which API, and what its answers look like when they are errors of ours."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Shape = Literal["openai", "messages"]
+Kind = Literal["model", "through", "admin", "open", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What becomes of a path.
+
+    Attributes:
+        kind: a model API that is read; what passes through; our own, with or without a key; nothing.
+        api: name of the model API; empty if it is none.
+        shape: of our errors.
+    """
+
+    kind: Kind
+    api: str = ""
+    shape: Shape = "openai"
+
+
+BASE: Final = b"/v1"
+_THROUGH: Final = Route("through")
+_THROUGH_MESSAGES: Final = Route("through", shape="messages")
+_ADMIN: Final = Route("admin")
+_OPEN: Final = Route("open")
+_NOTHING: Final = Route("none")
+
+_MODEL: Final = {
+    b"/v1/chat/completions": Route("model", "chat"),
+    b"/v1/completions": Route("model", "completions"),
+    b"/v1/embeddings": Route("model", "embeddings"),
+    b"/v1/responses": Route("model", "responses"),
+    b"/v1/messages": Route("model", "messages", "messages"),
+}
+_UNLOCKED: Final = frozenset({b"/healthz", b"/readyz"})
+# A path that a server below might read as another: dot segments, plain or encoded, and encoded slashes.
+_CROOKED: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\x21-\x7e]", re.IGNORECASE)
+
+
+def route(method: str, path: bytes) -> Route:
+    """What becomes of a request.
+
+    Args:
+        method: of HTTP; a model API is read when it is asked with POST, anything else of it passes through.
+        path: as it came, not decoded: what decides who gets in is what is sent on.
+    """
+    if method == "POST":
+        found = _MODEL.get(path)
+        if found is not None:
+            return found
+    if path in _UNLOCKED:
+        return _OPEN
+    if not path.startswith(b"/v1/"):
+        return _ADMIN
+    if _CROOKED.search(path):
+        return _NOTHING
+    return _THROUGH_MESSAGES if path.startswith(b"/v1/messages") else _THROUGH
