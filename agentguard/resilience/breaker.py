@@ -84,11 +84,25 @@ class CircuitBreaker:
         """The present state; an open breaker turns half open only when a call asks."""
         return self._state
 
+    @property
+    def ready(self) -> bool:
+        """Whether `enter` would give leave now; asking changes nothing."""
+        if self._state is State.CLOSED:
+            return True
+        if self._state is State.HALF_OPEN:
+            return not self._probing
+        return self.left <= 0
+
+    @property
+    def left(self) -> float:
+        """Seconds until an open breaker lets one call probe; 0 or less if it would now."""
+        return self._until - self._runtime.clock.now()
+
     def enter(self) -> Permit:
         """Ask for a call. Raises CircuitOpen, with the seconds until a probe, if there is none to be had."""
         if self._state is State.CLOSED:
             return Permit(self, self._generation, probe=False)
-        left = self._until - self._runtime.clock.now()
+        left = self.left
         if self._state is State.OPEN and left <= 0:
             self._move(State.HALF_OPEN)
         if self._state is State.OPEN or self._probing:

@@ -27,6 +27,10 @@ class EventKind(StrEnum):
     TIMEOUT = "timeout"
     STALL = "stall"
     CUT = "cut"
+    DOWN = "down"
+    UP = "up"
+    CORRUPT = "corrupt"
+    CONTINUED = "continued"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

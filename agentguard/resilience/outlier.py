@@ -69,21 +69,36 @@ class HostState:
 
 
 class Outliers:
-    """Which hosts may be used. Synchronous, hence atomic; time passes only where it is asked."""
+    """Which hosts may be used. Synchronous, hence atomic; time passes only where it is asked.
+
+    Attributes:
+        changes: grows each time that the hosts which may be used change.
+    """
 
     def __init__(self, hosts: Iterable[str], options: Outlier, runtime: Runtime) -> None:
         self._options, self._runtime = options, runtime
         self._hosts = {host: HostState() for host in hosts}
         self._next = runtime.clock.now() + options.interval_s
         self._panic = False
+        self._ejected = 0
+        self._due = self._next  # when the next state changes by itself
+        self.changes = 0
+
+    @property
+    def due(self) -> float:
+        """The clock time until which nothing changes but by `record`, `add` and `remove`."""
+        return self._due
 
     def add(self, host: str) -> None:
         """A new host, with a clean record."""
         self._hosts.setdefault(host, HostState())
+        self.changes += 1
 
     def remove(self, host: str) -> None:
         """A host that is gone; calls that still run on it count for nothing."""
-        self._hosts.pop(host, None)
+        gone = self._hosts.pop(host, None)
+        self._ejected -= gone is not None and gone.ejected
+        self.changes += 1
 
     def snapshot(self) -> dict[str, HostState]:
         """Every host's state, for a status page; not to be changed."""
@@ -94,7 +109,7 @@ class Outliers:
     def panic(self) -> bool:
         """Whether so many hosts are ejected that all are used all the same."""
         self._pass_time()
-        usable = sum(not state.ejected for state in self._hosts.values())
+        usable = len(self._hosts) - self._ejected
         panic = usable < self._options.panic * len(self._hosts)
         if panic and not self._panic:
             self._runtime.tell(EventKind.PANIC, self._options.name, reason=f"{usable} usable hosts")
@@ -105,6 +120,11 @@ class Outliers:
         """The hosts that may be used, in a fixed order; all of them in a panic."""
         if self.panic:
             return list(self._hosts)
+        return self.kept()
+
+    def kept(self) -> list[str]:
+        """The hosts that are not ejected, in a fixed order, panic or not; may be none."""
+        self._pass_time()
         return [host for host, state in self._hosts.items() if not state.ejected]
 
     def record(self, host: str, good: bool) -> None:
@@ -121,15 +141,20 @@ class Outliers:
 
     def _pass_time(self) -> None:
         now = self._runtime.clock.now()
+        if now < self._due:
+            return
         for host, state in self._hosts.items():
             if state.ejected and now >= state.until:
                 state.ejected, state.in_a_row, state.good, state.total = False, 0, 0, 0
+                self._ejected -= 1
+                self.changes += 1
                 self._runtime.tell(EventKind.READMIT, self._options.name, target=host)
         if now >= self._next:
             self._next = now + self._options.interval_s
             self._compare()
             for state in self._hosts.values():
                 state.good = state.total = 0
+        self._due = min([self._next, *(state.until for state in self._hosts.values() if state.ejected)])
 
     def _compare(self) -> None:
         """Eject the hosts whose share of successes lies far below the mean (A50's success-rate algorithm)."""
@@ -151,13 +176,16 @@ class Outliers:
         """Eject a host unless too many are; its failures in a row stay, so that it may be its turn next."""
         options = self._options
         most = max(1, math.floor(options.most * len(self._hosts)))
-        if sum(other.ejected for other in self._hosts.values()) >= most:
+        if self._ejected >= most:
             return
         now = self._runtime.clock.now()
         forgiven = 0 if state.times == 0 else int((now - state.until) / options.interval_s)
         state.times = max(0, state.times - forgiven) + 1
         seconds = min(options.longest_s, options.base_s * state.times)
         state.ejected, state.until = True, now + seconds
+        self._ejected += 1
+        self.changes += 1
+        self._due = min(self._due, state.until)
         self._runtime.tell(
             EventKind.EJECT, options.name, target=host, reason=reason, seconds=seconds, attempt=state.times
         )

@@ -1,0 +1,1 @@
+"""Which replica gets a request: one policy a file, all through the same door (`policies.base`)."""
