@@ -4,7 +4,7 @@ Run: .venv/bin/python benchmarks/acceptance.py --base-url http://127.0.0.1:8000/
      .venv/bin/python benchmarks/acceptance.py          # starts the local vLLM of `make vllm` (about 6 GB)
 
 A small model extracts five fields of short order texts as JSON, a text at a time. An output that the declared
-rules refuse is made again from the start, with the reason in the input and other examples before it, by
+rules refuse is made again from the start, with other examples before it, by
 ``Guard(accept=..., recover=Recover(ladders={"acceptance": {"reexecute": {"times": k}}}))``. Correct means
 that all five fields say what the text says; the rules do not know that, and cannot tell a value that holds
 from one that the text names beside it. The mark: 87.5 % correct before, 98 % delivered correct after (Wang,
@@ -40,7 +40,7 @@ from agentguard.recover.acceptance_rules import plain, value_at
 from agentguard.recover.budget import Budget
 from agentguard.recover.policy import Recover
 
-EXAMPLES, POOL = 4, 64
+EXAMPLES, POOL = 8, 64
 SIMULATED_P = 0.875
 TOLD = "Extract the order as JSON."
 
@@ -85,9 +85,7 @@ class Model:
 
     def ask(self, text: str, seed: int, attempt: int) -> tuple[str, int]:
         """The output and its tokens, prompt included."""
-        rng = random.Random(f"examples:{seed}:{attempt}")
-        shown = (extraction(10_000_000 + rng.randrange(POOL), hard=0.5) for _ in range(EXAMPLES))
-        examples = "\n\n".join(f"Text: {one.text}\nJSON: {_json(one)}" for one in shown)
+        examples = "\n\n".join(f"Text: {one.text}\nJSON: {_json(one)}" for one in shown(text, attempt))
         prompt = f"{TOLD}\n\n{examples}\n\nText: {text}\nJSON:"
         form = {"type": "json_schema", "json_schema": {"name": "order", "strict": True, "schema": SCHEMA}}
         reply = self._client.chat.completions.create(
@@ -100,6 +98,20 @@ class Model:
         )
         used = reply.usage
         return reply.choices[0].message.content or "", (used.total_tokens if used else 0)
+
+
+def shown(text: str, attempt: int) -> list[Extraction]:
+    """Examples for an attempt: the same for every task at first, which is one prefill; then those next to it.
+
+    A small model makes its mistake again when it is asked the same again, so that the input must differ; what
+    is nearest goes last (Liu et al., arXiv 2101.06804).
+    """
+    pool = [extraction(10_000_000 + one, hard=0.5) for one in range(POOL)]
+    if attempt == 0:
+        return random.Random("examples").sample(pool, EXAMPLES)
+    words = set(text.split())
+    pool.sort(key=lambda one: -len(words & set(one.text.split())))
+    return pool[(attempt - 1) * EXAMPLES : attempt * EXAMPLES][::-1]
 
 
 def play(task: Extraction, seed: int, model: Model, again: int) -> Played:
@@ -271,7 +283,7 @@ def arguments() -> argparse.Namespace:
     add("--tasks", type=int, default=200)
     add("--seed", type=int, default=0)
     add("--again", type=int, default=4, help="re-executions at most")
-    add("--hard", type=float, default=0.2, help="share of texts that name a second value")
+    add("--hard", type=float, default=0.03, help="share of texts that name a second value")
     add("--temperature", type=float, default=0.7, help="of re-executions; the first attempt is greedy")
     add("--streams", type=int, default=8, help="tasks at a time")
     add("--base-url", help="of an OpenAI-compatible endpoint; the local vLLM if absent")

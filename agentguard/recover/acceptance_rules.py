@@ -76,7 +76,7 @@ class FromTask:
     Args:
         field: of an output that is JSON, e.g. ``"order.number"``.
         pattern: of RE2, finds the value in the task (its first group, or all that matches; the first place
-            that it matches). Without one, the field's value must occur somewhere in the task.
+            that it matches). Without one, the field's value must occur somewhere in the task, as whole words.
 
     Case and white space do not count. A task in which the pattern finds nothing demands that the field is
     empty or absent.
@@ -93,7 +93,7 @@ class FromTask:
         """That the field has another value than the task."""
         given = plain(value_at(output, self._field) or "")
         if self._pattern is None:
-            held = bool(given) and given in plain(run.task)
+            held = bool(given) and _stands_in(given, plain(run.task))
             return "" if held else f"The value of {self._field} is not in the task."
         found = self._pattern.search(run.task)
         wanted = "" if found is None else plain(found.group(1 if found.re.groups else 0) or "")
@@ -141,6 +141,21 @@ def value_at(output: str, field: str) -> str | None:
 def plain(text: str) -> str:
     """Text without the differences that do not count: case, and how white space is written."""
     return " ".join(text.casefold().split())
+
+
+def _stands_in(value: str, text: str) -> bool:
+    """Whether a value is in a text by itself: 16 is not in 5016, nor a mug among mugs."""
+    at = text.find(value)
+    while at >= 0:
+        end = at + len(value)
+        if not (_joins(text[at - 1 : at], value[0]) or _joins(value[-1], text[end : end + 1])):
+            return True
+        at = text.find(value, at + 1)
+    return False
+
+
+def _joins(left: str, right: str) -> bool:
+    return left.isalnum() and right.isalnum()
 
 
 def _compiled(pattern: str, name: str) -> Any:

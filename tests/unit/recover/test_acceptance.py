@@ -66,6 +66,7 @@ def test_a_field_must_say_what_the_task_says() -> None:
     assert refused(rule, "no JSON")
     assert not refused(FromTask("name"), '{"name": "paul gray"}'), "case and white space do not count"
     assert refused(FromTask("name"), '{"name": "Mary"}')
+    assert refused(FromTask("name"), '{"name": "Paul G"}'), "a part of a word is another word"
     assert refused(FromTask("name"), '{"name": ""}')
 
 
