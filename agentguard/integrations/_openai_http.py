@@ -10,20 +10,13 @@ from typing import Any
 import httpx2
 
 from agentguard.errors import RecoveryError
-from agentguard.integrations.exchange.chat import Chat
+from agentguard.integrations.exchange.apis import APIS
 from agentguard.integrations.exchange.dialect import Dialect
 from agentguard.integrations.exchange.exchange import Exchange
-from agentguard.integrations.exchange.responses import Responses
 from agentguard.integrations.exchange.wire import Wire
 
 RUN_HEADER = "agentguard-run"
 """Names the run of a request; ``off`` leaves the request unguarded. It is never sent on."""
-
-
-_DIALECTS: tuple[tuple[str, Dialect], ...] = (
-    ("/chat/completions", Chat()),
-    ("/responses", Responses()),
-)
 
 
 def dialect_of(request: httpx2.Request) -> Dialect | None:
@@ -31,7 +24,7 @@ def dialect_of(request: httpx2.Request) -> Dialect | None:
     if request.method != "POST":
         return None
     path = request.url.path.rstrip("/")
-    return next((dialect for end, dialect in _DIALECTS if path.endswith(end)), None)
+    return next((api.dialect for api in APIS.values() if path.endswith(api.path)), None)
 
 
 def unmarked(request: httpx2.Request) -> tuple[httpx2.Request, str]:

@@ -41,11 +41,10 @@ from agentguard.integrations._openai_http import (
     unmarked,
     wire_of,
 )
-from agentguard.integrations.exchange.chat_stream import ChatHold
+from agentguard.integrations.exchange.apis import hold_of
 from agentguard.integrations.exchange.engine import Engine
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
-from agentguard.integrations.exchange.responses_stream import ResponsesHold
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
@@ -130,8 +129,7 @@ class _Core:
 
     def hold(self, exchange: Exchange, request: httpx2.Request) -> Hold:
         """What holds back the events of a stream."""
-        made = ResponsesHold if exchange.dialect.keeps else ChatHold
-        return made(exchange, wire_of(request), everything=self._everything)
+        return hold_of(exchange, wire_of(request), everything=self._everything)
 
     def judged(self, exchange: Exchange, hold: Hold) -> twins.Body[tuple[bytes, bool]]:
         """The end of one answer in a stream: what the client gets, and whether the model is asked again.

@@ -97,6 +97,19 @@ class Chat:
         """What a call returned, with another text."""
         return {**item, "content": text}
 
+    def system(self, body: Mapping[str, Any]) -> str:
+        """System prompts are messages."""
+        del body
+        return ""
+
+    def tools(self, body: Mapping[str, Any]) -> list[Any]:
+        """The tools that are offered."""
+        return list(body.get("tools") or ())
+
+    def without_tools(self, body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
+        """As `without_tools` of this module."""
+        return without_tools(body, withheld)
+
     def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
         """A whole answer as a stream of chunks; ``usage`` says whether the client asked for its cost."""
         message, finish = payload["choices"][0]["message"], payload["choices"][0].get("finish_reason")
@@ -149,7 +162,8 @@ def with_cost(step: Step, usage: Usage | None, model: Any) -> Step:
 
 def wants_json(body: Mapping[str, Any]) -> bool:
     """Whether the answer must be JSON as a whole."""
-    wanted = body.get("response_format") or (body.get("text") or {}).get("format") or {}
+    where = body.get("text") or body.get("output_config") or {}  # Responses, Messages
+    wanted = body.get("response_format") or (where.get("format") if isinstance(where, dict) else None) or {}
     return isinstance(wanted, dict) and wanted.get("type") in ("json_schema", "json_object")
 
 
@@ -157,10 +171,10 @@ def without_tools(body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
     """The request without the tools that were taken away; a choice that forced one of them is left open."""
     if not withheld or not body.get("tools"):
         return body
-    kept = [tool for tool in body["tools"] if _tool_name(tool) not in withheld]
+    kept = [tool for tool in body["tools"] if tool_name(tool) not in withheld]
     made = {**body, "tools": kept}
     choice = body.get("tool_choice")
-    if isinstance(choice, dict) and _tool_name(choice) in withheld:
+    if isinstance(choice, dict) and tool_name(choice) in withheld:
         made["tool_choice"] = "auto"
     if not kept:
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
@@ -168,7 +182,8 @@ def without_tools(body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
     return made
 
 
-def _tool_name(tool: Mapping[str, Any]) -> str:
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """Name of a tool, or of the one that a choice forces."""
     inner = tool.get("function")
     return str((inner if isinstance(inner, dict) else tool).get("name", ""))
 
@@ -198,4 +213,13 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-__all__ = ["HEAD", "META", "Chat", "arguments_key", "wants_json", "with_cost", "without_tools"]
+__all__ = [
+    "HEAD",
+    "META",
+    "Chat",
+    "arguments_key",
+    "tool_name",
+    "wants_json",
+    "with_cost",
+    "without_tools",
+]

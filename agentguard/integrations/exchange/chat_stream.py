@@ -10,8 +10,7 @@ from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
 from agentguard.integrations.exchange.sse import data_of, event_bytes, parsed
-from agentguard.integrations.exchange.wire import Decision, How, Wire
-from agentguard.live import twins
+from agentguard.integrations.exchange.wire import How, Wire
 
 
 class ChatHold(Hold):
@@ -40,11 +39,6 @@ class ChatHold(Hold):
             self._done = self._finish is not None
         elif (chunk := parsed(event)) is not None:
             self._take(chunk)
-
-    def _judged(self) -> twins.Body[Decision]:
-        if not self._done:
-            raise EOFError("the stream ended before [DONE]")
-        return (yield from self._exchange.answering(self._payload(), self._wire, self._seen))
 
     def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
         message = answer[0] if answer else {}
@@ -109,6 +103,8 @@ class ChatHold(Hold):
         return {**self._answer, "tool_calls": calls} if calls else dict(self._answer)
 
     def _payload(self) -> dict[str, Any]:
+        if not self._done:
+            raise EOFError("the stream ended before [DONE]")
         choice = {"index": 0, "message": self._message(), "finish_reason": self._finish}
         return {**self._meta, "choices": [choice]}
 

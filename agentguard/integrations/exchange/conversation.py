@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,7 @@ class Conversation:
         root: response that a history unknown to the guard ended with.
         answer: what the client saw last; ``better`` takes its place upstream, if it differs.
         anchor: id of the response that it came with; ``aliases`` are those of refused ones that it saw.
+        since: monotonic time in seconds since which it waits for its next request.
     """
 
     session: Session
@@ -129,6 +131,7 @@ class Conversation:
     answer: list[Item] = field(default_factory=list)
     better: list[Item] | None = None
     aliases: tuple[str, ...] = ()
+    since: float = 0.0
 
     def forget_answer(self) -> None:
         """What was answered last has been taken in, or was never received."""
@@ -172,6 +175,7 @@ class Conversations:
         """Let a conversation wait for a request that has one of the keys."""
         with self._lock:
             conversation.tips, conversation.again = tuple(dict.fromkeys(tips)), again
+            conversation.since = time.monotonic()
             self._waiting[id(conversation)] = conversation
             for key in conversation.tips:
                 self._tips.setdefault(key, []).append(conversation)
@@ -179,6 +183,16 @@ class Conversations:
                 self._again.setdefault(again, []).append(conversation)
             while len(self._waiting) > self._most:
                 self._forget(next(iter(self._waiting.values())))
+
+    def idle(self, seconds: float) -> list[Conversation]:
+        """Take out the conversations that wait for longer than some seconds."""
+        before, found = time.monotonic() - seconds, list[Conversation]()
+        with self._lock:
+            for conversation in list(self._waiting.values()):
+                if conversation.since > before:
+                    break
+                found.append(self._forget(conversation))
+        return found
 
     def _forget(self, conversation: Conversation) -> Conversation:
         self._waiting.pop(id(conversation), None)

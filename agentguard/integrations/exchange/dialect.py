@@ -59,6 +59,18 @@ class Dialect(Protocol):
         """What a call returned, with another text."""
         ...
 
+    def system(self, body: Mapping[str, Any]) -> str:
+        """The system prompt that stands beside the history; empty where it is one of its items."""
+        ...
+
+    def tools(self, body: Mapping[str, Any]) -> list[Any]:
+        """The tools that are offered, as the chat and Responses APIs define them."""
+        ...
+
+    def without_tools(self, body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
+        """The request without the tools that were taken away; itself where none of them is offered."""
+        ...
+
     def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
         """A whole answer as a stream of events; ``usage`` says whether the client asked for its cost."""
         ...

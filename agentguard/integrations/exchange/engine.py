@@ -35,19 +35,27 @@ _LOG = logging.getLogger("agentguard.openai")
 
 
 class Engine:
-    """Conversations of one guard behind a transport.
+    """Conversations of one guard behind a transport, or of one tenant behind the proxy.
 
     Args:
         guard: whose rules hold.
         agent: name of the agent, as the trajectory shows it.
         on_run: called with the session of each run when it begins.
         kept: conversations that are kept between their requests.
+        begin: makes the session of a run from the run without its steps; the guard does if absent.
     """
 
     def __init__(
-        self, guard: Guard, *, agent: str, on_run: Callable[[Session], None] | None, kept: int
+        self,
+        guard: Guard,
+        *,
+        agent: str = "assistant",
+        on_run: Callable[[Session], None] | None = None,
+        kept: int = 1024,
+        begin: Callable[[Trajectory], Session] | None = None,
     ) -> None:
         self._guard, self.agent, self._on_run = guard, agent, on_run
+        self._begun = begin or (lambda meta: guard.session(meta, CAN))
         self.waiting = Conversations(kept)
         self.failures: deque[str] = deque(maxlen=100)
         self._named: OrderedDict[str, int] = OrderedDict()
@@ -61,7 +69,7 @@ class Engine:
     def failed(self, error: Exception) -> None:
         """Note that the guard failed on a request."""
         self.failures.append(f"{type(error).__name__}: {error}")
-        _LOG.warning("the guard failed on a request: %s", self.failures[-1])
+        _LOG.warning("the guard failed on a request: %s", type(error).__name__)
 
     def open(self, dialect: Dialect, body: dict[str, Any], *, run: str, repeat: bool) -> Exchange:
         """Take in what a request tells about its run, and do what is to be done first.
@@ -87,29 +95,39 @@ class Engine:
         exchange.begin()
         return exchange
 
-    def session(self, body: Mapping[str, Any], history: Sequence[Step], name: str) -> Session:
+    def session(
+        self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Step], name: str
+    ) -> Session:
         """Begin the session of a run."""
         asked = [step.content for step in history if step.source is Source.USER]
         system = [step.content for step in history[:1] if step.source is Source.SYSTEM]
-        system += [body["instructions"]] if isinstance(body.get("instructions"), str) else []
+        system += filter(None, [dialect.system(body)])
         meta = Trajectory(
             id=name,
             format="event_log",
             task=asked[-1] if asked else "",
             steps=(),
-            tools=tool_specs(list(body.get("tools") or ()), "tools"),
+            tools=tool_specs(dialect.tools(body), "tools"),
             system_prompts={self.agent: "\n\n".join(system)} if system else {},
         )
-        session = self._guard.session(meta, CAN)
+        session = self._begun(meta)
         if self._on_run is not None:
             self._on_run(session)
         return session
+
+    def end_idle(self, idle_s: float) -> int:
+        """End the runs that waited for their next request for longer than ``idle_s`` seconds; how many."""
+        ended = 0
+        for conversation in self.waiting.idle(idle_s):
+            ended += not conversation.session.ended
+            conversation.session.end(refusable=False)
+        return ended
 
     def _begin(
         self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Item], *, run: str
     ) -> Conversation:
         name = self._name(run) if run else f"run-{uuid.uuid4().hex[:12]}"
-        session = self.session(body, steps_of(dialect, history, self.agent), name)
+        session = self.session(dialect, body, steps_of(dialect, history, self.agent), name)
         return Conversation(session=session, name=name, root=body.get("previous_response_id"))
 
     def _name(self, run: str) -> str:

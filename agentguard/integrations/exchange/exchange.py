@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import RecoveryError
-from agentguard.integrations.exchange.chat import with_cost, without_tools
+from agentguard.integrations.exchange.chat import with_cost
 from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, view
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
 from agentguard.integrations.exchange.wire import (
@@ -89,7 +89,7 @@ class Exchange:
         line, body = self._of.line, self.request
         if not self.dialect.unchanged(line, body, self._history):
             body = self.dialect.body(body, line, self._history, root=self._of.root)
-        return without_tools(body, self._of.withheld)
+        return self.dialect.without_tools(body, self._of.withheld)
 
     def begin(self) -> None:
         """Commit the turns that are new, and do what the guard wants done before the model is asked."""
@@ -143,6 +143,18 @@ class Exchange:
             self._of.aliases = (*self._of.aliases, *filter(None, [id]))
             payload = {**payload, "id": None}
         return self._deliver(answer, payload, seen=seen)
+
+    def observing(self, payload: Mapping[str, Any]) -> None:
+        """Take in an answer that the client has got, whatever the guard thinks of it.
+
+        Calls in it are taken in with the next request, as only that says what they returned.
+        """
+        answer = self.dialect.answer(payload) or []
+        self._deliver(answer, payload)
+        if answer and not (step := self._step(payload)).tool_calls:
+            self.session.commit(step)
+            self._of.over = True
+            self.session.end(refusable=False)
 
     def _choosing(self, payload: Mapping[str, Any], wire: Wire) -> twins.Body[Choice]:
         """The choice, with the payload that is gone on with as its answer."""
@@ -210,7 +222,7 @@ class Exchange:
         of.runs, of.over, of.claims = of.runs + 1, False, {}
         of.withheld.clear()
         steps = steps_of(self.dialect, self._history, self._engine.agent)
-        of.session = self._engine.session(self.request, steps, f"{of.name}.{of.runs}")
+        of.session = self._engine.session(self.dialect, self.request, steps, f"{of.name}.{of.runs}")
 
     def _task(self, turns: Sequence[tuple[int, int]], *, renewed: bool) -> int:
         """Steps before the latest task: they are the model's context, and no part of the run."""

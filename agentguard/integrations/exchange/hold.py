@@ -3,7 +3,7 @@
 What is text flows on at once. From what the client would act on, or the end, on, events are held until the
 answer is whole and judged; then the held bytes follow as they came, or the model is asked again and its
 answer's events follow in the same stream, as events of the same answer. What an event is differs between
-chat and Responses, and is said by the subclasses.
+the APIs, and is said by the subclasses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from agentguard.integrations.exchange.chat import wants_json
+from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.sse import Events
 from agentguard.integrations.exchange.wire import Decision, How, Wire
@@ -54,7 +55,7 @@ class Hold(ABC):
         if self._error:
             self._exchange.settle()
             return self.release(), "deliver"
-        decision = yield from self._judged()
+        decision = yield from self._exchange.answering(self._payload(), self._wire, self._seen)
         if decision == "again":
             return self._once_more(), decision
         if decision == "final":
@@ -62,6 +63,16 @@ class Hold(ABC):
         self._exchange.settle()
         taken, how = self._exchange.taken, self._exchange.how
         return (self.release() if taken is None else self._instead(taken, how)), decision
+
+    def whole(self) -> dict[str, Any] | None:
+        """The answer that was fed, for those who only look at it; None if it is an error.
+
+        Raises:
+            EOFError: it is not whole.
+        """
+        if self._broken is not None:
+            raise self._broken
+        return None if self._error else self._payload()
 
     def release(self) -> bytes:
         """All that is held, without a verdict."""
@@ -81,8 +92,12 @@ class Hold(ABC):
         """The event as the client gets it: as it came, or as one of the answer that was begun."""
 
     @abstractmethod
-    def _judged(self) -> twins.Body[Decision]:
-        """Judge the answer. Raises EOFError if it is not whole."""
+    def _payload(self) -> dict[str, Any]:
+        """The answer that the events make. Raises EOFError if it is not whole."""
+
+    @abstractmethod
+    def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
+        """As `agentguard.integrations.exchange.wire.Shown`."""
 
     @abstractmethod
     def _instead(self, payload: dict[str, Any], how: How) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentguard.detect.facts import canonical
-from agentguard.integrations.exchange.chat import arguments_key, wants_json
+from agentguard.integrations.exchange.chat import arguments_key, wants_json, without_tools
 from agentguard.integrations.exchange.conversation import Item, Line, view
 from agentguard.integrations.exchange.responses_items import guard_item, response_stream
 from agentguard.trajectory.formats.kit import chat_run
@@ -108,6 +108,19 @@ class Responses:
     def result_saying(self, item: Item, text: str) -> Item:
         """What a call returned, with another text."""
         return {**item, "output": text}
+
+    def system(self, body: Mapping[str, Any]) -> str:
+        """The instructions."""
+        given = body.get("instructions")
+        return given if isinstance(given, str) else ""
+
+    def tools(self, body: Mapping[str, Any]) -> list[Any]:
+        """The tools that are offered."""
+        return list(body.get("tools") or ())
+
+    def without_tools(self, body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
+        """As `agentguard.integrations.exchange.chat.without_tools`."""
+        return without_tools(body, withheld)
 
     def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
         """A whole answer as a stream of events; its cost is always among them."""

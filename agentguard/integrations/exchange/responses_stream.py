@@ -16,8 +16,7 @@ from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
 from agentguard.integrations.exchange.responses_items import begun, guard_item, item_events
 from agentguard.integrations.exchange.sse import event_bytes, parsed
-from agentguard.integrations.exchange.wire import Decision, How, Wire
-from agentguard.live import twins
+from agentguard.integrations.exchange.wire import How, Wire
 
 _BEGIN = ("response.created", "response.queued", "response.in_progress")
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
@@ -39,17 +38,17 @@ class ResponsesHold(Hold):
 
     def _next(self) -> None:
         super()._next()
-        self._payload: dict[str, Any] | None = None
+        self._response: dict[str, Any] | None = None
 
     def _read(self, event: bytes) -> None:
         value = parsed(event)
         if value is not None:
             self._take(value)
 
-    def _judged(self) -> twins.Body[Decision]:
-        if self._payload is None:
+    def _payload(self) -> dict[str, Any]:
+        if self._response is None:
             raise EOFError("the stream ended before its terminal event")
-        return (yield from self._exchange.answering(self._payload, self._wire, self._seen))
+        return self._response
 
     def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
         before = self._items if how == "other" else self._before
@@ -76,7 +75,7 @@ class ResponsesHold(Hold):
             response, status = value.get("response") or {}, str(kind).partition(".")[2]
             if response.get("status") == "incomplete":  # vLLM 0.32 says so in a `response.completed`
                 status = "incomplete"
-            self._payload = {**response, "status": status}
+            self._response = {**response, "status": status}
         elif kind == "response.output_item.added" and isinstance(item, dict):
             self._holding = self._holding or item.get("type") not in _FLOW
 
@@ -112,7 +111,7 @@ class ResponsesHold(Hold):
     def _final(self) -> bytes:
         """The guard's word as one more item of the response, which ends with it."""
         body, text = self._exchange.request, self._exchange.final or ""
-        made = self._exchange.dialect.final(body, self._payload, text)
+        made = self._exchange.dialect.final(body, self._response, text)
         data, seen = b"", list(self._items)
         if not self._head:
             data = self._made({"type": "response.created", "response": begun(made)})

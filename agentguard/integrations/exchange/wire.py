@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from agentguard.integrations.exchange.conversation import Conversation, Conversations, Item
+from agentguard.integrations.exchange.dialect import Dialect
 from agentguard.live.acting import IN_DOUBT
 from agentguard.live.session import Session
 from agentguard.recover.ledger import Claim, Ruling
@@ -50,7 +51,9 @@ class Host(Protocol):
     agent: str
     waiting: Conversations
 
-    def session(self, body: Mapping[str, Any], history: Sequence[Step], name: str) -> Session:
+    def session(
+        self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Step], name: str
+    ) -> Session:
         """Begin the session of a run."""
         ...
 
