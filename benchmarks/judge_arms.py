@@ -91,7 +91,7 @@ class Server:
         endpoint = self.endpoint()
 
         async def ask() -> Any:
-            return await endpoint._bounded("tokens", {"prompt": text}, 60)
+            return await endpoint.post("/tokenize", {"prompt": text}, deadline_s=60)
 
         try:
             said = endpoint.loop.run(ask())

@@ -38,7 +38,6 @@ _CONTEXT: Final = 8_192
 _SHORTER: Final = 0.6
 _TRIES: Final = 4
 _OPTION: Final = 300
-_VERSION_S: Final = 5.0
 _ONE_LETTER: Final = "Answer with one capital letter and nothing else."
 
 
@@ -120,11 +119,7 @@ class ChatJudge:
 
         Asks the endpoint what it serves, if it has not yet; names the model as configured where it is away.
         """
-        known = self.endpoint.known
-        if known is None:
-            facts = self.endpoint.loop.run(self.endpoint.facts(min(_VERSION_S, self.options.deadline_s)))
-            known = facts if isinstance(facts, Facts) else None
-        model = known.version if known else self.endpoint.model or "unknown"
+        model = self.endpoint.serves(self.options.deadline_s)
         shown = hashlib.sha256("\0".join(self._found(transcript)).encode("utf-8", "replace")).hexdigest()[:16]
         return f"{model}; prompts {PROMPT_VERSION}; schemata {shown}"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError, MissingExtra
@@ -35,10 +35,12 @@ from agentguard.judge.wire import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
     from openai import AsyncOpenAI
 
 _TOP: Final = 20
 _BACKOFF_S: Final = 0.25
+_SERVES_S: Final = 5.0
 
 
 class Endpoint:
@@ -49,6 +51,8 @@ class Endpoint:
         model: name of the model; None takes the first that the endpoint lists.
         api_key: sent as a bearer token; None sends a placeholder, which local servers ignore.
         options: deadlines, retries and the like.
+        transport: makes what requests go through in place of connections of its own, e.g. several replicas
+            (`agentguard.judge.replicas`); called on the endpoint's own loop, and closed with it.
 
     Raises:
         ConfigError: the address or an option is wrong.
@@ -62,6 +66,7 @@ class Endpoint:
         model: str | None = None,
         api_key: str | None = None,
         options: EndpointOptions | None = None,
+        transport: Callable[[], httpx2.AsyncBaseTransport] | None = None,
     ) -> None:
         self.options = options or EndpointOptions()
         _check(base_url, self.options)
@@ -69,6 +74,7 @@ class Endpoint:
         self.base_url = base_url.rstrip("/")
         self.model = model
         self._key = api_key or "none"
+        self._transport = transport
         self.loop = BackgroundLoop("agentguard-judge")
         self._client: AsyncOpenAI | None = None
         self._gate: asyncio.Semaphore | None = None
@@ -87,6 +93,14 @@ class Endpoint:
     def known(self) -> Facts | None:
         """What the endpoint said of itself, once it was asked."""
         return self._facts
+
+    def serves(self, deadline_s: float) -> str:
+        """The model that is served, as the endpoint names it; as configured where it is away.
+
+        Asks it, if it has not been asked; waits for at most 5 seconds.
+        """
+        known = self._facts or self.loop.run(self.facts(min(_SERVES_S, deadline_s)))
+        return known.version if isinstance(known, Facts) else self.model or "unknown"
 
     # The coroutines below run on ``self.loop`` and nowhere else.
 
@@ -141,6 +155,10 @@ class Endpoint:
         value = json_object(reply, schema)
         return value if isinstance(value, Failed) else (value, reply.spent)
 
+    async def post(self, path: str, body: Mapping[str, Any], *, deadline_s: float | None = None) -> Any:
+        """JSON data of a POST to a path of the server's own, e.g. ``/classify``; or `Failed`."""
+        return await self._bounded(path, body, deadline_s)
+
     async def _complete(
         self, facts: Facts, messages: Sequence[Message], body: Mapping[str, Any], deadline_s: float | None
     ) -> Reply | Failed:
@@ -157,7 +175,8 @@ class Endpoint:
         """Token id of each label; empty where the server does not tell, or a label is no single token."""
         self._ids = {} if self._ids is None else self._ids
         wanted = [label for label in among if label not in self._ids] if self._tells_tokens else []
-        asked = [self._bounded("tokens", {"prompt": label}, deadline_s) for label in wanted]
+        told = {"add_special_tokens": False}
+        asked = [self.post("/tokenize", {**told, "prompt": label}, deadline_s=deadline_s) for label in wanted]
         for label, said in zip(wanted, await asyncio.gather(*asked), strict=True):
             if isinstance(said, Failed) and said.fault is Fault.NO_MODEL:  # it has no such path
                 self._tells_tokens = False
@@ -195,8 +214,13 @@ class Endpoint:
 
     def _opened(self) -> tuple[AsyncOpenAI, asyncio.Semaphore]:
         if self._client is None or self._gate is None:
-            self._client = _openai().AsyncOpenAI(
-                base_url=self.base_url, api_key=self._key, max_retries=0, timeout=self.options.deadline_s
+            sdk, through = _openai(), self._transport
+            self._client = sdk.AsyncOpenAI(
+                base_url=self.base_url,
+                api_key=self._key,
+                max_retries=0,
+                timeout=self.options.deadline_s,
+                http_client=None if through is None else sdk.DefaultAsyncHttpxClient(transport=through()),
             )
             self._gate = asyncio.Semaphore(self.options.concurrency)
         return self._client, self._gate
@@ -206,10 +230,9 @@ async def _send(client: AsyncOpenAI, what: str, body: Mapping[str, Any], base_ur
     """JSON data of a reply; the SDK's own models would hide fields that vLLM adds."""
     if what == "list":
         return (await client.models.with_raw_response.list()).http_response.json()
-    if what == "tokens":
+    if what.startswith("/"):
         root = base_url.removesuffix("/v1")
-        told = {"add_special_tokens": False, **body}
-        return await client.post(f"{root}/tokenize", cast_to=dict[str, Any], body=told)
+        return await client.post(f"{root}{what}", cast_to=dict[str, Any], body=body)
     known = {key: body[key] for key in ("model", "messages")}
     more = {key: value for key, value in body.items() if key not in known}
     said = await client.chat.completions.with_raw_response.create(**known, extra_body=more)

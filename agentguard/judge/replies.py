@@ -45,7 +45,7 @@ def read_reply(data: Any, seconds: float) -> Reply | Failed:
         text=text or "",
         finish=finish if isinstance(finish, str) else "",
         logprobs=_logprobs(_at(_at(choices[0], "logprobs"), "content")),
-        spent=_spent(_at(data, "usage"), seconds),
+        spent=spent(_at(data, "usage"), seconds),
     )
 
 
@@ -102,7 +102,8 @@ def _logprobs(content: Any) -> dict[str, float]:
     return {token: math.log(total) for token, held in masses.items() if (total := math.fsum(held)) > 0}
 
 
-def _spent(usage: Any, seconds: float) -> Spent:
+def spent(usage: Any, seconds: float) -> Spent:
+    """What a call cost, by the usage that its answer tells."""
     return Spent(
         calls=1,
         prompt_tokens=_count(_at(usage, "prompt_tokens")),

@@ -1,0 +1,89 @@
+"""A real HTTP server on the loopback whose answers have the shapes of vLLM 0.32's pooling endpoints.
+
+Which of two classes a text is in is told from its words: so many times ``flaw``, so sure. Texts longer than
+``longest`` get vLLM's 400.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+from tests.unit.judge.chat_server import Handler, error
+
+
+@dataclass
+class Pooling:
+    """What the server does; tests change it while it runs."""
+
+    models: tuple[str, ...] = ("judge",)
+    vllm: bool = True
+    context: int | None = 2_048
+    longest: int | None = None
+    break_with: Any = None
+    status: int | None = None
+    hold_s: float = 0.0
+    paths: list[str] = field(default_factory=list)
+    seen: list[dict[str, Any]] = field(default_factory=list)
+
+    def texts(self) -> list[str]:
+        return [text for body in self.seen for text in (body.get("input") or body["text_2"])]
+
+
+@contextmanager
+def pooling(script: Pooling | None = None) -> Iterator[tuple[str, Pooling]]:
+    """Yield the address up to ``/v1`` and the script."""
+    held = script or Pooling()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PoolingHandler)
+    server.script = held  # type: ignore[attr-defined]
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", held
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def sure(text: str) -> float:
+    return 1.0 / (1.0 + math.exp(1.0 - text.count("flaw")))
+
+
+class PoolingHandler(Handler):
+    def do_POST(self) -> None:
+        held: Pooling = self.server.script  # type: ignore[attr-defined]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        held.paths.append(self.path)
+        held.seen.append(body)
+        time.sleep(held.hold_s)
+        if held.status is not None:
+            self.reply(*error(held.status, "no", "InternalServerError"))
+            return
+        texts = body.get("input") or body["text_2"]
+        if held.longest is not None and max(map(len, texts)) > held.longest:
+            told = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
+            self.reply(*error(400, told, "BadRequestError"))
+            return
+        rows = [self._row(place, text) for place, text in enumerate(texts)]
+        usage = {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts), "completion_tokens": 0}
+        told = {"id": "x", "object": "list", "created": 1, "model": "judge", "data": rows, "usage": usage}
+        self.reply(200, told if held.break_with is None else held.break_with)
+
+    def _row(self, place: int, text: str) -> dict[str, Any]:
+        p = sure(text)
+        if self.path == "/classify":
+            label = "LABEL_1" if p > 0.5 else "LABEL_0"
+            return {"index": place, "label": label, "probs": [1 - p, p], "num_classes": 2}
+        if self.path == "/score":
+            return {"index": place, "object": "score", "score": p}
+        vector = [float(text.count("flaw")), 1.0, 0.0]
+        return {"index": place, "object": "embedding", "embedding": vector}

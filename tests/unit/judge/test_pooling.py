@@ -1,0 +1,245 @@
+"""The pooling judge over real HTTP, against answers with vLLM's shapes; tests/vllm has the real server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError, JudgeError, ModelFileError
+from agentguard.judge.base import RUN_FAILED, Answer, Choice, Predicate, Question, Score, root_cause_question
+from agentguard.judge.cache import CachedJudge
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.head import Head
+from agentguard.judge.pooling import UNTRAINED, Classifier, PoolingJudge, PoolingOptions, texts_of
+from agentguard.judge.pooling_replies import class_rows, score_rows, vector_rows
+from agentguard.judge.wire import EndpointOptions, Failed, Fault
+from agentguard.trajectory.model import Source, Step, Trajectory
+from tests.unit.judge.pooling_server import Pooling, pooling, sure
+
+FAILED = Classifier(question="run_failed", options=("no", "yes"))
+CAUSE = Classifier(question="root_cause", options=("no", "yes"), by="step")
+HEAD = Head(options=("no", "yes"), weights=((0.0, 0.0, 0.0), (2.0, -1.0, 0.0)), bias=(0.0, 0.0))
+
+
+def run_of(*said: str) -> Trajectory:
+    steps = tuple(
+        Step(index=place, source=Source.AGENT, agent="a", content=text) for place, text in enumerate(said)
+    )
+    return Trajectory(id="r", format="t", task="Do it.", steps=steps)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, Pooling]]:
+    with pooling() as (url, script):
+        yield url, script
+
+
+def ask(
+    url: str, classifiers: tuple[Classifier, ...], run: Trajectory, *questions: Question, **options: Any
+) -> tuple[Answer, ...]:
+    judge = PoolingJudge(
+        Endpoint(url, options=EndpointOptions(deadline_s=5)), classifiers, options=PoolingOptions(**options)
+    )
+    try:
+        return judge.decide(run, questions)
+    finally:
+        judge.close()
+
+
+def test_a_classifier_says_whether_a_run_failed(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    (answer,) = ask(url, (FAILED,), run_of("fine", "flaw flaw flaw"), RUN_FAILED)
+    assert answer.probabilities == pytest.approx({"yes": sure("flaw flaw flaw"), "no": 1 - sure("flaw" * 3)})
+    assert script.paths[-1] == "/classify"
+    assert answer.usage["calls"] == 1
+    assert answer.usage["prompt_tokens"] == 7
+    assert len(script.texts()) == 1
+
+
+def test_a_classifier_of_steps_says_which(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    run = run_of("fine", "flaw flaw flaw", "flaw")
+    (answer,) = ask(url, (FAILED, CAUSE), run, root_cause_question(run), batch=2)
+    assert max(answer.probabilities, key=lambda option: answer.probabilities[option]) == "1"
+    assert sum(answer.probabilities.values()) == pytest.approx(1)
+    assert answer.usage["calls"] == 2
+    assert all(text.startswith("task: Do it.\n[step ") for text in script.texts())
+
+
+def test_a_head_of_ones_own_reads_embeddings(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    by = Classifier(question="run_failed", task="embed", head=HEAD)
+    (answer,) = ask(url, (by,), run_of("flaw flaw"), RUN_FAILED)
+    assert answer.probabilities["yes"] == pytest.approx(HEAD.probabilities((2.0, 1.0, 0.0))[1])
+    assert script.paths[-1] == "/v1/embeddings"
+
+
+def test_a_scorer_answers_any_question(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    run = run_of("flaw flaw", "fine")
+    questions = (
+        Predicate(id="p", text="Is it?"),
+        Choice(id="c", text="Which?", options=("one", "two")),
+        Score(id="s", text="How far?", low=1, high=3),
+    )
+    told = ask(url, (Classifier(question="*", task="score"),), run, *questions)
+    assert told[0].probabilities["yes"] == pytest.approx(sure("flaw flaw"))
+    assert told[1].probabilities == pytest.approx({"one": 0.5, "two": 0.5})
+    assert set(told[2].probabilities) == {"1", "2", "3"}
+    asked = [query for body in script.seen for query in body["text_1"]]
+    assert "Which? one" in asked
+    by = Classifier(question="*", task="score", by="step")
+    (which,) = ask(url, (by,), run, root_cause_question(run))
+    assert which.probabilities["0"] > which.probabilities["1"]
+
+
+def test_what_it_was_not_trained_for_is_an_error_and_no_guess(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    run = run_of("x")
+    others: tuple[Question, ...] = (
+        Predicate(id="other", text="?"),
+        Choice(id="run_failed", text="?", options=("yes", "maybe")),
+    )
+    for answer in ask(url, (FAILED, CAUSE), run, *others):
+        assert answer.usage["fault"] == UNTRAINED
+        assert not answer.probabilities
+    assert not script.seen
+
+
+def test_a_text_that_is_too_long_is_cut_by_structure_until_it_fits(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    script.longest = 2_500
+    run = run_of(*["word " * 120] * 30)
+    (answer,) = ask(url, (FAILED,), run, RUN_FAILED)
+    assert answer.error is None
+    assert len(script.texts()[-1]) <= 2_500
+    assert "[step 29]" in script.texts()[-1]
+    script.longest = 10
+    (answer,) = ask(url, (FAILED,), run, RUN_FAILED)
+    assert answer.error
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        ({"data": []}, Fault.MALFORMED),
+        ([], Fault.MALFORMED),
+        ({"data": [{"index": 0, "probs": [0.9, 0.9]}]}, Fault.OUTSIDE),
+        ({"data": [{"index": 0, "probs": [1.0]}]}, Fault.OUTSIDE),
+        ({"data": [{"index": 0, "probs": [-0.1, 1.1]}]}, Fault.OUTSIDE),
+        ({"data": [{"index": 4, "probs": [0.5, 0.5]}]}, Fault.MALFORMED),
+        ({"data": [{"index": 0, "probs": ["a", "b"]}]}, Fault.OUTSIDE),
+    ],
+)
+def test_an_answer_that_is_none_is_a_fault(served: tuple[str, Pooling], broken: Any, fault: Fault) -> None:
+    url, script = served
+    script.break_with = broken
+    (answer,) = ask(url, (FAILED,), run_of("x"), RUN_FAILED)
+    assert answer.usage["fault"] == fault
+    assert not answer.probabilities
+
+
+def test_a_server_that_fails_or_is_slow_is_a_fault_within_the_deadline(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    script.status = 500
+    assert ask(url, (FAILED,), run_of("x"), RUN_FAILED)[0].usage["fault"] == Fault.SERVER
+    script.status = 404
+    assert ask(url, (FAILED,), run_of("x"), RUN_FAILED)[0].usage["fault"] == Fault.NO_MODEL
+    script.status, script.hold_s = None, 3.0
+    started = time.monotonic()
+    (answer,) = ask(url, (FAILED,), run_of("x"), RUN_FAILED, deadline_s=0.3)
+    assert answer.usage["fault"] == Fault.TIMEOUT
+    assert time.monotonic() - started < 2.5
+    assert ask(url, (FAILED,), run_of(), RUN_FAILED)[0].error == "the run has no step"
+
+
+def test_its_answers_are_remembered_by_model_and_classifier(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    judge = PoolingJudge(Endpoint(url), (FAILED,))
+    other = PoolingJudge(Endpoint(url), (CAUSE,))
+    try:
+        cached = CachedJudge(judge)
+        first = cached.decide(run_of("flaw"), (RUN_FAILED,))
+        assert cached.decide(run_of("flaw"), (RUN_FAILED,))[0].probabilities == first[0].probabilities
+        assert len(script.seen) == 1
+        assert judge.version(run_of("flaw")) != other.version(run_of("flaw"))
+    finally:
+        judge.close()
+        other.close()
+
+
+def test_control_tokens_and_invisible_characters_never_reach_a_classifier() -> None:
+    for by in (FAILED, CAUSE, Classifier(question="root_cause", task="score")):
+        run = run_of("<end_of_turn>\u202e[INST]")
+        question = RUN_FAILED if by is FAILED else root_cause_question(run)
+        ((_, text),) = texts_of(run, question, by, room=2_000)
+        assert not {"<end_of_turn>", "\u202e", "[INST]"} & {
+            text[i : i + n] for i in range(len(text)) for n in (1, 6, 13)
+        }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"question": "q", "task": "embed"},
+        {"question": "q", "task": "classify"},
+        {"question": "q", "task": "classify", "options": ("a", "a")},
+        {"question": "*", "options": ("a", "b")},
+        {"question": "q", "options": ("a", "b"), "by": "step"},
+        {"question": "q", "options": ("a", "b"), "head": HEAD},
+    ],
+)
+def test_a_classifier_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Classifier(**wrong)
+
+
+def test_a_judge_needs_a_classifier() -> None:
+    with pytest.raises(ConfigError, match="at least one classifier"):
+        PoolingJudge(Endpoint("http://127.0.0.1:1/v1"), ())
+
+
+def test_a_head_is_learnt_kept_and_read_again(tmp_path: Path) -> None:
+    vectors = [(x, 1.0 - x) for x in (0.0, 0.1, 0.9, 1.0)]
+    head = Head.fit(vectors, ["no", "no", "yes", "yes"])
+    assert head.options == ("no", "yes")
+    assert head.probabilities((1.0, 0.0))[1] > 0.5 > head.probabilities((0.0, 1.0))[1]
+    three = Head.fit([(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)] * 3, ["a", "b", "c"] * 3)
+    assert sum(three.probabilities((0.2, 0.3))) == pytest.approx(1)
+    head.save(tmp_path / "head.json")
+    assert Head.load(tmp_path / "head.json") == head
+    (tmp_path / "other.json").write_text('{"kind": "something"}')
+    for name in ("other.json", "absent.json"):
+        with pytest.raises(ModelFileError, match="no classifier head"):
+            Head.load(tmp_path / name)
+    with pytest.raises(JudgeError):
+        Head.fit(vectors, ["no"] * 4)
+    with pytest.raises(ConfigError):
+        Head(options=("a", "b"), weights=((1.0,), (1.0, 2.0)), bias=(0.0, 0.0))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["data", "index", "probs", "score", "embedding"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(JSON)
+def test_whatever_an_endpoint_sends_is_probabilities_or_a_fault(data: Any) -> None:
+    for told in (class_rows(data, 1, 2), score_rows(data, 1), vector_rows(data, 1, 2)):
+        if not isinstance(told, Failed):
+            assert len(told) == 1
+            assert all(abs(value) < float("inf") for row in told for value in row)
