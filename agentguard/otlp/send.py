@@ -104,7 +104,7 @@ class Target:
             )
         held: dict[str, str] = {}
         for name in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
-            held |= _listed(environment.get(name, ""))
+            held |= listed(environment.get(name, ""))
         return cls(endpoint=found, headers={**held, **headers}, **more)
 
 
@@ -149,18 +149,37 @@ async def send_async(target: Target, spans: Iterable[Span]) -> Sent:
         DeadlineExceeded, RetriesExhausted: it could not be reached, or not in time.
         MissingExtra: the extra ``otel`` is not installed.
     """
-    wire.check(target.encoding)
-    apart = target.logs_endpoint is not None
-    held = list(spans)
-    found = Sent(spans=len(held), events=sum(len(one.events) for one in held))
-    async with _client(target) as client:
-        post = _Post(client, target)
+    async with Sender(target) as sender:
+        return await sender.send(spans)
+
+
+class Sender:
+    """Keeps a connection to a collector for those who send again and again; raises as `send_async` does."""
+
+    def __init__(self, target: Target) -> None:
+        wire.check(target.encoding)
+        self._target, self._client = target, _client(target)
+
+    async def __aenter__(self) -> Sender:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def send(self, spans: Iterable[Span]) -> Sent:
+        """Send spans in batches, one after the other."""
+        target = self._target
+        apart = target.logs_endpoint is not None
+        held = list(spans)
+        found = Sent(spans=len(held), events=sum(len(one.events) for one in held))
+        post = _Post(self._client, target)
         for batch in _batches(wire.span_data(one, events=not apart) for one in held):
             found = _added(found, await post.send("traces", target.endpoint, batch))
         if target.logs_endpoint is not None:
             for batch in _batches(record for one in held for record in wire.log_data(one)):
                 found = _added(found, await post.send("logs", target.logs_endpoint, batch))
-    return found
+        return found
 
 
 class _Post:
@@ -291,7 +310,7 @@ def _address(url: str) -> str:
     return parts._replace(path=_TRACES_PATH).geturl() if parts.path in ("", "/") else url
 
 
-def _listed(text: str) -> dict[str, str]:
+def listed(text: str) -> dict[str, str]:
     """Headers as OpenTelemetry's variables list them: ``k1=v1,k2=v2``, values percent-encoded."""
     pairs = (one.partition("=") for one in text.split(",") if one.strip())
     return {unquote(name.strip()): unquote(value.strip()) for name, sign, value in pairs if sign}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
-Value = str | bool | int | float
+Value = str | bool | int | float | tuple[str, ...]
+Kind = Literal["internal", "server", "client"]
 Attributes = Mapping[str, Value]
 
 EVALUATION: Final = "gen_ai.evaluation.result"
@@ -37,6 +38,7 @@ class Span:
     events: Sequence[Event] = ()
     error: bool | None = None
     message: str = ""
+    kind: Kind = "internal"
 
 
 def trace_id_of(run_id: str) -> str:

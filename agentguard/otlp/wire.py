@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from agentguard.errors import MissingExtra
-from agentguard.otlp.span import Attributes, Event, Span, Value
+from agentguard.otlp.span import Attributes, Event, Kind, Span, Value
 from agentguard.version import __version__
 
 Encoding = Literal["protobuf", "json"]
@@ -26,7 +26,7 @@ CONTENT_TYPES: Final[Mapping[Encoding, str]] = {
     "protobuf": "application/x-protobuf",
     "json": "application/json",
 }
-_INTERNAL: Final = 1
+_KINDS: Final[Mapping[Kind, int]] = {"internal": 1, "server": 2, "client": 3}
 _ERROR: Final = 2
 _OK: Final = 1
 _INFO: Final = 9
@@ -49,7 +49,7 @@ def span_data(span: Span, *, events: bool = True) -> Data:
         "traceId": span.trace_id,
         "spanId": span.span_id,
         "name": _clean(span.name),
-        "kind": _INTERNAL,
+        "kind": _KINDS[span.kind],
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
         "attributes": _attributes(span.attributes),
@@ -176,6 +176,8 @@ def _any(value: Value) -> Data:
         # NaN and infinities are not JSON, and say nothing.
         finite = value == value and value not in (float("inf"), float("-inf"))
         return {"doubleValue": value} if finite else {"stringValue": str(value)}
+    if isinstance(value, tuple):
+        return {"arrayValue": {"values": [_any(one) for one in value]}}
     return {"stringValue": _clean(value)}
 
 

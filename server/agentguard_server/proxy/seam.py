@@ -136,6 +136,7 @@ class Recorded:
         notes: what became of it on its way: attempts, hedges, failover, votes.
         first_s: seconds from the head of the request to the first byte of the answer, None if there was none.
         seconds: to its end.
+        did: what the guard did, as the response headers say it; empty if the request was not guarded.
     """
 
     asked: Asked
@@ -149,6 +150,7 @@ class Recorded:
     notes: tuple[tuple[str, str], ...]
     first_s: float | None
     seconds: float
+    did: Headers = ()
 
 
 class Recorder(Protocol):

@@ -1,0 +1,1 @@
+"""What the proxy tells of itself: metrics, spans, logs; each is a `Recorder`, none holds a request up."""
