@@ -32,7 +32,7 @@ class PanelJudge:
     the slowest member's, since they are asked side by side.
 
     Args:
-        judges: the members, at least two; members of one judge are asked after each other.
+        judges: the members, at least two.
         quorum: how many must answer; more than half of them if absent.
 
     Raises:
@@ -52,18 +52,9 @@ class PanelJudge:
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
         """Answer the questions, in order; a member that raises counts as one that could not answer."""
         asked = tuple(questions)
-
-        def ask(judge: Judge) -> tuple[Answer, ...]:
-            try:
-                return tuple(judge.decide(transcript, asked))
-            except Exception as error:  # a plug-in may raise anything; the others can still answer
-                fault = type(error).__name__
-                return tuple(Answer(question=q.id, error=fault, usage={"fault": fault}) for q in asked)
-
-        with ThreadPoolExecutor(len(self.judges), thread_name_prefix="agentguard-panel") as pool:
-            told = list(pool.map(ask, self.judges))
+        told = side_by_side(self.judges, transcript, asked)
         return tuple(
-            self._answer(question, [answers[place] for answers in told])
+            merged(question, [answers[place] for answers in told], quorum=self.quorum)
             for place, question in enumerate(asked)
         )
 
@@ -75,22 +66,45 @@ class PanelJudge:
         ]
         return f"quorum {self.quorum} of " + " | ".join(told)
 
-    def _answer(self, question: Question, told: Sequence[Answer]) -> Answer:
-        held = [one for one in told if one.error is None and one.probabilities]
-        usage = _spent(told)
-        if len(held) < self.quorum:
-            faults = ", ".join(dict.fromkeys(str(one.error) for one in told if one.error is not None))
-            error = f"{NO_QUORUM}: {len(held)} of {len(told)} judges answered ({faults})"
-            return Answer(question=question.id, error=error, usage=usage | {"fault": NO_QUORUM})
-        options = options_of(question)
-        shares = {one: sum(a.probabilities.get(one, 0.0) for a in held) / len(held) for one in options}
-        votes = Counter(max(options, key=lambda one: a.probabilities.get(one, 0.0)) for a in held)
-        agreement = max(votes.values()) / len(held)
-        return Answer(
-            question=question.id,
-            probabilities=shares,
-            usage=usage | {"votes": dict(votes), "agreement": agreement},
-        )
+
+def side_by_side(
+    judges: Sequence[Judge], run: Trajectory, questions: Sequence[Question]
+) -> list[tuple[Answer, ...]]:
+    """Each judge's answers; those of one that raises, or answers too few, are errors."""
+
+    def ask(judge: Judge) -> tuple[Answer, ...]:
+        try:
+            told = tuple(judge.decide(run, questions))
+            fault = "" if len(told) == len(questions) else "malformed"
+        except Exception as error:  # a plug-in may raise anything; the others can still answer
+            fault = type(error).__name__
+        if not fault:
+            return told
+        return tuple(Answer(question=q.id, error=fault, usage={"fault": fault}) for q in questions)
+
+    if len(judges) == 1:
+        return [ask(judges[0])]
+    with ThreadPoolExecutor(len(judges), thread_name_prefix="agentguard-panel") as pool:
+        return list(pool.map(ask, judges))
+
+
+def merged(question: Question, told: Sequence[Answer], *, quorum: int) -> Answer:
+    """What several answers to a question come to: their mean with the votes, or an error below the quorum."""
+    held = [one for one in told if one.error is None and one.probabilities]
+    usage = _spent(told)
+    if len(held) < quorum:
+        faults = ", ".join(dict.fromkeys(str(one.error) for one in told if one.error is not None))
+        error = f"{NO_QUORUM}: {len(held)} of {len(told)} judges answered ({faults})"
+        return Answer(question=question.id, error=error, usage=usage | {"fault": NO_QUORUM})
+    options = options_of(question)
+    shares = {one: sum(a.probabilities.get(one, 0.0) for a in held) / len(held) for one in options}
+    votes = Counter(max(options, key=lambda one: a.probabilities.get(one, 0.0)) for a in held)
+    agreement = max(votes.values()) / len(held)
+    return Answer(
+        question=question.id,
+        probabilities=shares,
+        usage=usage | {"votes": dict(votes), "agreement": agreement},
+    )
 
 
 def _spent(told: Sequence[Answer]) -> dict[str, Any]:

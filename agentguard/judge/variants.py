@@ -1,4 +1,4 @@
-"""The same judge asked otherwise: with its options the other way round, or in other words.
+"""The same judge asked otherwise: with its options the other way round, in both orders, or in other words.
 
 A model prefers some letters and some places to others; a judge that is asked in both orders shows it (Zheng
 et al., Judging LLM-as-a-Judge, arXiv 2306.05685). Both variants share the transcript's bytes with the plain
@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from agentguard.judge.base import Answer, Choice, Judge, Question
 from agentguard.judge.closed import options_of
+from agentguard.judge.panel import merged
+from agentguard.judge.writing import Writer, Written
 from agentguard.trajectory.model import Trajectory
 
 
@@ -29,6 +31,42 @@ class Swapped:
     def version(self, transcript: Trajectory) -> str:
         """The judge's own, and that it is asked the other way round."""
         return f"{_version(self.judge, transcript)}; options swapped"
+
+
+class BothOrders:
+    """Asks each question in both orders of its options, as a panel of two; one answer is enough.
+
+    Both are asked in one go, so that a judge that shares a reading of the run among its questions shares it
+    here, too.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge, self.name = judge, f"{judge.name} in both orders"
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        """Answer the questions, in order."""
+        plain, turned = in_both_orders(self.judge, transcript, questions)
+        return tuple(merged(q, told, quorum=1) for q, *told in zip(questions, plain, turned, strict=True))
+
+    def write_line(self, transcript: Trajectory, asked: str) -> Written:
+        """What the judge writes; an error where it cannot write."""
+        if isinstance(self.judge, Writer):
+            return self.judge.write_line(transcript, asked)
+        return Written(error=f"judge {self.judge.name!r} does not write")
+
+    def version(self, transcript: Trajectory) -> str:
+        """The judge's own, and that it is asked in both orders."""
+        return f"{_version(self.judge, transcript)}; both orders"
+
+
+def in_both_orders(
+    judge: Judge, run: Trajectory, questions: Sequence[Question]
+) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
+    """A judge's answers to some questions as they are, and with their options in the opposite order."""
+    asked = tuple(questions)
+    told = judge.decide(run, (*asked, *(_turned(one) for one in asked)))
+    turned = (_turned_back(q, answer) for q, answer in zip(asked, told[len(asked) :], strict=True))
+    return tuple(told[: len(asked)]), tuple(turned)
 
 
 class Reworded:

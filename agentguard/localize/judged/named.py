@@ -40,10 +40,9 @@ def judge_of(method: str, options: dict[str, Any]) -> Judge:
 
 
 def _asked_twice(judge: Judge) -> Judge:
-    from agentguard.judge.panel import PanelJudge
-    from agentguard.judge.variants import Swapped
+    from agentguard.judge.variants import BothOrders
 
-    return PanelJudge((judge, Swapped(judge)), quorum=1)
+    return BothOrders(judge)
 
 
 def _chat(base_url: str, options: dict[str, Any]) -> Judge:
