@@ -5,7 +5,8 @@ Run: .venv/bin/python benchmarks/fused.py RUNS RECORDINGS [--models NAME...] [--
 RUNS are Who&When's, RECORDINGS a folder of files ``METHOD__MODEL.json`` with ``predictions``: for each file
 of RUNS the steps as the model ranked them. Nothing is asked of any model here. Folds are grouped by question
 and the same for all; what a judge is worth is learnt in the training part of each fold. A recorded ranking
-has no probabilities: each place is held half as likely as the one before it.
+has no probabilities: each place is held half as likely as the one before it. The ranker is the same beside
+every judge, and is trained once a fold.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agentguard.evals.bench import Bench, Plan
 from agentguard.evals.dataset import Dataset, as_dataset, load
 from agentguard.evals.metrics import wilson
 from agentguard.evals.paired import difference
 from agentguard.evals.result import Evaluation
+from agentguard.judge import train
 from agentguard.judge.base import Answer, Question
 from agentguard.judge.closed import options_of
 from agentguard.localize.embedded import Embedded
-from agentguard.localize.judged.fused import Fused
+from agentguard.localize.judged.fused import _UNIT, Fused
 from agentguard.trajectory.model import Record, Trajectory
 
 _NUMBER = re.compile(r"\d+")
@@ -75,16 +80,33 @@ def known_to_all(data: Dataset, judges: Mapping[str, RecordedJudge]) -> Dataset:
 
 
 class Weighing(Fused):
-    """`Fused` that tells what it has learnt the judge is worth."""
+    """`Fused` that tells what it has learnt the judge is worth: a weight for each of its signals."""
 
-    learnt: list[float]
+    learnt: list[NDArray[np.float64]]
 
     def fit(self, records: Sequence[Record]) -> Fused:
         fitted = super().fit(records)
         for one in fitted._embedded.model.specialists:
             if one.ranker is not None and one.ranker.beside is not None:
-                self.learnt.append(float(one.ranker.beside.weights[0]))
+                self.learnt.append(one.ranker.beside.weights * _UNIT)
         return fitted
+
+
+def once_a_fold() -> None:
+    """Let training of a ranker on the very same tables give the one that was trained before."""
+    held: dict[Any, Any] = {}
+    fit = train.fit_ranker
+
+    def remembered(tables: Sequence[Any], chosen: Sequence[Any], *, seed: int = 0) -> Any:
+        key = (seed, *(id(table) for table in tables))
+        if key not in held:
+            held[key] = (
+                fit(tables, chosen, seed=seed),
+                tables,
+            )  # the tables live on, so that ids stay theirs
+        return held[key][0]
+
+    train.fit_ranker = remembered  # type: ignore[assignment]
 
 
 def right(data: Dataset, result: Evaluation) -> list[float]:
@@ -104,6 +126,7 @@ def alone(data: Dataset, judge: RecordedJudge) -> list[float]:
 
 
 def measure(data: Dataset, judges: Mapping[str, RecordedJudge], plan: Plan) -> dict[str, Any]:
+    once_a_fold()
     bench = Bench(data, plan)
     groups = list(bench.groups)
     embedded = right(data, bench.measure(Embedded(given_failed=True), label="embedded"))
@@ -120,7 +143,7 @@ def measure(data: Dataset, judges: Mapping[str, RecordedJudge], plan: Plan) -> d
             "fused": _share(fused),
             "over_embedded": [round(x, 4) for x in (gap.mean, gap.low, gap.high)],
             "over_judge": [round(x, 4) for x in (over.mean, over.low, over.high)],
-            "weight": round(statistics.fmean(method.learnt), 3) if method.learnt else None,
+            "weights": [round(float(x), 2) for x in np.mean(method.learnt, axis=0)] if method.learnt else [],
         }
         print(f"{name}: {found['judges'][name]}", file=sys.stderr, flush=True)
     return found
@@ -151,11 +174,11 @@ def main() -> None:
         print(json.dumps(found))
         return
     print(f"{found['runs']} runs; embedded alone {found['embedded']['step']:.3f}")
-    print(f"{'judge':24}{'alone':>8}{'fused':>8}{'weight':>8}   fused over embedded, over the judge")
+    print(f"{'judge':20}{'alone':>7}{'fused':>7}   over embedded, over the judge; weights")
     for name, one in sorted(found["judges"].items(), key=lambda pair: -pair[1]["alone"]["step"]):
         gaps = [f"{m:+.3f} [{a:+.3f}, {b:+.3f}]" for m, a, b in (one["over_embedded"], one["over_judge"])]
-        weight = f"{one['weight']:8.2f}" if one["weight"] is not None else f"{'-':>8}"
-        print(f"{name:24}{one['alone']['step']:8.3f}{one['fused']['step']:8.3f}{weight}   {', '.join(gaps)}")
+        shares = f"{one['alone']['step']:7.3f}{one['fused']['step']:7.3f}"
+        print(f"{name:20}{shares}   {', '.join(gaps)}; {one['weights']}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Final
 
 from agentguard.detect.base import DetectorFailure
 from agentguard.judge.base import Answer, Choice, Judge, Predicate, Question
+from agentguard.judge.panel import side_by_side
 from agentguard.trajectory.model import Trajectory
 
 COUNTED: Final = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
@@ -34,8 +35,8 @@ class Asking:
         )
 
     def ask(self, run: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
-        """The answers, in order; those that could not be given are noted."""
-        answers = self.judge.decide(run, questions) if questions else ()
+        """The answers, in order; those that could not be given are noted, and so is a judge that raises."""
+        answers = side_by_side((self.judge,), run, tuple(questions))[0] if questions else ()
         for answer in answers:
             self.count(answer.usage)
             if answer.error is not None:

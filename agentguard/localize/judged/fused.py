@@ -2,8 +2,10 @@
 
 The embedded model knows structure and costs nothing; a judge understands what is said. Either of the two is
 right far more often than one alone, but a weak judge drags a good ranker down: so how much the judge counts
-is a weight on its log-probabilities, learnt out of fold from annotated runs of one's own (`Fused.fit`). The
-judge is asked two questions, whether the run failed and which turn it was (`structured`), after one reading.
+is learnt out of fold from annotated runs of one's own (`Fused.fit`). What it says of a step is heard in
+three ways (`SIGNALS`): how likely it holds the step, where the step stands in its order, and whether it comes
+first. Both questions, whether the run failed and which step it was, go to the judge in one call with one
+deadline. A judge that is away leaves the embedded model's verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from agentguard.detect.base import Finding
 from agentguard.detect.run import detect
 from agentguard.errors import ConfigError, JudgeError
-from agentguard.judge.base import RUN_FAILED, Judge
+from agentguard.judge.base import RUN_FAILED, Choice, Judge, Question
+from agentguard.judge.wire import ALPHABET
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.localize.embedded import DEFAULT_RISK, Embedded
 from agentguard.localize.judged import structured
@@ -29,11 +32,16 @@ from agentguard.trajectory.model import Record, Trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WEIGHT: Final = 0.3
-"""What a judge's log-probability counts beside the ranker's before `Fused.fit` has learnt it; see
-docs/judged-localizers.md for what it is with recorded judges of known quality."""
+SIGNALS: Final = ("log-probability", "place in the order", "first")
+"""What is heard of a judge's answer, a column each; see `columns`."""
+
+WEIGHTS: Final = (0.15, 0.3, 0.15)
+"""What they count beside the ranker before `Fused.fit` has learnt it: the mean of what was learnt with
+recorded judges of known quality (docs/judged-localizers.md), rounded."""
 
 _FLOOR: Final = 0.01
+_UNIT: Final = math.sqrt(10.0)
+"""Columns are told in these units, in which training's ridge of 10 shrinks their weights as one of 1 does."""
 
 
 class Fused:
@@ -41,7 +49,7 @@ class Fused:
 
     Args:
         model: folder of a model file and its card; None is the model that ships with agentguard.
-        weight: of the judge's log-probabilities, at least 0, until `fit` learns it.
+        weight: times `WEIGHTS` the judge counts, from 0 to 10, until `fit` learns what it is worth.
         risk, seed, given_failed: as for ``embedded``.
         options: those of `judge_of`.
 
@@ -56,7 +64,7 @@ class Fused:
         self,
         *,
         model: str | None = None,
-        weight: float = WEIGHT,
+        weight: float = 1.0,
         risk: float = DEFAULT_RISK,
         given_failed: bool = False,
         **options: Any,
@@ -92,44 +100,96 @@ class Fused:
         if not trajectory.steps:
             return replace(self._embedded.locate(trajectory, findings), method=self.name)
         asking = Asking(self.judge)
-        failed = None if self.given_failed else asking.yes(trajectory, RUN_FAILED)
-        away = failed is None and not self.given_failed
-        signals = None if away else self.signal(asking, trajectory, findings)
-        model = self._embedded.model.listens([self.weight])
+        failed, signals = self._heard(asking, trajectory, findings, outcome=not self.given_failed)
+        model = self._embedded.model.listens([weight * self.weight / _UNIT for weight in WEIGHTS])
         judged = model.judge(trajectory, findings, risk=self._embedded.risk, signals=signals)
         told = self._embedded.told(trajectory, judged, findings)
         if failed is not None and not judged.known_outcome:
             told = _both(
                 told, self._embedded.told(trajectory, replace(judged, failed=1.0), findings), failed, findings
             )
-        note = ("the judge could not be asked; this is the embedded model alone",) if away else ()
         return replace(
             told,
             method=self.name,
             usage=asking.spent,
             failures=(*told.failures, *asking.failures),
-            notes=(*told.notes, *note),
+            notes=(*told.notes, *_away(failed, signals, asked=not self.given_failed)),
         )
 
     def signal(self, asking: Asking, run: Trajectory, findings: Sequence[Finding]) -> NDArray[Any]:
-        """Log-probability that the judge gives each candidate step; all 0 where it could not answer.
+        """What the judge says of each candidate step; all 0 where it could not answer.
 
-        Shape (candidates, 1), rows as in `agentguard.judge.features.table.step_table`.
+        Shape (candidates, 3), rows as in `agentguard.judge.features.table.step_table`.
         """
         import numpy as np
 
-        from agentguard.judge.features.table import step_table
+        signals = self._heard(asking, run, findings, outcome=False)[1]
+        return np.zeros((len(_candidates(run)), len(SIGNALS))) if signals is None else signals
 
-        steps = step_table(run).steps
-        said = structured.ask(asking, run, findings).steps if steps else {}
-        return np.array(column(said, steps), dtype=np.float64).reshape(len(steps), 1)
+    def _heard(
+        self, asking: Asking, run: Trajectory, findings: Sequence[Finding], *, outcome: bool
+    ) -> tuple[float | None, NDArray[Any] | None]:
+        """Whether the run failed, if that is asked, and the columns; None for what was not answered."""
+        import numpy as np
+
+        steps = _candidates(run)
+        questions: list[Question] = [RUN_FAILED] if outcome else []
+        if steps:
+            questions.append(_question(run, steps, findings))
+        answers = list(asking.ask(run, questions))
+        first = answers.pop(0) if outcome else None
+        failed = None if first is None or first.error is not None else first.probabilities["yes"]
+        if not answers or answers[0].error is not None:
+            return failed, None
+        said = _by_step(run, steps, answers[0].probabilities)
+        return failed, np.array(columns(said, steps), dtype=np.float64).reshape(len(steps), len(SIGNALS))
 
 
-def column(said: Mapping[int, float], steps: Sequence[int]) -> list[float]:
-    """Log-probabilities of some steps; none below that of `_FLOOR`, since no judge rules a step out."""
-    if not said:
-        return [0.0] * len(steps)
-    return [math.log(max(_FLOOR, said.get(step, 0.0))) for step in steps]
+def columns(said: Mapping[int, float], steps: Sequence[int]) -> list[tuple[float, float, float]]:
+    """`SIGNALS` of some steps: log p, -log(1 + place), and 1 for the first one, in units of their own.
+
+    No probability counts as less than `_FLOOR`, since no judge rules a step out. Places are counted from 0;
+    steps of one probability share the middle of theirs.
+    """
+    held = [said.get(step, 0.0) for step in steps]
+    places = [sum(q > p for q in held) + (sum(q == p for q in held) - 1) / 2 for p in held]
+    return [
+        (math.log(max(_FLOOR, p)) * _UNIT, -math.log1p(place) * _UNIT, (place == 0) * _UNIT)
+        for p, place in zip(held, places, strict=True)
+    ]
+
+
+def _candidates(run: Trajectory) -> tuple[int, ...]:
+    from agentguard.judge.features.table import step_table
+
+    return step_table(run).steps
+
+
+def _question(run: Trajectory, steps: Sequence[int], findings: Sequence[Finding]) -> Choice:
+    """Which step it was; which turn, where the steps would not go into one call."""
+    turns = structured.candidates(run)
+    by_turn = structured.question(run, turns, findings)
+    if len(steps) > len(ALPHABET):
+        return by_turn
+    text = by_turn.text.replace("turn", "step")
+    return replace(by_turn, id="root_cause_step", text=text, options=tuple(f"step {step}" for step in steps))
+
+
+def _by_step(run: Trajectory, steps: Sequence[int], said: Mapping[str, float]) -> Mapping[int, float]:
+    if len(steps) > len(ALPHABET):
+        return structured.shared(structured.candidates(run), said)
+    return {step: said.get(f"step {step}", 0.0) for step in steps}
+
+
+def _away(failed: float | None, signals: object, *, asked: bool) -> tuple[str, ...]:
+    """What a person should know of a judge that gave less than it was asked for."""
+    if signals is None and (failed is None or not asked):
+        return ("the judge could not be asked; this is the embedded model alone",)
+    if signals is None:
+        return ("the judge did not say which step it was; the ranking is the embedded model's alone",)
+    if failed is None and asked:
+        return ("the judge did not say whether the run failed; that is the embedded model's word alone",)
+    return ()
 
 
 def _both(told: Diagnosis, ranked: Diagnosis, failed: float, findings: Sequence[Finding]) -> Diagnosis:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import Question
+from agentguard.judge.base import Answer, Question
 from agentguard.judge.features.table import step_table
 from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import Embedded
-from agentguard.localize.judged.fused import Fused
+from agentguard.localize.judged.fused import Fused, columns
 from agentguard.trajectory.model import Record, Trajectory
 from tests.unit.judge.judges import DealingJudge, Said, TableJudge
 from tests.unit.localize.runs import A, chat, record, run
@@ -37,7 +38,7 @@ def test_a_weight_of_nothing_is_the_embedded_model() -> None:
 
 def test_a_heavy_weight_is_the_judge() -> None:
     for step in step_table(chat()).steps:
-        told = Fused(judge=told_by(step), weight=5, given_failed=True).locate(chat(), ())
+        told = Fused(judge=told_by(step), weight=10, given_failed=True).locate(chat(), ())
         assert told.hypotheses[0].step == step
         assert told.usage["calls"] == 1
 
@@ -48,6 +49,67 @@ def test_a_judge_that_is_away_leaves_the_embedded_model() -> None:
     assert told.hypotheses == alone.hypotheses
     assert told.failures[0].error == "timeout"
     assert "the judge could not be asked" in told.notes[-1]
+
+
+class Raising:
+    """A judge that breaks instead of answering."""
+
+    name = "raising"
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        raise RuntimeError("no")
+
+
+def test_a_judge_that_raises_leaves_the_embedded_model_too() -> None:
+    told = Fused(judge=Raising()).locate(chat(), ())
+    assert told.hypotheses == Embedded().locate(chat(), ()).hypotheses
+    assert told.failures[0].error == "RuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("missing", "note"), [("run_failed", "whether the run failed"), ("root_cause_step", "which step it was")]
+)
+def test_half_an_answer_is_used_and_said_to_be_half(missing: str, note: str) -> None:
+    judge = TableJudge(
+        lambda run, q: None if q.id == missing else "yes" if q.id == "run_failed" else "step 3"
+    )
+    told = Fused(judge=judge).locate(chat(), ())
+    assert note in told.notes[-1]
+    assert [one.error for one in told.failures] == ["busy"]
+
+
+def test_both_questions_go_to_the_judge_at_once() -> None:
+    judge = told_by(3)
+    rounds: list[int] = []
+    decide = judge.decide
+
+    def counted(run: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        rounds.append(len(questions))
+        return decide(run, questions)
+
+    judge.decide = counted  # type: ignore[method-assign]
+    Fused(judge=judge).locate(chat(), ())
+    assert rounds == [2], "one call, so that one deadline holds for all of it"
+
+
+def test_more_steps_than_letters_are_asked_by_turn() -> None:
+    turns = [(A, f"worker_{place // 2 % 2}", f"I did part {place} of it.") for place in range(44)]
+    judge = TableJudge(lambda run, q: "yes" if q.id == "run_failed" else "steps 4 to 5")
+    Fused(judge=judge).locate(run(*turns), ())
+    asked = next(q for _, q in judge.asked if q.id != "run_failed")
+    assert asked.id == "root_cause_turn"
+    assert len(asked.options) == 22  # type: ignore[union-attr]
+
+
+def test_what_is_heard_of_a_judge() -> None:
+    rows = columns({1: 0.6, 3: 0.3, 5: 0.05, 7: 0.05}, (1, 3, 5, 7, 9))
+    logs, places, first = zip(*rows, strict=True)
+    assert logs[0] > logs[1] > logs[2] == logs[3] > logs[4]
+    assert places[0] == 0
+    assert places[1] > places[2] == places[3] > places[4], "equals share their place"
+    assert [bool(one) for one in first] == [True, False, False, False, False]
+    even = columns({1: 0.5, 3: 0.5}, (1, 3))
+    assert even[0] == even[1], "who prefers none says nothing"
 
 
 def test_both_speak_of_the_outcome_where_the_model_knows_none() -> None:
