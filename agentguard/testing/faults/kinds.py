@@ -5,8 +5,10 @@ A fault is what happens to one request. `Ok` is one of them: the request is answ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
+
+from agentguard.errors import ConfigError
 
 FOREVER = float("inf")
 
@@ -20,6 +22,12 @@ class Fault:
     """
 
     after_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, int | float) and not value >= 0:
+                raise ConfigError(f"{type(self).__name__}.{one.name} must be 0 or more, not {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +126,7 @@ class Status(Fault):
     """An error of the API, with a body in its form.
 
     Attributes:
-        status: of HTTP.
+        status: of HTTP, 200 to 599.
         retry_after: value of ``Retry-After`` as it is sent: seconds, a date, nonsense; None leaves it out.
         headers: more of them.
     """
@@ -126,6 +134,11 @@ class Status(Fault):
     status: int = 503
     retry_after: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
+        if not 200 <= self.status <= 599:
+            raise ConfigError(f"Status.status must be from 200 to 599, not {self.status}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

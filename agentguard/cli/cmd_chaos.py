@@ -1,0 +1,109 @@
+"""``agentguard chaos``: a model endpoint on this machine that fails as a script tells it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from agentguard.testing.faults import FaultBackend, Seen
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+_LOOK_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Serve a fake model endpoint that fails on command.")
+    group.command()(serve)
+    group.command()(faults)
+    app.add_typer(group, name="chaos")
+
+
+def serve(
+    script: Annotated[
+        Path | None, typer.Argument(help="YAML file with the script; without it nothing fails.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0 takes a free one.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the schedule, in place of the script's.")] = None,
+    json: Json = False,
+) -> None:
+    """Serve until Ctrl-C, and print what became of each request: never its contents."""
+    from agentguard.settings import document
+    from agentguard.testing.faults.reading import backend_of
+
+    ended = threading.Event()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda *_: ended.set())
+    try:
+        with backend_of(None if script is None else document(script), port=port, seed=seed) as backend:
+            _tell({"url": backend.url}, json=json)
+            _follow(backend, ended, json=json)
+    except OSError as error:
+        typer.echo(f"error: port {port} cannot be used: {error.strerror}", err=True)
+        raise typer.Exit(2) from None
+
+
+def faults(json: Json = False) -> None:
+    """List the faults and their options."""
+    from agentguard.testing.faults.reading import KINDS
+
+    told: list[dict[str, Any]] = [
+        {"fault": name, "does": (kind.__doc__ or "").split("\n")[0], "options": _options(kind)}
+        for name, kind in sorted(KINDS.items())
+    ]
+    if json:
+        for one in told:
+            _tell(one, json=True)
+        return
+    table = Table("fault", "does", "options", box=None, header_style="bold")
+    for one in told:
+        options = ", ".join(f"{name}={value!r}" for name, value in one["options"].items())
+        table.add_row(*map(escape, (one["fault"], one["does"], options)))
+    Console().print(table)
+
+
+def _options(kind: type[Any]) -> dict[str, Any]:
+    given = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
+    return {name: str(value) if isinstance(value, bytes | float) else value for name, value in given.items()}
+
+
+def _follow(backend: FaultBackend, ended: threading.Event, *, json: bool) -> None:
+    """Tell of each request once it is over, in the order in which they came."""
+    told = 0
+    while not ended.wait(_LOOK_S):
+        while told < len(backend.seen) and backend.seen[told].over:
+            _tell(_line(backend.seen[told]), json=json)
+            backend.seen[told].body = b""  # a long run would fill the memory with them
+            told += 1
+
+
+def _line(seen: Seen) -> dict[str, Any]:
+    end = seen.left_at if seen.answered_at is None else seen.answered_at
+    return {
+        "number": seen.number,
+        "api": seen.api,
+        "stream": seen.stream,
+        "key": seen.key,
+        "attempt": seen.attempt,
+        "fault": type(seen.fault).__name__,
+        "tokens": seen.tokens,
+        "client_left": seen.cancelled,
+        "seconds": round((end or seen.at) - seen.at, 3),
+    }
+
+
+def _tell(value: dict[str, Any], *, json: bool) -> None:
+    text = orjson.dumps(value).decode() if json else "  ".join(f"{key}={item}" for key, item in value.items())
+    typer.echo(text)
+    sys.stdout.flush()
