@@ -18,13 +18,14 @@ _GRACE_S: Final = 1
 _BACKLOG: Final = 128
 
 
-def bound(host: str, port: int, *, name: str = "view") -> socket.socket:
+def bound(host: str, port: int, *, name: str = "view", backlog: int = _BACKLOG) -> socket.socket:
     """A socket that listens.
 
     Args:
         host: name or address, IPv4 or IPv6.
         port: 0 lets the system choose.
         name: of the command, for messages.
+        backlog: connections that may wait to be accepted.
 
     Raises:
         ConfigError: the port is taken or needs rights, or there is no such address on this machine.
@@ -40,7 +41,7 @@ def bound(host: str, port: int, *, name: str = "view") -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(_BACKLOG)
+        made.listen(backlog)
     except OSError as error:
         made.close()
         raise ConfigError(f"{name}: {_refused(error, host, port)}") from None

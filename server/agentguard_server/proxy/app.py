@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import MutableMapping
+from typing import Any
 
 from agentguard_server.proxy.admit import admit
 from agentguard_server.proxy.exchange import Exchange
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
-from agentguard_server.proxy.intake import CONNECTION
+from agentguard_server.proxy.intake import CONNECTION, Left, body_of
 from agentguard_server.proxy.refusals import Refusal
 from agentguard_server.proxy.relay import Broken, Out
 from agentguard_server.proxy.routes import Route, route
@@ -47,14 +49,34 @@ class App:
         """What is no model API: health, figures, state; the key is checked here for all of it but health."""
         gateway = self.gateway
         try:
+            _, ours = onward(scope["headers"], auth=False)
             if found.kind != "open":
-                _, ours = onward(scope["headers"], auth=False)
                 scope["agentguard.caller"] = admit(gateway, scope, found, ours)
             if gateway.admin is None:
                 raise Refusal(404, "not_found", "there is nothing at this path")
+            body = await body_of(gateway, scope, receive, ours.get(b"content-length"))
         except Refusal as refusal:
+            connection = scope.get(CONNECTION)
+            if connection is not None and connection.refusing():
+                refusal.close = True
             return await Out(gateway, send, request_id, found).refuse(refusal)
-        return await gateway.admin(scope, receive, send)
+        except Left:
+            return None
+        return await gateway.admin(scope, _again(body, receive), send)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A body that was read within its limits, for an application that has none of its own."""
+    given = False
+
+    async def receiving() -> MutableMapping[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receiving
 
 
 async def _other(scope: Scope, receive: Receive, send: Send) -> None:

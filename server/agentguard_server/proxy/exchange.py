@@ -76,6 +76,9 @@ class Exchange:
             entered = True
             await self._carry_out(receive)
         except Refusal as refusal:
+            connection = self._scope.get(CONNECTION)
+            if connection is not None and connection.refusing():
+                refusal.close = True
             await self._out.refuse(refusal)
         except ResilienceError as error:
             await self._failed(error)

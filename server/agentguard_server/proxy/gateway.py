@@ -58,7 +58,7 @@ class Gateway:
         self.live: set[Exchange] = set()
         self.worker = 0
         self.reading = 0
-        self.by_prefix = "prefix" in str(settings.backends.get("policy", ""))
+        self.by_prefix = getattr(settings.backends.policy, "name", "") == "prefix"
 
     @property
     def inflight(self) -> int:

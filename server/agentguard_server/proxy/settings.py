@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from agentguard.backends.options import BackendsOptions
 from agentguard.errors import ConfigError
 from agentguard.settings import Policy, document, explain
 from agentguard_server.proxy.telling.options import LogsOptions, MetricsOptions, SpansOptions
@@ -111,7 +112,7 @@ class ProxySettings(_Section):
     listen: ListenOptions = ListenOptions()
     limits: LimitsOptions = LimitsOptions()
     keys: tuple[KeyOptions, ...] | None = None
-    backends: Mapping[str, Any]
+    backends: BackendsOptions
     guard: str | Policy | None = None
     stream: Literal["pass", "hold_tools", "hold_all"] = "hold_tools"
     capture: Mapping[str, Any] | None = None

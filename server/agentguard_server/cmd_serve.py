@@ -1,0 +1,153 @@
+"""``agentguard serve``: the proxy in front of model endpoints."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentguard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentguard_server.proxy.settings import ProxySettings
+    from agentguard_server.proxy.source import Source
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(serve)
+
+
+def serve(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration, YAML.")
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="Base URL of an endpoint, e.g. http://127.0.0.1:8000/v1; repeatable."
+        ),
+    ] = None,
+    guard: Annotated[
+        Path | None, typer.Option(metavar="POLICY", help="Guard runs by this policy; else a pure gateway.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1, if absent.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Port to listen on, 0 for a free one; else 8080."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that share the port.")] = None,
+    no_keys: Annotated[
+        bool, typer.Option("--no-keys", help="Listen off loopback although no keys are configured.")
+    ] = False,
+    new_key: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Make an API key and print it once, with its lines of YAML."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Say whether the configuration is valid.")] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Print routes, strategies in their order, and policy; start nothing."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Stand in front of model endpoints: keep them up, and guard the runs that go through.
+
+    A client changes its base URL to the address that is printed, and nothing else. SIGHUP reloads the
+    configuration, SIGTERM and Ctrl-C let what runs end first; a second one does not.
+    """
+    if new_key is not None:
+        return _make_key(new_key, json=json)
+    source = _source(config, backend or [], guard, _listen(host, port, workers, no_keys))
+    from agentguard_server.proxy.assembly import check_installed
+
+    check_installed()
+    settings = source.read()
+    if explain or check:
+        return _explain(settings, shown=explain, json=json)
+    return _run(source, settings, json=json)
+
+
+def _listen(host: str | None, port: int | None, workers: int | None, no_keys: bool) -> dict[str, Any]:
+    given = {"host": host, "port": port, "workers": workers, "without_keys": no_keys or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _source(config: Path | None, backends: list[str], guard: Path | None, listen: dict[str, Any]) -> Source:
+    from agentguard_server.proxy.source import Source
+
+    if config is None and not backends:
+        raise ConfigError("serve: name a configuration with --config, or an endpoint with --backend")
+    over: dict[str, Any] = {}
+    if listen:
+        over["listen"] = listen
+    if backends:
+        over["backends"] = {"replicas": [{"name": f"b{n}", "url": url} for n, url in enumerate(backends, 1)]}
+    if guard is not None:
+        over["guard"] = str(guard)
+    return Source(file=config, over=over)
+
+
+def _run(source: Source, settings: ProxySettings, *, json: bool) -> None:
+    from agentguard_server.proxy.server import BACKLOG
+    from agentguard_server.serve import address_of, bound
+
+    listen = settings.listen
+    listening = bound(listen.host, listen.port, name="serve", backlog=BACKLOG)
+    address = address_of(listening, listen.host)
+
+    def began() -> None:
+        _tell(address, listen.workers, json=json)
+
+    if listen.workers == 1:
+        from agentguard_server.proxy.running import work
+
+        return work(source, settings, listening, began=began)
+    from agentguard_server.proxy.crew import Crew
+
+    status = Crew(source, settings, listening, began=began).run()
+    if status:
+        raise typer.Exit(status)
+    return None
+
+
+def _tell(address: str, workers: int, *, json: bool) -> None:
+    if json:
+        _print({"url": address, "base_url": f"{address}/v1", "workers": workers})
+    else:
+        typer.echo(f"agentguard serve: {address}/v1\nCtrl-C ends it.")
+    sys.stdout.flush()
+
+
+def _explain(settings: ProxySettings, *, shown: bool, json: bool) -> None:
+    from agentguard_server.proxy.explaining import explained
+
+    lines = explained(settings)
+    if json:
+        _print({"valid": True, **({"explained": lines} if shown else {})})
+    else:
+        typer.echo("\n".join(lines) if shown else "the configuration is valid")
+
+
+def _make_key(name: str, *, json: bool) -> None:
+    from agentguard_server.proxy.keys import make
+    from agentguard_server.proxy.settings import KeyOptions
+
+    key, hashed = make()
+    try:
+        KeyOptions(name=name, hash=hashed)
+    except ValueError:
+        raise ConfigError("serve: a key's name has letters, digits, dots and dashes, 64 at most") from None
+    if json:
+        return _print({"key": key, "name": name, "hash": hashed})
+    typer.echo(f"{key}\n\nIt is not shown again. In the configuration:\n\nkeys:", nl=True)
+    typer.echo(f'  - {{name: {name}, hash: "{hashed}", scopes: [call]}}')
+    return None
+
+
+def _print(found: dict[str, Any]) -> None:
+    from json import dumps
+
+    typer.echo(dumps(found))

@@ -1,0 +1,74 @@
+"""One worker from its start to its end: a loop, a gateway and a server on a socket that listens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable
+
+from agentguard_server.proxy.app import App
+from agentguard_server.proxy.assembly import Assembly
+from agentguard_server.proxy.server import Server
+from agentguard_server.proxy.settings import ProxySettings
+from agentguard_server.proxy.source import Source
+
+logger = logging.getLogger("agentguard.proxy")
+
+
+def work(
+    source: Source,
+    settings: ProxySettings,
+    listening: socket.socket,
+    *,
+    began: Callable[[], None],
+    worker: int = 0,
+    parent: int | None = None,
+) -> None:
+    """Answer until a signal ends it; returns then.
+
+    Args:
+        source: is read anew on SIGHUP.
+        settings: what it holds now.
+        listening: a socket that listens; closed at the end.
+        began: called once it answers.
+        worker: number of this process.
+        parent: process whose end is this one's, too.
+
+    Raises:
+        ConfigError: something that was configured can't be made.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_work(source, settings, listening, began=began, worker=worker, parent=parent))
+
+
+async def _work(
+    source: Source,
+    settings: ProxySettings,
+    listening: socket.socket,
+    *,
+    began: Callable[[], None],
+    worker: int,
+    parent: int | None,
+) -> None:
+    assembly = Assembly(settings, worker=worker)
+
+    async def reload() -> None:
+        await assembly.apply(source.read())
+        logger.warning("the configuration was reloaded")
+
+    try:
+        await assembly.start()
+        server = Server(App(assembly.gateway), began=began, reload=reload, parent=parent)
+        await server.serve(sockets=[listening])
+    finally:
+        await assembly.aclose()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
