@@ -270,6 +270,44 @@ class JudgementRow(Row):
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow(Row):
+    """What a guarded conversation needs to go on at another process or machine, under one of its keys.
+
+    Attributes:
+        key: by which the conversation's next request finds it.
+        run_id: the run that it belongs to; its deletion takes this along.
+        version: counts the requests of the conversation; an older one replaces no newer one.
+        updated_at: when it was told, in epoch seconds.
+    """
+
+    key: str
+    run_id: str = ""
+    version: int = 0
+    updated_at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintRow(Row):
+    """Trouble with a backend, as one machine sees it; nothing is decided by it alone.
+
+    Attributes:
+        machine: who says so.
+        backend: the replica's name.
+        trouble: what it is; empty once it is over.
+        seconds: how long it is held to last, from ``updated_at`` on.
+        updated_at: when it was told, in epoch seconds of that machine.
+        number: of this machine's hints, rising.
+    """
+
+    machine: str
+    backend: str
+    trouble: str = ""
+    seconds: float = 0.0
+    updated_at: float = field(default_factory=time.time)
+    number: int = 0
+
+
 def verdict_key(content: str, question: str, judge: str, version: str) -> str:
     """The key of a judge's answer: equal for equal content, question, judge and version of the judge."""
     return digest(content, question, judge, version)

@@ -233,6 +233,24 @@ OVERVIEWS = _table(
     _real("updated_at", null=False),
     indexes=(("began_at", "run_id"), ("updated_at",)),
 )
+SESSIONS = _table(
+    "sessions",
+    _id("key", key=True),
+    _line("run_id"),
+    _int("version"),
+    _real("updated_at", null=False),
+    indexes=(("run_id",), ("updated_at",)),
+)
+HINTS = _table(
+    "hints",
+    _id("machine", key=True),
+    _id("backend", key=True),
+    _text("trouble"),
+    _real("seconds", null=False),
+    _real("updated_at", null=False),
+    _int("number"),
+    indexes=(("updated_at",),),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +283,8 @@ HOMES: dict[type[rows.Row], Home] = {
     rows.EffectRow: Home(table=EFFECTS, replace=False),
     rows.BackendEventRow: Home(table=BACKEND_EVENTS, replace=False),
     rows.JudgementRow: Home(table=JUDGEMENTS),
+    rows.SessionRow: Home(table=SESSIONS, guard="version", keep=frozenset({"created_at"})),
+    rows.HintRow: Home(table=HINTS, guard="number"),
     OverviewRow: Home(table=OVERVIEWS),
 }
 
@@ -273,6 +293,6 @@ TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in 
 
 OF_RUN: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
-    JUDGEMENTS, OVERVIEWS,
+    JUDGEMENTS, OVERVIEWS, SESSIONS,
 )  # fmt: skip
 """Tables whose rows belong to a run by ``run_id``."""
