@@ -1,0 +1,11 @@
+"""A narrow HTTP/1.1 client for model endpoints: strict, bounded, and cheap.
+
+It speaks what such endpoints speak and no more: no redirects, cookies, proxies, HTTP/2 or compression.
+"""
+
+from agentguard.backends.http.backend import Auth, HttpBackend
+from agentguard.backends.http.egress import Egress
+from agentguard.backends.http.limits import Limits
+from agentguard.backends.http.stream import HttpStream
+
+__all__ = ["Auth", "Egress", "HttpBackend", "HttpStream", "Limits"]
