@@ -5,6 +5,8 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the ``agentguard`` command."""
+    import sys
+
     from agentguard.cli.app import build
 
-    build()()
+    build(alone=sys.argv[1] if len(sys.argv) > 1 else None)()

@@ -35,8 +35,13 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-def build() -> typer.Typer:
-    """Return the command with every module ``agentguard.cli.cmd_*`` registered."""
+def build(*, alone: str | None = None) -> typer.Typer:
+    """Return the command with every module ``agentguard.cli.cmd_*`` registered.
+
+    Args:
+        alone: a command that is all that is asked for: if it comes by an entry point, nothing else is loaded,
+            since a server must start at once.
+    """
     app = typer.Typer(
         cls=_Root,
         no_args_is_help=True,
@@ -53,9 +58,13 @@ def build() -> typer.Typer:
     ) -> None:
         pass
 
+    points = entry_points(group="agentguard.commands")
+    if alone is not None and alone in points.names:
+        points[alone].load()(app)
+        return app
     for info in pkgutil.iter_modules(cli.__path__):
         if info.name.startswith("cmd_"):
             import_module(f"{cli.__name__}.{info.name}").register(app)
-    for point in entry_points(group="agentguard.commands"):
+    for point in points:
         point.load()(app)
     return app
