@@ -18,11 +18,13 @@ from agentguard.store.place import Place
 from agentguard.store.tables import (
     BACKEND_EVENTS,
     DIAGNOSES,
+    HINTS,
     JUDGEMENTS,
     OF_RUN,
     OVERVIEWS,
     PREFIX,
     RUNS,
+    SESSIONS,
     SNAPSHOTS,
     TABLES,
     VERDICTS,
@@ -101,6 +103,17 @@ class Retention:
                 self._remove_excess(limits.max_bytes, limits, gone)
 
         return self._measured(work)
+
+    def forget_shared(self, *, sessions_s: float, hints_s: float) -> int:
+        """Remove conversations and hints of which nothing was told for so long; returns how many."""
+        gone: Counter[str] = Counter()
+        now = time.time()
+        try:
+            for table, seconds in ((SESSIONS, sessions_s), (HINTS, hints_s)):
+                self._remove(table, table.c.updated_at < now - seconds, gone)
+        except (SQLAlchemyError, OSError) as error:
+            raise unavailable(error, self._place.address) from None
+        return gone.total()
 
     def _measured(self, work: Callable[[Counter[str]], None]) -> Deleted:
         gone: Counter[str] = Counter()

@@ -227,6 +227,13 @@ class Store(Questions):
         self.flush(_FLUSH_S)
         return self._retention.prune(limits)
 
+    def forget_shared(self, *, sessions_s: float, hints_s: float) -> int:
+        """Remove shared conversations and hints that nobody has renewed for so long; returns how many.
+
+        Raises StoreUnavailable.
+        """
+        return self._retention.forget_shared(sessions_s=sessions_s, hints_s=hints_s)
+
 
 def _after_fork() -> None:
     """A forked process has neither the writer's thread nor any right to its parent's connections.
