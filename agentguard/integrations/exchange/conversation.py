@@ -157,6 +157,11 @@ class Conversations:
         with self._lock:
             return len(self._waiting)
 
+    def __contains__(self, key: bytes) -> bool:
+        """Whether a conversation waits for a request that has this key."""
+        with self._lock:
+            return key in self._tips
+
     def take(self, keys: Sequence[bytes]) -> Conversation | None:
         """Take out the conversation that one of the keys continues, the last key first."""
         with self._lock:

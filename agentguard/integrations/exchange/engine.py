@@ -95,6 +95,15 @@ class Engine:
         exchange.begin()
         return exchange
 
+    def knows(self, run: str) -> bool:
+        """Whether a client gave this name to a run."""
+        return run in self._named
+
+    def continues(self, body: Mapping[str, Any]) -> bool:
+        """Whether a request names a response that a run waits to go on from."""
+        before = body.get("previous_response_id")
+        return isinstance(before, str) and response_key(before) in self.waiting
+
     def session(
         self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Step], name: str
     ) -> Session:

@@ -29,7 +29,7 @@ from agentguard.integrations.exchange.wire import (
 from agentguard.live import twins
 from agentguard.live.choosing import Choice, choosing
 from agentguard.live.session import Session
-from agentguard.recover.base import Plan, Repair, Restart, Rewind, Tell, Variant, Withhold
+from agentguard.recover.base import Plan, Recovery, Repair, Restart, Rewind, Tell, Variant, Withhold
 from agentguard.recover.ledger import Ruling
 from agentguard.trajectory.model import Source, Step
 
@@ -59,6 +59,12 @@ class Exchange:
         self.taken: dict[str, Any] | None = None
         self.how: How = "same"
         self._apart = False
+        self._before = len(conversation.session.recoveries)
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What this request led to, so far."""
+        return self.session.recoveries[self._before :]
 
     @property
     def session(self) -> Session:
@@ -221,6 +227,7 @@ class Exchange:
         of = self._of
         of.runs, of.over, of.claims = of.runs + 1, False, {}
         of.withheld.clear()
+        self._before = 0
         steps = steps_of(self.dialect, self._history, self._engine.agent)
         of.session = self._engine.session(self.dialect, self.request, steps, f"{of.name}.{of.runs}")
 

@@ -1,0 +1,222 @@
+"""One request of a guarded run: the engine's exchange, with the model asked over asyncio."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from agentguard.backends.base import Answer, Headers, Streamed
+from agentguard.errors import BackendError, RecoveryError, ResilienceError
+from agentguard.integrations.exchange.apis import hold_of
+from agentguard.integrations.exchange.engine import Engine
+from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.hold import Hold
+from agentguard.integrations.exchange.wire import Wire
+from agentguard.live import twins
+from agentguard_server.proxy.guarding.gate import decoded
+from agentguard_server.proxy.guarding.sessions import codes_of
+from agentguard_server.proxy.refusals import Refusal, body_of, headers_of
+from agentguard_server.proxy.routes import Shape
+from agentguard_server.proxy.seam import Ask, Asked
+
+_JSON: Final = (b"content-type", b"application/json")
+_EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_OF_BODY: Final = (b"content-length", b"content-encoding", b"transfer-encoding", b"etag", b"content-md5")
+_MOST_CODES: Final = 16
+FAILED: Final = Refusal(403, "guard_failed", "the guard failed on this request, and the policy lets none by")
+
+
+class GuardedRequest:
+    """As `agentguard_server.proxy.seam.Guarded`.
+
+    Args:
+        engine: whose conversations the request belongs to.
+        exchange: the request, as the engine opened it.
+        asked: the request, as it came.
+        everything: hold text, too.
+        settled: called once, when the request is over.
+    """
+
+    __slots__ = (
+        "_asked", "_body", "_engine", "_everything", "_exchange", "_final", "_settled",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        engine: Engine,
+        exchange: Exchange,
+        asked: Asked,
+        *,
+        everything: bool,
+        settled: Callable[[], None],
+    ) -> None:
+        self._engine, self._exchange, self._asked = engine, exchange, asked
+        self._everything, self._settled = everything, settled
+        self._final: Answer | None = self._ended(None) if exchange.final is not None else None
+        self._body = None if self._final is not None else exchange.content
+
+    @property
+    def final(self) -> Answer | None:
+        """The guard's own answer, where the run was stopped before the model was asked."""
+        return self._final
+
+    @property
+    def body(self) -> bytes | None:
+        """The body that is sent, or was sent last; None where it is the client's own."""
+        return self._body
+
+    @property
+    def headers(self) -> Headers:
+        """What was done, by name."""
+        session = self._exchange.session
+        told: list[tuple[bytes, bytes]] = [
+            (b"agentguard-run", session.id.encode("latin-1", "replace")),
+            (b"agentguard-step", str(len(session)).encode()),
+        ]
+        if session.findings:
+            codes = codes_of(session.findings)[-_MOST_CODES:]
+            told.append((b"agentguard-findings", _text(",".join(codes))))
+        if done := self._exchange.recoveries:
+            said = ",".join(f"{one.plan.strategy}@{one.plan.step}" for one in done)
+            told.append((b"agentguard-recoveries", _text(said)))
+        if session.stopped is not None:
+            told.append((b"agentguard-stopped", b"1"))
+        if self._asked.stream:
+            told.append((b"agentguard-held", b"all" if self._everything else b"tools"))
+        return tuple(told)
+
+    async def judge(self, answer: Answer, ask: Ask) -> Answer:
+        """As `Guarded.judge`.
+
+        Raises:
+            Refused, ResilienceError: the model could not be asked again.
+        """
+        exchange = self._exchange
+        while not exchange.dropped and answer.status == 200:
+            payload = decoded(answer.body)
+            if payload is None:
+                if _plain(answer):
+                    return answer
+                return self._tripped(RecoveryError("the answer is compressed")) or answer
+            try:
+                decision = await twins.arun(exchange.answering(payload, _WIRE), lambda body: ask(body, False))
+                if decision == "again":
+                    self._body = exchange.content
+            except ResilienceError:
+                raise
+            except Exception as error:  # whatever the guard trips over, the request is not to blame
+                exchange.drop()
+                return self._tripped(error) or answer
+            if decision == "deliver":
+                return answer if exchange.taken is None else _saying(answer, exchange.taken)
+            if decision == "final":
+                return self._ended(payload)
+            again = await ask(self._body or self._asked.body, False)
+            if not isinstance(again, Answer):
+                await again.aclose()
+                raise BackendError("the endpoint gave a stream where none was asked for")
+            answer = again
+        return answer
+
+    def hold(self) -> Flow:
+        """As `Guarded.hold`."""
+        return Flow(self, hold_of(self._exchange, _WIRE, everything=self._everything))
+
+    def settle(self) -> None:
+        """As `Guarded.settle`."""
+        try:
+            self._exchange.settle()
+        except Exception as error:  # the request is over; its run cannot be gone on with
+            self._exchange.drop()
+            self._engine.failed(error)
+        self._settled()
+
+    def _tripped(self, error: Exception) -> Answer | None:
+        """Note that the guard failed; an answer if the policy refuses the request then."""
+        self._engine.failed(error)
+        return refused(self._asked) if self._engine.closed else None
+
+    def _ended(self, payload: dict[str, Any] | None) -> Answer:
+        """The guard's own answer, in the form that the client asked for."""
+        exchange = self._exchange
+        made = exchange.dialect.final(exchange.request, payload, exchange.final or "")
+        exchange.settle(exchange.dialect.answer(made) or (), id=made["id"])
+        if self._asked.stream:
+            return Answer(status=200, headers=(_EVENTS,), body=exchange.dialect.stream(made, usage=False))
+        return Answer(status=200, headers=(_JSON,), body=_bytes(made))
+
+
+class Flow:
+    """As `agentguard_server.proxy.seam.Hold`: the engine's hold, with the model asked over asyncio."""
+
+    __slots__ = ("_hold", "_of")
+
+    def __init__(self, of: GuardedRequest, hold: Hold) -> None:
+        self._of, self._hold = of, hold
+
+    def feed(self, data: bytes) -> bytes:
+        """As `Hold.feed`."""
+        return self._hold.feed(data)
+
+    async def finish(self, ask: Ask) -> tuple[bytes, bool]:
+        """As `Hold.finish`."""
+        of = self._of
+        exchange = of._exchange
+        if exchange.dropped:
+            return self._hold.release(), False
+        try:
+            data, decision = await twins.arun(self._hold.finish(), lambda body: ask(body, False))
+            if decision == "again":
+                of._body = exchange.content
+            return data, decision == "again"
+        except (EOFError, ResilienceError):
+            raise
+        except Exception as error:  # as in `judge`
+            exchange.drop()
+            if of._tripped(error) is None:
+                return self._hold.release(), False
+            return self._hold.failed("the guard failed"), False
+
+    def failed(self, message: str) -> bytes:
+        """As `Hold.failed`."""
+        return self._hold.failed(message)
+
+
+def refused(asked: Asked) -> Answer:
+    """What a client gets where the guard failed and the policy lets nothing by then."""
+    shape: Shape = "messages" if asked.api == "messages" else "openai"
+    headers = (*headers_of(FAILED), (b"x-should-retry", b"false"))
+    return Answer(status=FAILED.status, headers=headers, body=body_of(FAILED, shape, asked.id))
+
+
+def _received(given: Answer | Streamed) -> dict[str, Any]:
+    """What came of asking for a candidate. Raises RecoveryError if it is no answer."""
+    payload = decoded(given.body) if isinstance(given, Answer) and given.status == 200 else None
+    if payload is None:
+        raise RecoveryError(f"a candidate was answered with status {given.status} and no object")
+    return payload
+
+
+_WIRE: Final = Wire(send=lambda body: body, received=_received)
+
+
+def _saying(answer: Answer, payload: Mapping[str, Any]) -> Answer:
+    """The answer with another object as its body."""
+    headers = tuple(pair for pair in answer.headers if pair[0] not in _OF_BODY)
+    return Answer(
+        status=200, headers=headers, body=_bytes(payload), replica=answer.replica, notes=answer.notes
+    )
+
+
+def _plain(answer: Answer) -> bool:
+    return not any(n == b"content-encoding" and v.lower() != b"identity" for n, v in answer.headers)
+
+
+def _text(text: str) -> bytes:
+    """Text that may stand in a header."""
+    return "".join(one if "!" <= one <= "~" else "?" for one in text).encode()
+
+
+def _bytes(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

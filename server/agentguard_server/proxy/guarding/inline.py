@@ -1,0 +1,175 @@
+"""Guards requests as they pass: one engine a tenant, so that no key ever goes on with another's run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from agentguard.backends.base import Answer
+from agentguard.guard import Guard
+from agentguard.integrations.exchange.apis import APIS
+from agentguard.integrations.exchange.engine import CAN, Engine
+from agentguard.live.session import Session
+from agentguard.recover.base import Recovery
+from agentguard.settings import Policy
+from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.recorder import EventSink, Recorder
+from agentguard_server.proxy.guarding.gate import acts, decoded, may_act
+from agentguard_server.proxy.guarding.guarded import GuardedRequest, refused
+from agentguard_server.proxy.guarding.options import RunsOptions, Stream
+from agentguard_server.proxy.guarding.sessions import Sessions
+from agentguard_server.proxy.seam import Asked
+
+_NAME: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_SWEEPS: Final = 4
+"""Looks for idle runs in the time after which one counts as idle."""
+
+
+class Log(Protocol):
+    """Where guarded runs are kept as they happen: `agentguard_server.proxy.guarding.link.Link`."""
+
+    def run(self, tenant: str) -> EventSink:
+        """Takes the events of one run of a tenant."""
+        ...
+
+    def recovery(self, tenant: str, recovery: Recovery) -> None:
+        """Takes a recovery when it begins, and again when its outcome is known."""
+        ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of requests that a verdict was wanted for.
+
+    Attributes:
+        guarded: requests that were guarded as they passed.
+        too_long: those that passed since their body was too long.
+        refused: those that were refused since the guard failed on them.
+    """
+
+    guarded: int = 0
+    too_long: int = 0
+    refused: int = 0
+
+
+class Inline:
+    """As `agentguard_server.proxy.seam.Guarding`; lives in one event loop.
+
+    Args:
+        policy: what is guarded against, and what is done.
+        stream: what of a stream is held.
+        runs: how runs are guarded.
+        log: where they are kept; nowhere if absent.
+        tag: added to the names of runs, to tell those of several workers apart.
+
+    Raises:
+        ConfigError, UnknownPlugin, ModelFileError: as `Guard.from_policy` does.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        stream: Stream = "hold_tools",
+        runs: RunsOptions | None = None,
+        log: Log | None = None,
+        tag: str = "",
+    ) -> None:
+        self._policy, self._stream, self._log, self._tag = policy, stream, log, tag
+        self.runs = runs or RunsOptions()
+        self.sessions = Sessions(self.runs.kept)
+        self.counts = Counts()
+        self._all = stream == "hold_all" or self.runs.inline == "all"
+        self._first = Guard.from_policy(policy)
+        self._engines: dict[str, Engine] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def open(self, asked: Asked) -> GuardedRequest | Answer | None:
+        """As `Guarding.open`."""
+        api = APIS.get(asked.api)
+        if api is None or asked.run == "off" or self._stream == "pass":
+            return None
+        engine = self._engines.get(asked.tenant) or self._engine(asked.tenant)
+        run = asked.run if _NAME.fullmatch(asked.run) else ""
+        must = self._all or (bool(run) and engine.knows(run))
+        if not must and not may_act(asked.body):
+            return None
+        if len(asked.body) > self.runs.most_bytes:
+            self.counts.too_long += 1
+            return None
+        try:
+            body = decoded(asked.body)
+            if body is None or not api.dialect.guards(body):
+                return None
+            if not (must or acts(api.dialect, body) or engine.continues(body)):
+                return None
+            exchange = engine.open(api.dialect, body, run=run, repeat=_repeated(asked))
+            return self._guarded(engine, exchange, asked)
+        except Exception as error:  # whatever the guard trips over, the request is not to blame
+            engine.failed(error)
+            if not engine.closed:
+                return None
+            self.counts.refused += 1
+            return refused(asked)
+
+    def end_idle(self) -> int:
+        """End the runs that nobody goes on with; how many."""
+        return sum(engine.end_idle(self.runs.idle_s) for engine in self._engines.values())
+
+    def close(self) -> None:
+        """End all runs: whoever goes on with one later begins another with its history."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for engine in self._engines.values():
+            engine.end_idle(-1.0)
+
+    def _guarded(self, engine: Engine, exchange: Any, asked: Asked) -> GuardedRequest:
+        session, tenant = exchange.session, asked.tenant
+        self.sessions.used(tenant, session)
+        self.counts.guarded += 1
+        everything = self._stream == "hold_all"
+        return GuardedRequest(engine, exchange, asked, everything=everything, settled=self._watch)
+
+    def _watch(self) -> None:
+        """See to it that somebody looks for idle runs, as long as there are any."""
+        if self._sweep is None:
+            loop = asyncio.get_running_loop()
+            self._sweep = loop.call_later(self.runs.idle_s / _SWEEPS, self._look)
+
+    def _look(self) -> None:
+        self._sweep = None
+        self.end_idle()
+        if any(len(engine.waiting) for engine in self._engines.values()):
+            self._watch()
+
+    def _engine(self, tenant: str) -> Engine:
+        guard, runs = self._guard(tenant), self.runs
+        made = Engine(guard, agent=runs.agent, kept=runs.kept, begin=self._begins(guard, tenant))
+        self._engines[tenant] = made
+        return made
+
+    def _guard(self, tenant: str) -> Guard:
+        """A guard of its own for each tenant; they share what localizes."""
+        log = self._log
+        if log is None:
+            return self._first
+        told = (lambda recovery: log.recovery(tenant, recovery),)
+        return Guard.from_policy(self._policy, localizer=self._first.localizer, observers=told)
+
+    def _begins(self, guard: Guard, tenant: str) -> Callable[[Trajectory], Session]:
+        def begin(meta: Trajectory) -> Session:
+            named = replace(meta, id=f"{meta.id}{self._tag}")
+            log = None if self._log is None else self._log.run(tenant)
+            session = guard.session(named, CAN, recorder=Recorder(named, log=log))
+            self.sessions.add(tenant, session)
+            return session
+
+        return begin
+
+
+def _repeated(asked: Asked) -> bool:
+    """Whether a client says that it sends a request again; the SDKs do."""
+    return any(name == b"x-stainless-retry-count" and text != b"0" for name, text in asked.headers)

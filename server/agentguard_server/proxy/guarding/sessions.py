@@ -1,0 +1,115 @@
+"""The runs that one worker guards, for those who want to see them: what was found, what was done.
+
+Nothing here holds what was said: `agentguard.store` has that, if capture is on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.live.session import Session
+from agentguard.recover.base import Recovery
+
+
+class Sessions:
+    """Guarded runs of all tenants, the longest unused forgotten first.
+
+    Args:
+        most: how many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: OrderedDict[tuple[str, str], Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Runs that are kept."""
+        return len(self._held)
+
+    def add(self, tenant: str, session: Session) -> None:
+        """A run has begun."""
+        self._held[tenant, session.id] = session
+        while len(self._held) > self._most:
+            self._held.popitem(last=False)
+
+    def used(self, tenant: str, session: Session) -> None:
+        """A run was gone on with."""
+        if (tenant, session.id) in self._held:
+            self._held.move_to_end((tenant, session.id))
+
+    def listed(self, tenant: str | None = None, *, most: int = 100) -> list[dict[str, Any]]:
+        """Runs at a glance, the latest used first; of all tenants for None."""
+        made: list[dict[str, Any]] = []
+        for of, session in self._of(tenant):
+            if len(made) == most:
+                break
+            made.append(_glance(of, session))
+        return made
+
+    def one(self, id: str, tenant: str | None = None) -> dict[str, Any] | None:
+        """A run with its steps, findings and recoveries; None if this worker guards no such run."""
+        for of, session in self._of(tenant):
+            if session.id == id:
+                return {
+                    **_glance(of, session),
+                    "steps": [
+                        {
+                            "index": step.index,
+                            "source": step.source.value,
+                            "agent": step.agent,
+                            "tools": [call.name for call in step.tool_calls],
+                        }
+                        for step in session.run.steps
+                    ],
+                    "findings": [_finding(one) for one in session.findings],
+                    "recoveries": [_recovery(one) for one in session.recoveries],
+                }
+        return None
+
+    def _of(self, tenant: str | None) -> Iterator[tuple[str, Session]]:
+        for (of, _), session in reversed(self._held.items()):
+            if tenant is None or of == tenant:
+                yield of, session
+
+
+def _glance(tenant: str, session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "tenant": tenant,
+        "length": len(session),
+        "ended": session.ended,
+        "stopped": session.stopped,
+        "codes": codes_of(session.findings),
+        "recovered": len(session.recoveries),
+        "failures": len(session.failures),
+        "guard_s": round(session.seconds, 6),
+    }
+
+
+def codes_of(findings: list[Finding]) -> list[str]:
+    """The first code of each finding, or its detector where it has none; each once, in order."""
+    return list(dict.fromkeys(one.codes[0] if one.codes else one.detector for one in findings))
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "detector": finding.detector,
+        "step": finding.step,
+        "codes": list(finding.codes),
+        "probability": finding.probability,
+    }
+
+
+def _recovery(recovery: Recovery) -> dict[str, Any]:
+    return {
+        "id": recovery.id,
+        "strategy": recovery.plan.strategy,
+        "tier": recovery.plan.tier.name.lower(),
+        "trigger": recovery.trigger,
+        "step": recovery.plan.step,
+        "at_step": recovery.at_step,
+        "outcome": recovery.outcome.value,
+    }

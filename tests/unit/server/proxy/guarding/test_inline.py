@@ -1,0 +1,253 @@
+"""Requests guarded as they pass: the same contract for each API, asked through the proxy's seam."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from agentguard_server.proxy.guarding import build
+from agentguard_server.proxy.guarding.inline import Inline
+from agentguard_server.proxy.guarding.options import RunsOptions
+
+from agentguard.backends.base import Answer
+from agentguard.settings import Policy
+from tests.unit.server.proxy.guarding.played import APIS, CHAT, RESPONSES, Api, Played, Turn, calls
+
+TASK: Any = {"role": "user", "content": "Book seat 4."}
+LOOP = [*calls("find", 3), ("call", "book", "b"), ("say", "Done.")]
+ROLLBACK = {"recover": {"on_fail": ["rollback"]}}
+
+each_api = pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
+
+
+def guarding(policy: dict[str, Any] | None = None, **more: Any) -> Inline:
+    tools = {"book": {"effect": "write"}, "find": {"effect": "read"}}
+    given = {"localizer": {"name": "first_finding"}, "tools": tools, **(policy or {})}
+    return build(Policy.parse(given), **more)
+
+
+def played(api: Api, turns: Sequence[Turn], policy: dict[str, Any] | None = None, **more: Any) -> Played:
+    options = {key: more.pop(key) for key in ("stream", "runs") if key in more}
+    return Played(api=api, guarding=guarding(policy, **options), turns=iter(turns), **more)
+
+
+@each_api
+def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(api: Api) -> None:
+    world = played(api, LOOP, ROLLBACK)
+    assert world.agent([TASK]) == "Done."
+    last = json.dumps(world.sent[-1])
+    assert [id for id in ("find0", "find1", "find2", "b") if f'"{id}"' in last] == ["find0", "b"]
+    assert "[guard]" in last
+    assert "rollback@" in world.heads[3]["agentguard-recoveries"]
+    assert "agentguard-recoveries" not in world.heads[4]
+    assert len({head["agentguard-run"] for head in world.heads}) == 1
+    inline = world.guarding
+    assert isinstance(inline, Inline)
+    (run,) = inline.sessions.listed()
+    assert run["ended"]
+    assert run["recovered"] == 1
+    whole = inline.sessions.one(run["id"], "")
+    assert whole is not None
+    assert whole["recoveries"][0]["strategy"] == "rollback"
+    assert [step["tools"] for step in whole["steps"]] == [[], ["find"], ["book"], []]
+    assert inline.sessions.one(run["id"], "another") is None
+
+
+@each_api
+def test_a_call_that_no_tool_answers_is_refused_before_the_client_sees_it(api: Api) -> None:
+    world = played(api, [("call", "fly", "x"), ("call", "book", "b")], ROLLBACK)
+    made = world.ask(api.body([TASK]))
+    assert api.calls(made) == ["b"]
+    assert "[guard]" in json.dumps(world.sent[1])
+
+
+@each_api
+def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
+    world = played(api, [("call", "fly", "x"), ("call", "book", "b")], ROLLBACK)
+    seen = world.raw(json.dumps({**api.body([TASK]), "stream": True}).encode(), stream=True)
+    assert b"fly" not in seen
+    assert b"book" in seen
+    assert world.heads[0]["agentguard-held"] == "tools"
+
+
+@each_api
+@pytest.mark.parametrize("stream", [False, True])
+def test_with_nothing_to_do_bytes_stay_as_they_are(api: Api, stream: bool) -> None:
+    world = played(api, [("call", "book", "b")])
+    body = json.dumps({**api.body([TASK]), "x_new": [1, {"y": None}], "stream": stream}, indent=1).encode()
+    got = world.raw(body, stream=stream)
+    made = api.answer(("call", "book", "b"))
+    assert got == (b"".join(api.stream(made)) if stream else json.dumps(made).encode())
+    assert world.sent == [json.loads(body)]
+    opened = world.guarding.open(world.asked(body))
+    assert opened is not None
+    assert not isinstance(opened, Answer)
+    assert opened.body is None, "the client's own bytes are sent"
+
+
+@each_api
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_run_that_was_stopped_is_answered_by_the_guard(api: Api, stream: bool) -> None:
+    world = played(api, calls("find", 9), {"recover": {"on_fail": ["stop"]}})
+    history: list[Any] = [TASK]
+    for i in range(3):
+        made = world.ask(api.body(history))
+        history += [*api.given(made), api.result(f"find{i}", "nothing found")]
+    asked = len(world.sent)
+    got = world.raw(json.dumps({**api.body(history), "stream": stream}).encode(), stream=stream)
+    assert b"[guard] The run was stopped" in got
+    assert len(world.sent) == asked, "the model is not asked"
+    assert (b"data: " in got) is stream
+
+
+@each_api
+def test_what_offers_no_tool_passes(api: Api) -> None:
+    world = played(api, [("say", "Hello.")] * 4)
+    plain = {key: value for key, value in api.body([TASK]).items() if key != "tools"}
+    world.ask(plain)
+    assert world.unguarded == 1
+    talk = {**plain, api.history: [{"role": "user", "content": 'What is "tools" in JSON?'}]}
+    world.ask(talk)
+    assert world.unguarded == 2, "the word alone offers nothing"
+    world.run = "mine"
+    world.ask(api.body([TASK]))
+    world.ask(plain)
+    assert world.unguarded == 2, "a run that is guarded stays so"
+
+
+def test_everything_is_guarded_where_the_policy_says_so() -> None:
+    plain = {"model": "m", "messages": [TASK]}
+    for options in ({"stream": "hold_all"}, {"runs": RunsOptions(inline="all")}):
+        world = played(CHAT, [("say", "Hello.")], **options)
+        world.ask(plain)
+        assert world.unguarded == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "options", "too_long"),
+    [
+        ("off", {}, 0),
+        ("", {"stream": "pass"}, 0),
+        ("", {"runs": RunsOptions(most_bytes=1024)}, 1),
+    ],
+)
+def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too_long: int) -> None:
+    world = played(CHAT, [("call", "fly", "x")], run=run, **options)
+    body = {**CHAT.body([TASK]), "padding": "x" * 1024}
+    assert CHAT.calls(world.ask(body)) == ["x"]
+    assert world.unguarded == 1
+    inline = world.guarding
+    assert isinstance(inline, Inline)
+    assert inline.counts.too_long == too_long
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"tools": [', b"[" * 100_000 + b'"tools"', b'{"tools": 1}'])
+def test_a_body_that_is_no_request_passes(body: bytes) -> None:
+    world = played(CHAT, [])
+    assert world.guarding.open(world.asked(body)) is None
+
+
+def test_one_tenant_never_goes_on_with_anothers_run() -> None:
+    inline = guarding(ROLLBACK)
+    first = Played(api=CHAT, guarding=inline, turns=iter(LOOP), tenant="a", run="same")
+    history: list[Any] = [TASK]
+    for i in range(2):
+        made = first.ask(CHAT.body(history))
+        history += [*CHAT.given(made), CHAT.result(f"find{i}", "nothing found")]
+    other = Played(api=CHAT, guarding=inline, turns=iter([("call", "find", "f")]), tenant="b", run="same")
+    other.ask(CHAT.body(history))
+    assert [run["tenant"] for run in inline.sessions.listed()] == ["b", "a"]
+    assert inline.sessions.listed("a")[0]["length"] == 2, "what b sent is none of a's"
+    assert other.heads[0]["agentguard-step"] == "3"
+    assert inline.sessions.one("same", "a") != inline.sessions.one("same", "b")
+
+
+def test_runs_are_named_by_the_client() -> None:
+    world = played(CHAT, [("say", "ok")] * 3, run="nightly-7")
+    for _ in range(2):
+        world.ask(CHAT.body([TASK]))
+    world.run = "no\nname"
+    world.ask(CHAT.body([TASK]))
+    names = [head["agentguard-run"] for head in world.heads]
+    assert names[:2] == ["nightly-7", "nightly-7.2"]
+    assert names[2].startswith("run-")
+
+
+@pytest.mark.parametrize("policy", ["open", "closed"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None:
+    world = played(CHAT, [("call", "fly", "x")], {"on_detector_error": policy})
+    body = json.dumps({**CHAT.body([TASK]), "stream": stream}).encode()
+    monkeypatch.setattr("agentguard.live.session.Session.propose", None)
+    got = world.raw(body, stream=stream)
+    assert (b"fly" in got) is (policy == "open")
+    if policy == "closed":
+        assert b"guard failed" in got
+        assert stream or world.statuses == [403]
+
+
+@pytest.mark.parametrize("policy", ["open", "closed"])
+def test_a_request_that_the_guard_cannot_read(policy: str) -> None:
+    world = played(CHAT, [], {"on_detector_error": policy})
+    opened = world.guarding.open(world.asked(json.dumps(CHAT.body([{"role": 7}])).encode()))
+    assert (opened is None) is (policy == "open")
+    assert opened is None or (isinstance(opened, Answer) and opened.status == 403)
+
+
+def test_a_compressed_answer_is_a_failure_of_the_guard() -> None:
+    world = played(CHAT, [])
+    guarded = world.guarding.open(world.asked(json.dumps(CHAT.body([TASK])).encode()))
+    assert guarded is not None
+    assert not isinstance(guarded, Answer)
+    squeezed = Answer(status=200, headers=((b"content-encoding", b"gzip"),), body=b"\x1f\x8b")
+    assert asyncio.run(guarded.judge(squeezed, world._model)) is squeezed
+    assert world.guarding._engines[""].failures  # type: ignore[attr-defined]
+
+
+def test_a_stream_that_breaks_off_is_no_answer() -> None:
+    world = played(CHAT, [("call", "book", "b")])
+    guarded = world.guarding.open(world.asked(json.dumps(CHAT.body([TASK])).encode(), stream=True))
+    assert guarded is not None
+    assert not isinstance(guarded, Answer)
+    hold = guarded.hold()
+    pieces = CHAT.stream(CHAT.answer(("call", "book", "b")))[:-1]
+    assert b"book" not in b"".join(hold.feed(piece) for piece in pieces)
+    with pytest.raises(EOFError):
+        asyncio.run(hold.finish(world._model))
+
+
+def test_a_repeated_request_goes_on_with_its_run() -> None:
+    world = played(CHAT, [("call", "find", "f")] * 2)
+    world.ask(CHAT.body([TASK]))
+    world.headers = ((b"x-stainless-retry-count", b"1"),)
+    world.ask(CHAT.body([TASK]))
+    assert len({head["agentguard-run"] for head in world.heads}) == 1
+
+
+def test_a_run_that_nobody_goes_on_with_ends() -> None:
+    async def wait() -> None:
+        inline = guarding(runs=RunsOptions(idle_s=1))
+        world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 1)))
+        await world._whole(json.dumps(CHAT.body([TASK])).encode())
+        assert not inline.sessions.listed()[0]["ended"]
+        for _ in range(100):
+            if inline.sessions.listed()[0]["ended"]:
+                break
+            await asyncio.sleep(0.05)
+        assert inline.sessions.listed()[0]["ended"]
+        assert inline._sweep is None
+
+    asyncio.run(wait())
+
+
+def test_a_response_that_is_continued_by_its_id_stays_guarded() -> None:
+    world = played(RESPONSES, [("say", "one"), ("say", "two")])
+    made = world.ask(RESPONSES.body([TASK]))
+    world.ask({"model": "m", "input": "Go on.", "previous_response_id": made["id"]})
+    assert world.unguarded == 0
+    world.turns = iter([("say", "three")])
+    world.ask({"model": "m", "input": "Go on.", "previous_response_id": "unknown"})
+    assert world.unguarded == 1
