@@ -13,7 +13,7 @@ from typing import Final
 
 from agentguard.resilience.events import Event, EventKind
 from agentguard_server.proxy.seam import Recorded
-from agentguard_server.proxy.telling.did import findings_of, recoveries_of
+from agentguard_server.proxy.telling.did import Findings, recoveries_of
 from agentguard_server.proxy.telling.families import OTHER
 from agentguard_server.proxy.telling.options import MetricsOptions
 from agentguard_server.proxy.telling.tally import Figure, Histogram, Labels, Tally
@@ -58,6 +58,7 @@ class Metrics:
         self._labels: dict[tuple[str, str, str, str, str], _Series] = {}
         self._models: set[str] = set()
         self._sources: list[Source] = []
+        self._findings = Findings()
 
     def record(self, recorded: Recorded) -> None:
         """Count a request that is over."""
@@ -125,10 +126,13 @@ class Metrics:
             add("incomplete_answers", (api,))
         if recorded.guarded:
             add("guarded_requests", (api,))
-        for name in findings_of(recorded.did):
-            add("guard_findings", (name,))
+        for code in self._findings.new(recorded.asked.tenant, recorded.did):
+            add("guard_findings", (code,))
         for name in recoveries_of(recorded.did):
             add("guard_recoveries", (name,))
+        for name, value in recorded.did:
+            if name == b"agentguard-held":
+                add("guard_held_streams", (value.decode("latin-1"),))
         for name, _ in recorded.notes:
             add("noted_requests", (name[:_LONGEST],))
 

@@ -7,14 +7,14 @@ them, as in `agentguard.otlp`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from agentguard.otlp.span import EVALUATION, Event, Span, Value
 from agentguard.trajectory.redact import Redactor
 from agentguard_server.proxy.seam import Recorded
-from agentguard_server.proxy.telling.did import findings_of, recoveries_of, run_of
+from agentguard_server.proxy.telling.did import recoveries_of, run_of
 from agentguard_server.proxy.telling.options import SpansOptions
 from agentguard_server.proxy.telling.tokens import tokens_of
 from agentguard_server.proxy.telling.trace import trace_of
@@ -35,13 +35,16 @@ _FINISHED: Final = re.compile(rb'(?<!\\)"(?:finish_reason|stop_reason)"\s*:\s*"(
 _REDACTOR: Final = Redactor()
 
 
-def span_of(recorded: Recorded, ended_ns: int, options: SpansOptions) -> Span | None:
+def span_of(
+    recorded: Recorded, ended_ns: int, options: SpansOptions, *, findings: Sequence[str] = ()
+) -> Span | None:
     """The span of a request; None if its trace is not recorded.
 
     Args:
         recorded: the request.
         ended_ns: when it was over, in nanoseconds since 1970.
         options: what is told.
+        findings: codes of what was found in it.
     """
     trace = trace_of(recorded.asked, options.sample)
     if not trace.sampled:
@@ -57,7 +60,7 @@ def span_of(recorded: Recorded, ended_ns: int, options: SpansOptions) -> Span | 
         start_ns=ended_ns - int(recorded.seconds * 1e9),
         end_ns=ended_ns,
         attributes=dict(_attributes(recorded, operation, options)),
-        events=tuple(_evaluations(recorded, ended_ns)),
+        events=tuple(_evaluations(recorded, findings, ended_ns)),
         error=failed or None,
         message=recorded.error if failed else "",
         kind="client",
@@ -109,10 +112,10 @@ def _answered(answer: bytes) -> Iterator[tuple[str, Value]]:
         yield "llm.token_count.completion", made
 
 
-def _evaluations(recorded: Recorded, at_ns: int) -> Iterator[Event]:
+def _evaluations(recorded: Recorded, findings: Sequence[str], at_ns: int) -> Iterator[Event]:
     """What the guard said of the request: one event for each finding, and each recovery."""
-    for name in findings_of(recorded.did):
-        yield _event(f"agentguard.{name}", "finding", at_ns)
+    for code in findings:
+        yield _event("agentguard.finding", code, at_ns)
     for name in recoveries_of(recorded.did):
         yield _event("agentguard.recovery", name, at_ns)
 

@@ -18,7 +18,9 @@ from typing import Final
 from agentguard.backends.base import Headers
 from agentguard.errors import AgentGuardError
 from agentguard.otlp.send import Sender, Target
+from agentguard.otlp.span import Span
 from agentguard_server.proxy.seam import Asked, Recorded
+from agentguard_server.proxy.telling.did import Findings
 from agentguard_server.proxy.telling.options import SpansOptions
 from agentguard_server.proxy.telling.span_of import ENDS, span_of
 from agentguard_server.proxy.telling.tally import Figure
@@ -57,6 +59,7 @@ class Spans:
         self._bytes = 0
         self._wake = threading.Event()
         self._closing = False
+        self._findings = Findings()
         self._thread: threading.Thread | None = None
         self._told = float("-inf")
         self.sent = self.lost = 0
@@ -120,7 +123,7 @@ class Spans:
         taken = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         self._bytes -= sum(len(one.asked.body) + len(one.answer) for _, one in taken)
         try:
-            spans = [span for at, one in taken if (span := span_of(one, at, self.options)) is not None]
+            spans = [span for at, one in taken if (span := self._made(at, one)) is not None]
             found = await self._sender.send(spans) if spans else None
         except AgentGuardError as error:
             self.lost += len(taken)
@@ -132,6 +135,10 @@ class Spans:
             rejected = found.rejected if found else 0
             self.sent += len(spans) - rejected
             self.lost += rejected
+
+    def _made(self, at_ns: int, recorded: Recorded) -> Span | None:
+        findings = self._findings.new(recorded.asked.tenant, recorded.did)
+        return span_of(recorded, at_ns, self.options, findings=findings)
 
     def _tell(self, reason: str) -> None:
         """Once a minute is enough for a collector that is gone."""

@@ -85,25 +85,29 @@ def test_the_number_of_series_is_bounded_and_nothing_is_lost() -> None:
 
 def test_errors_notes_and_what_the_guard_did_are_counted() -> None:
     metrics = Metrics()
-    metrics.record(
-        recorded(
-            status=502,
-            error="backend_error",
-            complete=False,
-            notes=(("hedged", "1"), ("attempts", "2")),
-            guarded=True,
-            did=(
-                (b"agentguard-findings", b"exact_loop@3, tool_error@5"),
-                (b"agentguard-recoveries", b"rollback"),
-            ),
+    for findings in (b"loop.exact,tool:error", b"loop.exact,tool:error,other"):
+        metrics.record(
+            recorded(
+                status=502,
+                error="backend_error",
+                complete=False,
+                notes=(("hedged", "1"), ("attempts", "2")),
+                guarded=True,
+                did=(
+                    (b"agentguard-run", b"r"),
+                    (b"agentguard-findings", findings),
+                    (b"agentguard-recoveries", b"rollback@3"),
+                    (b"agentguard-held", b"tools"),
+                ),
+            )
         )
-    )
     numbers = metrics.tally().numbers
-    assert numbers["request_errors"] == {("chat", "backend_error"): 1}
-    assert numbers["incomplete_answers"] == {("chat",): 1}
-    assert numbers["noted_requests"] == {("hedged",): 1, ("attempts",): 1}
-    assert numbers["guard_findings"] == {("exact_loop",): 1, ("tool_error",): 1}
-    assert numbers["guard_recoveries"] == {("rollback",): 1}
+    assert numbers["request_errors"] == {("chat", "backend_error"): 2}
+    assert numbers["incomplete_answers"] == {("chat",): 2}
+    assert numbers["noted_requests"] == {("hedged",): 2, ("attempts",): 2}
+    assert numbers["guard_findings"] == {("loop.exact",): 1, ("tool:error",): 1, ("other",): 1}
+    assert numbers["guard_recoveries"] == {("rollback",): 2}
+    assert numbers["guard_held_streams"] == {("tools",): 2}
 
 
 def test_events_of_the_pipeline_are_counted() -> None:

@@ -107,7 +107,7 @@ def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
         did=((b"agentguard-run", b"run-1"), (b"agentguard-findings", b"exact_loop")),
         seconds=2.0,
     )
-    span = span_of(request, 10**18, SpansOptions())
+    span = span_of(request, 10**18, SpansOptions(), findings=["loop.exact"])
     assert span is not None
     assert (span.name, span.kind, span.error) == ("chat m", "client", None)
     assert (span.start_ns, span.end_ns) == (10**18 - 2 * 10**9, 10**18)
@@ -129,7 +129,8 @@ def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
     assert "input.value" not in held
     (event,) = span.events
     assert event.name == "gen_ai.evaluation.result"
-    assert event.attributes["gen_ai.evaluation.name"] == "agentguard.exact_loop"
+    assert event.attributes["gen_ai.evaluation.name"] == "agentguard.finding"
+    assert event.attributes["gen_ai.evaluation.score.label"] == "loop.exact"
 
 
 def test_contents_are_told_where_they_are_asked_for_and_hold_no_key() -> None:
