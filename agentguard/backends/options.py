@@ -33,6 +33,7 @@ from pydantic import (
 )
 
 from agentguard.backends import pipelines
+from agentguard.backends.http.limits import Limits
 from agentguard.backends.making import made, off
 from agentguard.backends.policies.base import Policy, policy_factory
 from agentguard.errors import ConfigError
@@ -61,6 +62,7 @@ class ReplicaOptions(_Section):
         name: what it is called in logs, metrics, headers and the status; unique.
         url: base URL, to which the API's path is joined, e.g. ``http://127.0.0.1:8000/v1``.
         api_key_env: environment variable that has its key.
+        auth: the field that the key stands in: ``Authorization: Bearer``, or one of that name.
         headers: sent with every request; none that would be a secret.
         weight: its share of the work beside others.
         tier: replicas of a higher tier are used only while too few of the lower ones can be.
@@ -77,6 +79,7 @@ class ReplicaOptions(_Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     url: Annotated[str, Field(pattern=r"^https?://[^\s@?#]+$", max_length=2000)]
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    auth: Literal["bearer", "x-api-key", "api-key"] = "bearer"
     headers: Mapping[str, str] = Field(default_factory=dict)
     weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
     tier: Annotated[int, Field(ge=0, le=100)] = 0
@@ -184,6 +187,7 @@ class BackendsOptions(_Section):
         canary: the canary; null: none.
         votes: votes.
         continuations: how often one streamed answer may be continued.
+        http: bounds of each replica's connections; see `agentguard.backends.http.Limits`.
     """
 
     replicas: tuple[ReplicaOptions, ...]
@@ -194,6 +198,7 @@ class BackendsOptions(_Section):
     canary: Annotated[CanaryOptions | None, BeforeValidator(_default_if_on)] = None
     votes: Annotated[VoteOptions | None, BeforeValidator(_default_if_on)] = VoteOptions()
     continuations: Annotated[int, Field(ge=0, le=10)] = 2
+    http: Any = None
 
     @field_validator("policy", mode="plain")
     @classmethod
@@ -210,12 +215,17 @@ class BackendsOptions(_Section):
     def _outlier(cls, given: Any) -> Outlier | None:
         return None if off(given) or given is None else _checked(lambda: _read_outlier(given))
 
+    @field_validator("http", mode="plain")
+    @classmethod
+    def _http(cls, given: Any) -> Limits:
+        return given if isinstance(given, Limits) else _checked(lambda: made(Limits(), given, "http"))
+
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, given: Any) -> Any:
         """Let what is left out pass through the same doors."""
         if isinstance(given, Mapping):
-            return {"policy": "least_load", "pipeline": None, "outlier": True, **given}
+            return {"policy": "least_load", "pipeline": None, "outlier": True, "http": None, **given}
         return given
 
     @model_validator(mode="after")

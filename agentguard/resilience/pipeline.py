@@ -112,6 +112,13 @@ class Pipeline:
         self.runtime = Runtime(clock=clock, rng=rng or random.Random(), emit=Observers(observers))  # noqa: S311
         _check_order([strategy.name for strategy in self.strategies])
 
+    @classmethod
+    def sharing(cls, strategies: Iterable[Strategy], runtime: Runtime) -> Pipeline:
+        """A pipeline whose time, chance and observers are those of another one. Raises ConfigError as else."""
+        pipeline = cls(strategies)
+        pipeline.runtime = runtime
+        return pipeline
+
     def describe(self) -> list[str]:
         """One line a strategy, outermost first, with every option."""
         return [f"{n}. {strategy.describe()}" for n, strategy in enumerate(self.strategies, 1)]
@@ -135,11 +142,12 @@ class Bound:
             layer = strategy.build(send, pipeline.runtime)
             self.layers[strategy.name] = layer
             send = layer.send
-        self._send = send
+        self.send: Send = send
+        """The outermost layer's own: the same as calling this, with a deadline that must be given."""
 
     async def __call__(self, request: Any, deadline: Deadline | None = None) -> Response:
         """Send a request through all strategies. Raises ResilienceError of the kind that fits."""
-        return await self._send(request, deadline or Deadline.never(clock=self._clock))
+        return await self.send(request, deadline or Deadline.never(clock=self._clock))
 
 
 _INNERMOST = (Progress.name,)

@@ -1,0 +1,301 @@
+"""Which replica gets an attempt: the seam between the strategies over the pool and those at each replica.
+
+Each attempt is chosen anew. First come the replicas of the lowest tier that are sound (not found down, not
+ejected, not corrupt), can take one more (breaker, limit), and were not tried by this request; then those of
+the next tiers; then, for lack of others, those that were tried. Where too few are sound, all but corrupt ones
+are used: panic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from agentguard.backends.base import BackendRequest
+from agentguard.backends.options import ANY
+from agentguard.backends.policies.base import Chooser
+from agentguard.backends.replica import Replica
+from agentguard.errors import BackendError, CircuitOpen, Overloaded, ResilienceError
+from agentguard.resilience import Deadline, EventKind, Outlier, Outliers, Priority, Runtime, Stream
+from agentguard.resilience.seam import OVERLOAD, Verdict, verdict
+
+LONGEST_REST_S = 60.0
+"""How long a replica that asked for a pause is passed over at most, where there are others."""
+
+Tier = tuple[Replica, ...]
+
+
+class NoReplica(BackendError):
+    """No replica is there for the model and the API that were asked for; nothing was sent."""
+
+    code = "no_replica"
+
+    def __init__(self) -> None:
+        super().__init__("no replica serves this model over this API", status=404, stage="unsent")
+
+
+class Trip:
+    """One request on its way through the pool, with what becomes of it."""
+
+    __slots__ = ("attempts", "continues", "hedged", "idempotent", "panic", "priority", "request", "running")
+
+    def __init__(self, request: BackendRequest, *, continues: bool = False) -> None:
+        self.request = request
+        self.idempotent: bool = request.idempotent
+        self.priority: Priority = request.priority
+        self.continues = continues  # only a replica that continues answers will do
+        self.attempts = self.running = 0
+        self.hedged = self.panic = False
+
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """What is worth telling; empty for a request that went straight through."""
+        notes: tuple[tuple[str, str], ...] = ()
+        if self.attempts > 1:
+            notes = (("attempts", str(self.attempts)), ("tried", ",".join(self.request.tried)))
+        if self.hedged:
+            notes = (*notes, ("hedged", "1"))
+        return (*notes, ("panic", "1")) if self.panic else notes
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The replicas for one model and API, until something changes: tiers to use, and those that rest."""
+
+    tiers: tuple[Tier, ...]
+    resting: Tier
+    panic: bool
+
+
+class Choice:
+    """Chooses, sends, and keeps the records that the next choice goes by. All but `send` is synchronous.
+
+    Attributes:
+        replicas: the members by name, in the order of the configuration.
+        continues: whether any of them continues answers.
+        outliers: who is ejected.
+    """
+
+    def __init__(self, chooser: Chooser, outlier: Outlier | None, runtime: Runtime) -> None:
+        self.chooser, self._runtime = chooser, runtime
+        self.replicas: dict[str, Replica] = {}
+        self.continues = False
+        self._arrange_outliers(outlier)
+        self._offers: dict[tuple[str, str], Offer] = {}
+        self._panics: frozenset[tuple[str, str]] = frozenset()
+        self._named: frozenset[str] = frozenset()
+        self._seen, self._due = -1, -math.inf
+
+    def _arrange_outliers(self, outlier: Outlier | None) -> None:
+        self.outlier = outlier
+        self._panic = (outlier or Outlier()).panic
+        self.outliers = Outliers(self.replicas, outlier or Outlier(), self._runtime)
+
+    def arrange(self, chooser: Chooser | None, outlier: Outlier | None) -> None:
+        """Take over another policy, if one is given, and other options of ejection, if they differ."""
+        self.chooser = chooser or self.chooser
+        if outlier != self.outlier:
+            self._arrange_outliers(outlier)
+        self.touch()
+
+    def set_members(self, replicas: Iterable[Replica]) -> None:
+        """These are the replicas now, in this order; those that stay keep their records."""
+        new = {replica.name: replica for replica in replicas}
+        for name in [*self.replicas]:
+            if new.get(name) is not self.replicas[name]:
+                self.outliers.remove(name)
+        for name in new:
+            self.outliers.add(name)
+        self.replicas = new
+        self._named = frozenset(model for one in new.values() for model in one.options.models)
+        self.continues = any(one.options.continues for one in new.values())
+        self.touch()
+
+    def touch(self) -> None:
+        """Something about a replica changed: look at all of them anew."""
+        self._seen = -1
+
+    @property
+    def models(self) -> list[str]:
+        """The models that replicas name, sorted."""
+        return sorted(self._named - {ANY})
+
+    def count(self, request: BackendRequest) -> int:
+        """How many replicas could take a request now. Raises NoReplica."""
+        offer, trip = self._offer(request), Trip(request)
+        return sum(len(_able(tier, trip, ())) for tier in offer.tiers)
+
+    @property
+    def panicking(self) -> list[str]:
+        """For which models and APIs too few replicas are sound, as ``model/api``."""
+        return sorted(f"{model or ANY}/{api or ANY}" for model, api in self._panics)
+
+    async def send(self, trip: Trip, deadline: Deadline) -> Any:
+        """Send a request to the replica that is chosen; to another one where that can't take it after all."""
+        hedge = trip.running > 0
+        skipped: Tier = ()
+        refused: ResilienceError | None = None
+        trip.running += 1
+        try:
+            while True:
+                replica = self._pick(trip, skipped, refused, hedge=hedge)
+                trip.request.tried.append(replica.name)
+                trip.attempts += 1
+                trip.hedged = trip.hedged or hedge
+                try:
+                    return await self._through(replica, trip, deadline)
+                except (CircuitOpen, Overloaded) as error:  # held back at the replica: nothing was sent
+                    refused, skipped = error, (*skipped, replica)
+                    trip.request.tried.remove(replica.name)
+                    trip.attempts -= 1
+        finally:
+            trip.running -= 1
+
+    async def _through(self, replica: Replica, trip: Trip, deadline: Deadline) -> Any:
+        """Send to a replica, and keep its records until the answer is over."""
+        now = self._runtime.clock.now
+        started = now()
+        replica.inflight += 1
+        try:
+            response = await replica.send(trip.request, deadline)
+        except BaseException as error:
+            self._over(replica, error, deadline)
+            if isinstance(error, BackendError):
+                self._rest(replica, trip, error)
+            raise
+        replica.succeeded(now() - started)
+        if isinstance(response, Stream):
+            response.on_end(lambda error: self._over(replica, error, deadline))
+        else:
+            self._over(replica, None, deadline)
+        return response
+
+    def _over(self, replica: Replica, error: BaseException | None, deadline: Deadline) -> None:
+        """An answer is over, or there is none."""
+        replica.left()
+        outcome = verdict(error, deadline)
+        if outcome is Verdict.NOTHING:
+            return
+        if error is not None and not isinstance(error, CircuitOpen | Overloaded):
+            replica.erred(error, self._runtime.clock.now())
+        if self.outlier is not None and self.replicas.get(replica.name) is replica:
+            self.outliers.record(replica.name, outcome is Verdict.GOOD)
+
+    def _rest(self, replica: Replica, trip: Trip, error: BackendError) -> None:
+        """A replica asked for a pause: it gets it, and the request need not wait if another one is there."""
+        asked = error.retry_after_s
+        if error.status in OVERLOAD and asked is not None and asked > 0:
+            replica.rests_until = self._runtime.clock.now() + min(asked, LONGEST_REST_S)
+            self.touch()
+            if self._fresh(self._offer(trip.request), trip, ()):
+                error.retry_after_s = None
+
+    def _pick(self, trip: Trip, skipped: Tier, refused: ResilienceError | None, *, hedge: bool) -> Replica:
+        request = trip.request
+        offer = self._offer(request)
+        if offer.panic:
+            trip.panic = True
+        if not request.tried and not skipped and not trip.continues:
+            replica = self.chooser.choose(request, offer.tiers[0])
+            if replica.ready:
+                return replica
+        found = self._fresh(offer, trip, skipped)
+        if not found and not hedge:
+            found = self._any(offer, trip, skipped)
+        if found:
+            return self.chooser.choose(request, found)
+        raise refused or _why_none(offer, hedge=hedge)
+
+    def _fresh(self, offer: Offer, trip: Trip, skipped: Tier) -> list[Replica]:
+        """What can take the request and was not tried by it, of the lowest tier that has such."""
+        tried = trip.request.tried
+        for tier in offer.tiers:
+            found = [one for one in _able(tier, trip, skipped) if one.name not in tried]
+            if found:
+                return found
+        return []
+
+    def _any(self, offer: Offer, trip: Trip, skipped: Tier) -> list[Replica]:
+        """What can take the request at all; what rests comes last."""
+        for tier in (*offer.tiers, offer.resting):
+            found = _able(tier, trip, skipped)
+            if found:
+                return found
+        return []
+
+    def _offer(self, request: BackendRequest) -> Offer:
+        """What there is for a request's model and API. Raises NoReplica, or CircuitOpen if none is sound."""
+        if self._seen != self.outliers.changes or self._runtime.clock.now() >= self._due:
+            self._look()
+        model = request.model
+        if model and model not in self._named:
+            model = ANY  # so that clients can't fill the memory with names
+        key = (model, request.api.name if request.api is not None else "")
+        return self._offers.get(key) or self._make(key)
+
+    def _look(self) -> None:
+        """Let the time pass for ejections and pauses; forget the offers."""
+        now = self._runtime.clock.now()
+        self.outliers.kept()
+        self._seen = self.outliers.changes
+        later = [
+            at for one in self.replicas.values() for at in (one.rests_until, one.hinted_until) if at > now
+        ]
+        self._due = min([self.outliers.due, *later])
+        self._offers = {}
+
+    def _make(self, key: tuple[str, str]) -> Offer:
+        serving = [one for one in self.replicas.values() if not one.draining and one.serves(*key)]
+        if not serving:
+            raise NoReplica
+        sound = [one for one in serving if not one.corrupt]
+        if not sound:
+            raise CircuitOpen("every replica that serves this answers wrongly")
+        offer = _sorted(sound, set(self.outliers.kept()), self._runtime.clock.now(), self._panic)
+        self._offers[key] = offer
+        if offer.panic and key not in self._panics:
+            self._runtime.tell(EventKind.PANIC, "choice", reason=f"too few of {len(serving)} replicas usable")
+        self._panics = self._panics | {key} if offer.panic else self._panics - {key}
+        return offer
+
+
+def _sorted(sound: list[Replica], kept: set[str], now: float, panic: float) -> Offer:
+    """The tiers of which enough can be used; all of them where there is none."""
+    levels: dict[int, list[Replica]] = {}
+    for one in sound:
+        levels.setdefault(one.options.tier, []).append(one)
+    tiers: list[Tier] = []
+    resting: list[Replica] = []
+    for _, members in sorted(levels.items()):
+        usable = [one for one in members if not one.down and one.name in kept and one.hinted_until <= now]
+        if usable and len(usable) >= panic * len(members):
+            tiers.append(tuple(one for one in usable if one.rests_until <= now))
+            resting += [one for one in usable if one.rests_until > now]
+    tiers = [tier for tier in tiers if tier]
+    if not tiers and not resting:
+        return Offer(tuple(tuple(members) for _, members in sorted(levels.items())), (), panic=True)
+    return Offer(tuple(tiers) or (tuple(resting),), tuple(resting), panic=False)
+
+
+def _able(tier: Tier, trip: Trip, skipped: Tier) -> list[Replica]:
+    return [
+        one
+        for one in tier
+        if one.ready and one not in skipped and (one.options.continues or not trip.continues)
+    ]
+
+
+def _why_none(offer: Offer, *, hedge: bool) -> ResilienceError:
+    """Why no replica can take a request."""
+    if hedge:
+        return Overloaded("there is no other replica to ask")
+    waits = [
+        max(0.0, one.breaker.left)
+        for tier in (*offer.tiers, offer.resting)
+        for one in tier
+        if one.breaker is not None and not one.breaker.ready
+    ]
+    if waits:
+        return CircuitOpen("every replica failed too often just now", retry_after_s=min(waits))
+    return Overloaded("every replica has as many requests as it may have")

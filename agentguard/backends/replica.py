@@ -1,0 +1,132 @@
+"""One replica: its endpoint, the strategies that stand at it, and what is known of how it does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from agentguard.backends.base import Answer, Backend, BackendRequest
+from agentguard.backends.options import ANY, ReplicaOptions
+from agentguard.backends.rewriting import changed
+from agentguard.errors import BackendError, ResilienceError
+from agentguard.resilience import Breaker, CircuitBreaker, Deadline, Pipeline, Runtime, State, Strategy
+
+Connect = Callable[[ReplicaOptions], Backend]
+"""Makes the backend of a replica; opens nothing yet."""
+
+_REMEMBERED = 256
+_ERRORS = 8
+
+
+class Replica:
+    """A replica at work. The pool counts on it and marks it; policies see it as a `View`.
+
+    Attributes:
+        options: its own.
+        name: of the options, and so is ``weight``.
+        inflight: requests that run on it, streams until their end.
+        latency_s: moving mean of the seconds to heads and first tokens.
+        draining: gets no new requests.
+        down: who found it down: ``heartbeat``, ``canary``.
+        corrupt: whether the canary found that it answers wrongly.
+        rests_until: clock time before which it asked not to be asked again (Retry-After).
+        hinted_until: clock time until which another machine's hint holds.
+        good: how many requests got an answer; ``failed`` has how many ended with which error.
+        canary: what the canary heard last: ``right``, ``wrong``, ``silent``, ``unclear``; empty before.
+        errors: the last errors, each with its clock time.
+        idle: set once nothing runs on it, where somebody waits for that.
+    """
+
+    def __init__(
+        self, options: ReplicaOptions, backend: Backend, strategies: Iterable[Strategy], runtime: Runtime
+    ) -> None:
+        self.options, self.backend, self._runtime = options, backend, runtime
+        self.name, self.weight = options.name, options.weight
+        self.inflight, self.latency_s = 0, 0.0
+        self.draining = self.corrupt = False
+        self.down: set[str] = set()
+        self.rests_until = self.hinted_until = -math.inf
+        self.idle: asyncio.Event | None = None
+        self.good = 0
+        self.failed: Counter[str] = Counter()
+        self.errors: deque[tuple[float, str]] = deque(maxlen=_ERRORS)
+        self.canary = ""
+        self._latencies: deque[float] = deque(maxlen=_REMEMBERED)
+        self.arrange(strategies)
+
+    def arrange(self, strategies: Iterable[Strategy]) -> None:
+        """Put strategies around it, with a fresh state; calls that run keep those that they began with."""
+        own = tuple(replace(s, target=self.name) if isinstance(s, Breaker) else s for s in strategies)
+        runtime = self._runtime
+        pipeline = Pipeline.sharing(own, runtime)
+        bound = pipeline.bind(self._ask)
+        self.send = bound.send
+        breaker = bound.layers.get(Breaker.name)
+        self.breaker = breaker if isinstance(breaker, CircuitBreaker) else None
+
+    def change(self, options: ReplicaOptions) -> None:
+        """Take over options that need no new connection."""
+        self.options, self.weight = options, options.weight
+
+    @property
+    def ready(self) -> bool:
+        """Whether one more request could be sent now, as far as breaker and limit go."""
+        most = self.options.max_concurrent
+        if most is not None and self.inflight >= most:
+            return False
+        breaker = self.breaker
+        return breaker is None or breaker.state is State.CLOSED or breaker.ready
+
+    def serves(self, model: str, api: str) -> bool:
+        """Whether it is there for a model and an API; empty ones, of requests that just pass, suit all."""
+        options = self.options
+        if api and options.apis is not None and api not in options.apis:
+            return False
+        return not options.models or not model or model in options.models or ANY in options.models
+
+    def left(self) -> None:
+        """A request on it is over."""
+        self.inflight -= 1
+        if self.idle is not None and not self.inflight:
+            self.idle.set()
+
+    def succeeded(self, seconds: float) -> None:
+        """A request got its head or first token after so many seconds."""
+        self.good += 1
+        self._latencies.append(seconds)
+        self.latency_s += (seconds - self.latency_s) * 0.2 if self.latency_s else seconds
+
+    def erred(self, error: BaseException, now: float) -> None:
+        """A request ended with an error; only its code is kept."""
+        code = error.code if isinstance(error, ResilienceError) else type(error).__name__
+        status = getattr(error, "status", None)
+        label = code if status is None else f"{code} {status}"
+        self.failed[label] += 1
+        self.errors.append((now, label))
+
+    def quantiles(self) -> dict[str, float | None]:
+        """Median, 95th and 99th percentile of the last latencies, in seconds; None while there are none."""
+        values = sorted(self._latencies)
+
+        def at(share: float) -> float | None:
+            return values[math.ceil(share * len(values)) - 1] if values else None
+
+        return {"p50": at(0.5), "p95": at(0.95), "p99": at(0.99)}
+
+    async def _ask(self, request: BackendRequest, deadline: Deadline) -> Any:
+        """Ask the endpoint for the model by the name that it has there; refuse an answer that is none."""
+        models = self.options.models
+        if models and request.model:
+            served = models.get(request.model) or models.get(ANY) or ANY
+            if served not in (ANY, request.model):
+                request = replace(request, body=changed(request.body, {"model": served}), model=served)
+        answer = await self.backend.send(request, deadline)
+        if type(answer) is Answer and answer.status == 200 and request.api is not None:
+            wrong = request.api.wrong(answer.body)
+            if wrong is not None:
+                raise BackendError(f"the answer is not what it should be: {wrong}", stage="sent")
+        return answer
