@@ -8,7 +8,7 @@ from the environment speaks of an error are checked for a system error in one mo
 over all steps and what stage 1 found, for the critical error.
 
 All is worded by us. Three things differ from what was published, all in its favour: the steps of stage 1
-are asked side by side and not one after the other; what is written is bounded by a JSON schema (160 and 240
+are asked side by side and not one after the other; what is written is bounded by a JSON schema (80 and 120
 characters a field) so that a small model ends; Who&When does not part an agent's turn into modules, so that
 each module is shown the whole turn once, and not once more as an earlier module's output.
 """
@@ -232,21 +232,21 @@ def _module_form(codes: Sequence[Code]) -> Mapping[str, Any]:
         {
             "error_detected": {"type": "boolean"},
             "error_type": {"type": "string", "enum": kinds},
-            "evidence": {"type": "string", "maxLength": 160},
-            "reasoning": {"type": "string", "maxLength": 240},
+            "evidence": {"type": "string", "maxLength": 80},
+            "reasoning": {"type": "string", "maxLength": 120},
         }
     )
 
 
 def _critical_form(steps: Sequence[int]) -> Mapping[str, Any]:
-    text = {"type": "string", "maxLength": 240}
+    text = {"type": "string", "maxLength": 120}
     return _form(
         {
             "critical_step": {"type": "integer", "enum": list(steps)},
             "critical_module": {"type": "string", "enum": [*MODULES, "system", "others"]},
             "error_type": {"type": "string", "maxLength": 40},
             "root_cause": text,
-            "evidence": {"type": "string", "maxLength": 160},
+            "evidence": {"type": "string", "maxLength": 80},
             "correction_guidance": text,
             "cascading_effects": text,
             "confidence": {"type": "string", "enum": [f"0.{n}" for n in range(10)] + ["1.0"]},

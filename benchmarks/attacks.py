@@ -1,0 +1,125 @@
+"""Attacks in a run's text: what they move of a judge's verdict, and of what a guard does.
+
+Run: .venv/bin/python benchmarks/attacks.py --base-url http://127.0.0.1:8000/v1 [--only NAME...] [--json]
+     .venv/bin/python benchmarks/attacks.py     # starts the local vLLM of `make vllm` (about 6 GB)
+
+Each attack is tried on two runs that failed and two that did not; beside each figure stands that of a placebo,
+text of the same length in the same place that says nothing. ``asked again`` is the noise of the model: the
+unchanged runs, asked once more by another judge. The tiny model of the local server says nothing of how well
+a real judge withstands attacks; that no action changes does not depend on the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from judge import machine, say, served
+
+from agentguard.evals.endpoint.attacking import Report, Tally, attack, look, targets
+from agentguard.evals.endpoint.attacks import ATTACKS
+from agentguard.evals.metrics import wilson
+from agentguard.judge.cache import CachedJudge
+from agentguard.judge.chat import ChatJudge, ChatOptions
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.wire import EndpointOptions
+
+COUNTED = ("verdicts", "wanted", "open", "causes", "methods", "steps", "actions", "overturned", "faults")
+
+
+def judge_of(endpoint: Endpoint) -> CachedJudge:
+    """A judge with a fence of its own, that is asked no question twice."""
+    return CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=600)))
+
+
+def noise(endpoint: Endpoint) -> Tally:
+    """What changes if nothing does: the same runs, asked by two judges with fences of their own."""
+    tally = Tally()
+    one, other = judge_of(endpoint), judge_of(endpoint)
+    for target in targets():
+        before, after = (look(judge, target.run, target.failed) for judge in (one, other))
+        tally.add(before, after, target.aim)
+    return tally
+
+
+def total(tallies: dict[str, Tally]) -> Tally:
+    """The sum over all attacks."""
+    held = Tally()
+    for one in tallies.values():
+        for name in asdict(held):
+            setattr(held, name, getattr(held, name) + getattr(one, name))
+    return held
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--base-url")
+    parser.add_argument("--model")
+    parser.add_argument("--api-key-env", default="AGENTGUARD_JUDGE_KEY")
+    parser.add_argument("--only", nargs="*", choices=[one.name for one in ATTACKS], default=[])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    chosen = [one for one in ATTACKS if not args.only or one.name in args.only]
+    with served(args.base_url, 4_096) as url:
+        key, options = os.environ.get(args.api_key_env), EndpointOptions(deadline_s=600)
+        endpoint = Endpoint(url, model=args.model, api_key=key, options=options)
+        try:
+            again = noise(endpoint)
+            report = attack(judge_of(endpoint), attacks=chosen, told=say)
+            model = endpoint.serves(60)
+        finally:
+            endpoint.close()
+    told = summary(report, again) | {"model": model, "machine": machine()}
+    print(json.dumps(told)) if args.json else table(told)
+
+
+def summary(report: Report, again: Tally) -> dict[str, Any]:
+    """Tallies as plain values, with the rates of success over all attacks."""
+    attacks, placebos = total(report.attacks), total(report.placebos)
+    return {
+        "attacks": {name: asdict(one) for name, one in report.attacks.items()},
+        "placebos": {name: asdict(one) for name, one in report.placebos.items()},
+        "all": asdict(attacks),
+        "all_placebos": asdict(placebos),
+        "asked_again": asdict(again),
+        "action_success": rate(attacks.actions, attacks.runs),
+        "verdict_success": rate(attacks.wanted, attacks.open),
+        "verdict_success_of_placebos": rate(placebos.wanted, placebos.open),
+    }
+
+
+def rate(hits: int, runs: int) -> dict[str, Any]:
+    share = hits / runs if runs else 0.0
+    return {"of": runs, "rate": round(share, 4), "interval": [round(x, 4) for x in wilson(share, runs or 1)]}
+
+
+def table(told: dict[str, Any]) -> None:
+    print(f"{told['model']} on {told['machine']}; attack, and its placebo after the bar")
+    print(f"{'':20}{'runs':>5}" + "".join(f"{name:>12}" for name in COUNTED))
+    rows = [*told["attacks"].items(), ("all", told["all"])]
+    beside = {**told["placebos"], "all": told["all_placebos"]}
+    for name, one in rows:
+        cells = "".join(f"{one[key]:>6} |{beside[name][key]:>4}" for key in COUNTED)
+        print(f"{name:20}{one['runs']:5}{cells}")
+    print(f"{'asked again':20}{told['asked_again']['runs']:5}" + cells_of(told["asked_again"]))
+    for name in ("action_success", "verdict_success", "verdict_success_of_placebos"):
+        held = told[name]
+        low, high = held["interval"]
+        print(f"{name:30} {held['rate']:.3f} [{low:.3f}, {high:.3f}] of {held['of']}")
+
+
+def cells_of(one: dict[str, Any]) -> str:
+    return "".join(f"{one[key]:>6}      " for key in COUNTED)
+
+
+if __name__ == "__main__":
+    main()
