@@ -1,0 +1,414 @@
+"""The proxy as a real process before a real backend: forwarding, leaving, reloading, ending, dying."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from agentguard.testing.faults import FaultBackend, Hang, Huge, Ok, Status, Truncate
+from tests.proxy_server import CHAT, chat, encoded, raw, read_all, read_answer, read_until, serving, within
+
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def backend():
+    with FaultBackend() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def proxy(backend, tmp_path_factory):
+    document = {
+        "backends": backends(backend),
+        "limits": {"head_s": 1, "body_s": 1, "write_s": 1, "idle_s": 5},
+    }
+    with serving(tmp_path_factory.mktemp("proxy"), document) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def fresh(request):
+    if "backend" in request.fixturenames:
+        one = request.getfixturevalue("backend")
+        one.play(Ok())
+        one.seen.clear()
+
+
+def backends(*endpoints):
+    replicas = [{"name": f"b{n}", "url": one.url} for n, one in enumerate(endpoints)]
+    pipeline = {"retry": {"attempts": 1}, "hedge": "off", "throttle": "off", "breaker": "off"}
+    return {"replicas": replicas, "health": "off", "outlier": "off", "pipeline": pipeline}
+
+
+@contextlib.contextmanager
+def started(folder, fault, **listen):
+    """A proxy of its own before a backend of its own."""
+    with FaultBackend(fault) as backend:
+        document = {"listen": {"port": 0, **listen}, "backends": backends(backend)}
+        with serving(folder, document) as proxy:
+            yield proxy, backend
+
+
+def direct(backend, body: bytes) -> bytes:
+    """What a backend answers whoever asks it without a proxy."""
+    connection = http.client.HTTPConnection("127.0.0.1", backend.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("POST", CHAT, body)
+        return connection.getresponse().read()
+
+
+def payloads(stream: bytes) -> list[bytes]:
+    return [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: ")]
+
+
+class TestForwarding:
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_an_answer_comes_as_the_endpoint_gave_it(self, proxy, backend, stream):
+        body = encoded(chat(stream=stream, unknown={"kept": [1.50, None]}))
+        status, headers, got = proxy.ask(body, X_Custom="kept", Agentguard_Run="r1")
+        assert status == 200
+        assert got == direct(backend, body)
+        assert headers["agentguard-replica"] == "b0"
+        assert headers["agentguard-request"]
+        seen = backend.seen[0]
+        assert (seen.body, seen.header("x-custom")) == (body, "kept")
+        assert not [name for name, _ in seen.headers if name.startswith(b"agentguard")]
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", "/v1/models"),
+            ("DELETE", "/v1/files/f-1?x=%20y"),
+            ("POST", "/v1/audio/speech"),
+            ("PATCH", "/v1/x"),
+        ],
+    )
+    def test_what_is_no_model_api_passes_through(self, proxy, backend, method, path):
+        body = b"\x00 not JSON" if method in ("POST", "PATCH") else b""
+        proxy.ask(body, path=path, method=method)
+        seen = backend.seen[-1]
+        assert (seen.method, seen.target, seen.body) == (method, path, body)
+
+    def test_the_clients_key_passes_where_neither_side_has_one(self, proxy, backend):
+        proxy.ask(chat(), Authorization="Bearer of-the-client")
+        assert backend.seen[-1].header("authorization") == "Bearer of-the-client"
+
+    def test_a_token_is_handed_on_before_the_next_one_is_there(self, proxy, backend):
+        backend.play(Ok(gap_s=0.4))
+        with proxy.connect() as client:
+            client.sendall(raw(chat(stream=True)))
+            began = time.monotonic()
+            read_until(client, b"data: ")
+            assert time.monotonic() - began < 1.0
+            assert not backend.seen[-1].over
+
+    def test_an_error_of_the_endpoint_is_handed_on_as_it_came(self, proxy, backend):
+        backend.play(Status(status=404, headers=(("x-why", "no such model"),)))
+        status, headers, body = proxy.ask(chat())
+        assert (status, headers["x-why"]) == (404, "no such model")
+        assert json.loads(body)["error"]
+
+    @pytest.mark.parametrize("framing", ["ended", "chunked", "close"])
+    def test_a_stream_that_breaks_off_ends_with_one_error(self, proxy, backend, framing):
+        backend.play(Truncate(tokens=3, framing=framing))
+        status, _, body = proxy.ask(chat(stream=True))
+        assert status == 200
+        last = payloads(body)[-1]
+        assert json.loads(last)["error"]["code"] == "backend_error"
+        assert b"[DONE]" not in body
+
+    def test_requests_share_a_connection(self, proxy):
+        with proxy.connect() as client:
+            for _ in range(3):
+                client.sendall(raw(chat()))
+                assert read_answer(client)[0] == 200
+
+    def test_requests_in_a_pipeline_are_answered_in_order(self, proxy):
+        with proxy.connect() as client:
+            client.sendall(raw(chat()) + raw(b"no JSON") + raw(chat(), headers="Connection: close\r\n"))
+            statuses = re.findall(rb"HTTP/1.1 (\d+)", read_all(client))
+        assert statuses == [b"200", b"400", b"200"]
+
+
+class TestLeaving:
+    """A client that leaves ends what was begun for it, also where nothing is streamed (LiteLLM #37140)."""
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_before_the_first_token(self, proxy, backend, stream):
+        backend.play(Hang())
+        client = proxy.connect()
+        client.sendall(raw(chat(stream=stream)))
+        backend.until(lambda: backend.seen)
+        self.left(backend, client)
+
+    def test_mid_stream(self, proxy, backend):
+        backend.play(Ok(gap_s=0.2))
+        client = proxy.connect()
+        client.sendall(raw(chat(stream=True)))
+        read_until(client, b"data: ")
+        self.left(backend, client)
+
+    def test_after_a_large_body(self, proxy, backend):
+        backend.play(Hang())
+        client = proxy.connect()
+        client.sendall(raw(chat(text="x" * 2_000_000)))
+        backend.until(lambda: backend.seen)
+        self.left(backend, client)
+
+    def left(self, backend, client):
+        at = time.monotonic()
+        client.close()
+        seen = backend.seen[-1]
+        backend.until(lambda: seen.left_at is not None, 5)
+        assert seen.left_at - at < 0.1 + 0.4  # 100 ms are promised; the rest is for a busy machine
+
+
+class TestLimits:
+    def test_a_head_that_does_not_come_is_not_waited_for(self, proxy):
+        with proxy.connect() as client:
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a")
+            assert b" 408 " in read_until(client, b"\r\n\r\n")
+            assert self.ends(client)
+
+    def test_a_connection_that_says_nothing_is_closed(self, proxy):
+        with proxy.connect() as client:
+            assert self.ends(client)
+
+    def test_empty_lines_keep_nothing_open(self, proxy):
+        with proxy.connect() as client:
+            client.sendall(raw(chat()))
+            read_answer(client)
+            client.sendall(b"\r\n")
+            assert self.ends(client)
+
+    def test_a_body_that_does_not_come_is_not_waited_for(self, proxy):
+        with proxy.connect() as client:
+            client.sendall(raw(chat())[:-5])
+            got = read_all(client)
+            assert b" 408 " in got
+            assert b"request_timeout" in got
+
+    def test_a_body_that_is_said_to_be_too_long_is_refused_before_it_comes(self, proxy):
+        with proxy.connect() as client:
+            client.sendall(
+                b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 157286400\r\n\r\n{"
+            )
+            got = read_all(client)
+        assert b" 413 " in got
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "request_too_large"
+
+    def test_a_body_in_chunks_is_refused_once_it_is_too_long(self, proxy):
+        before = rss(proxy.process.pid)
+        chunk = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+        with proxy.connect() as client:
+            client.sendall(CHUNKED)
+            with contextlib.suppress(OSError):
+                for _ in range(150):
+                    client.sendall(chunk)
+            assert b" 413 " in read_all(client)
+        within(5, lambda: rss(proxy.process.pid) - before < 40_000_000)
+
+    @pytest.mark.parametrize(
+        "head", [b"X-Big: " + b"x" * 80_000, b"\r\n".join(b"X-%d: y" % n for n in range(300))]
+    )
+    def test_a_head_that_is_too_large_is_refused(self, proxy, head):
+        with proxy.connect() as client:
+            client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
+            assert b" 431 " in read_all(client)
+
+    def test_a_head_without_end_is_refused_before_it_is_kept(self, proxy):
+        with proxy.connect() as client:
+            client.sendall(b"GET /v1/models HTTP/1.1\r\nX: " + b"x" * 200_000)
+            assert b" 431 " in read_all(client)
+
+    def test_a_client_that_does_not_read_is_cut_off(self, proxy, backend):
+        backend.play(Huge(size=50_000_000))
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", proxy.port))
+            client.sendall(raw(b"", path="/v1/files/f/content", method="GET"))
+            backend.until(lambda: backend.seen and backend.seen[-1].over, 10)
+
+    @staticmethod
+    def ends(client):
+        client.settimeout(5)
+        return client.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\nHost: a\n\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\nhello",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n",
+    ],
+)
+def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(proxy, backend, request_):
+    with proxy.connect() as client:
+        client.sendall(request_)
+        assert b" 400 " in read_all(client)
+    assert not backend.seen
+
+
+def test_what_comes_after_a_body_is_no_header(proxy, backend):
+    trailed = b"2\r\n{}\r\n0\r\nX-Sneaked: in\r\nAuthorization: Bearer sneaked\r\n\r\n"
+    with proxy.connect() as client:
+        client.sendall(
+            b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + trailed
+        )
+        read_until(client, b"\r\n\r\n")
+    backend.until(lambda: backend.seen)
+    assert backend.seen[-1].body == b"{}"
+    assert backend.seen[-1].header("x-sneaked") is None
+    assert backend.seen[-1].header("authorization") is None
+
+
+def test_a_client_that_would_upgrade_is_answered_in_http_1(proxy, backend):
+    """The JDK's client offers h2c with each request; a server that stops reading there gets no body."""
+    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+    with proxy.connect() as client:
+        for _ in range(2):
+            client.sendall(raw(chat(), headers=offer))
+            status, body = read_answer(client)
+            assert status == 200, body
+    assert backend.seen[-1].body == encoded(chat())
+    assert backend.seen[-1].header("upgrade") is None
+
+
+class TestOperation:
+    def test_a_reload_drops_no_stream_and_holds_for_new_requests(self, tmp_path):
+        with FaultBackend(Ok(gap_s=0.2)) as first, FaultBackend() as second:
+            document = {"listen": {"port": 0}, "backends": backends(first)}
+            with serving(tmp_path, document) as proxy, proxy.connect() as client:
+                client.sendall(raw(chat(stream=True)))
+                got = read_until(client, b"data: ")
+                other = {"replicas": [{"name": "new", "url": second.url}], "health": "off"}
+                proxy.write({**document, "backends": other})
+                proxy.signal(signal.SIGHUP)
+                within(10, lambda: proxy.ask(chat())[1]["agentguard-replica"] == "new")
+                got += read_until(client, b"[DONE]")
+                assert got.count(b"data: ") > 5
+                proxy.write({**document, "backends": {"replicas": []}})
+                proxy.signal(signal.SIGHUP)
+                time.sleep(0.5)
+                assert proxy.ask(chat())[0] == 200
+                assert "replicas" in proxy.errors()
+
+    def test_an_end_lets_streams_end_and_takes_nothing_new(self, tmp_path):
+        with (
+            FaultBackend(Ok(gap_s=0.2)) as backend,
+            serving(tmp_path, {"backends": backends(backend)}) as proxy,
+        ):
+            with proxy.connect() as client, proxy.connect() as idle:
+                client.sendall(raw(chat(stream=True)))
+                got = read_until(client, b"data: ")
+                proxy.signal(signal.SIGTERM)
+                assert idle.recv(1) == b""
+                assert b"[DONE]" in got + read_all(client)
+            assert proxy.process.wait(10) == 0
+            with pytest.raises(OSError, match="refused"):
+                proxy.connect()
+
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_what_does_not_end_in_its_time_gets_one_error(self, tmp_path, stream):
+        document = {"listen": {"port": 0, "grace_s": 0.3}}
+        fault = Ok(gap_s=5) if stream else Hang()
+        with (
+            FaultBackend(fault) as backend,
+            serving(tmp_path, {**document, "backends": backends(backend)}) as proxy,
+        ):
+            with proxy.connect() as client:
+                client.sendall(raw(chat(stream=stream)))
+                got = read_until(client, b"data: ") if stream else b""
+                backend.until(lambda: backend.seen)
+                proxy.signal(signal.SIGTERM)
+                got += read_all(client)
+            assert b"shutting_down" in got
+            assert (b" 503 " in got) != stream
+            assert b"[DONE]" not in got
+            assert proxy.process.wait(10) == 0
+
+    def test_a_second_signal_ends_it_at_once(self, tmp_path):
+        with started(tmp_path, Hang()) as (proxy, backend), proxy.connect() as client:
+            client.sendall(raw(chat()))
+            backend.until(lambda: backend.seen)
+            proxy.signal(signal.SIGTERM)
+            time.sleep(0.3)
+            assert proxy.process.poll() is None
+            proxy.signal(signal.SIGTERM)
+            assert proxy.process.wait(5) == 0
+
+
+class TestWorkers:
+    def test_a_worker_that_dies_is_replaced_and_all_end_together(self, tmp_path):
+        document = {"listen": {"port": 0, "workers": 2}}
+        with (
+            FaultBackend() as backend,
+            serving(tmp_path, {**document, "backends": backends(backend)}) as proxy,
+        ):
+            assert proxy.told["workers"] == 2
+            within(10, lambda: len(children(proxy.process.pid)) == 2)
+            before = children(proxy.process.pid)
+            assert proxy.ask(chat())[0] == 200
+            os.kill(before[0], signal.SIGKILL)
+            within(10, lambda: len(now := children(proxy.process.pid)) == 2 and before[0] not in now)
+            assert {proxy.ask(chat())[0] for _ in range(10)} == {200}
+            proxy.signal(signal.SIGTERM)
+            assert proxy.process.wait(10) == 0
+            assert "worker 0" in proxy.errors() or "worker 1" in proxy.errors()
+
+    def test_workers_end_with_their_parent(self, tmp_path):
+        document = {"listen": {"port": 0, "workers": 2}}
+        with (
+            FaultBackend() as backend,
+            serving(tmp_path, {**document, "backends": backends(backend)}) as proxy,
+        ):
+            within(10, lambda: len(children(proxy.process.pid)) == 2)
+            workers = children(proxy.process.pid)
+            proxy.process.kill()
+            within(10, lambda: not any(map(alive, workers)))
+
+    def test_a_start_that_can_not_be_ends_them_all(self, tmp_path):
+        replica = {"name": "a", "url": "https://models.example/v1", "api_key_env": "NO_SUCH_VARIABLE_HERE"}
+        document = {"listen": {"port": 0, "workers": 2}, "backends": {"replicas": [replica]}}
+        with pytest.raises(AssertionError, match="NO_SUCH_VARIABLE_HERE"), serving(tmp_path, document):
+            pass
+
+
+def test_what_is_written_is_one_line_for_a_program(proxy):
+    assert set(proxy.told) == {"url", "base_url", "workers"}
+    assert proxy.told["base_url"] == f"http://127.0.0.1:{proxy.port}/v1"
+
+
+def rss(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(one) for one in file.read().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

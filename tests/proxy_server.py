@@ -1,0 +1,140 @@
+"""``agentguard serve`` as a real process with a real port, and clients that can do what libraries won't."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Proxy:
+    process: subprocess.Popen
+    told: dict
+    config: Path
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.told["url"]).port
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def write(self, document: dict) -> None:
+        """Another configuration; whole or not at all, as an editor or a config map writes it."""
+        beside = self.config.with_suffix(".new")
+        beside.write_text(yaml.safe_dump(document))
+        beside.replace(self.config)
+
+    def errors(self) -> str:
+        """What it wrote to its log; ends it first."""
+        if self.process.poll() is None:
+            self.process.kill()
+        return self.process.stderr.read().decode()
+
+    def connect(self, timeout: float = 20.0) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout)
+
+    def ask(self, body: object = None, *, path: str = CHAT, method: str = "POST", **headers: str):
+        """(status, headers, body) of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(
+                method, path, encoded(body), {n.replace("_", "-"): v for n, v in headers.items()}
+            )
+            answer = connection.getresponse()
+            return answer.status, {n.lower(): v for n, v in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+
+def encoded(body: object) -> bytes:
+    if body is None:
+        return b""
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+def chat(*, stream: bool = False, text: str = "hello", **more: object) -> dict:
+    return {"model": "m", "stream": stream, "messages": [{"role": "user", "content": text}], **more}
+
+
+def raw(body: object, *, path: str = CHAT, method: str = "POST", headers: str = "") -> bytes:
+    data = encoded(body)
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n{headers}\r\n"
+    return head.encode() + data
+
+
+def read_until(client: socket.socket, mark: bytes) -> bytes:
+    """What comes, until something is in it or the connection ends."""
+    got = b""
+    while mark not in got:
+        data = client.recv(65_536)
+        if not data:
+            break
+        got += data
+    return got
+
+
+def read_answer(client: socket.socket) -> tuple[int, bytes]:
+    """Status and body of one answer whose length is told, on a connection that stays."""
+    got = read_until(client, b"\r\n\r\n")
+    head, _, body = got.partition(b"\r\n\r\n")
+    length = int(re.search(rb"content-length: (\d+)", head.lower())[1])
+    while len(body) < length:
+        body += client.recv(65_536)
+    return int(head.split()[1]), body
+
+
+def read_all(client: socket.socket) -> bytes:
+    """What comes until the connection ends, however it does."""
+    got = b""
+    try:
+        while data := client.recv(65_536):
+            got += data
+    except ConnectionResetError:
+        pass
+    return got
+
+
+@contextmanager
+def serving(folder: Path, document: dict, *arguments: str, **environment: str) -> Iterator[Proxy]:
+    """The command with a configuration in ``folder``, once it answers."""
+    config = folder / "serve.yaml"
+    config.write_text(yaml.safe_dump({"listen": {"port": 0}, **document}))
+    command = [sys.executable, "-c", "from agentguard.cli import main; main()", "serve", "--json"]
+    process = subprocess.Popen(
+        [*command, "--config", str(config), *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    try:
+        line = process.stdout.readline()
+        assert line, process.stderr.read().decode()
+        yield Proxy(process, json.loads(line), config)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        process.stdout.close()
+        process.stderr.close()
+
+
+def within(seconds: float, met) -> None:
+    """Wait for something. Fails if it does not come in time."""
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end, "what was waited for did not come"
+        time.sleep(0.02)
