@@ -203,12 +203,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
     made = tmp_path_factory.mktemp("tls")
     cert, key = made / "cert.pem", made / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
-        + ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)],  # noqa: RUF005
-        check=True,
-        capture_output=True,
-    )
+    name = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    kind = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    made_of = [*kind, *name, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(made_of, check=True, capture_output=True)
     return cert, key
 
 
