@@ -14,7 +14,7 @@ from agentguard.errors import CircuitOpen
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
 from agentguard.resilience.options import RATIO, SECONDS, Options, check
-from agentguard.resilience.progress import when_done
+from agentguard.resilience.progress import Stream
 from agentguard.resilience.seam import Response, Runtime, Send, Verdict, verdict
 from agentguard.resilience.window import Window
 
@@ -119,8 +119,7 @@ class CircuitBreaker:
             if outcome is not Verdict.NOTHING:
                 self._move(State.CLOSED if outcome is Verdict.GOOD else State.OPEN)
         elif outcome is not Verdict.NOTHING:
-            self._window.add(outcome is Verdict.GOOD)
-            good, total = self._window.counts()
+            good, total = self._window.add(outcome is Verdict.GOOD)
             options = self._options
             failed = total - good
             if failed and total >= options.minimum and failed >= options.failure_ratio * total:
@@ -148,5 +147,8 @@ class CircuitBreaker:
         if permit.probe:  # it has answered; the others need not wait until its stream has ended
             permit.end(Verdict.GOOD)
             permit = Permit(self, self._generation, probe=False)
-        when_done(response, lambda error: permit.end(verdict(error, deadline)))
+        if isinstance(response, Stream):
+            response.on_end(lambda error: permit.end(verdict(error, deadline)))
+        else:
+            permit.end(Verdict.GOOD)
         return response

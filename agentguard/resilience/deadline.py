@@ -15,10 +15,12 @@ from typing import TypeVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded
 from agentguard.resilience.clock import MONOTONIC, Clock
+from agentguard.resilience.timers import Timer, timers_of
 
 T = TypeVar("T")
 
-_EARLY = 1e-6  # asyncio ends a timer up to its clock's resolution early; that still is the deadline
+EARLY = 1e-6
+"""asyncio ends a timer up to its clock's resolution early; that still is the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Deadline:
     @property
     def expired(self) -> bool:
         """Whether the time is up."""
-        return self.clock.now() >= self.at - _EARLY
+        return self.clock.now() >= self.at - EARLY
 
     def limit(self, what: str = "the call") -> Limit:
         """``async with deadline.limit("the head"):`` cancels what runs inside when the time is up.
@@ -97,7 +99,7 @@ class Alarm:
             alarm.over()
     """
 
-    __slots__ = ("_cancelling", "_handle", "_ours", "_rang", "_task")
+    __slots__ = ("_cancelling", "_ours", "_rang", "_task", "_timer", "_timers")
 
     def __init__(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -105,17 +107,18 @@ class Alarm:
         assert task is not None  # for mypy: whoever awaits is in a task
         self._task, self._cancelling = task, task.cancelling()
         self._rang = self._ours = False
-        self._handle: asyncio.TimerHandle | None = loop.call_later(seconds, self._ring)
+        self._timers = timers_of(loop)
+        self._timer: Timer | None = self._timers.after(loop, seconds, self._ring)
 
     def _ring(self) -> None:
-        self._rang, self._handle = True, None
+        self._rang, self._timer = True, None
         self._task.cancel()
 
     def over(self) -> bool:
         """Switch it off; whether a cancellation that came is this alarm's alone. May be called again."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if self._timer is not None:
+            self._timers.off(self._timer)
+            self._timer = None
         if self._rang:
             self._rang = False
             self._ours = self._task.uncancel() <= self._cancelling
@@ -136,7 +139,7 @@ class Limit:
         if self._deadline.at == math.inf:
             return
         left = self._deadline.remaining()
-        if left <= _EARLY:
+        if left <= EARLY:
             raise DeadlineExceeded(f"no time was left for {self._what}", stage="unsent")
         self._alarm = Alarm(left)
 

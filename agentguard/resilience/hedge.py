@@ -19,6 +19,7 @@ from agentguard.resilience.events import EventKind
 from agentguard.resilience.options import SECONDS, Options, check
 from agentguard.resilience.progress import GRACE_S, discard
 from agentguard.resilience.seam import Request, Response, Runtime, Send
+from agentguard.resilience.timers import timers_of
 
 _EXTRA = BudgetOptions(ratio=0.05, reserve=0.0, per_second=0.0, burst=10.0)
 
@@ -99,7 +100,13 @@ class Hedger:
         if delay is None or not request.idempotent or delay >= deadline.remaining():
             response = await self._inner(request, deadline)
         else:
-            response = await _Race(self, request, deadline).run(delay)
+            race = _Race(self, request, deadline)
+            try:
+                response = await race.run_first(delay)
+            except BaseException as error:
+                response = await race.instead(error)
+            if race.second is not None:
+                await race.drop_second(response)
         self.latencies.add(self._runtime.clock.now() - started)
         return response
 
@@ -110,9 +117,10 @@ class Hedger:
         self._runtime.tell(EventKind.HEDGE, self._options.name, seconds=self.delay or 0.0)
         return asyncio.create_task(self._inner(request, deadline))
 
-    async def first(self, request: Request, deadline: Deadline) -> Response:
-        """The first request, in the caller's task."""
-        return await self._inner(request, deadline)
+    @property
+    def inner(self) -> Send:
+        """Where requests go on to; the first one in the caller's task."""
+        return self._inner
 
     def take(self, task: asyncio.Task[Response]) -> Response:
         """The second's answer, which came first."""
@@ -151,51 +159,57 @@ def _answered(task: asyncio.Task[Any]) -> bool:
 
 
 class _Race:
-    """One request and perhaps its double. The first is interrupted the way `asyncio.timeout` does it."""
+    """One request and perhaps its double. The first is interrupted the way `asyncio.timeout` does it.
+
+    Attributes:
+        second: the double, while it may still bring an answer.
+    """
+
+    __slots__ = ("_deadline", "_first", "_hedger", "_interrupted", "_request", "second")
 
     def __init__(self, hedger: Hedger, request: Request, deadline: Deadline) -> None:
         self._hedger, self._request, self._deadline = hedger, request, deadline
         self._first: asyncio.Task[Any] | None = None
-        self._second: asyncio.Task[Response] | None = None
+        self.second: asyncio.Task[Response] | None = None
         self._interrupted = False
 
-    async def run(self, delay: float) -> Response:
-        """The first good answer of the two; if there is none, the first request's error."""
-        try:
-            answer = await self._run_first(delay)
-        except Exception as error:
-            if self._second is None:
-                raise
-            # The first failed, or was interrupted for the second; the second's answer is as good.
-            return await self._await_second(self._second, error)
-        except BaseException:
-            if self._second is not None:
-                await self._hedger.drop(self._second)
-            raise
-        if self._second is not None:
-            try:
-                await self._hedger.drop(self._second)
-            except BaseException:
-                await discard(answer)
-                raise
-        return answer
+    async def instead(self, error: BaseException) -> Response:
+        """The second's answer, where the first failed or was interrupted for it; else the first's error."""
+        second, self.second = self.second, None
+        if second is None:
+            raise error
+        if isinstance(error, Exception):
+            return await self._await_second(second, error)
+        await self._hedger.drop(second)
+        raise error
 
-    async def _run_first(self, delay: float) -> Response:
+    async def drop_second(self, answer: Response) -> None:
+        """The first has brought an answer: end the second."""
+        assert self.second is not None  # for mypy: there is one
+        try:
+            await self._hedger.drop(self.second)
+        except BaseException:
+            await discard(answer)
+            raise
+
+    async def run_first(self, delay: float) -> Response:
         """The first's answer. Raises _Interrupted if the second has brought one before."""
         task = self._first = asyncio.current_task()
         assert task is not None  # for mypy: a coroutine that runs is in a task
         cancelling = task.cancelling()
-        timer = asyncio.get_running_loop().call_later(delay, self._start)
+        loop = asyncio.get_running_loop()
+        timers = timers_of(loop)
+        timer = timers.after(loop, delay, self._start)
         ours = False
         try:
-            return await self._hedger.first(self._request, self._deadline)
+            return await self._hedger.inner(self._request, self._deadline)
         except asyncio.CancelledError:
             ours = self._interrupted and task.cancelling() - 1 <= cancelling
             if ours:
                 raise _Interrupted from None
             raise
         finally:
-            timer.cancel()
+            timers.off(timer)
             self._first = None
             if self._interrupted:
                 task.uncancel()
@@ -212,9 +226,9 @@ class _Race:
         return self._hedger.take(second)
 
     def _start(self) -> None:
-        self._second = self._hedger.second(self._request, self._deadline)
-        if self._second is not None:
-            self._second.add_done_callback(self._finished)
+        self.second = self._hedger.second(self._request, self._deadline)
+        if self.second is not None:
+            self.second.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[Response]) -> None:
         """The second has ended; if it has an answer, the first need not go on."""

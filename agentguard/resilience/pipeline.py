@@ -9,16 +9,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agentguard.errors import ConfigError, DeadlineExceeded
+from agentguard.errors import ConfigError, DeadlineExceeded, Stage
 from agentguard.resilience.breaker import Breaker
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.deadline import EARLY, Alarm, Deadline
 from agentguard.resilience.events import EventKind, Observer, Observers
 from agentguard.resilience.hedge import Hedge
 from agentguard.resilience.options import SECONDS, Options, check
@@ -70,21 +71,32 @@ class Timer:
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on. Raises DeadlineExceeded when the time is up."""
+        # What `Deadline.limit` does, without its objects: every attempt passes here twice.
         sooner = deadline.sooner(self._seconds)
-        limit = sooner.limit("the call" if self._hand_on else "the attempt")
+        left = sooner.remaining()
+        if left <= EARLY:
+            raise self._up("no time was left for", "unsent")
+        alarm = Alarm(left)
         try:
-            limit.start()
-            try:
-                response = await self._inner(request, sooner if self._hand_on else deadline)
-            except BaseException as error:
-                limit.stop(type(error))
-                raise
-            limit.stop(None)
+            return await self._inner(request, sooner if self._hand_on else deadline)
+        except asyncio.CancelledError:
+            if alarm.over():
+                raise self._up("too much time went into", "sent") from None
+            raise
         except DeadlineExceeded:
             if sooner.expired:  # else it is that of a timer further in
-                self._runtime.tell(EventKind.TIMEOUT, self._name, seconds=self._seconds)
+                self._tell()
             raise
-        return response
+        finally:
+            alarm.over()
+
+    def _up(self, reason: str, stage: Stage) -> DeadlineExceeded:
+        """The time is up."""
+        self._tell()
+        return DeadlineExceeded(f"{reason} {'the call' if self._hand_on else 'the attempt'}", stage=stage)
+
+    def _tell(self) -> None:
+        self._runtime.tell(EventKind.TIMEOUT, self._name, seconds=self._seconds)
 
 
 class Pipeline:
@@ -114,7 +126,7 @@ class Pipeline:
 
     @classmethod
     def sharing(cls, strategies: Iterable[Strategy], runtime: Runtime) -> Pipeline:
-        """A pipeline whose time, chance and observers are those of another one. Raises ConfigError as else."""
+        """A pipeline with the time, chance and observers of another one. Raises ConfigError as else."""
         pipeline = cls(strategies)
         pipeline.runtime = runtime
         return pipeline

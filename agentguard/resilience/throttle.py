@@ -16,7 +16,7 @@ from agentguard.errors import Overloaded
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
 from agentguard.resilience.options import RATIO, SECONDS, Options, check
-from agentguard.resilience.progress import when_done
+from agentguard.resilience.progress import Stream
 from agentguard.resilience.seam import Response, Runtime, Send, Verdict, overloaded, verdict
 from agentguard.resilience.window import Window
 
@@ -74,7 +74,10 @@ class Throttler:
         except BaseException as error:
             self._count(error, deadline)
             raise
-        when_done(response, lambda error: self._count(error, deadline))
+        if isinstance(response, Stream):
+            response.on_end(lambda error: self._count(error, deadline))
+        else:
+            self._window.add(True)
         return response
 
     def _count(self, error: BaseException | None, deadline: Deadline) -> None:

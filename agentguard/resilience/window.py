@@ -30,13 +30,14 @@ class Window:
         self._good = self._total = 0
         self._last = int(self._clock.now() / self._width)
 
-    def add(self, good: bool) -> None:
-        """Count one event."""
+    def add(self, good: bool) -> tuple[int, int]:
+        """Count one event; returns the `counts` with it."""
         slot = self._slots[self._now() % self.SLOTS]
         slot[0] += good
         slot[1] += 1
         self._good += good
         self._total += 1
+        return self._good, self._total
 
     def counts(self) -> tuple[int, int]:
         """(good events, all events) in the window."""
