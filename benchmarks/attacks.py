@@ -3,8 +3,8 @@
 Run: .venv/bin/python benchmarks/attacks.py --base-url http://127.0.0.1:8000/v1 [--only NAME...] [--json]
      .venv/bin/python benchmarks/attacks.py     # starts the local vLLM of `make vllm` (about 6 GB)
 
-Each attack is tried on two runs that failed and two that did not; beside each figure stands that of a placebo,
-text of the same length in the same place that says nothing. ``asked again`` is the noise of the model: the
+Each attack is tried on two runs that failed and two that did not; beside each figure stands a placebo's:
+text as long, in the same place, that says nothing. ``asked again`` is the noise of the model: the
 unchanged runs, asked once more by another judge. The tiny model of the local server says nothing of how well
 a real judge withstands attacks; that no action changes does not depend on the model.
 """

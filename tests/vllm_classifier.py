@@ -17,8 +17,11 @@ from typing import Any
 
 
 def main() -> None:
-    import torch
-    from transformers import AutoTokenizer, BertForSequenceClassification
+    import torch  # type: ignore[import-not-found]
+    from transformers import (  # type: ignore[import-not-found]
+        AutoTokenizer,
+        BertForSequenceClassification,
+    )
 
     minilm, out = map(Path, sys.argv[1:3])
     told = json.load(sys.stdin)
@@ -40,7 +43,7 @@ def main() -> None:
 
 
 def _pooled(model: Any, tokenizer: Any, query: str | None, text: str) -> Any:
-    import torch
+    import torch  # type: ignore[import-not-found]
 
     pair = (text,) if query is None else (query, text)
     with torch.no_grad():
@@ -49,7 +52,7 @@ def _pooled(model: Any, tokenizer: Any, query: str | None, text: str) -> Any:
 
 def _fit(layer: Any, pooled: Any, wrong: Any) -> None:
     """Logistic regression with a small ridge, by full-batch L-BFGS."""
-    import torch
+    import torch  # type: ignore[import-not-found]
 
     optimiser = torch.optim.LBFGS(layer.parameters(), max_iter=200)
 

@@ -2,79 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.judge_serving import ROOT, Serving, get, gone
+from tests.judge_serving import serving as serving_with
+
 FAKE = ROOT / "tests" / "fake_vllm"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-class Serving:
-    """The command, and the states it prints."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.seen: list[dict[str, Any]] = []
-
-    def until(self, phase: str) -> dict[str, Any]:
-        """Read states up to the next one of this phase."""
-        lines: IO[str] | None = self.process.stdout
-        assert lines is not None
-        for line in lines:
-            self.seen.append(json.loads(line))
-            if self.seen[-1]["phase"] == phase:
-                return self.seen[-1]
-        raise AssertionError(f"it ended without being {phase}: {self.seen}")
-
-
 @contextmanager
 def serving(tmp_path: Path, *more: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
-    command = [
-        *(sys.executable, "-c", "from agentguard.cli import main; main()"),
-        *("judge", "serve", "a-model", "--python", sys.executable),
-        *("--heartbeat-s", "0.2", "--canary-s", "1", "--log", str(tmp_path / "server.log"), "--json", *more),
-    ]
-    told = {**os.environ, "PYTHONPATH": str(FAKE), "PYTHONUNBUFFERED": "1", **(environment or {})}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=told, cwd=ROOT) as process:
-        try:
-            yield Serving(process)
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            process.kill()
-
-
-def get(url: str) -> tuple[int, dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as reply:
-            return reply.status, json.load(reply)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
-
-
-def gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
+    """Serve with what stands for vLLM here."""
+    flags = ("--heartbeat-s", "0.2", "--canary-s", "1", "--log", str(tmp_path / "server.log"), *more)
+    told = {"PYTHONPATH": str(FAKE), **(environment or {})}
+    with serving_with("a-model", sys.executable, *flags, environment=told) as served:
+        yield served
 
 
 def test_it_serves_tells_its_state_and_drains(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""A judge over several servers: real sockets, the real pool; one dies, hangs, refuses, and others answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.judge.base import RUN_FAILED, Answer, Choice, root_cause_question
+from agentguard.judge.chat import ChatJudge, ChatOptions
+from agentguard.judge.pooling import Classifier, PoolingJudge
+from agentguard.judge.replicas import asked, pool_options, replicated
+from agentguard.judge.wire import EndpointOptions, Fault
+from agentguard.trajectory.model import Trajectory
+from tests.unit.judge.chat_server import Script, closed_port, serving
+from tests.unit.judge.pooling_server import pooling
+from tests.unit.judge.runs import group_chat
+
+QUICK = EndpointOptions(deadline_s=4.0)
+Two = tuple[list[str], list[Script]]
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    with ExitStack() as stack:
+        pairs = [stack.enter_context(serving(Script())) for _ in range(2)]
+        yield [url for url, _ in pairs], [script for _, script in pairs]
+
+
+def judge_over(*urls: str, deadline_s: float = 4.0, **pool: object) -> ChatJudge:
+    endpoint = replicated(urls, options=EndpointOptions(deadline_s=deadline_s), pool=pool)
+    return ChatJudge(endpoint, options=ChatOptions(deadline_s=2 * deadline_s, secret=b"s"))
+
+
+def decide(judge: ChatJudge, run: Trajectory, times: int = 1) -> list[tuple[Answer, ...]]:
+    questions = (RUN_FAILED, Choice(id="c", text="Which?", options=("one", "two")), root_cause_question(run))
+    try:
+        return [judge.decide(run, questions) for _ in range(times)]
+    finally:
+        judge.close()
+
+
+def right(answers: tuple[Answer, ...]) -> None:
+    assert [one.error for one in answers] == [None] * 3
+
+
+def test_all_questions_of_a_run_go_to_one_replica_and_runs_are_shared(two: Two) -> None:
+    urls, scripts = two
+    judge = judge_over(*urls)
+    try:
+        for length in range(5, 17):
+            before = [len(script.seen) for script in scripts]
+            right(
+                judge.decide(
+                    group_chat(length, flaw=3).trajectory,
+                    (RUN_FAILED, Choice(id="c", text="?", options=("a", "b")), RUN_FAILED),
+                )
+            )
+            assert sum(len(s.seen) > b for s, b in zip(scripts, before, strict=True)) == 1
+        assert all(script.seen for script in scripts)
+    finally:
+        judge.close()
+
+
+def test_one_that_is_not_there_is_passed_over(two: Two) -> None:
+    urls, _ = two
+    for order in (
+        (f"http://127.0.0.1:{closed_port()}/v1", urls[0]),
+        (urls[0], f"http://127.0.0.1:{closed_port()}/v1"),
+    ):
+        for answers in decide(judge_over(*order), group_chat(5, flaw=3).trajectory, times=2):
+            right(answers)
+
+
+@pytest.mark.parametrize("fault", ["busy", "server", "reset", "truncated"])
+def test_one_that_fails_is_left_for_the_other(two: Two, fault: str) -> None:
+    urls, scripts = two
+    scripts[0].always = fault
+    judge = judge_over(*urls)
+    for answers in decide(judge, group_chat(5, flaw=3).trajectory, times=2):
+        right(answers)
+    assert scripts[1].seen
+
+
+def test_one_that_hangs_leaves_time_for_the_other(two: Two) -> None:
+    urls, scripts = two
+    scripts[0].always = "hang"
+    judge = judge_over(*urls, deadline_s=2.0)
+    started = time.monotonic()
+    (answers,) = decide(judge, group_chat(5, flaw=3).trajectory)
+    right(answers)
+    assert time.monotonic() - started < 6
+
+
+def test_when_all_are_away_it_is_a_fault_within_the_deadline() -> None:
+    urls = [f"http://127.0.0.1:{closed_port()}/v1" for _ in range(2)]
+    started = time.monotonic()
+    (answers,) = decide(judge_over(*urls), group_chat(5, flaw=3).trajectory)
+    assert {one.usage["fault"] for one in answers} <= {Fault.UNREACHABLE, Fault.TIMEOUT}
+    assert time.monotonic() - started < 9
+
+
+def test_a_refusal_comes_through_as_it_is(two: Two) -> None:
+    urls, scripts = two
+    for script in scripts:
+        script.models = ("another",)
+    endpoint = replicated(urls, model="judge", options=QUICK)
+    (answers,) = decide(ChatJudge(endpoint), group_chat(5, flaw=3).trajectory)
+    assert answers[0].usage["fault"] == Fault.NO_MODEL
+
+
+def test_a_pooling_judge_can_have_several_too() -> None:
+    with pooling() as (url, script):
+        dead = f"http://127.0.0.1:{closed_port()}/v1"
+        judge = PoolingJudge(
+            replicated([dead, url], options=QUICK),
+            (Classifier(question="run_failed", options=("no", "yes")),),
+        )
+        try:
+            (answer,) = judge.decide(group_chat(5, flaw=3).trajectory, (RUN_FAILED,))
+        finally:
+            judge.close()
+    assert answer.error is None
+    assert script.paths[-1] == "/classify"
+
+
+def test_its_key_goes_to_the_replica_that_it_is_for(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls, _ = two
+    monkeypatch.delenv("A_KEY", raising=False)
+    with pytest.raises(ConfigError, match="A_KEY"):
+        replicated([{"url": urls[0], "api_key_env": "A_KEY"}])
+    monkeypatch.setenv("A_KEY", "hush")
+    made = pool_options([urls[0], {"url": urls[1], "name": "b"}], key_env="A_KEY", deadline_s=10, more={})
+    assert [(one.name, one.api_key_env) for one in made.replicas] == [("judge-1", "A_KEY"), ("b", "A_KEY")]
+    assert not made.replicas[0].url.endswith("/v1")
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], ["http://127.0.0.1:1"], [{"name": "a"}], [{"url": "http://h/v1", "x": 1}]]
+)
+def test_replicas_that_make_no_sense_are_refused(wrong: list[object]) -> None:
+    with pytest.raises(ConfigError, match="judge"):
+        replicated(wrong)  # type: ignore[arg-type]
+
+
+def test_a_run_is_known_by_its_fence_whatever_is_asked() -> None:
+    def body(nonce: str, question: str) -> bytes:
+        shown = f"--- recording {nonce} ---\\ntask:\\n| x\\nQuestion: {question}"
+        return f'{{"model": "m", "messages": [{{"role": "user", "content": "{shown}"}}]}}'.encode()
+
+    one, same, other = (
+        asked("POST", "/v1/chat/completions", body(*x)) for x in (("a", "1"), ("a", "2"), ("b", "1"))
+    )
+    assert one.prefix == same.prefix != other.prefix
+    assert one.model == "m"
+    assert asked("GET", "/v1/models", b"").prefix == b""
+    assert asked("POST", "/tokenize", b"no json").model == ""

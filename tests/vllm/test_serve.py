@@ -1,0 +1,129 @@
+"""``agentguard judge serve`` around a real vLLM: its engine killed under a diagnosis, and a drain.
+
+Deadlines are those that users set, with a margin for a busy machine; vLLM takes up to some minutes to start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agentguard.evals.endpoint.attacking import targets
+from agentguard.guard import Guard
+from agentguard.judge.base import RUN_FAILED, Predicate
+from agentguard.judge.chat import ChatJudge, ChatOptions
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.wire import EndpointOptions
+from agentguard.judge.writing import FORM
+from agentguard.localize.base import Verdict
+from agentguard.localize.judged.fused import Fused
+from agentguard.trajectory.model import Source, Step, Trajectory
+from tests.judge_serving import Serving, children, get, gone, serving
+from tests.vllm_server import CPU_ENVIRONMENT, CPU_FLAGS
+from tests.vllm_setup import PYTHON, WEIGHTS, missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+
+DEADLINE_S = 20.0
+MARGIN_S = 15.0
+FLAGS = ("--context", "4096", "--offline", "--heartbeat-s", "1", "--canary-s", "30", "--start-s", "400")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    if lacking := missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(lacking)
+        pytest.skip(lacking)
+    log = ("--log", str(tmp_path / "server.log"))
+    with serving(
+        str(WEIGHTS), PYTHON, *FLAGS, *log, "--", *CPU_FLAGS, environment=CPU_ENVIRONMENT
+    ) as process:
+        yield process
+
+
+def long_run() -> Trajectory:
+    """A run that takes seconds to read, in which a rule is sure to find a loop."""
+    plain = targets()[0].run
+    said = "The hall has rows of seats, and each row has a letter and a light of its own. " * 3
+    steps = [
+        Step(index=place, source=Source.AGENT, agent="assistant", content=f"{place}: {said}")
+        for place in range(len(plain.steps), len(plain.steps) + 40)
+    ]
+    return Trajectory(id="long", format="test", task=plain.task, steps=(*plain.steps, *steps))
+
+
+def engine_of(pid: int) -> int:
+    """The process of a server that has the model, and not the one that speaks HTTP."""
+    held = children(pid)
+    named = [child for child, name in held.items() if "Engine" in name]
+    assert named, held
+    return named[0]
+
+
+def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Serving) -> None:
+    ready = served.until("ready")
+    assert ready["canary"]["asked"] == 3
+    assert get(ready["state_url"])[0] == 200
+    endpoint = Endpoint(ready["url"], options=EndpointOptions(deadline_s=DEADLINE_S))
+    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S))
+    guard = Guard(localizer=Fused(judge=judge))
+    try:
+        judge.decide(targets()[2].run, (RUN_FAILED,))  # warm: the kill is to come in the middle of a call
+        run, began = long_run(), time.monotonic()
+        killer = threading.Timer(0.3, os.kill, (engine_of(ready["pid"]), signal.SIGKILL))
+        killer.start()
+        told = guard.diagnose(run)
+        took = time.monotonic() - began
+        killer.join()
+        assert took < DEADLINE_S + MARGIN_S
+        assert any(one.detector == "exact_loop" for one in told.findings)
+        assert any("judge" in one.detector for one in told.failures)
+        assert any("judge could not be asked" in note for note in told.notes)
+        assert told.hypotheses or told.verdict is Verdict.ABSTAINED
+        alone = Guard(localizer="embedded").diagnose(run)
+        assert (told.verdict, [h.step for h in told.hypotheses]) == (
+            alone.verdict,
+            [h.step for h in alone.hypotheses],
+        )
+        again = served.until("ready")
+        assert again["url"] == ready["url"]
+        assert again["restarts"] == 1
+        assert again["pid"] != ready["pid"]
+        (answer,) = judge.decide(targets()[3].run, (RUN_FAILED,))
+        assert answer.error is None
+        assert not guard.diagnose(targets()[3].run).failures
+    finally:
+        judge.close()
+    _drains(served, again["url"], again["pid"])
+
+
+def _drains(served: Serving, url: str, pid: int) -> None:
+    """SIGTERM while a request is under way: it is answered, and nothing is left."""
+    below = children(pid)
+    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=120))
+    asked = ({"role": "user", "content": "Tell a long story of a harbour, as JSON with the one field text."},)
+    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=120))
+    try:
+        judge.decide(long_run(), (Predicate(id="q", text="Is there a lamp?"),))
+        with ThreadPoolExecutor(1) as pool:
+            under_way = pool.submit(
+                lambda: endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=60, deadline_s=120))
+            )
+            time.sleep(1.0)
+            served.process.send_signal(signal.SIGTERM)
+            written = under_way.result(timeout=120)
+        # Broken off at 60 tokens or whole: it was answered, where a server that drops it would be unreachable.
+        assert isinstance(written, tuple) or written.fault in {"cut", "malformed"}
+        assert served.until("stopped")["pid"] is None
+        assert served.process.wait(60) == 0
+        assert all(gone(child) for child in (pid, *below))
+    finally:
+        judge.close()
