@@ -86,7 +86,7 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
         assert took < DEADLINE_S + MARGIN_S
         assert any(one.detector == "exact_loop" for one in told.findings)
         assert any("judge" in one.detector for one in told.failures)
-        assert any("judge could not be asked" in note for note in told.notes)
+        assert any("the judge" in note for note in told.notes)
         assert told.hypotheses or told.verdict is Verdict.ABSTAINED
         alone = Guard(localizer="embedded").diagnose(run)
         assert (told.verdict, [h.step for h in told.hypotheses]) == (
@@ -120,7 +120,7 @@ def _drains(served: Serving, url: str, pid: int) -> None:
             time.sleep(1.0)
             served.process.send_signal(signal.SIGTERM)
             written = under_way.result(timeout=120)
-        # Broken off at 60 tokens or whole: it was answered, where a server that drops it would be unreachable.
+        # Broken off at 60 tokens, or whole: a server that drops it would be unreachable.
         assert isinstance(written, tuple) or written.fault in {"cut", "malformed"}
         assert served.until("stopped")["pid"] is None
         assert served.process.wait(60) == 0
