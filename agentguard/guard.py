@@ -14,25 +14,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agentguard.detect.base import DetectorFailure, Finding, detectors
+from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.run import detect
-from agentguard.errors import AgentGuardError, ConfigError
+from agentguard.errors import ConfigError
+from agentguard.judge.safety import ResponseSafety
 from agentguard.live.frameworks import integrations
 from agentguard.live.kept_run import begun, gone_on_with, recoveries_of
 from agentguard.live.learning import Learning, learning_of
 from agentguard.live.parts import REPLACEABLE, Parts, with_rules
+from agentguard.live.policies import (
+    DetectorOptions,
+    declared,
+    detectors_of,
+    judge_of,
+    localizer_named,
+    localizer_of,
+    recover_of,
+    safety_of,
+    specs,
+)
 from agentguard.live.resume import take_up
 from agentguard.live.rules import Accept, Observer, Rules
 from agentguard.live.session import Session
-from agentguard.localize.base import Diagnosis, Localizer, Verdict, localizers
+from agentguard.localize.base import Diagnosis, Localizer, Verdict
+from agentguard.localize.safety import with_safety
 from agentguard.recover.base import Capabilities, RepairFunction
-from agentguard.recover.budget import Budget
 from agentguard.recover.effects import EffectClass, ToolEffect, Undo
 from agentguard.recover.ledger import EffectBook, Ledger
-from agentguard.recover.policy import DEFAULT_LADDER, Recover
-from agentguard.recover.protect import Protect
+from agentguard.recover.policy import Recover
 from agentguard.recover.store_book import StoreBook
-from agentguard.recover.verify import Verification
 from agentguard.settings import Policy
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.recorder import Recorder
@@ -40,7 +50,6 @@ from agentguard.trajectory.recorder import Recorder
 if TYPE_CHECKING:
     from agentguard.store.store import Store
 
-DetectorOptions = Mapping[str, Mapping[str, Any] | None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -56,6 +65,8 @@ class Guard:
         recover: what is done about failures of a running agent.
         tools: what the tools of an agent do to the world; `tool` declares them where they are defined.
         accept: acceptance test of a run that wants to end: True accepts, False or a reason refuses.
+        safety: assesses what an agent says in the end, in four tiers with an action each
+            (`agentguard.judge.safety.ResponseSafety`); of recorded runs, what users saw.
         observers: told of each recovery when it begins and when its outcome is known.
         store: where guarded runs, their findings, recoveries and effects are kept, as they happen.
         repair: what ``roll_forward`` asks for a repair: given the run and what is held to be wrong, it
@@ -80,21 +91,23 @@ class Guard:
         recover: Recover | None = None,
         tools: Mapping[str, ToolEffect] | None = None,
         accept: Accept | None = None,
+        safety: ResponseSafety | None = None,
         observers: Sequence[Observer] = (),
         store: Store | None = None,
         repair: RepairFunction | None = None,
         schemata: str | Path | bool | Learning = False,
     ) -> None:
-        chosen = _localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
+        chosen = localizer_named(localizer, options or {}) if isinstance(localizer, str) else localizer
         self._override: ContextVar[Parts | None] = ContextVar("agentguard_override", default=None)
         self._tools = dict(tools or {})
         self._parts = with_rules(
             Parts(
-                detectors=_specs(detectors),
+                detectors=specs(detectors),
                 localizer=chosen,
                 detector_deadline_s=detector_deadline_s,
                 recover=recover or Recover(),
                 accept=accept,
+                safety=safety,
                 observers=tuple(observers),
                 store=store,
                 repair=repair,
@@ -112,18 +125,23 @@ class Guard:
             policy: the policy, or the path of its file.
             localizer: outranks the policy's.
             more: ``accept``, ``observers``, ``tools``, ``store`` and ``repair``, which no file can hold, and
-                ``schemata``, which outranks the policy's; as for the class itself.
+                ``safety`` and ``schemata``, which outrank the policy's; as for the class itself.
+
+        Raises:
+            ConfigError: also where the policy's safety would act on one judge's word alone.
+            MissingExtra: the policy has a judge, and the openai package is not installed.
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
-        chosen = localizer or _localizer(settings.localizer.name, settings.localizer.options())
-        tools = {name: _declared(**one.model_dump()) for name, one in settings.tools.items()}
+        judge = judge_of(settings) if localizer is None or settings.safety is not None else None
+        chosen = localizer or localizer_of(settings, judge)
+        tools = {name: declared(**one.model_dump()) for name, one in settings.tools.items()}
         return cls(
-            detectors=_asked_for(settings),
+            detectors=detectors_of(settings),
             localizer=chosen,
             detector_deadline_s=settings.detector_deadline_s,
-            recover=_recover(settings),
+            recover=recover_of(settings),
             tools=tools | dict(more.pop("tools", {})),
-            **{"schemata": settings.schemata, **more},
+            **{"schemata": settings.schemata, "safety": safety_of(settings, judge), **more},
         )
 
     @property
@@ -152,8 +170,8 @@ class Guard:
 
         Args:
             changes: any of ``detectors``, ``localizer``, ``detector_deadline_s``, ``recover``, ``accept``,
-                ``observers``, ``store``, ``repair``, ``schemata``, as for the class itself; a run that is
-                going on keeps what it began with.
+                ``safety``, ``observers``, ``store``, ``repair``, ``schemata``, as for the class itself; a run
+                that is going on keeps what it began with.
 
         Raises:
             ConfigError: there is no such part, or it is wrong.
@@ -162,9 +180,9 @@ class Guard:
         if unknown:
             raise ConfigError(f"override: no part is called {', '.join(sorted(unknown))}")
         if "detectors" in changes:
-            changes["detectors"] = _specs(changes["detectors"])
+            changes["detectors"] = specs(changes["detectors"])
         if isinstance(changes.get("localizer"), str):
-            changes["localizer"] = _localizer(changes["localizer"], {})
+            changes["localizer"] = localizer_named(changes["localizer"], {})
         if "schemata" in changes:
             changes["schemata"] = learning_of(changes["schemata"], changes.get("store", self.parts.store))
         token = self._override.set(with_rules(replace(self.parts, **changes)))
@@ -195,7 +213,7 @@ class Guard:
             ConfigError: there is no such effect.
         """
         key = (idempotency_key,) if isinstance(idempotency_key, str) else tuple(idempotency_key)
-        known = _declared(effect=effect, idempotent=idempotent, key=key, undo=undo)
+        known = declared(effect=effect, idempotent=idempotent, key=key, undo=undo)
 
         def declare(function: F) -> F:
             self._tools[name or function.__name__] = known
@@ -209,16 +227,16 @@ class Guard:
         start = time.perf_counter()
         detection = detect(trajectory, parts.detectors, deadline_s=parts.detector_deadline_s)
         detected = time.perf_counter()
-        localizer = cast(Localizer, cast(Rules, parts.rules).localizer)
+        localizer = cast(Localizer, cast(Rules, parts.rules).afterwards)
         diagnosis = _locate(localizer, trajectory, detection.findings)
-        end = time.perf_counter()
-        timing = {
-            "detect_s": detected - start,
-            "localize_s": end - detected,
-            "total_s": end - start,
-        }
+        located = time.perf_counter()
+        timing = {"detect_s": detected - start, "localize_s": located - detected}
         failures = (*detection.failures, *diagnosis.failures)
-        return replace(diagnosis, findings=tuple(detection.findings), failures=failures, timing=timing)
+        diagnosis = replace(diagnosis, findings=tuple(detection.findings), failures=failures)
+        if isinstance(parts.safety, ResponseSafety):
+            diagnosis = with_safety(diagnosis, trajectory, parts.safety)
+            timing["safety_s"] = time.perf_counter() - located
+        return replace(diagnosis, timing=timing | {"total_s": time.perf_counter() - start})
 
     def session(
         self,
@@ -335,57 +353,3 @@ def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Fin
             failures=(failure,),
             notes=(f"the localizer failed with {type(error).__name__}; the findings stand",),
         )
-
-
-def _localizer(name: str, options: Mapping[str, Any]) -> Localizer:
-    made = localizers().get(name)(**options)
-    if not hasattr(made, "locate"):
-        raise ConfigError(f"localizer {name!r} learns from annotated runs: fit it first, or name another")
-    return cast(Localizer, made)
-
-
-def _asked_for(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
-    """The detectors a policy asks for: all but those switched off, or just those in ``only``."""
-    if not policy.detectors and policy.only is None:
-        return None
-    names = detectors().names() if policy.only is None else policy.only
-    off = {name for name, options in policy.detectors.items() if options is False}
-    unknown = set(policy.detectors) - set(detectors().names())
-    for name in sorted(unknown):
-        detectors().get(name)  # raises UnknownPlugin with the names there are
-    return {name: policy.options_of(name) for name in names if name not in off}
-
-
-def _recover(policy: Policy) -> Recover:
-    given = policy.recover
-    return Recover(
-        on_fail=DEFAULT_LADDER if given.on_fail is None else given.on_fail,
-        ladders=policy.ladders(),
-        budget=Budget(**policy.budgets.model_dump()),
-        verification=Verification(window=given.window, threshold=given.threshold),
-        threshold=given.threshold,
-        top_k=given.top_k,
-        on_error=policy.on_detector_error,
-        protect=None if given.protect is None else Protect(**given.protect.model_dump()),
-    )
-
-
-def _declared(*, effect: str, idempotent: bool, key: Sequence[str], undo: Undo | None = None) -> ToolEffect:
-    if effect not in set(EffectClass):
-        raise ConfigError(f"tool: effect is {effect!r}, expected one of {', '.join(EffectClass)}")
-    return ToolEffect(effect=EffectClass(effect), idempotent=idempotent, undo=undo, key=tuple(key))
-
-
-def _specs(given: DetectorOptions | None) -> dict[str, Mapping[str, Any]] | None:
-    """Detectors with their options; each is made once, so that a wrong option is an error now."""
-    if given is None:
-        return None
-    specs = {name: dict(options or {}) for name, options in given.items()}
-    for name, options in specs.items():
-        try:
-            detectors().get(name)(**options)
-        except AgentGuardError:
-            raise
-        except TypeError as error:
-            raise ConfigError(f"detector {name!r}: {error}") from None
-    return cast("dict[str, Mapping[str, Any]]", specs)

@@ -27,8 +27,8 @@ and, for a guard inside a running agent::
     on_detector_error: open         # or closed: a part of the guard that fails stops the run
     schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
 
-Names and options of detectors, localizers and strategies are validated by the plug-ins they belong to, when
-those are made.
+`agentguard.settings_judge` has the sections ``judge`` and ``safety``. Names and options of detectors,
+localizers and strategies are validated by the plug-ins they belong to, when those are made.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentguard.errors import ConfigError
+from agentguard.settings_judge import JudgeSettings, SafetySettings
 
 _MAX_BYTES = 1_000_000
 
@@ -130,6 +131,22 @@ class Policy(BaseModel):
     on_detector_error: Literal["open", "closed"] = "open"
     schemata: bool | str = False
     """Learn from recoveries: true for the guard's store, or a file or database of schemata."""
+    judge: JudgeSettings | None = None
+    """A chat model; `fused` is then the default localizer, and the others that ask a judge ask this one."""
+    safety: SafetySettings | None = None
+    """Response safety; asks the judge."""
+
+    @model_validator(mode="after")
+    def _safety_has_a_judge(self) -> Policy:
+        if self.safety is not None and self.judge is None:
+            raise ValueError("safety asks a judge: give judge: {base_url: ...}, too")
+        return self
+
+    def chosen_localizer(self) -> LocalizerSettings:
+        """The localizer that is named; `fused` where none is and there is a judge."""
+        if self.judge is not None and "localizer" not in self.model_fields_set:
+            return LocalizerSettings(name="fused")
+        return self.localizer
 
     def ladders(self) -> dict[str, Any]:
         """Detector name to its own ladder, where it has one."""

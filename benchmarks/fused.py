@@ -32,7 +32,7 @@ from agentguard.judge import train
 from agentguard.judge.base import Answer, Question
 from agentguard.judge.closed import options_of
 from agentguard.localize.embedded import Embedded
-from agentguard.localize.judged.fused import _UNIT, Fused
+from agentguard.localize.judged.fused import Fused
 from agentguard.trajectory.model import Record, Trajectory
 
 _NUMBER = re.compile(r"\d+")
@@ -88,7 +88,7 @@ class Weighing(Fused):
         fitted = super().fit(records)
         for one in fitted._embedded.model.specialists:
             if one.ranker is not None and one.ranker.beside is not None:
-                self.learnt.append(one.ranker.beside.weights * _UNIT)
+                self.learnt.append(one.ranker.beside.weights)
         return fitted
 
 

@@ -15,13 +15,15 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.types import StateSnapshot
 
-from agentguard.errors import RecoveryError
+from agentguard.errors import RecoveryError, RunStopped
 from agentguard.integrations._langchain_messages import guard_message, step_of, stop_message
 from agentguard.integrations._langchain_plan import results
 from agentguard.integrations._langchain_run import RUN, AgentRun
 from agentguard.integrations._langgraph_shape import Shape
 from agentguard.integrations._langgraph_state import messages_in
+from agentguard.live import twins
 from agentguard.live.acting import told
+from agentguard.live.ending import ending
 from agentguard.live.session import Session
 from agentguard.recover.base import HandOver, Plan, Restart, Rewind, Withhold
 from agentguard.recover.ledger import Effect
@@ -128,14 +130,22 @@ class Drive:
         """Take note of where the thread stands before the call."""
         self._base = (head.metadata or {}).get("step", -1)
 
-    def took(self, head: StateSnapshot) -> Plan | None:
-        """Take in what a segment did; a plan is to be carried out with `change`, then `went`."""
+    def took(self, head: StateSnapshot) -> twins.Body[Plan | None]:
+        """Take in what a segment did; a plan is to be carried out with `change`, then `went`.
+
+        A body: it yields what may take long.
+
+        Raises:
+            RunStopped: the graph has ended, and the guard blocks what it said last.
+        """
         step = (head.metadata or {}).get("step", -1)
         self._used, self._base = self._used + max(0, step - self._base), step
         self.segment, self.input, self.forked = self.segment + 1, None, False
         if not head.next:
             self._take_in(head)
-            plan = self.run.session.end()
+            plan = yield from ending(self.run.session)
+            if plan is not None and self.run.session.stopped is not None:
+                raise RunStopped(self.run.session.stopped)  # what it said last is not handed on
             self.over = plan is None
             return plan
         if head.interrupts or not set(head.next) <= self._shape.before:

@@ -26,6 +26,7 @@ from agentguard.integrations._openai_agents_wrap import Wrapping, guarded_config
 from agentguard.live import twins
 from agentguard.live.acting import arun_tool, atold, aundo_all
 from agentguard.live.choosing import choosing
+from agentguard.live.ending import aend
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities, Plan, Repair, Restart, Rewind, Variant, Withhold
 from agentguard.recover.effects import from_annotations
@@ -259,7 +260,7 @@ class GuardedRun:
         if result.interruptions:
             return True  # it only paused, for an approval; its last turn is not whole
         self._take_in(result.to_input_list(mode="normalized"))  # as the model sees it after handoffs
-        plan = self._session.end()
+        plan = await aend(self._session)
         if plan is not None:
             self._agent = await self._apply(plan)
         await self._keep()

@@ -22,13 +22,14 @@ from agentguard.errors import MissingExtra, RecoveryError
 from agentguard.live import twins
 from agentguard.live.acting import aundo_all, undo_all
 from agentguard.live.choosing import choosing
+from agentguard.live.ending import ending
 from agentguard.live.session import Session
 from agentguard.trajectory.model import Step
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
     from langchain.agents.middleware.types import PrivateStateAttr
-    from langchain_core.messages import HumanMessage
+    from langchain_core.messages import HumanMessage, RemoveMessage
 except ImportError as error:
     raise MissingExtra("LangChain", "langchain") from error
 
@@ -186,10 +187,13 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if run is None:
             return None
         messages = self._runs.take_in(run, state)
-        plan = run.session.end()
+        plan = yield from ending(run.session)
         if plan is None:
             return None
         update = rewritten(run, messages, plan, (yield run.session, plan))
+        if run.session.stopped is not None:  # what it said last is not handed on
+            said = [RemoveMessage(id=one.id) for one in messages[-1:] if one.id]
+            return {**update, "messages": [*said, *update["messages"]]}
         return {"jump_to": "model", **update} if "jump_to" not in update else None
 
     def _own(self, state: Mapping[str, Any]) -> AgentRun | None:

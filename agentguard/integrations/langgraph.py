@@ -189,7 +189,7 @@ class GuardedGraph:
             drive.over = True
             return
         head = yield partial(do.get_state, drive.thread)
-        plan = drive.took(head)
+        plan = yield from drive.took(head)
         failed = () if plan is None else (yield partial(do.undo, drive.run.session, plan))
         change = drive.change(plan, failed, head)
         if change is not None and not drive.added(change, head):

@@ -37,6 +37,7 @@ from agentguard.integrations._tools import Tools
 from agentguard.live import twins
 from agentguard.live.acting import aundo_all, undo_all
 from agentguard.live.choosing import Choice, choosing
+from agentguard.live.ending import ending
 from agentguard.live.resume import note, taken_away
 from agentguard.recover.base import (
     Capabilities,
@@ -250,8 +251,10 @@ class LoopRun:
         seen = yield partial(carry, self.session, self._tools, turn.tool_calls)
         self._commit(turn, seen)
         if not turn.tool_calls:
-            plan = self.session.end()
+            plan = yield from ending(self.session)
             if plan is not None:
+                if self.session.stopped is not None:
+                    self.answer = ""  # it was refused, and there is no other
                 self._apply(plan, (yield partial(undo, self.session, plan)))
             self.done = plan is None or self.session.stopped is not None
             if plan is None:

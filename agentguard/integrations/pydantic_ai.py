@@ -25,6 +25,7 @@ from agentguard.errors import MissingExtra
 from agentguard.live import twins
 from agentguard.live.acting import IN_DOUBT, reading
 from agentguard.live.choosing import Choice
+from agentguard.live.ending import aend
 from agentguard.live.session import Session
 from agentguard.recover.base import Variant
 from agentguard.recover.ledger import Ruling
@@ -203,7 +204,7 @@ class GuardCapability(AbstractCapability[Any]):
     async def _ended(self, ctx: RunContext[Any], session: Session, result: Any) -> Any:
         """Accept the end of the run, or send the agent back."""
         self._run.take_in(session, ctx.messages)
-        plan = session.end()
+        plan = await aend(session)
         if plan is None:
             return result
         return ModelRequestNode(await self._run.apply(session, plan, ctx.messages, ()))

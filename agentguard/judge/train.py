@@ -6,7 +6,7 @@ Deterministic: forests are seeded, folds are dealt from sorted groups, everythin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ def train(
     seed: int = 0,
     with_answer: bool = False,
     signals: Signals | None = None,
+    ridge: float = _RIDGE_BESIDE,
 ) -> Model:
     """Learn from annotated runs alone.
 
@@ -49,6 +50,7 @@ def train(
         with_answer: let the ranker read the gold answers.
         signals: further columns; how much they count beside the rest is learnt out of fold. Without signals,
             and wherever a run is judged without them, the model is the same.
+        ridge: how hard the weights of the signals are shrunk.
 
     Raises:
         JudgeError: no run is annotated.
@@ -57,14 +59,14 @@ def train(
     if not useful:
         raise JudgeError("there is nothing to learn from: no run has a root cause or an outcome")
     tables = [_table(record, with_answer) for record in useful]
-    heard = None if signals is None else [signals(record) for record in useful]
+    heard = None if signals is None else _Heard([signals(record) for record in useful], ridge)
     by_kind: dict[str, list[int]] = {}
     for place, table in enumerate(tables):
         by_kind.setdefault(key(table.layout), []).append(place)
     specialists = []
     for name in sorted(by_kind):
         places = by_kind[name]
-        beside = None if heard is None else [heard[i] for i in places]
+        beside = None if heard is None else heard.of(places)
         specialists.append(
             _specialist([useful[i] for i in places], [tables[i] for i in places], beside, seed)
         )
@@ -75,13 +77,25 @@ def train(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """Signals of some runs, and how hard their weights are shrunk."""
+
+    signals: Sequence[Array]
+    ridge: float
+
+    def of(self, places: Sequence[int]) -> _Heard:
+        """Those of some of the runs."""
+        return _Heard([self.signals[i] for i in places], self.ridge)
+
+
 def _table(record: Record, with_answer: bool) -> StepTable:
     table = step_table(record.trajectory)
     return replace(table, values=with_columns(table, record.annotation.answer)) if with_answer else table
 
 
 def _specialist(
-    records: Sequence[Record], tables: Sequence[StepTable], heard: Sequence[Array] | None, seed: int
+    records: Sequence[Record], tables: Sequence[StepTable], heard: _Heard | None, seed: int
 ) -> Specialist:
     return Specialist(
         kind=kind_of([table.layout for table in tables]),
@@ -92,7 +106,7 @@ def _specialist(
 
 
 def _ranker(
-    records: Sequence[Record], tables: Sequence[StepTable], heard: Sequence[Array] | None, seed: int
+    records: Sequence[Record], tables: Sequence[StepTable], heard: _Heard | None, seed: int
 ) -> Ranker | None:
     places = [i for i, (r, t) in enumerate(zip(records, tables, strict=True)) if _labels(r, t).sum() > 0]
     if len(places) < MIN_RUNS:
@@ -107,11 +121,11 @@ def _ranker(
         part = fit_ranker([values[i] for i in rest], [chosen[i] for i in rest], seed=seed)
         for i in np.flatnonzero(folds == fold):
             scores[i] = part.score(values[i])
-    return _calibrated(fitted, scores, chosen, None if heard is None else [heard[i] for i in places])
+    return _calibrated(fitted, scores, chosen, None if heard is None else heard.of(places))
 
 
 def _calibrated(
-    fitted: Ranker, scores: Sequence[Array], chosen: Sequence[Array], heard: Sequence[Array] | None
+    fitted: Ranker, scores: Sequence[Array], chosen: Sequence[Array], heard: _Heard | None
 ) -> Ranker:
     """With the temperature, and how much signals count beside it, learnt from scores out of fold."""
     temperature = _temperature(scores, chosen)
@@ -119,19 +133,17 @@ def _calibrated(
     return replace(fitted, temperature=temperature, beside=beside)
 
 
-def _beside(offsets: Sequence[Array], chosen: Sequence[Array], heard: Sequence[Array]) -> Linear:
+def _beside(offsets: Sequence[Array], chosen: Sequence[Array], heard: _Heard) -> Linear:
     """Weights of the signals; none is below 0, as what speaks for a step cannot speak against it."""
     held = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
     runs = np.concatenate([np.full(len(chosen[i]), n) for n, i in enumerate(held)]).astype(np.intp)
-    signals = np.vstack([heard[i] for i in held])
+    signals = np.vstack([heard.signals[i] for i in held])
     labels, offset = (np.concatenate([many[i] for i in held]) for many in (chosen, offsets))
-    weights = fit_weights(signals, labels, runs, ridge=_RIDGE_BESIDE, offset=offset)
+    weights = fit_weights(signals, labels, runs, ridge=heard.ridge, offset=offset)
     return listening(np.maximum(weights, 0.0).tolist())
 
 
-def _portable(
-    records: Sequence[Record], tables: Sequence[StepTable], heard: Sequence[Array] | None
-) -> Ranker:
+def _portable(records: Sequence[Record], tables: Sequence[StepTable], heard: _Heard | None) -> Ranker:
     places = [i for i, record in enumerate(records) if _cause(record) is not None]
     values = [tables[i].values for i in places]
     chosen = [_labels(records[i], tables[i]) for i in places]
@@ -140,7 +152,7 @@ def _portable(
         return fitted
     # Sixteen heavily shrunk weights hardly overfit: the temperature may be learnt on the same runs.
     scores = [fitted.score(v) for v in values]
-    return _calibrated(fitted, scores, chosen, None if heard is None else [heard[i] for i in places])
+    return _calibrated(fitted, scores, chosen, None if heard is None else heard.of(places))
 
 
 def _temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agentguard.detect.keep import finding_rows
 from agentguard.detect.run import Watcher
 from agentguard.detect.view import RunView
-from agentguard.live.rules import Accept, AtEnd, Observer, Rules
+from agentguard.judge.safety import SafetyAction, trigger_of
+from agentguard.live.rules import Accept, AtEnd, Observer, Rules, Safety
 from agentguard.localize.base import Localizer
 from agentguard.recover.base import RepairFunction
 from agentguard.recover.keep import recovery_row
@@ -30,12 +31,20 @@ class Parts:
     detector_deadline_s: float
     recover: Recover
     accept: Accept | None = None
+    safety: Safety | None = None
     observers: tuple[Observer, ...] = ()
     store: Store | None = None
     repair: RepairFunction | None = None
     schemata: Learning | None = None
     rules: Rules | None = field(default=None, compare=False)
 
+
+SAFETY_LADDERS = {
+    trigger_of(SafetyAction.CONDITION): "nudge",
+    trigger_of(SafetyAction.ESCALATE): ("hand_over", "stop"),
+    trigger_of(SafetyAction.BLOCK): "stop",
+}
+"""How the actions of response safety are carried out, where a ladder under their name says nothing else."""
 
 REPLACEABLE = frozenset(Parts.__slots__) - {"rules"}
 """Parts that an override may replace."""
@@ -44,6 +53,8 @@ REPLACEABLE = frozenset(Parts.__slots__) - {"rules"}
 def with_rules(parts: Parts) -> Parts:
     """The parts with what live runs go by; a wrong ladder is an error now and not in a run."""
     recover, specs, deadline = parts.recover, parts.detectors, parts.detector_deadline_s
+    if parts.safety is not None:
+        recover = replace(recover, ladders={**SAFETY_LADDERS, **recover.ladders})
 
     def watcher(meta: Trajectory) -> Watcher:
         return Watcher(RunView.of(meta), specs, deadline_s=deadline)
@@ -55,14 +66,18 @@ def with_rules(parts: Parts) -> Parts:
     learning = parts.schemata
     if learning is not None:
         observers, at_end = (*observers, learning.observe), (*at_end, learning.at_end)
+    afterwards = _corrected(parts, parts.localizer)
+    at_once = getattr(parts.localizer, "at_once", None)
     rules = Rules(
         planner=recover.planner(),
         watcher=watcher,
-        localizer=_corrected(parts),
+        localizer=afterwards if at_once is None else _corrected(parts, at_once),
+        afterwards=afterwards,
         budget=recover.budget,
         verification=recover.verification,
         threshold=recover.threshold,
         accept=parts.accept,
+        safety=parts.safety,
         on_error=recover.on_error,
         protect=recover.protect,
         repair=parts.repair,
@@ -76,13 +91,13 @@ def with_rules(parts: Parts) -> Parts:
 _NO_ONE: tuple[AtEnd, ...] = ()
 
 
-def _corrected(parts: Parts) -> Localizer:
-    """The localizer; with a store, corrected by what people said there of its diagnoses."""
+def _corrected(parts: Parts, localizer: Localizer) -> Localizer:
+    """A localizer; with a store, corrected by what people said there of its diagnoses."""
     if parts.store is None:
-        return parts.localizer
+        return localizer
     from agentguard.localize.corrected import Corrected
 
-    return Corrected(parts.localizer, parts.store)
+    return Corrected(localizer, parts.store)
 
 
 def _ignore(receipt: object) -> None:

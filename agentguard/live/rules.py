@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from agentguard.detect.base import Finding
 from agentguard.detect.run import Watcher
+from agentguard.judge.safety import Assessment
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.recover.base import Recovery, RepairFunction
 from agentguard.recover.budget import Budget
@@ -21,6 +22,10 @@ ACCEPTANCE = "acceptance"
 
 Accept = Callable[[Trajectory], bool | str]
 """An acceptance test: True accepts the run, False or a reason refuses it."""
+
+
+Safety = Callable[[Trajectory], Assessment | None]
+"""Assesses the last message of a run that wants to end: `agentguard.judge.safety.ResponseSafety`."""
 
 
 class Credit(Protocol):
@@ -51,7 +56,9 @@ class Rules:
         budget: what recoveries of one run may cost.
         verification: how their outcome is judged.
         threshold: probability from which a finding sets off a recovery.
+        afterwards: ranks the steps of a recorded run, where that is another one: it may ask a judge and wait.
         accept: the acceptance test of a run that wants to end, if there is one.
+        safety: assesses what a run that wants to end says, if that is asked for.
         on_error: ``"open"``: a run goes on when a part of the guard fails; ``"closed"``: it is stopped.
         observers: told of recoveries.
         at_end: told of the run once it has ended.
@@ -66,10 +73,17 @@ class Rules:
     budget: Budget = field(default_factory=Budget)
     verification: Verification = field(default_factory=Verification)
     threshold: float = 0.5
+    afterwards: Localizer | None = None
     accept: Accept | None = None
+    safety: Safety | None = None
     on_error: Literal["open", "closed"] = "open"
     observers: tuple[Observer, ...] = ()
     at_end: tuple[AtEnd, ...] = ()
     protect: Protect | None = None
     repair: RepairFunction | None = None
     credit: Credit | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end of a run may wait for somebody, e.g. a judge."""
+        return self.safety is not None or bool(getattr(self.accept, "waits", False))

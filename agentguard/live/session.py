@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.judge.safety import Assessment
 from agentguard.live import ending
 from agentguard.live.clock import Clock
 from agentguard.live.marks import repair_line, with_marks
@@ -83,6 +84,8 @@ class Session:
         self.failures: list[DetectorFailure] = []
         self.findings: list[Finding] = []
         self.stopped: str | None = None
+        self.assessment: Assessment | None = None
+        """What was held of the last message of a run that wanted to end, where that was asked."""
         self.ended = False
         self.seconds = 0.0
         self.together: Callable[[], AbstractContextManager[Any]] | None = None

@@ -27,13 +27,21 @@ class Each:
     requests: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Work of the guard's own that may take long, a judge's for instance: where a body is awaited, a thread
+    does it, so that nobody else waits."""
+
+    work: Callable[[], Any]
+
+
 def run(body: Body[R], do: Callable[[Any], Any]) -> R:
     """Run a body whose requests are done at once."""
     try:
         asked = next(body)
         while True:
             try:
-                given = _each(asked, do) if isinstance(asked, Each) else do(asked)
+                given = _done(asked, do)
             except BaseException as error:
                 asked = body.throw(error)
             else:
@@ -49,7 +57,7 @@ async def arun(body: Body[R], do: Callable[[Any], Awaitable[Any]]) -> R:
         asked = next(body)
         while True:
             try:
-                given = await (_aeach(asked, do) if isinstance(asked, Each) else do(asked))
+                given = await _adone(asked, do)
             except BaseException as error:
                 asked = body.throw(error)
             else:
@@ -57,6 +65,20 @@ async def arun(body: Body[R], do: Callable[[Any], Awaitable[Any]]) -> R:
     except StopIteration as end:
         made: R = end.value
         return made
+
+
+def _done(asked: Any, do: Callable[[Any], Any]) -> Any:
+    if isinstance(asked, Aside):
+        return asked.work()
+    return _each(asked, do) if isinstance(asked, Each) else do(asked)
+
+
+async def _adone(asked: Any, do: Callable[[Any], Awaitable[Any]]) -> Any:
+    if isinstance(asked, Aside):
+        import asyncio
+
+        return await asyncio.to_thread(asked.work)
+    return await (_aeach(asked, do) if isinstance(asked, Each) else do(asked))
 
 
 def _each(asked: Each, do: Callable[[Any], Any]) -> list[Any]:

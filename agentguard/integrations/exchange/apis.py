@@ -41,5 +41,6 @@ APIS: Mapping[str, Guardable] = {
 
 def hold_of(exchange: Exchange, wire: Wire, *, everything: bool = False) -> Hold:
     """What holds back the streams of an exchange; see `Hold`."""
+    everything = everything or exchange.session.rules.safety is not None  # what was seen is handed on
     made = next(api.hold for api in APIS.values() if api.dialect is exchange.dialect)
     return made(exchange, wire, everything=everything)

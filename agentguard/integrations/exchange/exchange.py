@@ -28,6 +28,7 @@ from agentguard.integrations.exchange.wire import (
 )
 from agentguard.live import twins
 from agentguard.live.choosing import Choice, choosing
+from agentguard.live.ending import ending
 from agentguard.live.session import Session
 from agentguard.recover.base import Plan, Recovery, Repair, Restart, Rewind, Tell, Variant, Withhold
 from agentguard.recover.ledger import Ruling
@@ -142,7 +143,10 @@ class Exchange:
         id = payload.get("id")
         seen, alias = shown(answer, self.how)
         self._of.aliases = (alias,) if alias else ()
-        decision = self._called(step) if step.tool_calls else self._ended(answer, step, id=id)
+        if step.tool_calls:
+            decision = self._called(step)
+        else:
+            decision = yield from self._ended(answer, step, id=id)
         if decision != "deliver":
             return decision
         if self._kept_otherwise():
@@ -292,12 +296,12 @@ class Exchange:
         self._of.line.tell(self.dialect.told(done_already(barred)))
         return "again"
 
-    def _ended(self, answer: list[Item], step: Step, *, id: str | None) -> Decision:
+    def _ended(self, answer: list[Item], step: Step, *, id: str | None) -> twins.Body[Decision]:
         self.session.commit(step)
         if self._look():
             return "final"
         self._of.over = True
-        plan = self.session.end() if self._asked < MOST_REFUSALS else None
+        plan = (yield from ending(self.session)) if self._asked < MOST_REFUSALS else None
         if plan is None:
             return "final" if self._look() else "deliver"
         self._of.over = False

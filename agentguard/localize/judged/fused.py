@@ -39,9 +39,9 @@ WEIGHTS: Final = (0.15, 0.3, 0.15)
 """What they count beside the ranker before `Fused.fit` has learnt it: the mean of what was learnt with
 recorded judges of known quality (docs/judged-localizers.md), rounded."""
 
-_FLOOR: Final = 0.01
-_UNIT: Final = math.sqrt(10.0)
-"""Columns are told in these units, in which training's ridge of 10 shrinks their weights as one of 1 does."""
+_FLOOR: Final = 0.05
+_RIDGE: Final = 3.0
+"""How hard training shrinks the weights. Chosen with the columns, over all recorded judges at once."""
 
 
 class Fused:
@@ -86,7 +86,7 @@ class Fused:
             return self.signal(Asking(self.judge), run, detect(run).findings)
 
         try:
-            model = train(records, seed=self.seed, signals=heard)
+            model = train(records, seed=self.seed, signals=heard, ridge=_RIDGE)
         except JudgeError:
             model = untrained()
         fitted = type(self).__new__(type(self))
@@ -101,7 +101,7 @@ class Fused:
             return replace(self._embedded.locate(trajectory, findings), method=self.name)
         asking = Asking(self.judge)
         failed, signals = self._heard(asking, trajectory, findings, outcome=not self.given_failed)
-        model = self._embedded.model.listens([weight * self.weight / _UNIT for weight in WEIGHTS])
+        model = self._embedded.model.listens([weight * self.weight for weight in WEIGHTS])
         judged = model.judge(trajectory, findings, risk=self._embedded.risk, signals=signals)
         told = self._embedded.told(trajectory, judged, findings)
         if failed is not None and not judged.known_outcome:
@@ -115,6 +115,11 @@ class Fused:
             failures=(*told.failures, *asking.failures),
             notes=(*told.notes, *_away(failed, signals, asked=not self.given_failed)),
         )
+
+    @property
+    def at_once(self) -> Embedded:
+        """The embedded model alone, for a run that is going on: nothing in it waits for a judge."""
+        return self._embedded
 
     def signal(self, asking: Asking, run: Trajectory, findings: Sequence[Finding]) -> NDArray[Any]:
         """What the judge says of each candidate step; all 0 where it could not answer.
@@ -146,7 +151,7 @@ class Fused:
 
 
 def columns(said: Mapping[int, float], steps: Sequence[int]) -> list[tuple[float, float, float]]:
-    """`SIGNALS` of some steps: log p, -log(1 + place), and 1 for the first one, in units of their own.
+    """`SIGNALS` of some steps: log p, -log(1 + place), and 1 for the first one.
 
     No probability counts as less than `_FLOOR`, since no judge rules a step out. Places are counted from 0;
     steps of one probability share the middle of theirs.
@@ -154,7 +159,7 @@ def columns(said: Mapping[int, float], steps: Sequence[int]) -> list[tuple[float
     held = [said.get(step, 0.0) for step in steps]
     places = [sum(q > p for q in held) + (sum(q == p for q in held) - 1) / 2 for p in held]
     return [
-        (math.log(max(_FLOOR, p)) * _UNIT, -math.log1p(place) * _UNIT, (place == 0) * _UNIT)
+        (math.log(max(_FLOOR, p)), -math.log1p(place), float(place == 0))
         for p, place in zip(held, places, strict=True)
     ]
 
