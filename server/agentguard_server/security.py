@@ -81,7 +81,7 @@ class Security:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        secure = _secured(send)
+        secure = secured(send)
         try:
             headers = Headers(scope=scope)
             _check_target(scope)
@@ -214,7 +214,9 @@ def _cookie_of(token: str) -> str:
     return hmac.new(token.encode("utf-8", "surrogatepass"), b"agentguard view", hashlib.sha256).hexdigest()
 
 
-def _secured(send: Send) -> Send:
+def secured(send: Send) -> Send:
+    """Give answers the headers that bind a browser, where they have none of those names yet."""
+
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)

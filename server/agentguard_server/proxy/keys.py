@@ -87,6 +87,10 @@ class Keyring:
         known = self._callers.get(digest)
         return known[1] if known is not None and hmac.compare_digest(known[0], digest) else None
 
+    def named(self, name: str) -> tuple[bytes, Caller] | None:
+        """The hash and the caller of the key of that name; None if there is none."""
+        return next((held for held in self._callers.values() if held[1].name == name), None)
+
     def inherit(self, before: Keyring) -> None:
         """Go on from the counts before a reload, for the keys that stayed."""
         for digest, caller in self._callers.values():

@@ -29,6 +29,7 @@ BASE: Final = b"/v1"
 _THROUGH: Final = Route("through")
 _THROUGH_MESSAGES: Final = Route("through", shape="messages")
 _ADMIN: Final = Route("admin")
+_GUARDRAIL: Final = Route("admin", "guardrail")
 _OPEN: Final = Route("open")
 _NOTHING: Final = Route("none")
 
@@ -40,6 +41,8 @@ _MODEL: Final = {
     b"/v1/messages": Route("model", "messages", "messages"),
 }
 _UNLOCKED: Final = frozenset({b"/healthz", b"/readyz"})
+"""Beside the viewer, which asks for the key itself: a browser shows it once, and a cookie from then on."""
+_LITELLM: Final = b"/beta/litellm_basic_guardrail_api"
 # A path that a server below might read as another: dot segments, plain or encoded, and encoded slashes.
 _CROOKED: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\x21-\x7e]", re.IGNORECASE)
 
@@ -55,10 +58,10 @@ def route(method: str, path: bytes) -> Route:
         found = _MODEL.get(path)
         if found is not None:
             return found
-    if path in _UNLOCKED:
+    if path in _UNLOCKED or path == b"/ui" or path.startswith(b"/ui/"):
         return _OPEN
     if not path.startswith(b"/v1/"):
-        return _ADMIN
+        return _GUARDRAIL if path == _LITELLM else _ADMIN
     if _CROOKED.search(path):
         return _NOTHING
     return _THROUGH_MESSAGES if path.startswith(b"/v1/messages") else _THROUGH

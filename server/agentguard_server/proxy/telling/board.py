@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -70,6 +71,18 @@ class Board:
     def make() -> Path:
         """A new folder for a group of workers; whoever makes it removes it."""
         return Path(tempfile.mkdtemp(prefix="agentguard-workers-"))
+
+    def secret(self) -> bytes:
+        """32 random bytes that all workers of the folder know, and nobody after them."""
+        if self._folder is None:
+            return secrets.token_bytes(32)
+        path = self._folder / "secret"
+        with self._locked():
+            if not path.exists():
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                os.write(file, secrets.token_bytes(32))
+                os.close(file)
+            return path.read_bytes()
 
     def publish(self, tally: Tally, state: dict[str, Any]) -> None:
         """Write this worker's sheet. Raises OSError."""

@@ -65,7 +65,7 @@ class Spans:
         self.sent = self.lost = 0
 
     def upstream(self, asked: Asked) -> Headers:
-        """The request's headers as they are sent on: with our span as the parent."""
+        """The headers of the request's trace, for who is asked: our span is the parent."""
         return handed_on(asked, self.options.sample)
 
     def record(self, recorded: Recorded) -> None:

@@ -19,7 +19,6 @@ from agentguard_server.proxy.seam import Asked
 _PARENT: Final = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
-_TRACE: Final = (b"traceparent", b"tracestate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +70,12 @@ def trace_of(asked: Asked, sample: float = 1.0) -> Trace:
 
 
 def handed_on(asked: Asked, sample: float = 1.0) -> Headers:
-    """The request's headers with our span as the parent of what happens upstream."""
+    """The headers that take the place of the client's upstream: our span is the parent of what happens there.
+
+    A state without a trace that it belongs to means nothing: an empty one takes its place.
+    """
     trace = trace_of(asked, sample)
-    dropped = _TRACE if trace.parent_id is None else _TRACE[:1]  # a state without its trace means nothing
-    kept = tuple(one for one in asked.headers if one[0] not in dropped)
-    return (*kept, (b"traceparent", trace.traceparent))
+    made: Headers = ((b"traceparent", trace.traceparent),)
+    if trace.parent_id is None and any(name == b"tracestate" for name, _ in asked.headers):
+        return (*made, (b"tracestate", b""))
+    return made

@@ -1,0 +1,144 @@
+"""What there is to tell of the proxy: of this worker as it stands, and of the others as they told last."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any, Final, Protocol
+
+from agentguard.version import __version__
+from agentguard_server.proxy.admin.wishes import Wishes
+from agentguard_server.proxy.gateway import Gateway
+from agentguard_server.proxy.telling.board import Board, Sheet
+from agentguard_server.proxy.telling.metrics import Metrics
+from agentguard_server.proxy.telling.tally import Figure, Tally
+
+_STATES: Final = ("up", "draining", "leaving", "corrupt", "down", "ejected", "open", "hinted", "resting")
+Part = Callable[[], Mapping[str, Any]]
+
+
+class Administered(Protocol):
+    """A pool that can be looked at and changed: `agentguard.backends.pool.Pool`."""
+
+    def status(self) -> dict[str, Any]:
+        """Everything a status page wants."""
+        ...
+
+    async def drain(self, name: str, *, on: bool = True) -> None:
+        """Give a replica no new requests, or some again. Raises ConfigError."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Take a replica out. Raises ConfigError."""
+        ...
+
+
+class State:
+    """One worker's view of the proxy.
+
+    Args:
+        gateway: the worker's.
+        pool: its replicas.
+        metrics: its counts; None if nothing is counted.
+        board: what the workers of this machine tell each other.
+        wishes: what was asked of replicas, for all workers.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        pool: Administered,
+        *,
+        metrics: Metrics | None = None,
+        board: Board | None = None,
+        wishes: Wishes | None = None,
+    ) -> None:
+        self.gateway, self.pool, self.metrics = gateway, pool, metrics
+        self.board, self.wishes = board or Board(None), wishes or Wishes(None)
+        self.parts: dict[str, Part] = {}
+        self._began = time.time()
+        if metrics is not None:
+            metrics.ask(self.figures)
+
+    def ready(self) -> list[str]:
+        """Why no requests should be sent here; empty if they should."""
+        why = ["it is about to end"] if self.gateway.draining else []
+        if self.pool.status()["usable"] < 1:
+            why.append("no replica can be used")
+        return why
+
+    def mine(self) -> dict[str, Any]:
+        """What this worker says of itself; plain data without keys, addresses of databases or contents."""
+        found: dict[str, Any] = {
+            "worker": self.gateway.worker,
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._began, 1),
+            "inflight": self.gateway.inflight,
+            "draining": self.gateway.draining,
+            "pool": self.pool.status(),
+        }
+        for name, part in self.parts.items():
+            found[name] = dict(part())
+        counts = getattr(self.gateway.guarding, "counts", None)
+        sessions = getattr(self.gateway.guarding, "sessions", None)
+        if sessions is not None:
+            told = asdict(counts) if is_dataclass(counts) and not isinstance(counts, type) else {}
+            found["guard"] = {"runs": len(sessions), **told}
+        return found
+
+    def whole(self) -> dict[str, Any]:
+        """All workers' state; what each of the others told last, and how long ago."""
+        mine, others = self.mine(), self.board.others()
+        workers = [mine | {"told_s": 0.0}, *(_of(sheet) for sheet in others)]
+        workers.sort(key=lambda one: int(one.get("worker", 0)))
+        return {
+            "version": __version__,
+            "ready": not self.ready(),
+            "why": self.ready(),
+            "answered_by": self.gateway.worker,
+            "inflight": sum(int(one.get("inflight", 0)) for one in workers),
+            "workers": workers,
+        }
+
+    def tally(self) -> Tally | None:
+        """The counts of all workers, those that have ended among them; None if nothing is counted."""
+        if self.metrics is None:
+            return None
+        whole = self.metrics.tally()
+        for sheet in self.board.others():
+            whole.merge(sheet.tally, gauges=sheet.fresh)
+        ended = self.board.ended()
+        if ended is not None:
+            whole.merge(ended, gauges=False)
+        return whole
+
+    def publish(self) -> None:
+        """Tell the other workers. Raises OSError."""
+        self.board.publish(Tally() if self.metrics is None else self.metrics.tally(), self.mine())
+
+    def figures(self) -> Iterable[Figure]:
+        """The gauges, and the counts that others keep."""
+        gateway, status = self.gateway, self.pool.status()
+        yield "requests_in_flight", (), gateway.inflight
+        yield "draining", (), float(gateway.draining)
+        yield "workers", (), 1
+        yield "build_info", (__version__,), 1
+        yield "panic", (), float(bool(status["panic"]))
+        for replica in status["replicas"]:
+            name = str(replica["name"])
+            yield "replica_in_flight", (name,), replica["inflight"]
+            yield "replica_attempts", (name,), replica["good"] + sum(replica["failed"].values())
+            for state in _STATES:
+                yield "replica_state", (name, state), float(replica["state"] == state)
+        guarding = gateway.guarding
+        if (sessions := getattr(guarding, "sessions", None)) is not None:
+            yield "guard_runs", (), len(sessions)
+        if (counts := getattr(guarding, "counts", None)) is not None:
+            yield "guard_passed_too_long", (), counts.too_long
+
+
+def _of(sheet: Sheet) -> dict[str, Any]:
+    told = {"worker": sheet.worker, "pid": sheet.pid, "told_s": round(time.time() - sheet.at, 1)}
+    return {**sheet.state, **told}
