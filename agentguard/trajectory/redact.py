@@ -67,6 +67,12 @@ class Redactor:
         second = _Pass(self, first.learnt)
         return Redacted(record=second.walk(record), counts=dict(second.counts))
 
+    def data(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return JSON data without its secrets. Raises FormatError where it holds what is no JSON data."""
+        first = _Pass(self, {})
+        cleaned = first.walk(data)
+        return _Pass(self, first.learnt).walk(data) if first.learnt else cleaned
+
     def text(self, text: str) -> str:
         """Return ``text`` without its secrets."""
         return _Pass(self, {}).text(text)

@@ -1,0 +1,140 @@
+"""Runs in the store: written as they happen, diagnosed when they have ended."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import OrderedDict
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import orjson
+
+from agentguard.errors import AgentGuardError
+from agentguard.guard import Guard
+from agentguard.localize.keep import diagnosis_rows
+from agentguard.recover.keep import decode_recovery, recovery_row
+from agentguard.store.log import StoreLog
+from agentguard.store.rows import ClearRow
+from agentguard.store.store import Store
+from agentguard.trajectory.redact import Redactor
+from agentguard_server.proxy.guarding.frames import Happened, Recovered
+
+logger = logging.getLogger("agentguard.keeper")
+
+_MOST_RUNS: Final = 4096
+_MOST_WAITING: Final = 1024
+_FLUSH_S: Final = 5.0
+
+
+class Kept:
+    """Writes runs, and has them diagnosed.
+
+    Args:
+        store: where.
+        guard: diagnoses; None leaves it.
+        redact: whether secrets are taken out first.
+
+    Attributes:
+        ended: runs that have ended.
+        diagnosed: those of them that were diagnosed: the ones in which tools were called.
+    """
+
+    def __init__(self, store: Store, guard: Guard | None, *, redact: bool) -> None:
+        self.store, self._guard = store, guard
+        self._redactor = Redactor() if redact else None
+        self._logs: OrderedDict[tuple[str, str], KeptLog] = OrderedDict()
+        self._due: queue.Queue[tuple[str, str] | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._diagnose, name="agentguard-diagnosing", daemon=True)
+        self._thread.start()
+        self.ended = self.diagnosed = 0
+
+    def together(self) -> AbstractContextManager[None]:
+        """What is written inside of it becomes durable as one."""
+        return self.store.together()
+
+    def begun(self, tenant: str, run: str) -> KeptLog:
+        """Takes the events of a new run; what is stored under its id is replaced."""
+        self.store.write(ClearRow(tenant=tenant, run_id=run))
+        return KeptLog(self, tenant)
+
+    def happened(self, message: Happened) -> None:
+        """An event of a run that a worker guards. Raises FormatError if it is none."""
+        key = (message.tenant, message.run)
+        log = self._logs.get(key)
+        if message.fresh or log is None:
+            log = self.begun(*key) if message.fresh else KeptLog(self, message.tenant)
+            self._logs[key] = log
+            while len(self._logs) > _MOST_RUNS:
+                self._logs.popitem(last=False)
+        event = orjson.loads(message.event)
+        log.append(event)
+        if event.get("event") == "end":
+            self._logs.pop(key, None)
+
+    def recovered(self, message: Recovered) -> None:
+        """A recovery of a run that a worker guards. Raises FormatError if it is none."""
+        recovery = decode_recovery(orjson.loads(message.recovery))
+        self.store.write(recovery_row(recovery, tenant=message.tenant))
+
+    def clean(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event without its secrets."""
+        return event if self._redactor is None else self._redactor.data(event)
+
+    def over(self, tenant: str, run: str, *, worth: bool) -> None:
+        """A run has ended; ``worth`` says whether it is diagnosed."""
+        self.ended += 1
+        if worth and self._guard is not None:
+            try:
+                self._due.put_nowait((tenant, run))
+            except queue.Full:
+                logger.warning("a run that has ended was not diagnosed: too many wait for it")
+
+    def close(self) -> None:
+        """Diagnose what waits, for some seconds."""
+        try:
+            self._due.put(None, timeout=_FLUSH_S)
+        except queue.Full:
+            return
+        self._thread.join(_FLUSH_S)
+
+    def _diagnose(self) -> None:
+        while (due := self._due.get()) is not None:
+            try:
+                self._diagnosed(*due)
+            except AgentGuardError as error:
+                logger.warning("a run that has ended was not diagnosed: %s", error)
+            except Exception as error:  # one run must not keep the next from being diagnosed
+                logger.error("a run that has ended was not diagnosed: %s", type(error).__name__)
+
+    def _diagnosed(self, tenant: str, run: str) -> None:
+        assert self._guard is not None  # for mypy: nothing waits without one
+        self.store.flush(_FLUSH_S)
+        found = self.store.trajectory(run, tenant=tenant)
+        if found is not None:
+            self.store.write(*diagnosis_rows(self._guard.diagnose(found), tenant=tenant))
+            self.diagnosed += 1
+
+
+class KeptLog:
+    """Takes the events of one run; an `agentguard.trajectory.recorder.EventSink`."""
+
+    def __init__(self, kept: Kept, tenant: str) -> None:
+        self._kept, self._tenant = kept, tenant
+        self._log = StoreLog(kept.store, tenant=tenant)
+        self._run, self._worth = "", False
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Queue what an event changes. Raises FormatError on an event that is none, or before any header."""
+        name = event.get("event")
+        if name == "header":
+            self._run = str(event.get("id"))
+        elif name == "step":
+            self._worth = self._worth or bool(event["step"].get("tool_calls"))
+        self._log.append(self._kept.clean(event))
+        if name == "end":
+            self._kept.over(self._tenant, self._run, worth=self._worth)
+
+    def close(self) -> None:
+        """Nothing is held here."""

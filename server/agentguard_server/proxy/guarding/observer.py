@@ -1,0 +1,97 @@
+"""Looks at what has passed: the engine that guards, where it can do nothing but take notes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from agentguard.guard import Guard
+from agentguard.integrations.exchange.apis import APIS, hold_of
+from agentguard.integrations.exchange.engine import Engine
+from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.wire import Wire
+from agentguard.live.rules import Rules
+from agentguard.live.session import Session
+from agentguard.recover.base import Capabilities
+from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.recorder import Recorder
+from agentguard_server.proxy.guarding.frames import Seen
+from agentguard_server.proxy.guarding.gate import decoded
+from agentguard_server.proxy.guarding.kept import Kept
+from agentguard_server.proxy.guarding.options import RunsOptions
+
+logger = logging.getLogger("agentguard.keeper")
+
+_NEVER: Final = 2.0
+"""A threshold that no probability reaches: nothing that is found sets off a recovery."""
+
+
+def _nobody(_: Any) -> Any:
+    raise AssertionError("what has passed is never asked again")
+
+
+_WIRE: Final = Wire(send=_nobody, received=_nobody)
+
+
+class Observer:
+    """Joins requests to runs, and has detectors look at them.
+
+    Args:
+        guard: whose detectors they are.
+        kept: where runs are kept.
+        runs: how requests are joined to runs, and when those have ended.
+    """
+
+    def __init__(self, guard: Guard, kept: Kept, runs: RunsOptions) -> None:
+        rules = cast(Rules, guard.parts.rules)
+        self._rules = replace(rules, threshold=_NEVER, protect=None, accept=None)
+        self._guard, self._kept, self._runs = guard, kept, runs
+        self._engines: dict[str, Engine] = {}
+
+    def take(self, seen: Seen) -> None:
+        """Take in a request and its answer. Raises whatever is wrong with them."""
+        api, body = APIS.get(seen.api), decoded(seen.body)
+        if api is None or body is None or not api.dialect.guards(body):
+            return
+        engine = self._engines.get(seen.tenant) or self._engine(seen.tenant)
+        exchange = engine.open(api.dialect, body, run=seen.run, repeat=seen.repeat)
+        try:
+            if (payload := _payload(exchange, seen.answer)) is not None:
+                exchange.observing(payload)
+        except EOFError:
+            pass  # it broke off, and the client knows
+        finally:
+            exchange.settle()
+
+    def end_idle(self, idle_s: float | None = None) -> int:
+        """End the runs that nobody goes on with; how many."""
+        after = self._runs.idle_s if idle_s is None else idle_s
+        return sum(engine.end_idle(after) for engine in self._engines.values())
+
+    def _engine(self, tenant: str) -> Engine:
+        runs = self._runs
+        made = Engine(self._guard, agent=runs.agent, kept=runs.kept, begin=self._begins(tenant))
+        self._engines[tenant] = made
+        return made
+
+    def _begins(self, tenant: str) -> Callable[[Trajectory], Session]:
+        def begin(meta: Trajectory) -> Session:
+            recorder = Recorder(meta, log=self._kept.begun(tenant, meta.id))
+            session = Session(self._rules, meta, Capabilities(), recorder=recorder)
+            session.together = self._kept.together
+            return session
+
+        return begin
+
+
+def _payload(exchange: Exchange, answer: bytes) -> dict[str, Any] | None:
+    """The answer as an object; None if there is none. Raises EOFError if it broke off."""
+    if not answer:
+        return None
+    if answer.lstrip()[:1] == b"{":
+        return decoded(answer)
+    hold = hold_of(exchange, _WIRE, everything=True)
+    hold.feed(answer)
+    return hold.whole()
