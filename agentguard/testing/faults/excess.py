@@ -6,7 +6,17 @@ from dataclasses import replace
 from typing import Final
 
 from agentguard.testing.faults import forms
-from agentguard.testing.faults.exchange import EVENTS, JSON, Exchange, begin, chunk, chunks, head, with_length
+from agentguard.testing.faults.exchange import (
+    EVENTS,
+    JSON,
+    SOON_S,
+    Exchange,
+    begin,
+    chunk,
+    chunks,
+    head,
+    with_length,
+)
 from agentguard.testing.faults.kinds import Huge, Junk, Trickle
 from agentguard.testing.faults.wire import Wire
 
@@ -23,6 +33,7 @@ async def junk(exchange: Exchange, fault: Junk) -> bool:
             await wire.write(head(200, EVENTS, "transfer-encoding: chunked") + chunks(empty) + b"0\r\n\r\n")
             return True
         await begin(exchange, fault.tokens)
+        await wire.sleep(SOON_S if fault.tokens else 0)
         bad = {
             "json": b'data: {"id": "x", "choices": [{"del\n\n',
             "event": b"this is no event at all\n\n",
@@ -71,6 +82,7 @@ async def huge(exchange: Exchange, fault: Huge) -> bool:
         line = b"x-filler: " + b"a" * 1000 + b"\r\n"
         await wire.write(head(200, JSON, "content-length: 2")[:-2])
         for _ in range(fault.size // len(line)):
+            await wire.sleep(0)
             await wire.write(line)
         await wire.write(b"\r\n{}")
         return True
@@ -86,6 +98,7 @@ async def huge(exchange: Exchange, fault: Huge) -> bool:
         await wire.write(chunks(events.before))
         several = one * (_PIECE // len(one))
         for _ in range(fault.size // len(several) + 1):
+            await wire.sleep(0)
             await wire.write(chunk(several))
     end = exchange.events() if exchange.streams else None
     await wire.write((chunks((*end.after, end.last)) if end else b"") + b"0\r\n\r\n")
@@ -95,6 +108,7 @@ async def huge(exchange: Exchange, fault: Huge) -> bool:
 async def _filled(wire: Wire, before: bytes, size: int, after: bytes) -> None:
     await wire.write(chunk(before))
     for _ in range(size // _PIECE):
+        await wire.sleep(0)
         await wire.write(chunk(b"a" * _PIECE))
     await wire.write(chunk(b"a" * (size % _PIECE)))
     await wire.write(chunk(after))

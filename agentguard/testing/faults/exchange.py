@@ -14,6 +14,8 @@ from agentguard.testing.faults.wire import Wire
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream; charset=utf-8"
+SOON_S: Final = 0.05
+"""Seconds between tokens and what breaks them off: they are not read at once then, but handed on before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,17 @@ from collections.abc import AsyncIterator
 from agentguard.testing.faults import forms
 from agentguard.testing.faults.answers import Reply
 from agentguard.testing.faults.excess import huge, junk, trickle
-from agentguard.testing.faults.exchange import EVENTS, JSON, Exchange, begin, chunk, chunks, head, with_length
+from agentguard.testing.faults.exchange import (
+    EVENTS,
+    JSON,
+    SOON_S,
+    Exchange,
+    begin,
+    chunk,
+    chunks,
+    head,
+    with_length,
+)
 from agentguard.testing.faults.kinds import (
     Beat,
     Corrupt,
@@ -60,7 +70,7 @@ async def _broken(fault: Fault, exchange: Exchange) -> bool:
             return await _then(wire, "hold" if isinstance(fault, Hang) else "reset")
         case Reset(tokens=tokens):
             await begin(exchange, tokens or 0)
-            await wire.sleep(0.02)  # a reset at once would take away what was sent before it
+            await wire.sleep(SOON_S)  # a reset at once would take away what was sent before it
             return await _then(wire, "reset")
         case Stall(tokens=tokens, seconds=seconds):
             rest = await begin(exchange, tokens)
@@ -80,6 +90,7 @@ async def _broken(fault: Fault, exchange: Exchange) -> bool:
                 await wire.write(with_length(forms.error_body(exchange.api, 500)))
                 return True
             await begin(exchange, tokens)
+            await wire.sleep(SOON_S if tokens else 0)
             end = exchange.events().last if done else b""
             await wire.write(chunk(forms.error_event(exchange.api) + end) + b"0\r\n\r\n")
             return True

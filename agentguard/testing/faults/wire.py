@@ -52,7 +52,8 @@ class Wire(asyncio.Protocol):
         self.sent = 0
         self.left_at: float | None = None
         self._buffer = bytearray()
-        self._news, self._writable, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._news, self._writable = asyncio.Event(), asyncio.Event()
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writable.set()
         self._made: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
@@ -95,14 +96,17 @@ class Wire(asyncio.Protocol):
     def _leave(self) -> None:
         if self.left_at is None:
             self.left_at = time.monotonic()
-        for event in (self._gone, self._news, self._writable):
-            event.set()
+            self._gone.set_result(None)
+        self._news.set()
+        self._writable.set()
 
     async def write(self, data: bytes) -> None:
         """Send bytes, as fast as they are taken. Raises Gone."""
         for begin in range(0, len(data), _HELD):
             await self._writable.wait()
-            if self._gone.is_set():
+            if begin:
+                await asyncio.sleep(0)  # or the loop would not hear that the client has left
+            if self._gone.done() or self._transport.is_closing():
                 raise Gone
             part = data[begin : begin + _HELD]
             self._transport.write(part)
@@ -110,12 +114,9 @@ class Wire(asyncio.Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait, for ever too. Raises Gone as soon as the client leaves."""
-        try:
-            async with asyncio.timeout(None if seconds == float("inf") else seconds):
-                await self._gone.wait()
-        except TimeoutError:
-            return
-        raise Gone
+        await asyncio.wait((self._gone,), timeout=None if seconds == float("inf") else seconds)
+        if self._gone.done():
+            raise Gone
 
     def reset(self) -> None:
         """End the connection with a reset, what was not sent yet with it."""
@@ -188,7 +189,7 @@ class Wire(asyncio.Protocol):
         return self._take(size)
 
     async def _more(self) -> None:
-        if self._gone.is_set():
+        if self._gone.done():
             raise Gone
         self._news.clear()
         await self._news.wait()
