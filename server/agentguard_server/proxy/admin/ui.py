@@ -44,10 +44,8 @@ class Ui:
     """
 
     def __init__(self, gateway: Gateway, options: UiOptions, *, url: str | None, secret: bytes) -> None:
-        from agentguard.store.store import Store
-
-        self._gateway, self._options, self._secret = gateway, options, secret
-        self._store: Store = Store.open(url, connect=False)
+        self._gateway, self._options, self._url, self._secret = gateway, options, url, secret
+        self._store: Store | None = None
         self._token = secrets.token_urlsafe(24)
         self._viewers: dict[str, Starlette] = {}
 
@@ -69,7 +67,8 @@ class Ui:
         """Let pages go that listen for changes, and the store."""
         for viewer in self._viewers.values():
             viewer.state.hub.close()
-        self._store.close(1.0)
+        if self._store is not None:
+            self._store.close(1.0)
 
     def _caller(self, scope: Scope) -> tuple[Caller | None, bool]:
         """Who asks, and whether a key was shown in the address."""
@@ -119,6 +118,8 @@ class Ui:
         return answer
 
     def _viewer(self, tenant: str) -> Starlette:
+        """Made when it is first looked at: without it a worker needs no SQLAlchemy."""
+        from agentguard.store.store import Store
         from agentguard_server.settings import ViewerSettings
         from agentguard_server.viewer.app import build
 
@@ -129,6 +130,8 @@ class Ui:
             evals=self._options.evals,
             prefix=PREFIX,
         )
+        if self._store is None:
+            self._store = Store.open(self._url, connect=False)
         made = self._viewers[tenant] = build(self._store, settings)
         return made
 
@@ -141,11 +144,7 @@ class Ui:
 
 
 def viewer(state: State) -> Ui | None:
-    """The viewer of a proxy that has a store; None where there is none, or it is not wanted.
-
-    Raises:
-        ConfigError, MissingExtra: the store that is configured cannot be opened at all.
-    """
+    """The viewer of a proxy that has a store; None where there is none, or it is not wanted."""
     settings = state.gateway.settings
     options = settings.ui
     url = options.store
