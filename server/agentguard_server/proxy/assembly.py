@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agentguard.errors import MissingExtra
+from agentguard.settings import Policy
 from agentguard_server.proxy.gateway import Gateway
 from agentguard_server.proxy.keys import Keyring
 from agentguard_server.proxy.settings import ProxySettings
 
 if TYPE_CHECKING:
-    from agentguard.backends.pool import Pool
+    from agentguard_server.proxy.guarding.capture import Capture
+    from agentguard_server.proxy.guarding.inline import Inline
 
 logger = logging.getLogger("agentguard.proxy")
 
 _NEEDED: Final = ("uvicorn", "httptools", "msgspec")
+_FIXED: Final = ("listen", "capture", "runs", "metrics", "logs", "spans", "shared", "ui")
 
 
 def check_installed() -> None:
@@ -29,11 +34,12 @@ def check_installed() -> None:
 
 
 class Assembly:
-    """A gateway with the parts that were made for it.
+    """A gateway with the parts that were made for it; for one event loop.
 
     Args:
         settings: the configuration.
         worker: number of this process, from 0 on.
+        folder: where workers of one machine tell each other of themselves; None if there is one.
 
     Attributes:
         gateway: what the application works with.
@@ -41,19 +47,35 @@ class Assembly:
 
     Raises:
         ConfigError: a part can't be made as it is configured.
+        MissingExtra: a package that a part needs is not installed.
     """
 
-    def __init__(self, settings: ProxySettings, *, worker: int = 0) -> None:
+    def __init__(self, settings: ProxySettings, *, worker: int = 0, folder: Path | None = None) -> None:
         from agentguard.backends.pool import Pool
+        from agentguard_server.proxy.operation import Operation
 
-        self.pool: Pool = Pool(settings.backends)
-        self.gateway = Gateway(settings, self.pool)
+        self._worker, self._policy = worker, settings.policy()
+        self._operation = operation = Operation(settings, worker=worker, board=folder)
+        self.pool = Pool(settings.backends, observers=operation.observers, hints=operation.hints)
+        self._capture = capture = self._made_capture(settings)
+        self._guarding = self._made_guarding(settings, self._policy)
+        self.gateway = Gateway(
+            settings,
+            self.pool,
+            guarding=self._guarding,
+            recorders=() if capture is None else (capture,),
+            capture_bytes=0 if capture is None else capture.most_bytes,
+        )
         self.gateway.worker = worker
         self._share = 1 / settings.listen.workers
         self.gateway.keys = Keyring.of(settings.keys, share=self._share)
+        operation.join(self.gateway, self.pool)
 
     async def start(self) -> None:
-        """Begin: heartbeats and whatever else runs beside the requests."""
+        """Begin: heartbeats, the keeper, and whatever else runs beside the requests."""
+        await self._operation.start()
+        if self._capture is not None:
+            self._capture.start()
         await self.pool.start()
 
     async def apply(self, settings: ProxySettings) -> None:
@@ -62,15 +84,46 @@ class Assembly:
         Raises:
             ConfigError: a part can't be made of the new settings; the old ones hold then.
         """
-        gateway, before = self.gateway, self.gateway.settings
+        gateway, before, guarding = self.gateway, self.gateway.settings, self._guarding
+        policy = settings.policy()
+        if policy != self._policy or settings.stream != before.stream:
+            guarding = self._made_guarding(settings, policy)
         await self.pool.apply(settings.backends)
         keys = Keyring.of(settings.keys, share=self._share)
         if keys is not None and gateway.keys is not None:
             keys.inherit(gateway.keys)
-        gateway.settings, gateway.keys = settings, keys
-        if settings.listen != before.listen:
-            logger.warning("what the proxy listens on does not change before it is started anew")
+        if guarding is not self._guarding and self._guarding is not None:
+            self._guarding.close()
+        self._policy, self._guarding = policy, guarding
+        gateway.take(settings, keys=keys, guarding=guarding)
+        self._operation.reloaded()
+        stays = [name for name in _FIXED if getattr(settings, name) != getattr(before, name)]
+        if stays:
+            logger.warning("changes of %s hold once the proxy is started anew", ", ".join(stays))
 
     async def aclose(self) -> None:
-        """End what runs beside the requests."""
+        """End what runs beside the requests; what waits to be kept, told or sent is, for a moment."""
+        if self._guarding is not None:
+            self._guarding.close()
         await self.pool.aclose()
+        if self._capture is not None:
+            await self._capture.aclose()
+        await self._operation.aclose()
+
+    def _made_capture(self, settings: ProxySettings) -> Capture | None:
+        if settings.capture is None:
+            return None
+        from agentguard_server.proxy.guarding.capture import Capture
+
+        policy = self._policy or Policy()
+        parent = os.getppid() if settings.listen.workers > 1 else None
+        return Capture(settings.capture, policy, runs=settings.runs, worker=self._worker, parent=parent)
+
+    def _made_guarding(self, settings: ProxySettings, policy: Policy | None) -> Inline | None:
+        if policy is None or settings.stream == "pass":
+            return None
+        from agentguard_server.proxy.guarding import build
+
+        log = None if self._capture is None else self._capture.link
+        tag = f"-w{self._worker}" if settings.listen.workers > 1 else ""
+        return build(policy, stream=settings.stream, runs=settings.runs, log=log, tag=tag)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
 import time
@@ -19,6 +20,7 @@ from agentguard.errors import AgentGuardError
 from agentguard_server.proxy.running import work
 from agentguard_server.proxy.settings import ProxySettings
 from agentguard_server.proxy.source import Source
+from agentguard_server.proxy.telling.board import Board
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -50,6 +52,7 @@ class Crew:
         self._waits: dict[int, float] = {}
         self._ending = self._answers = False
         self._failed = 0
+        self._folder = Board.make()
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
@@ -69,6 +72,7 @@ class Crew:
                 signal.signal(one, handler)
             os.close(self._read)
             os.close(self._write)
+            shutil.rmtree(self._folder, ignore_errors=True)
         return self._failed
 
     def _step(self) -> None:
@@ -143,7 +147,7 @@ class Crew:
             settings = self._settings if not self._answers else self._source.read()
             work(
                 self._source, settings, self._listening,
-                began=self._tell_parent, worker=worker, parent=parent,
+                began=self._tell_parent, worker=worker, parent=parent, folder=self._folder,
             )  # fmt: skip
             status = 0
         except AgentGuardError as error:

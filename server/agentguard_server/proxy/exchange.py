@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from typing import Any, Final
 
-from agentguard.backends.base import Answer, BackendRequest, Streamed
+from agentguard.backends.base import Answer, BackendRequest, Headers, Streamed
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy import asking
@@ -154,6 +154,8 @@ class Exchange:
                     return await self._out.answer(final, guarded.headers)
                 if (body := guarded.body) is not None:
                     request = replace(request, body=body)
+        if gateway.upstream is not None:
+            request = self._request = replace(request, headers=self._traced(request.headers))
         answer = await gateway.pool.send(request, _NEVER)
         if not isinstance(answer, Answer):
             return await self._stream_back(answer)
@@ -205,6 +207,13 @@ class Exchange:
                 await self._out.chunk(hold.feed(chunk))
         finally:
             await answer.aclose()
+
+    def _traced(self, headers: Headers) -> Headers:
+        """Headers with those of the request's trace, in place of the client's."""
+        assert self._gateway.upstream is not None  # for mypy: it was asked before
+        more = self._gateway.upstream(self._asking())
+        names = {name for name, _ in more}
+        return (*(pair for pair in headers if pair[0] not in names), *more)
 
     async def _ask(self, body: bytes, stream: bool) -> Answer | Streamed:
         assert self._request is not None  # for mypy: nobody asks again before
@@ -267,6 +276,7 @@ class Exchange:
             notes=out.notes,
             first_s=None if out.first_at is None else out.first_at - self._started,
             seconds=now - self._started,
+            did=() if guarded is None else guarded.headers,
         )
         for recorder in gateway.recorders:
             recorder.record(recorded)

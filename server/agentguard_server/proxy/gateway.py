@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from agentguard.backends.base import Backend
+from agentguard.backends.base import Backend, Headers
 from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard_server.proxy.keys import Keyring
-from agentguard_server.proxy.seam import Guarding, Recorder
+from agentguard_server.proxy.seam import Asked, Guarding, Recorder
 from agentguard_server.proxy.settings import ProxySettings
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Gateway:
         recorders: who is told of each request.
         admin: answers what is no model API: health, metrics, state; None answers 404 there.
         capture_bytes: of an answer that recorders want to see; 0 if none of them does.
+        upstream: gives the headers that tell a request's trace to the endpoint; None if nobody traces.
         clock: of deadlines and figures.
 
     Attributes:
@@ -49,16 +50,23 @@ class Gateway:
         recorders: tuple[Recorder, ...] = (),
         admin: App | None = None,
         capture_bytes: int = 0,
+        upstream: Callable[[Asked], Headers] | None = None,
         clock: Clock = MONOTONIC,
     ) -> None:
         self.settings, self.pool, self.guarding = settings, pool, guarding
         self.recorders, self.admin, self.capture_bytes, self.clock = recorders, admin, capture_bytes, clock
+        self.upstream = upstream
         self.keys = Keyring.of(settings.keys)
         self.draining = False
         self.live: set[Exchange] = set()
         self.worker = 0
         self.reading = 0
-        self.by_prefix = getattr(settings.backends.policy, "name", "") == "prefix"
+        self.by_prefix = _by_prefix(settings)
+
+    def take(self, settings: ProxySettings, *, keys: Keyring | None, guarding: Guarding | None) -> None:
+        """Other settings hold from now on, for requests that have not begun."""
+        self.settings, self.keys, self.guarding = settings, keys, guarding
+        self.by_prefix = _by_prefix(settings)
 
     @property
     def inflight(self) -> int:
@@ -66,9 +74,5 @@ class Gateway:
         return len(self.live)
 
 
-class Reloads(Protocol):
-    """A pool that takes new options while requests are under way."""
-
-    async def apply(self, options: Any) -> None:
-        """Add what is new, drain what is gone, change the rest."""
-        ...
+def _by_prefix(settings: ProxySettings) -> bool:
+    return getattr(settings.backends.policy, "name", "") == "prefix"

@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from agentguard_server.proxy.app import App
 from agentguard_server.proxy.assembly import Assembly
@@ -25,6 +26,7 @@ def work(
     began: Callable[[], None],
     worker: int = 0,
     parent: int | None = None,
+    folder: Path | None = None,
 ) -> None:
     """Answer until a signal ends it; returns then.
 
@@ -35,25 +37,24 @@ def work(
         began: called once it answers.
         worker: number of this process.
         parent: process whose end is this one's, too.
+        folder: where workers tell each other of themselves; None if there is one.
 
     Raises:
         ConfigError: something that was configured can't be made.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_work(source, settings, listening, began=began, worker=worker, parent=parent))
+        assembly = Assembly(settings, worker=worker, folder=folder)
+        runner.run(_work(assembly, source, listening, began=began, parent=parent))
 
 
 async def _work(
+    assembly: Assembly,
     source: Source,
-    settings: ProxySettings,
     listening: socket.socket,
     *,
     began: Callable[[], None],
-    worker: int,
     parent: int | None,
 ) -> None:
-    assembly = Assembly(settings, worker=worker)
-
     async def reload() -> None:
         await assembly.apply(source.read())
         logger.warning("the configuration was reloaded")

@@ -134,6 +134,7 @@ def _config(app: App, settings: ProxySettings) -> uvicorn.Config:
         lifespan="off",
         interface="asgi3",
         log_config=None,
+        log_level="warning",
         access_log=False,
         proxy_headers=False,
         server_header=False,

@@ -13,15 +13,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agentguard.backends.options import BackendsOptions
 from agentguard.errors import ConfigError
 from agentguard.settings import Policy, document, explain
+from agentguard_server.proxy.admin.options import UiOptions
+from agentguard_server.proxy.guarding.options import CaptureOptions, RunsOptions
+from agentguard_server.proxy.shared.options import SharedOptions
 from agentguard_server.proxy.telling.options import LogsOptions, MetricsOptions, SpansOptions
 
 Scope = Literal["call", "read", "admin"]
@@ -115,12 +117,13 @@ class ProxySettings(_Section):
     backends: BackendsOptions
     guard: str | Policy | None = None
     stream: Literal["pass", "hold_tools", "hold_all"] = "hold_tools"
-    capture: Mapping[str, Any] | None = None
+    runs: RunsOptions = RunsOptions()
+    capture: CaptureOptions | None = None
     metrics: MetricsOptions = MetricsOptions()
     logs: LogsOptions = LogsOptions()
     spans: SpansOptions = SpansOptions()
-    ui: Mapping[str, Any] | None = None
-    shared: Mapping[str, Any] | None = None
+    ui: UiOptions = UiOptions()
+    shared: SharedOptions | None = None
 
     @field_validator("keys")
     @classmethod

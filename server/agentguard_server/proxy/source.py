@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentguard.errors import ConfigError
 from agentguard.settings import document
@@ -41,6 +41,6 @@ def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for name, value in over.items():
         old = result.get(name)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[name] = {**old, **value} if both else value
+        sections = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[name] = {**cast(Mapping[str, Any], old), **value} if sections else value
     return result
