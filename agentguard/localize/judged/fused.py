@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SIGNALS: Final = ("log-probability", "place in the order", "first")
 """What is heard of a judge's answer, a column each; see `columns`."""
 
-WEIGHTS: Final = (0.15, 0.3, 0.15)
+WEIGHTS: Final = (0.1, 0.3, 0.15)
 """What they count beside the ranker before `Fused.fit` has learnt it: the mean of what was learnt with
 recorded judges of known quality (docs/judged-localizers.md), rounded."""
 
