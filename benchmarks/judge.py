@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge_arms import ARMS, Journal, Row, Server, localizer, measure, shown
+from judge_arms import ARMS, Journal, Row, Server, localizer, measure, shown, warm
 
 from agentguard.detect.run import detect
 from agentguard.evals.dataset import load
@@ -214,6 +214,7 @@ def main() -> None:
         if isinstance(facts, Failed):
             raise SystemExit(f"{url}: {facts.message}")
         journal = Journal(args.journal, facts.version)
+        warm(server)
         measured(server, cases, journal, args)
         fast = throughput(server, cases, args.at_once) if args.at_once else None
     found = summary(journal.rows([run.id for run, _ in cases], args.arms), args.arms)

@@ -19,6 +19,7 @@ from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.prompts import render
 from agentguard.judge.serve.metrics import Work, work
 from agentguard.judge.wire import EndpointOptions
+from agentguard.judge.writing import FORM
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.localize.judged.fused import Fused
 from agentguard.localize.judged.method import Judged
@@ -98,6 +99,18 @@ class Server:
         finally:
             endpoint.close()
         return len(said["tokens"]) if isinstance(said, dict) and "tokens" in said else len(text) // 4
+
+
+def warm(server: Server) -> None:
+    """Have the server compile the forms of answers, ours and the published, before anything is measured."""
+    endpoint = server.endpoint()
+    try:
+        TwoStage(endpoint).warm()
+        asked = ({"role": "user", "content": "Answer with JSON."},)
+        endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=200))
+        endpoint.loop.run(endpoint.pick(asked, ("A", "B")))
+    finally:
+        endpoint.close()
 
 
 def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:

@@ -7,10 +7,12 @@ and examples, and for a verdict as JSON. The first step has no memory and no ref
 from the environment speaks of an error are checked for a system error in one more call. Stage 2 asks once,
 over all steps and what stage 1 found, for the critical error.
 
-All is worded by us. Three things differ from what was published, all in its favour: the steps of stage 1
-are asked side by side and not one after the other; what is written is bounded by a JSON schema (80 and 120
-characters a field) so that a small model ends; Who&When does not part an agent's turn into modules, so that
-each module is shown the whole turn once, and not once more as an earlier module's output.
+All is worded by us, with all that the published prompts say and about as long (the fixed text of stage 1
+has some 3,200 characters there, the definitions among them). Three things differ from what was published, all
+in its favour: the steps of stage 1 are asked side by side and not one after the other; what is written is
+bounded by a JSON schema (80 and 120 characters a field) so that a small model ends; Who&When does not part an
+agent's turn into modules, so that each module is shown the whole turn once, and not once more as an earlier
+module's output.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from judge_published_texts import ASKED, CRITICAL, ROLE, SYSTEM
+
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.wire import Failed, Message, Spent
 from agentguard.localize.roles import agent_steps, answered_by_environment
@@ -28,31 +32,6 @@ from agentguard.taxonomy.model import Code
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 MODULES: Final = ("memory", "reflection", "planning", "action")
-_SYSTEM: Final = (
-    "You find errors in the runs of agents by the definitions of error types that you are given. You answer "
-    "with one JSON object and nothing else."
-)
-_ASKED: Final = """Judge this one module against the definitions above.
-1. Does the output of the module match one of the definitions?
-2. If so, which one exactly?
-3. Quote what shows it.
-4. Explain how it meets that definition.
-Memory is to recall the input of this step rightly; reflection is to judge rightly what has
-happened, given the input and this step's memory; planning is to be sensible, given the input and
-this step's memory and reflection; action is to carry out this step's plan. Modules build on each
-other within a step. Errors of the system (limits, tools, the environment) are found elsewhere.
-Answer with JSON: {"error_detected": true or false, "error_type": "one of the types, or no_error",
-"evidence": "a quote", "reasoning": "why this is or is not an error by the definition"}."""
-_CRITICAL: Final = """Find the critical error: the earliest error that led to the failure of the task.
-Look at the whole run. An error is critical if it made success impossible, if later errors came from
-it, and if the task could have been done had this one error not happened. Exploring in the first
-steps is normal. The first step has no memory and no reflection. Errors of the system may be the
-true cause as well. Trace back from the failure to where it began; do not take the error that merely
-looks worst.
-Answer with JSON: {"critical_step": number, "critical_module": "memory, reflection, planning,
-action, system or others", "error_type": "one of the types", "root_cause": "why it made the task
-fail", "evidence": "a quote", "correction_guidance": "what should have been done",
-"cascading_effects": "on later steps", "confidence": 0 to 1}."""
 _CUT: Final = 500
 _TROUBLE: Final = ("error", "crashed", "exception", "timeout")
 _STEP_LIMIT: Final = 30
@@ -97,12 +76,22 @@ class TwoStage:
         step = self._endpoint.loop.run(self._both(run))
         return Published(step=step, calls=self._calls, faults=self._faults, spent=self._spent)
 
+    def warm(self) -> None:
+        """Have the server compile the forms of all answers, which it does once and not for every run."""
+        forms = [*(_module_form(_codes(one)) for one in (*MODULES, "system")), _critical_form()]
+
+        async def ask() -> None:
+            for form in forms:
+                await self._ask("Answer with JSON.", form, 900)
+
+        self._endpoint.loop.run(ask())
+
     async def _both(self, run: Trajectory) -> int | None:
         steps = agent_steps(run) or tuple(step.index for step in run.steps)
         told = await asyncio.gather(*(self._step(run, step, modules(step == steps[0])) for step in steps))
         found = [one for held in told for one in held]
         found += [_limit(step) for place, step in enumerate(steps, 1) if place >= _STEP_LIMIT]
-        said = await self._ask(critical_prompt(run, steps, found), _critical_form(steps), 900)
+        said = await self._ask(critical_prompt(run, steps, found), _critical_form(), 900)
         return None if said is None else int(said["critical_step"])
 
     async def _step(self, run: Trajectory, step: int, asked: Sequence[str]) -> list[Found]:
@@ -123,7 +112,7 @@ class TwoStage:
 
     async def _ask(self, prompt: str, form: Mapping[str, Any], most: int) -> Mapping[str, Any] | None:
         messages: tuple[Message, ...] = (
-            {"role": "system", "content": _SYSTEM},
+            {"role": "system", "content": SYSTEM},
             {"role": "user", "content": prompt},
         )
         self._calls += 1
@@ -144,12 +133,14 @@ def modules(first: bool) -> Sequence[str]:
 def module_prompt(run: Trajectory, step: int, module: str) -> str:
     """What is asked about one module of one step."""
     so_far = "\n".join(_said(one) for one in run.steps[:step]) or "(the task alone)"
+    codes = _codes(module)
     return (
-        f"TASK: {run.task}\nCURRENT STEP: {step}\n\nINPUT AND CONTEXT\nInput of the step, with history:\n"
-        f"{so_far}\n\nMODULE TO ANALYSE: {module}\nOUTPUT OF THE MODULE:\n{_said(run.steps[step])}\n\n"
-        f"ANSWER OF THE ENVIRONMENT:\n{_answer(run, step)}\n\n"
-        f"ERROR TYPES OF THE MODULE {module.upper()}\n{_defined(_codes(module), examples=True)}"
-        f"- no_error: nothing is wrong with this module\n\n{_ASKED}"
+        f"{ROLE}\n\nTASK: {run.task}\nCURRENT STEP: {step}\n\nINPUT AND CONTEXT\n"
+        f"Input of the step, with history:\n{so_far}\n\n"
+        f"MODULE TO ANALYSE: {module}\nOUTPUT OF THE MODULE (what the agent produced):\n"
+        f"{_said(run.steps[step])}\n\nANSWER OF THE ENVIRONMENT AFTER THIS STEP:\n{_answer(run, step)}\n\n"
+        f"DEFINITIONS OF THE ERROR TYPES OF THE {module.upper()} MODULE:\n{_defined(codes, examples=True)}"
+        f"- no_error: nothing is wrong with this module\n\n{ASKED}"
     )
 
 
@@ -175,7 +166,9 @@ def critical_prompt(run: Trajectory, steps: Sequence[int], found: Sequence[Found
         )
     types = "".join(f"{m.upper()}\n{_defined(_codes(m))}" for m in (*MODULES, "system"))
     told = "\n".join(parts)
-    return f"TASK: {run.task}\nRESULT: FAILED\n\nANALYSIS STEP BY STEP\n{told}\n\n{types}\n{_CRITICAL}"
+    return (
+        f"{ROLE}\n\nTASK: {run.task}\nRESULT: FAILED\n\nANALYSIS STEP BY STEP\n{told}\n\n{types}\n{CRITICAL}"
+    )
 
 
 def _said(step: Step) -> str:
@@ -238,11 +231,11 @@ def _module_form(codes: Sequence[Code]) -> Mapping[str, Any]:
     )
 
 
-def _critical_form(steps: Sequence[int]) -> Mapping[str, Any]:
+def _critical_form() -> Mapping[str, Any]:
     text = {"type": "string", "maxLength": 120}
     return _form(
         {
-            "critical_step": {"type": "integer", "enum": list(steps)},
+            "critical_step": {"type": "string", "enum": [str(n) for n in range(200)]},
             "critical_module": {"type": "string", "enum": [*MODULES, "system", "others"]},
             "error_type": {"type": "string", "maxLength": 40},
             "root_cause": text,
