@@ -1,0 +1,1 @@
+"""A comparison of gateways: what each costs a request, beside each other on one machine."""

@@ -1,0 +1,159 @@
+"""What gateways cost: requests a second a core, latency and streams, beside each other on one machine.
+
+Run: python -m benchmarks.gateway [--seconds 5] [--rounds 3] [--only NAME ...] [--minutes M] [--json]
+
+The first run installs the peers (.venv-bench-*, .cache/bench-portkey) and, as root on Debian, wrk. Each
+gateway has one worker on one core; the backend and the load are on another. See README.md beside this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway.gateways import GATEWAYS, Gateway
+from benchmarks.gateway.measuring import HERE, Target, requests, streams
+from benchmarks.gateway.processes import NoPeer, free_port, pinned
+from benchmarks.gateway.report import report, table
+
+CONNECTIONS = (1, 16, 64)
+Found = dict[str, dict[str, list[dict[str, Any]]]]
+"""Gateway to scenario to what each round found."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="each measures every gateway once, in turn")
+    parser.add_argument("--only", nargs="*", default=None, help="names of gateways; all if absent")
+    parser.add_argument("--minutes", type=float, default=0.0, help="of load under which memory is watched")
+    parser.add_argument("--connections", type=int, nargs="*", default=list(CONNECTIONS))
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    return parser.parse_args()
+
+
+class Bench:
+    """A backend, the gateways before it, and where they run."""
+
+    def __init__(self, given: argparse.Namespace, stack: ExitStack) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        self.given = given
+        self.core, self.load_core = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
+        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentguard-gateway-")))
+        self.missing: dict[str, str] = {}
+        self.cold: dict[str, dict[str, float]] = {}
+        self.found: Found = defaultdict(lambda: defaultdict(list))
+        self._stack = stack
+        command = [sys.executable, str(HERE / "backend.py"), "0"]
+        backend = subprocess.Popen(pinned(self.load_core, command), stdout=subprocess.PIPE, text=True)
+        stack.callback(_end, backend)
+        assert backend.stdout is not None
+        self.backend = int(backend.stdout.readline())
+
+    def start(self) -> list[Target]:
+        """Start all that can be; the rest is missing, with a reason."""
+        url = f"http://127.0.0.1:{self.backend}/v1/chat/completions"
+        targets = [Target("backend", url, self.backend, {})]
+        for gateway in GATEWAYS:
+            if self.given.only is None or gateway.name in self.given.only:
+                try:
+                    targets.append(self._start(gateway))
+                except NoPeer as error:
+                    self.missing[gateway.name] = str(error)
+                    print(f"{gateway.name}: not measured: {error}", file=sys.stderr)
+        return targets
+
+    def _start(self, gateway: Gateway) -> Target:
+        port, folder = free_port(), self.folder / gateway.name.replace(" ", "-").replace(",", "")
+        started = gateway.started(port, self.backend, folder, core=self.core)
+        self._stack.callback(started.stop)
+        self.cold[gateway.name] = {"cold_s": started.cold_s, "idle_mb": sum(started.memory_mb())}
+        return Target.of(gateway, port, self.backend, started)
+
+    def round(self, targets: list[Target]) -> None:
+        """Every scenario for every gateway, one gateway after the other in each."""
+        for connections in self.given.connections:
+            for target in targets:
+                self._measure(target, f"requests {connections}", connections=connections)
+        for tools in (False, True):
+            kind = "tool streams" if tools else "streams"
+            for connections in (1, 16):
+                for target in targets:
+                    self._measure(target, f"{kind} {connections}", connections=connections, tools=tools)
+        for target in targets:
+            self._measure(target, "tools 16", connections=16, tools=True)
+
+    def _measure(self, target: Target, scenario: str, *, connections: int, tools: bool = False) -> None:
+        measure = streams if "streams" in scenario else requests
+        try:
+            row = measure(
+                target,
+                connections=connections,
+                seconds=self.given.seconds,
+                tools=tools,
+                seed=uuid.uuid4().hex[:8],
+                core=self.load_core,
+            )
+        except (NoPeer, subprocess.SubprocessError) as error:
+            row = {"failed": str(error)[:500]}
+            print(f"{target.name}: {scenario}: {row['failed']}", file=sys.stderr)
+        if target.started is not None:
+            row["worker_mb"], row["helpers_mb"] = target.started.memory_mb()
+        self.found[target.name][scenario].append(row)
+
+    def watch(self, target: Target, minutes: float) -> list[dict[str, float]]:
+        """Memory of one gateway under load, sampled after each piece of it."""
+        assert target.started is not None
+        samples, until = [], time.monotonic() + minutes * 60
+        begun = time.monotonic()
+        while time.monotonic() < until:
+            seconds = min(15.0, max(1.0, until - time.monotonic()))
+            common = {"seconds": seconds / 3, "seed": uuid.uuid4().hex[:8], "core": self.load_core}
+            requests(target, connections=16, tools=False, **common)
+            requests(target, connections=16, tools=True, **common)
+            streams(target, connections=16, tools=True, **common)
+            worker, helpers = target.started.memory_mb()
+            samples.append({"s": time.monotonic() - begun, "worker_mb": worker, "helpers_mb": helpers})
+        return samples
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.wait(5)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def main() -> None:
+    given = arguments()
+    memory: dict[str, list[dict[str, float]]] = {}
+    with ExitStack() as stack:
+        bench = Bench(given, stack)
+        targets = bench.start()
+        for number in range(given.rounds):
+            if not given.json:
+                print(f"round {number + 1} of {given.rounds} ...", file=sys.stderr)
+            bench.round(targets)
+        for target in targets:
+            if given.minutes and target.name.startswith("agentguard"):
+                memory[target.name] = bench.watch(target, given.minutes)
+        told = report(bench.found, cold=bench.cold, missing=bench.missing, memory=memory)
+    told["machine"] = {"cores": os.cpu_count(), "seconds": given.seconds, "rounds": given.rounds}
+    if given.json:
+        print(json.dumps(told, indent=1))
+    else:
+        print(table(told))
+
+
+if __name__ == "__main__":
+    main()

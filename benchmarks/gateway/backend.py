@@ -1,0 +1,129 @@
+"""A model endpoint that answers at once: 500 bytes of JSON, a stream of 20 events, or a tool call.
+
+Run: python benchmarks/gateway/backend.py PORT. It stands for a server that costs nothing, so that what is
+measured is the gateway. A body that asks for a stream gets one; one that has tools gets a call of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import httptools
+import uvloop
+
+CHUNKS = 20
+
+
+def _completion(message: dict[str, Any], finish: str) -> dict[str, Any]:
+    return {
+        "id": "chatcmpl-0123456789abcdef0123456789abcdef",
+        "object": "chat.completion",
+        "created": 1_760_000_000,
+        "model": "mock",
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "usage": {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440},
+    }
+
+
+def _chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    chunk = {
+        "id": "chatcmpl-0123456789abcdef",
+        "object": "chat.completion.chunk",
+        "created": 1_760_000_000,
+        "model": "mock",
+        "choices": [choice],
+    }
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+TEXT = "The train to the sea leaves at nine from platform four. " * 4
+CALL = {
+    "id": "call_0123456789",
+    "type": "function",
+    "function": {"name": "find_trains", "arguments": '{"from": "Bern", "to": "Genoa", "after": "09:00"}'},
+}
+
+
+def _answer(value: dict[str, Any]) -> bytes:
+    body = json.dumps(value).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def _framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+PLAIN = _answer(_completion({"role": "assistant", "content": TEXT[:200]}, "stop"))
+TOOL = _answer(_completion({"role": "assistant", "content": None, "tool_calls": [CALL]}, "tool_calls"))
+MODELS = _answer({"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "mock"}]})
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+WORDS = [_chunk({"role": "assistant", "content": ""})] + [
+    _chunk({"content": " word"}) for _ in range(CHUNKS - 3)
+]
+ENDING = [_chunk({}, "stop"), b"data: [DONE]\n\n"]
+STREAM = [_framed(event) for event in [*WORDS, *ENDING]]
+_PART = {"index": 0, **CALL, "function": {"name": "find_trains", "arguments": ""}}
+_ARGUMENTS = [CALL["function"]["arguments"][at : at + 10] for at in range(0, 50, 10)]  # type: ignore[index]
+CALLED = [
+    _framed(event)
+    for event in [
+        *WORDS[:8],
+        _chunk({"tool_calls": [_PART]}),
+        *(_chunk({"tool_calls": [{"index": 0, "function": {"arguments": part}}]}) for part in _ARGUMENTS),
+        _chunk({}, "tool_calls"),
+        b"data: [DONE]\n\n",
+    ]
+]
+
+
+class Served(asyncio.Protocol):
+    """One connection; each event of a stream is a write of its own, as model servers do it."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._body: list[bytes] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.close()
+
+    def on_url(self, url: bytes) -> None:
+        self._url = url
+
+    def on_body(self, data: bytes) -> None:
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        body, self._body = b"".join(self._body), []
+        tools = b'"tools"' in body
+        if b'"stream": true' in body or b'"stream":true' in body:
+            self._transport.write(HEAD)
+            for event in CALLED if tools else STREAM:
+                self._transport.write(event)
+            self._transport.write(b"0\r\n\r\n")
+        elif self._url.endswith(b"/models"):
+            self._transport.write(MODELS)
+        else:
+            self._transport.write(TOOL if tools else PLAIN)
+
+
+async def _serve(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Served, "127.0.0.1", port, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(int(sys.argv[1])))

@@ -1,0 +1,213 @@
+"""The gateways that are compared: how each is installed, configured, started and asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+import venv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.gateway.processes import NoPeer, Started, start, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+PORTKEY = {"@portkey-ai/gateway": "1.15.2"}
+HONO = {"@hono/node-server": "1.13.7"}  # above 1.14 every stream through Portkey is answered with 500
+LITELLM = "litellm[proxy]==1.106.2"
+VLLM_ROUTER = "vllm-router"
+KEY = "ag-benchmark-0123456789abcdef0123456789abcdef"
+
+QUIET = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOG": "ERROR",
+    "DO_NOT_TRACK": "1",
+    "RUST_LOG": "warn",
+}
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """One of them.
+
+    Attributes:
+        name: in the table.
+        install: makes what it needs; raises NoPeer if that can't be had.
+        command: from its port, the backend's port and a folder of its own to what is run.
+        headers: that a request needs.
+        env: of its process.
+    """
+
+    name: str
+    install: Callable[[], None]
+    command: Callable[[int, int, Path], Sequence[str]]
+    headers: Callable[[int], Mapping[str, str]] = lambda _port: {}
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def started(self, port: int, backend: int, folder: Path, *, core: int | None) -> Started:
+        """Start it, and wait until it answers."""
+        self.install()
+        folder.mkdir(parents=True, exist_ok=True)
+        command = self.command(port, backend, folder)
+        made = start(self.name, command, folder / "log.txt", core=core, env={**QUIET, **self.env})
+        wait_for(made, self.request(port, backend))
+        return made
+
+    def url(self, port: int) -> str:
+        return f"http://127.0.0.1:{port}/v1/chat/completions"
+
+    def request(self, port: int, backend: int) -> urllib.request.Request:
+        body = json.dumps(
+            {"model": "mock", "messages": [{"role": "user", "content": "Are you there?"}]}
+        ).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {KEY}",
+            **self.headers(backend),
+        }
+        return urllib.request.Request(self.url(port), data=body, headers=headers)
+
+
+def _nothing() -> None:
+    """Nothing to install."""
+
+
+def _pip(folder: str, program: str, *packages: str) -> Callable[[], None]:
+    """A virtual environment of its own, made once."""
+
+    def install() -> None:
+        home = ROOT / folder
+        if (home / "bin" / program).exists():
+            return
+        print(f"installing {packages[0]} into {folder} ...", file=sys.stderr)
+        try:
+            venv.create(home, with_pip=True, clear=True)
+            _run([str(home / "bin/python"), "-m", "pip", "install", "-q", *packages])
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NoPeer(f"{packages[0]} could not be installed: {type(error).__name__}") from None
+
+    return install
+
+
+def _install_portkey() -> None:
+    home = ROOT / ".cache/bench-portkey"
+    if (home / "node_modules/@portkey-ai/gateway/build/start-server.js").exists():
+        return
+    if shutil.which("npm") is None:
+        raise NoPeer("npm is not installed")
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "package.json").write_text(
+        json.dumps({"private": True, "dependencies": PORTKEY, "overrides": HONO})
+    )
+    print("installing @portkey-ai/gateway into .cache/bench-portkey ...", file=sys.stderr)
+    try:
+        _run(["npm", "install", "--no-audit", "--no-fund"], cwd=home)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoPeer(f"@portkey-ai/gateway could not be installed: {type(error).__name__}") from None
+
+
+def _run(command: Sequence[str], cwd: Path | None = None) -> None:
+    subprocess.run(
+        command, check=True, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=900
+    )
+
+
+def _written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def _serve(port: int, folder: Path, more: str, backend: int) -> list[str]:
+    config = f"""
+version: 1
+listen: {{host: 127.0.0.1, port: {port}, workers: 1}}
+backends:
+  replicas: [{{name: a, url: "http://127.0.0.1:{backend}/v1"}}]
+logs: {{access: false, level: warning}}
+{more}"""
+    agentguard = ROOT / ".venv/bin/agentguard"
+    program = str(agentguard) if agentguard.exists() else "agentguard"
+    return [program, "serve", "--config", _written(folder / "proxy.yaml", config)]
+
+
+def _pure(port: int, backend: int, folder: Path) -> list[str]:
+    return _serve(port, folder, "metrics: {enabled: false}\n", backend)
+
+
+def _everything(port: int, backend: int, folder: Path) -> list[str]:
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    (folder / "guard.yaml").write_text("version: 1\n")
+    more = f"""
+keys: [{{name: bench, hash: "sha256:{digest}", tenant: bench, scopes: [call, read]}}]
+guard: guard.yaml
+stream: hold_tools
+capture: {{store: "sqlite:///{folder}/runs.db"}}
+metrics: {{enabled: true}}
+"""
+    return _serve(port, folder, more, backend)
+
+
+def _litellm(port: int, backend: int, folder: Path) -> list[str]:
+    config = f"""
+model_list:
+  - model_name: mock
+    litellm_params: {{model: openai/mock, api_base: "http://127.0.0.1:{backend}/v1", api_key: none}}
+litellm_settings: {{telemetry: false}}
+"""
+    program = str(ROOT / ".venv-bench-litellm/bin/litellm")
+    file = _written(folder / "config.yaml", config)
+    return [program, "--config", file, "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
+
+
+def _portkey(port: int, _backend: int, _folder: Path) -> list[str]:
+    script = ROOT / ".cache/bench-portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
+    return ["node", str(script), f"--port={port}", "--headless"]
+
+
+def _portkey_headers(backend: int) -> dict[str, str]:
+    return {"x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{backend}/v1"}
+
+
+def _vllm_router(port: int, backend: int, _folder: Path) -> list[str]:
+    program = str(ROOT / ".venv-bench-vllm-router/bin/vllm-router")
+    worker = f"http://127.0.0.1:{backend}"
+    return [
+        program,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--worker-urls",
+        worker,
+        "--policy",
+        "round_robin",
+    ]
+
+
+GATEWAYS: tuple[Gateway, ...] = (
+    Gateway("agentguard", _nothing, _everything),
+    Gateway("agentguard, pure gateway", _nothing, _pure),
+    Gateway("litellm", _pip(".venv-bench-litellm", "litellm", LITELLM), _litellm),
+    Gateway("portkey", _install_portkey, _portkey, _portkey_headers, env={"NODE_ENV": "production"}),
+    Gateway("vllm-router", _pip(".venv-bench-vllm-router", "vllm-router", VLLM_ROUTER), _vllm_router),
+)
+PEERS = ("litellm", "portkey", "vllm-router")
+
+
+def wrk() -> str:
+    """The public load generator; installed from the distribution's packages if it is missing and may be."""
+    found = shutil.which("wrk")
+    if found is None and shutil.which("apt-get") and os.geteuid() == 0:
+        try:
+            _run(["apt-get", "install", "-y", "-q", "--no-install-recommends", "wrk"])
+        except (OSError, subprocess.SubprocessError):
+            found = None
+        found = shutil.which("wrk")
+    if found is None:
+        raise SystemExit("wrk is needed as load generator: apt-get install wrk, or brew install wrk")
+    return found

@@ -1,0 +1,117 @@
+"""One measurement of one gateway: the load, its figures, and what it cost the gateway."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway.gateways import KEY, Gateway, wrk
+from benchmarks.gateway.processes import NoPeer, Started, pinned
+
+HERE = Path(__file__).resolve().parent
+_UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
+_PERCENTILE = re.compile(r"^\s+(50|99)%\s+([0-9.]+)(us|ms|s|m)", re.MULTILINE)
+_BAD = re.compile(
+    r"(?:Non-2xx or 3xx responses: (\d+)|Socket errors: connect (\d+), read (\d+), write (\d+))"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A gateway that runs, or the backend itself.
+
+    Attributes:
+        name: in the table.
+        url: that is asked.
+        backend: port of the endpoint behind it.
+        headers: that a request needs.
+        started: its processes; None for the backend itself, whose cost is not asked.
+    """
+
+    name: str
+    url: str
+    backend: int
+    headers: Mapping[str, str]
+    started: Started | None = None
+
+    @classmethod
+    def of(cls, gateway: Gateway, port: int, backend: int, started: Started) -> Target:
+        return cls(gateway.name, gateway.url(port), backend, gateway.headers(backend), started)
+
+
+def requests(
+    target: Target, *, connections: int, seconds: float, tools: bool, seed: str, core: int | None
+) -> dict[str, Any]:
+    """Whole answers under wrk: req_s, p50_ms, p99_ms, cpu_us and helper_us a request, errors."""
+    more = [f"{name}={value}" for name, value in target.headers.items()]
+    command = [
+        wrk(),
+        "-t1",
+        f"-c{connections}",
+        f"-d{max(1, round(seconds))}s",
+        "--latency",
+        "--timeout",
+        "10s",
+    ]
+    command += [
+        "-s",
+        str(HERE / "load.lua"),
+        target.url,
+        "--",
+        seed,
+        KEY,
+        "tools" if tools else "plain",
+        *more,
+    ]
+    before = _cpu(target)
+    said = subprocess.run(pinned(core, command), capture_output=True, text=True, timeout=seconds + 60).stdout
+    after = _cpu(target, settled=True)
+    done = re.search(r"(\d+) requests in ([0-9.]+)(us|ms|s|m)", said)
+    if done is None or not int(done[1]):
+        raise NoPeer(f"{target.name} answered no request:\n{said[-800:]}")
+    count, took = int(done[1]), float(done[2]) * _UNITS[done[3]] / 1000
+    percentiles = {
+        f"p{name}_ms": float(value) * _UNITS[unit] for name, value, unit in _PERCENTILE.findall(said)
+    }
+    errors = sum(int(value) for found in _BAD.findall(said) for value in found if value)
+    return {"req_s": count / took, **percentiles, **_costs(before, after, count), "errors": errors}
+
+
+def streams(
+    target: Target, *, connections: int, seconds: float, tools: bool, seed: str, core: int | None
+) -> dict[str, Any]:
+    """Streams: first_ms, whole_ms, events_s, cpu_us and helper_us a stream, errors."""
+    given = {
+        "url": target.url,
+        "key": KEY,
+        "headers": dict(target.headers),
+        "connections": connections,
+        "seconds": seconds,
+        "tools": tools,
+        "seed": seed,
+    }
+    command = [sys.executable, str(HERE / "streams.py"), json.dumps(given)]
+    before = _cpu(target)
+    ran = subprocess.run(pinned(core, command), capture_output=True, text=True, timeout=seconds + 60)
+    after = _cpu(target, settled=True)
+    if ran.returncode:
+        raise NoPeer(f"{target.name}: {ran.stderr.strip().splitlines()[-1:]}")
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return {**found, **_costs(before, after, max(1, found["streams"]))}
+
+
+def _cpu(target: Target, *, settled: bool = False) -> tuple[float, float]:
+    if target.started is None:
+        return 0.0, 0.0
+    return target.started.settled() if settled else target.started.cpu_s()
+
+
+def _costs(before: tuple[float, float], after: tuple[float, float], count: int) -> dict[str, float]:
+    worker, helpers = ((now - then) / count * 1e6 for now, then in zip(after, before, strict=True))
+    return {"cpu_us": worker, "helper_us": helpers}
