@@ -89,7 +89,8 @@ class Exchange:
         except Broken:
             raise
         except Exception as error:
-            logger.error("request %s failed in the proxy: %s", self._id, type(error).__name__, exc_info=True)
+            # Neither the message nor the frames: they may hold what was asked or answered.
+            logger.error("request %s failed in the proxy: %s", self._id, _place(error))
             await self._out.refuse(Refusal(500, "internal_error", "the proxy failed; its log says more"))
         finally:
             self._gateway.live.discard(self)
@@ -172,9 +173,9 @@ class Exchange:
             if guarded is None:
                 async for chunk in answer:
                     await out.chunk(chunk)
+                await out.end()
             else:
                 await self._hold(answer, guarded.hold())
-            await out.end()
         finally:
             out.notes = answer.notes
             await answer.aclose()
@@ -191,17 +192,18 @@ class Exchange:
                 raise BackendError("the stream ended before its last event", stage="committed") from None
             await out.chunk(shown)
             if not again:
-                return
-            await self._feed(hold)
+                return await out.end()
+            try:
+                await self._feed(hold)
+            except ResilienceError as error:
+                return await out.fail(error.code, hold.failed(refusal_of(error).reason))
 
     async def _feed(self, hold: Hold) -> None:
+        """Ask for what the guard wants now. Raises ResilienceError if no whole stream comes of it."""
         assert self._guarded is not None  # for mypy: it is what holds
-        try:
-            answer = await self._ask(self._guarded.body or self._body, True)
-        except ResilienceError as error:
-            raise refusal_of(error) from None
+        answer = await self._ask(self._guarded.body or self._body, True)
         if isinstance(answer, Answer):
-            raise Refusal(502, "backend_error", "the endpoint gave no stream when it was asked again")
+            raise BackendError("the endpoint gave no stream when it was asked again")
         try:
             async for chunk in answer:
                 await self._out.chunk(hold.feed(chunk))
@@ -280,3 +282,12 @@ class Exchange:
         )
         for recorder in gateway.recorders:
             recorder.record(recorded)
+
+
+def _place(error: BaseException) -> str:
+    """Which error, and where in the code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return f"{type(error).__name__}{where}"

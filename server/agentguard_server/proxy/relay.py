@@ -106,11 +106,15 @@ class Out:
             self._keep(body)
             await self._send({"type": "http.response.body", "body": body})
         elif self._events:
-            event = event_of(refusal, self._route.api, self._id)
-            self._keep(event)
-            await self._send({"type": "http.response.body", "body": event})
+            await self.fail(refusal.code, event_of(refusal, self._route.api, self._id))
         else:
             raise Broken
+
+    async def fail(self, code: str, event: bytes) -> None:
+        """End a stream with an error that another has worded."""
+        self.error = code
+        self._keep(event)
+        await self._send({"type": "http.response.body", "body": event})
 
     def left(self) -> None:
         """The client has left."""

@@ -143,7 +143,7 @@ class ProxySettings(_Section):
         listen = self.listen
         if self.keys is None and not listen.without_keys and not is_loopback(listen.host):
             raise ValueError(
-                f"off loopback ({listen.host}) keys are needed: make one with `agentguard serve-key`, "
+                f"off loopback ({listen.host}) keys are needed: make one with `agentguard serve --new-key`, "
                 "or say --no-keys if something before the proxy checks who asks"
             )
         return self

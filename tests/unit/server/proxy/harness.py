@@ -1,4 +1,4 @@
-"""The application without a server: a request in, what a client would get out; a pool that does as it is told."""
+"""The application without a server: a request in, what a client would get out; a pool that obeys."""
 
 import asyncio
 import json
@@ -103,7 +103,8 @@ def scope_of(method: str, path: str, headers: dict[str, str], size: int) -> dict
     raw, _, query = path.partition("?")
     named = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return {
-        "type": "http", "method": method, "raw_path": raw.encode(), "path": raw, "query_string": query.encode(),
+        "type": "http", "method": method,
+        "raw_path": raw.encode(), "path": raw, "query_string": query.encode(),
         "headers": [(b"host", b"127.0.0.1:8080"), (b"content-length", b"%d" % size), *named],
     }  # fmt: skip
 
