@@ -152,7 +152,8 @@ def _messages_joined(chunks: list[Any]) -> Any:
 
 
 def _responses_joined(chunks: list[Any]) -> Any:
-    return next(chunk["response"] for chunk in reversed(chunks) if "response" in chunk)
+    found = [chunk["response"] for chunk in chunks if "response" in chunk]
+    return found[-1]  # the one that is complete; an IndexError if there is none, as for any other field
 
 
 _SAID = {"chat": _chat, "completions": _completions, "messages": _messages, "responses": _responses}

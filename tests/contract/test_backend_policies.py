@@ -1,0 +1,125 @@
+"""Every policy that ships or is installed, against the contract."""
+
+import math
+import random
+from functools import partial
+
+import pytest
+
+from agentguard.backends.policies.affine import ranked
+from agentguard.backends.policies.base import policies, policy_factory, register_policy
+from agentguard.errors import ConfigError
+from agentguard.testing.contracts import policies as contract
+
+ALL = policies()
+SPREADING = [name for name in ALL if name != "priority"]
+AFFINE = {"session": "session", "prefix": "prefix"}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+def test_every_policy_keeps_the_contract(name, check):
+    check(policy_factory(name))
+
+
+@pytest.mark.parametrize("name", SPREADING)
+def test_policies_that_spread_are_even(name):
+    contract.it_is_even(policy_factory(name))
+
+
+@pytest.mark.parametrize("name", ["least_load", "weighted", "session", "prefix"])
+def test_policies_that_heed_weights(name):
+    contract.it_heeds_weights(policy_factory(name))
+
+
+@pytest.mark.parametrize(("name", "key"), AFFINE.items())
+def test_policies_that_keep_what_belongs_together_on_one_replica(name, key):
+    contract.it_keeps_to_one(policy_factory(name), key=key)
+    contract.it_moves_little(partial(policy_factory(name), bound=0.0))
+
+
+def test_the_contract_finds_those_that_break_it():
+    class Broken:
+        name = "broken"
+
+        def describe(self):
+            return "broken"
+
+        def build(self, rng):
+            return self
+
+        def choose(self, asked, offered):
+            return contract.Stub(name="elsewhere")
+
+        def __init__(self, **options):
+            pass
+
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    for check in (contract.it_chooses_only_what_is_offered, contract.it_takes_the_only_one):
+        with pytest.raises(AssertionError):
+            check(Broken)
+    with pytest.raises(AssertionError):
+        contract.it_refuses_unknown_options(Broken)
+    with pytest.raises(AssertionError):
+        contract.it_is_even(policy_factory("priority"))
+    with pytest.raises(AssertionError):
+        contract.it_moves_little(policy_factory("round_robin"))
+
+
+def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
+    chooser = policy_factory("prefix")(bound=1.25).build(random.Random(1))
+    offered = contract.replicas(1, 1, 1, 1)
+    ask = contract.Ask(prefix=b"everybody's")
+    for _ in range(400):
+        chooser.choose(ask, offered).inflight += 1
+    order = ranked(ask.prefix, offered)
+    loads = [one.inflight for one in order]
+    assert loads == sorted(loads, reverse=True)
+    assert loads[0] == math.ceil(1.25 * 400 / 4)
+    assert loads[3] > 0
+
+
+def test_the_least_loaded_is_found_when_all_are_compared():
+    chooser = policy_factory("least_load")(choices=0).build(random.Random(1))
+    offered = contract.replicas(1, 1, 4)
+    for one, inflight in zip(offered, (3, 2, 9), strict=True):
+        one.inflight = inflight
+    assert {chooser.choose(contract.Ask(), offered).name for _ in range(20)} == {"replica-2"}
+
+
+def test_slow_replicas_count_as_loaded_where_it_is_asked_for():
+    chooser = policy_factory("least_load")(choices=0, latency=True).build(random.Random(1))
+    offered = contract.replicas(1, 1)
+    offered[0].latency_s, offered[1].latency_s = 2.0, 0.1
+    offered[1].inflight = 5
+    assert chooser.choose(contract.Ask(), offered) is offered[1]
+
+
+def test_heavy_replicas_do_not_get_their_turns_in_a_row():
+    chooser = policy_factory("weighted")().build(random.Random(1))
+    offered = contract.replicas(5, 1, 1)
+    names = [chooser.choose(contract.Ask(), offered).name for _ in range(70)]
+    assert [names.count(one.name) for one in offered] == [50, 10, 10]
+    assert (
+        max(len(run) for run in "".join(n[-1] for n in names).replace("1", " ").replace("2", " ").split())
+        <= 5
+    )
+
+
+def test_options_out_of_range_are_refused():
+    for name, options in (
+        ("least_load", {"choices": 1}),
+        ("prefix", {"bound": 0.5}),
+        ("session", {"bound": -1}),
+    ):
+        with pytest.raises(ConfigError):
+            policy_factory(name)(**options)
+
+
+def test_one_can_register_a_policy_and_not_replace_another():
+    with pytest.raises(ConfigError, match="already"):
+        register_policy("least_load", policy_factory("weighted"))

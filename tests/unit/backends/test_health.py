@@ -1,0 +1,228 @@
+import pytest
+
+from agentguard.backends.canary import Canary
+from agentguard.backends.options import CanaryOptions, ReplicaOptions
+from agentguard.errors import CircuitOpen
+from tests.unit.backends.pooled import Scene, fail, hang, ok, refuse, stream
+
+BEAT = {"interval_s": 1, "timeout_s": 0.5, "down_after": 2, "up_after": 2}
+SONG = {"ask": "2+2?", "expect": "Four", "interval_s": 1, "timeout_s": 0.5}
+
+
+async def replicas(scene, count=6):
+    return {(await scene.ask()).replica for _ in range(count)}
+
+
+@pytest.mark.parametrize("sick", [fail("unsent"), hang(), refuse(500), refuse(503)])
+def test_a_replica_without_a_pulse_is_not_used_until_it_has_one_again(sick):
+    scene = Scene(a=[ok()], b=[ok()], health=BEAT, policy="round_robin")
+
+    async def main():
+        assert await replicas(scene) == {"a", "b"}
+        scene.ones["a"].beat = sick
+        await scene.clock.sleep(5)
+        assert await replicas(scene) == {"b"}
+        assert scene.pool.status()["replicas"][0]["down"] == ["heartbeat"]
+        scene.ones["a"].beat = ok(seconds=0)
+        await scene.clock.sleep(5)
+        assert await replicas(scene) == {"a", "b"}
+        assert [str(event.kind) for event in scene.events if event.source == "heartbeat"] == ["down", "up"]
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("well", [refuse(401), refuse(404), refuse(429), stream("x")])
+def test_any_answer_but_a_fault_of_the_server_is_a_pulse(well):
+    scene = Scene(a=[ok()], b=[ok()], health=BEAT, policy="round_robin")
+
+    async def main():
+        scene.ones["a"].beat = well
+        await scene.clock.sleep(10)
+        assert await replicas(scene) == {"a", "b"}
+
+    scene.run(main)
+
+
+def test_one_missed_beat_is_not_enough():
+    scene = Scene(a=[ok()], b=[ok()], health={**BEAT, "down_after": 3})
+    beats = [fail(), fail(), ok(seconds=0)] * 10
+
+    async def irregular(one, request):
+        return await beats.pop()(one, request)
+
+    async def main():
+        scene.ones["a"].beat = irregular
+        await scene.clock.sleep(20)
+        assert scene.events == []
+
+    scene.run(main)
+
+
+def test_a_look_that_fails_in_an_unknown_way_is_not_the_last():
+    scene = Scene(a=[ok()], b=[ok()], health=BEAT)
+
+    async def odd(one, request):
+        raise ZeroDivisionError
+
+    async def main():
+        scene.ones["a"].beat = odd
+        await scene.clock.sleep(5)
+        scene.ones["a"].beat = fail()
+        await scene.clock.sleep(5)
+        assert scene.pool.status()["replicas"][0]["down"] == ["heartbeat"]
+
+    scene.run(main)
+
+
+def asked(scene, name):
+    """Requests that were no canary's."""
+    return [one for one in scene.ones[name].asked if b"2+2" not in one.body]
+
+
+def singing(right):
+    """Answers canaries rightly or wrongly, and everything else as ever."""
+
+    async def act(one, request):
+        return await ok("FOUR." if right() else "five", seconds=0.01)(one, request)
+
+    return act
+
+
+def test_a_replica_that_answers_wrongly_is_used_no_more_though_it_is_well():
+    true = {"a": True}
+    scene = Scene(a=[singing(lambda: true["a"])], b=[singing(lambda: True)], health=BEAT, canary=SONG)
+
+    async def main():
+        await scene.clock.sleep(5)
+        true["a"] = False
+        await scene.clock.sleep(4)
+        state = scene.pool.status()["replicas"][0]
+        assert (state["state"], state["canary"], state["down"]) == ("corrupt", "wrong", [])
+        before = len(asked(scene, "a"))
+        assert await replicas(scene) == {"b"}
+        assert len(asked(scene, "a")) == before
+        true["a"] = True
+        await scene.clock.sleep(4)
+        assert scene.pool.status()["replicas"][0]["state"] == "up"
+
+    scene.run(main)
+
+
+def test_wrong_answers_are_worse_than_none_even_in_a_panic():
+    scene = Scene(a=[singing(lambda: False)], canary=SONG)
+
+    async def main():
+        await scene.clock.sleep(5)
+        error = await scene.attempt()
+        assert isinstance(error, CircuitOpen)
+        assert "wrongly" in str(error)
+
+    scene.run(main)
+
+
+def test_an_engine_that_hangs_behind_a_server_that_is_well_is_found():
+    scene = Scene(
+        a=[ok("four", seconds=0.01), hang()], b=[ok("four", seconds=0.01)], health=BEAT, canary=SONG
+    )
+
+    async def main():
+        await scene.clock.sleep(8)
+        state = scene.pool.status()["replicas"][0]
+        assert (state["down"], state["canary"]) == (["canary"], "silent")
+        assert await replicas(scene) == {"b"}
+
+    scene.run(main)
+
+
+def test_a_canary_that_is_refused_says_nothing():
+    scene = Scene(a=[refuse(404)], canary=SONG)
+
+    async def main():
+        await scene.clock.sleep(8)
+        state = scene.pool.status()["replicas"][0]
+        assert (state["state"], state["canary"]) == ("up", "unclear")
+
+    scene.run(main)
+
+
+def test_a_canary_asks_for_the_model_by_the_name_that_it_has_at_the_replica():
+    def model(**options):
+        scene = Scene(a=[ok()], per={"a": options})
+        one = scene.pool._choice.replicas["a"]
+        return Canary(CanaryOptions(ask="q", expect="e"), one).request()
+
+    assert model(models={"m": "served"}).model == "served"
+    assert model(models={"*": "served"}).model == "served"
+    assert model(models={"m": "*"}).model == "m"
+    assert model(apis=["messages"]).target == "/messages"
+    assert model().target == "/chat/completions"
+
+
+def test_a_canary_suits_only_who_can_be_asked():
+    scene = Scene(a=[ok()], per={"a": {"apis": ["embeddings"]}}, canary=SONG)
+
+    async def main():
+        await scene.clock.sleep(5)
+        assert scene.ones["a"].asked == []
+
+    scene.run(main)
+    assert ReplicaOptions(name="a", url="http://a").canary
+
+
+class Wire:
+    """Hints that go from one pool to others by hand."""
+
+    def __init__(self):
+        self.published, self.receive = [], None
+
+    def publish(self, hint):
+        self.published.append(hint)
+
+    def subscribe(self, receive):
+        self.receive = receive
+
+
+def test_what_one_machine_finds_another_heeds_for_a_while():
+    here, there = Wire(), Wire()
+    first = Scene(a=[ok()], b=[ok()], health=BEAT, hints=here)
+
+    async def finding():
+        first.ones["a"].beat = fail()
+        await first.clock.sleep(5)
+
+    first.run(finding)
+    assert [(hint.replica, hint.trouble) for hint in here.published] == [("a", "down")]
+    second = Scene(a=[ok()], b=[ok()], hints=there, policy="round_robin")
+
+    async def heeding():
+        there.receive(here.published[0])
+        assert await replicas(second) == {"b"}
+        assert second.pool.status()["replicas"][0]["state"] == "hinted"
+        await second.clock.sleep(31)
+        assert await replicas(second) == {"a", "b"}
+        there.receive(here.published[0])
+        there.receive(type(here.published[0])(replica="a", trouble=None))
+        assert await replicas(second) == {"a", "b"}
+
+    second.run(heeding)
+
+
+def test_hints_against_all_are_not_heeded():
+    wire = Wire()
+    source = Wire()
+    scene = Scene(a=[ok()], b=[ok()], hints=wire, policy="round_robin")
+    teller = Scene(a=[ok()], b=[ok()], hints=source, health=BEAT)
+
+    async def telling():
+        for one in teller.ones.values():
+            one.beat = fail()
+        await teller.clock.sleep(5)
+
+    teller.run(telling)
+
+    async def main():
+        for hint in source.published:
+            wire.receive(hint)
+        assert await replicas(scene) == {"a", "b"}
+
+    scene.run(main)

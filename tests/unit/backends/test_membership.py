@@ -1,0 +1,202 @@
+import asyncio
+
+import pytest
+
+from agentguard.backends.options import ReplicaOptions
+from agentguard.errors import ConfigError
+from tests.unit.backends.pooled import Scene, fail, ok, read, stream, texts
+
+
+def replica(scene, name, **more):
+    return ReplicaOptions.model_validate({**scene.replica(name), **more})
+
+
+def test_a_replica_that_is_added_gets_requests():
+    scene = Scene(a=[ok()], policy="round_robin")
+
+    async def main():
+        await scene.pool.add(replica(scene, "b"))
+        assert {(await scene.ask()).replica for _ in range(4)} == {"a", "b"}
+        with pytest.raises(ConfigError, match="already"):
+            await scene.pool.add(replica(scene, "b"))
+        assert [one.name for one in scene.pool.options.replicas] == ["a", "b"]
+
+    scene.run(main)
+
+
+def test_a_draining_replica_finishes_what_it_has_and_gets_nothing_new():
+    scene = Scene(a=[ok(seconds=5)], b=[ok()], policy="priority", order={"hedge": "off"})
+
+    async def main():
+        task = asyncio.create_task(scene.ask())
+        await scene.clock.sleep(1)
+        await scene.pool.drain("a")
+        assert [(await scene.ask()).replica for _ in range(3)] == ["b"] * 3
+        state = scene.pool.status()["replicas"][0]
+        assert (state["state"], state["inflight"]) == ("draining", 1)
+        await scene.pool.idle("a")
+        assert task.done() or (await task).replica == "a"
+        assert scene.clock.now() >= 5
+        await scene.pool.drain("a", on=False)
+        assert (await scene.ask()).replica == "a"
+
+    scene.run(main)
+
+
+def test_a_replica_that_is_removed_finishes_its_stream_and_is_closed_then():
+    scene = Scene(a=[stream("he", "llo", gap=2.0)], b=[ok()], policy="priority")
+
+    async def main():
+        answer = await scene.ask(stream=True)
+        await scene.pool.remove("a")
+        assert (await scene.ask()).replica == "b"
+        assert not scene.ones["a"].closed
+        assert scene.pool.status()["replicas"][-1]["state"] == "leaving"
+        got, error = await read(answer)
+        assert (texts(got)[1:], error) == (("hello", True), None)
+        await scene.clock.sleep(0.1)
+        assert scene.ones["a"].closed
+        assert [one["name"] for one in scene.pool.status()["replicas"]] == ["b"]
+        with pytest.raises(ConfigError, match="no replica a"):
+            await scene.pool.remove("a")
+
+    scene.run(main)
+
+
+def test_no_request_is_lost_while_replicas_come_and_go():
+    scene = Scene(a=[ok(seconds=0.5)], b=[ok(seconds=0.5)], policy="round_robin")
+    found = []
+
+    async def traffic():
+        tasks = []
+        for _ in range(200):
+            tasks.append(asyncio.create_task(scene.attempt()))
+            await scene.clock.sleep(0.05)
+        found.extend(await asyncio.gather(*tasks))
+
+    async def main():
+        running = asyncio.create_task(traffic())
+        for step in range(8):
+            await scene.clock.sleep(1.0)
+            names = ("a", "c") if step % 2 else ("b", "d", "c")
+            await scene.pool.apply(scene.options(*names))
+        await running
+        assert len(found) == 200
+        assert {type(one).__name__ for one in found} == {"Answer"}
+        assert {one.replica for one in found} == {"a", "b", "c", "d"}
+
+    scene.run(main)
+    assert all(one.closed for one in scene.made)
+
+
+def test_what_needs_no_new_connection_changes_in_place():
+    scene = Scene(a=[ok()], b=[ok()], policy="priority")
+
+    async def main():
+        await scene.ask()
+        scene.per["a"] = {"tier": 3, "weight": 2}
+        await scene.pool.apply(scene.options("a", "b"))
+        assert (await scene.ask()).replica == "b"
+        assert len(scene.made) == 2
+        assert scene.pool.status()["replicas"][0]["good"] == 1
+
+    scene.run(main)
+
+
+def test_a_new_url_makes_a_new_connection_and_the_old_one_is_closed():
+    scene = Scene(a=[ok(seconds=3)])
+
+    async def main():
+        running = asyncio.create_task(scene.ask())
+        await scene.clock.sleep(1)
+        scene.per["a"] = {"url": "http://elsewhere/v1"}
+        await scene.pool.apply(scene.options("a"))
+        old, new = scene.made
+        assert (await scene.ask()).replica == "a"
+        assert (len(old.asked), len(new.asked)) == (1, 1)
+        assert (await running).status == 200
+        await scene.clock.sleep(0.1)
+        assert (old.closed, new.closed) == (True, False)
+
+    scene.run(main)
+
+
+def test_a_new_key_makes_a_new_connection(monkeypatch):
+    monkeypatch.setenv("POOL_TEST_KEY", "one")
+    scene = Scene(a=[ok()], per={"a": {"api_key_env": "POOL_TEST_KEY"}})
+
+    async def main():
+        await scene.pool.apply(scene.options("a"))
+        assert len(scene.made) == 1
+        monkeypatch.setenv("POOL_TEST_KEY", "two")
+        await scene.pool.apply(scene.options("a"))
+        assert len(scene.made) == 2
+        await scene.clock.sleep(0.1)
+
+    scene.run(main)
+
+
+def test_a_configuration_that_can_not_be_made_changes_nothing():
+    scene = Scene(a=[ok()], policy="priority")
+    connect = scene.connect
+
+    def refusing(options):
+        if options.name == "c":
+            raise ConfigError("no key")
+        return connect(options)
+
+    async def main():
+        scene.pool._members._connect = refusing
+        with pytest.raises(ConfigError, match="no key"):
+            await scene.pool.apply(scene.options("b", "c", policy="round_robin"))
+        assert (await scene.ask()).replica == "a"
+        assert [one["name"] for one in scene.pool.status()["replicas"]] == ["a"]
+        assert scene.pool.options.policy.name == "priority"
+
+    scene.run(main)
+
+
+def test_a_new_pipeline_and_policy_hold_from_the_next_request_on():
+    scene = Scene(a=[fail()], b=[ok()], policy="priority")
+
+    async def main():
+        await scene.pool.apply(scene.options("a", "b", pipeline=[], policy="round_robin", outlier="off"))
+        found = [await scene.attempt() for _ in range(4)]
+        assert sum(isinstance(one, Exception) for one in found) == 2
+        assert scene.pool.status()["policy"] == "round_robin"
+        assert [line for line in scene.pool.explain() if line.startswith("1.")] == [
+            "1. choice of 2 replicas: round_robin"
+        ]
+
+    scene.run(main)
+
+
+def test_health_begins_and_ends_with_its_options():
+    scene = Scene(a=[ok()])
+
+    async def main():
+        await scene.clock.sleep(30)
+        assert scene.ones["a"].beats == []
+        await scene.pool.apply(scene.options("a", health={"interval_s": 5}))
+        await scene.clock.sleep(30)
+        beats = len(scene.ones["a"].beats)
+        assert 5 <= beats <= 7
+        await scene.pool.apply(scene.options("a"))
+        await scene.clock.sleep(30)
+        assert len(scene.ones["a"].beats) == beats
+
+    scene.run(main)
+
+
+def test_closing_ends_what_still_runs_on_those_that_left():
+    scene = Scene(a=[stream("he", "llo", gap=3.0)], b=[ok()], policy="priority")
+
+    async def main():
+        answer = await scene.ask(stream=True)
+        await scene.pool.remove("a")
+        await scene.clock.sleep(1)
+        await scene.pool.aclose()
+        assert scene.ones["a"].closed
+        await answer.aclose()
+
+    scene.run(main)
