@@ -1,0 +1,72 @@
+"""``agentguard doctor``: is everything there, does it work, and what to do where it does not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from agentguard.cli.doctoring import Line
+
+_MARKS: Final = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "wrong": "[bold red]wrong[/]"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(doctor)
+
+
+def doctor(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="The proxy's configuration, to check with all it names."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The store to check; AGENTGUARD_STORE or the usual one, if absent."),
+    ] = None,
+    network: Annotated[
+        bool, typer.Option("--network/--no-network", help="Ask the endpoints that are configured.")
+    ] = True,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.1, max=600, metavar="S", help="Seconds for one of them.")
+    ] = 5.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check the installation: Python, extras, model files, the store; with CONFIG the proxy and its backends.
+
+    Nothing is asked over the network but what the configuration names. Ends with 1 if something is wrong.
+    """
+    from agentguard.cli.doctoring import Asked, run
+
+    lines = list(run(Asked(config=config, store=store, network=network, timeout_s=timeout_s)))
+    wrong = sum(line.condition == "wrong" for line in lines)
+    if json:
+        data = {"ok": not wrong, "wrong": wrong, "checks": [line.as_dict() for line in lines]}
+        sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_INDENT_2))
+        sys.stdout.flush()
+    else:
+        _show(lines, wrong)
+    raise typer.Exit(1 if wrong else 0)
+
+
+def _show(lines: Sequence[Line], wrong: int) -> None:
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "area", "what", "found"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        found = escape(line.found)
+        if line.way_out:
+            found += f"\n[dim]→ {escape(line.way_out)}[/]"
+        table.add_row(_MARKS[line.condition], escape(line.area), escape(line.what), found)
+    console = Console()
+    console.print(table)
+    console.print(f"[bold red]{wrong} wrong[/]" if wrong else "[green]nothing is wrong[/]")

@@ -1,0 +1,218 @@
+"""What `agentguard doctor` looks at in a proxy's configuration: all that it names, before it is served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterator
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from agentguard.backends.base import Answer, BackendRequest, Refused
+from agentguard.backends.options import ANY, ReplicaOptions
+from agentguard.cli.doctoring import Asked, Line, open_store
+from agentguard.errors import AgentGuardError, BackendError, ResilienceError
+from agentguard.resilience.deadline import Deadline
+
+if TYPE_CHECKING:
+    from agentguard.settings import Policy
+    from agentguard.settings_judge import EndpointSettings
+    from agentguard_server.proxy.settings import ProxySettings
+
+_SKEW_S: Final = 30.0
+_QUESTION: Final = ({"role": "user", "content": "Say one short word, as JSON with the one field text."},)
+
+
+def check(asked: Asked) -> Iterator[Line]:
+    """The configuration, then everything in it."""
+    if asked.config is None:
+        return
+    from agentguard_server.proxy.assembly import check_installed
+    from agentguard_server.proxy.settings import ProxySettings
+
+    try:
+        check_installed()
+        settings = ProxySettings.load(asked.config)
+    except AgentGuardError as error:
+        yield Line(area="proxy", what=str(asked.config), condition="wrong", found=str(error),
+                   way_out="docs/proxy.md lists every field")  # fmt: skip
+        return
+    yield Line(area="proxy", what=str(asked.config), condition="ok", found="valid")
+    yield from _listen(settings)
+    policy = yield from _guard(settings)
+    for name, url in _stores(settings):
+        line = open_store(url)
+        yield Line(area="proxy", what=f"{name}: {line.what}", condition=line.condition, found=line.found,
+                   way_out=line.way_out)  # fmt: skip
+    yield from _replicas(settings, asked)
+    if policy is not None and policy.judge is not None and asked.network:
+        for one in (policy.judge, policy.judge.second):
+            if one is not None:
+                yield _judge(one, asked.timeout_s)
+
+
+def _listen(settings: ProxySettings) -> Iterator[Line]:
+    from agentguard_server.serve import bound
+
+    listen = settings.listen
+    where = f"{listen.host}:{listen.port}"
+    try:
+        bound(listen.host, listen.port, name="serve").close()
+    except AgentGuardError as error:
+        yield Line(area="proxy", what=where, condition="wrong", found=str(error),
+                   way_out="end what has it (this proxy itself, perhaps), or set listen.port")  # fmt: skip
+    else:
+        yield Line(area="proxy", what=where, condition="ok", found="can be listened on")
+    keys = settings.keys
+    if keys is None:
+        yield Line(area="proxy", what="keys", condition="note", found="none: who reaches the port is let in",
+                   way_out="make one: agentguard serve --new-key NAME")  # fmt: skip
+    else:
+        yield Line(area="proxy", what="keys", condition="ok", found=f"{len(keys)}, as hashes")
+
+
+def _guard(settings: ProxySettings) -> Generator[Line, None, Policy | None]:
+    """Lines about the guard; returns its policy."""
+    from agentguard.guard import Guard
+
+    try:
+        policy: Policy | None = settings.policy()
+        if policy is None:
+            yield Line(area="proxy", what="guard", condition="note", found="none: a pure gateway")
+            return None
+        Guard.from_policy(policy)
+    except AgentGuardError as error:
+        yield Line(area="proxy", what="guard", condition="wrong", found=str(error),
+                   way_out="correct the policy it names")  # fmt: skip
+        return None
+    yield Line(area="proxy", what="guard", condition="ok", found="the policy is sound")
+    return policy
+
+
+def _stores(settings: ProxySettings) -> Iterator[tuple[str, str | None]]:
+    if settings.capture is not None:
+        yield "capture.store", settings.capture.store
+    if settings.shared is not None and settings.shared.store is not None:
+        yield "shared.store", settings.shared.store
+    if settings.ui.store is not None:
+        yield "ui.store", settings.ui.store
+
+
+def _replicas(settings: ProxySettings, asked: Asked) -> Iterator[Line]:
+    replicas = settings.backends.replicas
+    if not asked.network:
+        yield Line(area="backends", what=f"{len(replicas)} replicas", condition="note", found="not asked",
+                   way_out="leave --no-network out")  # fmt: skip
+        return
+    yield from asyncio.run(_ask_all(replicas, asked.timeout_s))
+
+
+async def _ask_all(replicas: tuple[ReplicaOptions, ...], timeout_s: float) -> list[Line]:
+    found = await asyncio.gather(*(_ask(one, timeout_s) for one in replicas))
+    return [line for lines in found for line in lines]
+
+
+async def _ask(replica: ReplicaOptions, timeout_s: float) -> list[Line]:
+    """Whether a replica answers, which models it has, and what its clock says."""
+    from agentguard.backends.connecting import over_http
+
+    def line(condition: Any, found: str, way_out: str = "") -> Line:
+        return Line(area="backends", what=replica.name, condition=condition, found=found, way_out=way_out)
+
+    try:
+        backend = over_http()(replica)
+    except AgentGuardError as error:
+        return [line("wrong", str(error), "set the variable, or correct the replica")]
+    began = time.monotonic()
+    try:
+        request = BackendRequest(target="/models", method="GET")
+        answer = await backend.send(request, Deadline.after(timeout_s))
+    except Refused as error:
+        return [_refused(replica, error)]
+    except ResilienceError as error:
+        way_out = "look whether its server runs, and whether url is right up to and with /v1"
+        return [line("wrong", f"{error.code}: {error}", way_out)]
+    finally:
+        await backend.aclose()
+    if not isinstance(answer, Answer):
+        return [line("wrong", "it streams where a list of models was asked for", "correct its url")]
+    seconds = time.monotonic() - began
+    return [*_models(replica, answer, seconds), *_clock(replica, answer)]
+
+
+def _refused(replica: ReplicaOptions, error: BackendError) -> Line:
+    status = error.status
+    if status in (401, 403):
+        found, way_out = f"it refuses the key (status {status})", "set api_key_env to a variable with its key"
+    elif status == 404:
+        return Line(area="backends", what=replica.name, condition="note",
+                    found="it answers, and lists no models (status 404)")  # fmt: skip
+    else:
+        found, way_out = f"it answers with status {status}", "look at its server's log"
+    return Line(area="backends", what=replica.name, condition="wrong", found=found, way_out=way_out)
+
+
+def _models(replica: ReplicaOptions, answer: Answer, seconds: float) -> Iterator[Line]:
+    try:
+        held: Any = orjson.loads(answer.body)
+        names = {str(one["id"]) for one in held["data"]}
+    except (ValueError, KeyError, TypeError):
+        yield Line(area="backends", what=replica.name, condition="wrong", found="it lists no models",
+                   way_out="url must go up to and with /v1")  # fmt: skip
+        return
+    wanted = {served for served in replica.models.values() if served != ANY}
+    missing = sorted(wanted - names)
+    if missing:
+        yield Line(area="backends", what=replica.name, condition="wrong",
+                   found=f"it does not serve {', '.join(missing)}",
+                   way_out=f"it serves: {', '.join(sorted(names)[:8])}")  # fmt: skip
+        return
+    yield Line(area="backends", what=replica.name, condition="ok",
+               found=f"{len(names)} models, answered in {seconds * 1000:.0f} ms")  # fmt: skip
+
+
+def _clock(replica: ReplicaOptions, answer: Answer) -> Iterator[Line]:
+    told = next((value for name, value in answer.headers if name == b"date"), None)
+    try:
+        skew = (
+            None if told is None else parsedate_to_datetime(told.decode("latin-1")).timestamp() - time.time()
+        )
+    except (ValueError, TypeError):
+        skew = None
+    if skew is not None and abs(skew) > _SKEW_S:
+        yield Line(area="backends", what=f"{replica.name}: clock", condition="wrong",
+                   found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
+                   way_out="synchronise both clocks (NTP)")  # fmt: skip
+
+
+def _judge(settings: EndpointSettings, timeout_s: float) -> Line:
+    """Whether a judge's endpoint answers and keeps to a JSON schema; not how well it judges."""
+    from agentguard.cli.judge_endpoint import key_of
+    from agentguard.judge.endpoint import Endpoint
+    from agentguard.judge.wire import EndpointOptions, Failed
+    from agentguard.judge.writing import FORM
+
+    def line(condition: Any, found: str, way_out: str = "") -> Line:
+        return Line(area="judge", what=settings.base_url, condition=condition, found=found, way_out=way_out)
+
+    try:
+        endpoint = Endpoint(
+            settings.base_url,
+            model=settings.model,
+            api_key=key_of(settings.api_key_env),
+            options=EndpointOptions(deadline_s=timeout_s),
+        )
+    except AgentGuardError as error:
+        return line("wrong", str(error), "correct the policy's judge")
+    try:
+        facts = endpoint.loop.run(endpoint.facts(timeout_s))
+        if isinstance(facts, Failed):
+            return line("wrong", f"{facts.fault}: {facts.message}", "look whether its server runs")
+        written = endpoint.loop.run(endpoint.write(_QUESTION, FORM, max_tokens=200, deadline_s=timeout_s))
+    finally:
+        endpoint.close()
+    if isinstance(written, Failed):
+        return line("wrong", f"no structured output: {written.fault}", "serve it with structured outputs on")
+    return line("ok", f"{facts.version}, structured outputs; how well: agentguard judge check URL")

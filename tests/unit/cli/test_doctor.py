@@ -1,0 +1,185 @@
+"""The doctor: everything there is looked at, and each fault says the way out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli import doctoring
+from agentguard.cli.app import build
+from agentguard.cli.doctoring import EXTRAS, Asked, Line
+from agentguard.store import Store
+
+
+@contextmanager
+def endpoint(status: int = 200, *, late_s: float = 0.0, models: tuple[str, ...] = ("m",)) -> Iterator[str]:
+    """A server that lists models; its base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"object": "list", "data": [{"id": one} for one in models]}).encode()
+            self.send_response_only(status)
+            import time
+
+            self.send_header("date", formatdate(time.time() - late_s, usegmt=True))
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def config(folder: Path, url: str, **more: Any) -> Path:
+    path = folder / "proxy.yaml"
+    replica = {"name": "a", "url": url} | more.pop("replica", {})
+    path.write_text(json.dumps({"listen": {"port": 0}, "backends": {"replicas": [replica]}} | more))
+    return path
+
+
+def lines(**asked: Any) -> list[Line]:
+    return list(doctoring.run(Asked(timeout_s=3, **asked)))
+
+
+def of(found: list[Line], area: str) -> list[Line]:
+    return [line for line in found if line.area == area]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No store of this checkout is looked at."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
+
+
+def test_a_sound_installation_has_nothing_wrong() -> None:
+    result = CliRunner().invoke(build(), ["doctor", "--json"])
+    assert result.exit_code == 0
+    data = json.loads(result.output)
+    assert (data["ok"], data["wrong"]) == (True, 0)
+    areas = {one["area"] for one in data["checks"]}
+    assert areas == {"python", "extras", "model", "store"}
+    assert {one["what"] for one in data["checks"] if one["area"] == "extras"} == set(EXTRAS)
+
+
+def test_the_table_says_the_way_out(tmp_path: Path) -> None:
+    result = CliRunner().invoke(build(), ["doctor", "--store", "mysql://nowhere"])
+    assert result.exit_code == 1
+    assert "→" in result.output
+    assert "1 wrong" in result.output
+
+
+def test_everything_that_is_wrong_has_a_way_out(tmp_path: Path) -> None:
+    path = config(
+        tmp_path,
+        "http://127.0.0.1:1/v1",
+        guard={"only": ["no such detector"]},
+        capture={"store": "mysql://x"},
+    )
+    found = lines(config=path, store=str(tmp_path / "none.db"))
+    wrong = [line for line in found if line.condition == "wrong"]
+    assert {line.area for line in wrong} == {"store", "proxy", "backends"}
+    assert all(line.way_out for line in wrong)
+
+
+def test_a_store_is_opened_and_a_database_that_is_away_is_told(tmp_path: Path) -> None:
+    Store.open(tmp_path / "runs.db").close()
+    (line,) = of(lines(store=str(tmp_path / "runs.db")), "store")
+    assert (line.condition, line.found.split(",")[1]) == ("ok", " 0 runs")
+    (line,) = of(lines(store="postgresql://u:secret-word@127.0.0.1:1/none"), "store")
+    assert line.condition == "wrong"
+    assert "secret-word" not in str(line)
+
+
+def test_a_store_of_an_older_version_is_to_be_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentguard.store import migrate
+
+    Store.open(tmp_path / "runs.db").close()
+    monkeypatch.setattr(migrate, "REVISIONS", (*migrate.REVISIONS, "9999"))
+    (line,) = of(lines(store=str(tmp_path / "runs.db")), "store")
+    assert "agentguard store migrate" in line.way_out
+
+
+def test_a_configuration_that_is_not_valid_names_the_field(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.yaml"
+    path.write_text("listen: {prot: 1}\nbackends: {replicas: [{name: a, url: 'http://x/v1'}]}\n")
+    (line,) = of(lines(config=path), "proxy")
+    assert line.condition == "wrong"
+    assert "listen.prot" in line.found
+    (line,) = of(lines(config=tmp_path / "none.yaml"), "proxy")
+    assert "none.yaml" in line.found
+
+
+def test_a_backend_that_answers_is_well(tmp_path: Path) -> None:
+    with endpoint() as url:
+        (line,) = of(lines(config=config(tmp_path, url)), "backends")
+    assert line.condition == "ok"
+    assert line.found.startswith("1 models")
+
+
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [
+        ({"status": 401}, "refuses the key"),
+        ({"status": 500}, "status 500"),
+        ({"late_s": 600.0}, "behind this machine's"),
+        ({"models": ("other",)}, "does not serve m"),
+    ],
+)
+def test_what_is_wrong_with_a_backend_is_told(tmp_path: Path, served: dict[str, Any], expected: str) -> None:
+    with endpoint(**served) as url:
+        found = of(lines(config=config(tmp_path, url, replica={"models": {"m": "m"}})), "backends")
+    wrong = [line for line in found if line.condition == "wrong"]
+    assert len(wrong) == 1
+    assert expected in wrong[0].found
+
+
+def test_without_the_network_nobody_is_asked(tmp_path: Path) -> None:
+    found = lines(config=config(tmp_path, "http://127.0.0.1:1/v1"), network=False)
+    (line,) = of(found, "backends")
+    assert line.condition == "note"
+    assert not [line for line in found if line.condition == "wrong"]
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        path = config(tmp_path, "http://127.0.0.1:1/v1", listen={"port": taken.getsockname()[1]})
+        found = lines(config=path, network=False)
+    assert [line.what for line in found if line.condition == "wrong" and "taken" in line.found]
+
+
+def test_a_check_that_fails_itself_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Asked) -> Iterator[Line]:
+        raise RuntimeError("secret")
+
+    registry = doctoring.checks()
+    monkeypatch.setitem(registry._loaded, "2-extras", broken)
+    found = lines()
+    (line,) = of(found, "extras")
+    assert line.found == "it failed itself: RuntimeError"
+    assert of(found, "model")
