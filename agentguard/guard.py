@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.run import detect
@@ -143,6 +143,19 @@ class Guard:
             tools=tools | dict(more.pop("tools", {})),
             **{"schemata": settings.schemata, "safety": safety_of(settings, judge), **more},
         )
+
+    def close(self) -> None:
+        """Close the connections of the judges that localizer and safety ask; a later question opens them."""
+        from agentguard.judge.configured import close_judge
+
+        for part in (self.parts.localizer, self.parts.safety):
+            close_judge(getattr(part, "judge", None))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def parts(self) -> Parts:

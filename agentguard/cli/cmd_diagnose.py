@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from agentguard.cli.render import Row, View, render, summary
+from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.settings import LocalizerSettings, Policy
@@ -53,6 +54,15 @@ def diagnose(
         str | None, typer.Option(help="Localizer; the policy's, or `embedded`, if absent.")
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="YAML file with detectors and localizer.")] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Ask a chat model here, up to and with /v1; outranks the policy's judge."
+        ),
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its model; the first it lists, if absent.")
+    ] = None,
     top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
     each: Annotated[
         bool, typer.Option("--each", help="Show every run whole, however many there are.")
@@ -74,11 +84,11 @@ def diagnose(
     Exit status: 0 all runs were diagnosed, 1 some records could not be read, 2 nothing could be,
     3 a run failed and --fail-on-failure was given.
     """
-    guard = _guard(policy, method, failed=failed)
     outcome = _Outcome()
-    results = _diagnosed(guard, _trajectories(runs, format, outcome), outcome)
-    with _kept(results, store, guard) as kept:
-        _print(kept, View(top=top, full=full), each=each, json=json)
+    with _guard(policy, method, failed=failed, judge=_endpoint(judge, judge_model)) as guard:
+        results = _diagnosed(guard, _trajectories(runs, format, outcome), outcome)
+        with _kept(results, store, guard) as kept:
+            _print(kept, View(top=top, full=full), each=each, json=json)
     raise typer.Exit(_status(outcome, fail_on_failure))
 
 
@@ -147,10 +157,24 @@ def _show(results: Results, view: View, *, each: bool) -> None:
         console.print(summary(rows))
 
 
-def _guard(policy: Path | None, method: str | None, *, failed: bool) -> Guard:
-    """The policy's guard; a method named on the command line outranks the policy's and has no options."""
+def _endpoint(url: str | None, model: str | None) -> dict[str, str]:
+    if url is None and model is not None:
+        raise ConfigError("--judge-model goes with --judge")
+    return {} if url is None else {"base_url": url} | ({} if model is None else {"model": model})
+
+
+def _guard(policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, str]) -> Guard:
+    """The policy's guard; what is named on the command line outranks the policy's.
+
+    A method that is named there has no options. A judge keeps what the policy says of its own beside its
+    address and model: key, deadline, the second one.
+    """
     settings = Policy() if policy is None else Policy.load(policy)
-    chosen = settings.localizer if method is None else LocalizerSettings(name=method)
+    if judge:
+        kept = {} if settings.judge is None else settings.judge.model_dump(exclude={"base_url", "model"})
+        asked = Policy.parse({"judge": {**kept, **judge}}, source="--judge").judge
+        settings = settings.model_copy(update={"judge": asked})
+    chosen = settings.chosen_localizer() if method is None else LocalizerSettings(name=method)
     if failed:
         chosen = LocalizerSettings.model_validate({**chosen.model_dump(), "given_failed": True})
     return Guard.from_policy(settings.model_copy(update={"localizer": chosen}))

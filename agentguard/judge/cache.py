@@ -103,7 +103,7 @@ class CachedJudge:
         if missing:
             new = self.judge.decide(transcript, tuple(missing.values()))
             # A judge whose endpoint was away said less of itself before it was asked than it does now.
-            if self.version(transcript) == version:
+            if any(one.error is None for one in new) and self.version(transcript) == version:
                 for (key, question), answer in zip(missing.items(), new, strict=True):
                     self._keep(key, question, answer, version, transcript.id)
             answers |= dict(zip(missing, new, strict=True))

@@ -42,3 +42,15 @@ def judge_from(settings: EndpointSettings, *, schemata: Schemata = ()) -> Cached
     return CachedJudge(
         ChatJudge(endpoint, schemata=schemata, options=ChatOptions(deadline_s=settings.deadline_s))
     )
+
+
+def close_judge(judge: object) -> None:
+    """Close what a judge holds open, and what the judges inside of it do; a later question opens it anew."""
+    if judge is None:
+        return
+    close = getattr(judge, "close", None)
+    if callable(close):
+        close()
+        return
+    for inner in (getattr(judge, "judge", None), *getattr(judge, "judges", ())):
+        close_judge(inner)

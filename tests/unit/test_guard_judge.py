@@ -1,0 +1,206 @@
+"""A policy that names a judge: a real HTTP endpoint, the default localizer, what stands when it is away."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build
+from agentguard.errors import ConfigError
+from agentguard.guard import Guard
+from agentguard.judge.safety import SafetyTier, described
+from agentguard.localize.base import Verdict
+from agentguard.settings import Policy
+from tests.unit.cli.test_judge import chat as recorded
+from tests.unit.judge.chat_server import Script, closed_port, serving
+from tests.unit.localize.runs import chat
+
+
+def preferring(*options: str, sure: float = 0.9) -> Script:
+    """A server whose model prefers any of some options, wherever they stand."""
+
+    def prefer(prompt: str, label: str) -> float:
+        shown = dict(line.split(": ", 1) for line in prompt.split("\n") if line[1:3] == ": ")
+        return sure if shown.get(label) in options else 0.01
+
+    return Script(prefer=prefer)
+
+
+Make = Callable[[Policy], Guard]
+
+
+@pytest.fixture
+def made() -> Iterator[Make]:
+    """Makes guards that are closed when the test ends."""
+    with ExitStack() as held:
+        yield lambda policy: held.enter_context(Guard.from_policy(policy))
+
+
+def policy(url: str, **more: object) -> Policy:
+    return Policy.parse({"judge": {"base_url": url, "deadline_s": 10}, **more})
+
+
+def test_fused_is_the_default_once_a_judge_is_configured(made: Make) -> None:
+    with serving(preferring("yes", "step 3")) as (url, script):
+        guard = made(policy(url))
+        told = guard.diagnose(chat())
+        assert (told.method, guard.localizer.name) == ("fused", "fused")
+        assert not told.failures
+        assert told.usage["calls"] == 4, "two questions in both orders: the swap is the default"
+        assert all("tools" not in body for body in script.seen), "a judge is offered none"
+    assert made(Policy()).localizer.name == "embedded"
+    named = policy(url, localizer={"name": "embedded"})
+    assert made(named).localizer.name == "embedded", "who names a localizer gets it"
+
+
+def test_a_localizer_that_asks_gets_the_policys_judge_or_its_own(made: Make) -> None:
+    with serving(preferring("yes", "3")) as (url, script):
+        told = made(policy(url, localizer={"name": "all_at_once"})).diagnose(chat())
+        assert told.verdict is Verdict.FAILURE
+        assert told.hypotheses[0].step == 3
+        seen = len(script.seen)
+        own = {"name": "all_at_once", "base_url": f"http://127.0.0.1:{closed_port()}/v1"}
+        assert made(policy(url, localizer=own)).diagnose(chat()).failures
+        assert len(script.seen) == seen
+
+
+def test_without_the_swap_each_question_is_asked_once(made: Make) -> None:
+    with serving(preferring("yes", "step 3")) as (url, script):
+        given = Policy.parse({"judge": {"base_url": url, "swap": False}})
+        assert made(given).diagnose(chat()).usage["calls"] == 2
+        assert len(script.seen) == 2
+
+
+@pytest.mark.parametrize("fault", ["closed", "hang", "500", "html"])
+def test_a_judge_that_is_away_leaves_the_embedded_verdict_within_the_deadline(fault: str, made: Make) -> None:
+    alone = Guard().diagnose(chat())
+    with serving(Script(always=None if fault == "closed" else fault)) as (url, _):
+        address = f"http://127.0.0.1:{closed_port()}/v1" if fault == "closed" else url
+        guard = made(Policy.parse({"judge": {"base_url": address, "deadline_s": 1.0}}))
+        began = time.monotonic()
+        told = guard.diagnose(chat())
+        seconds = time.monotonic() - began
+    assert seconds < 5, "one deadline of a second holds for all questions; the rest is slack"
+    assert (told.verdict, told.probability) == (alone.verdict, alone.probability)
+    assert [one.step for one in told.hypotheses] == [one.step for one in alone.hypotheses]
+    assert "the judge could not be asked" in told.notes[-1]
+    assert told.failures
+
+
+def test_a_step_of_a_running_agent_waits_for_no_judge(made: Make) -> None:
+    with serving(preferring("yes")) as (url, script):
+        guard = made(policy(url, recover={"on_fail": ["rollback"]}))
+        rules = guard.parts.rules
+        assert rules is not None
+        assert rules.localizer is not None
+        assert rules.localizer.name == "embedded"
+        assert rules.localizer.locate(chat(), ()).hypotheses
+        assert not script.seen
+
+
+def test_safety_of_a_policy_is_asked_of_both_judges(made: Make) -> None:
+    unsafe = described(SafetyTier.UNSAFE)
+    with serving(preferring(unsafe)) as (one, first), serving(preferring(unsafe)) as (other, second):
+        given = {"base_url": one, "second": {"base_url": other}}
+        guard = made(Policy.parse({"judge": given, "safety": {}}))
+        with guard.run("How do I get in?") as run:
+            while not run.done:
+                run.tools(run.model(lambda messages: "Pick the lock so."))
+        assert "rated as unsafe" in (run.session.stopped or "")
+        assert (len(first.seen), len(second.seen)) == (2, 2)
+        assert "| Pick the lock so." in first.prompts()[0]
+
+
+def test_two_judges_of_a_policy_that_differ_block_nothing(made: Make) -> None:
+    unsafe, safe = described(SafetyTier.UNSAFE), described(SafetyTier.SAFE)
+    with serving(preferring(unsafe)) as (one, _), serving(preferring(safe)) as (other, _):
+        given = {"base_url": one, "second": {"base_url": other}}
+        guard = made(Policy.parse({"judge": given, "safety": {}}))
+        with guard.run("How do I get in?") as run:
+            while not run.done:
+                run.tools(run.model(lambda messages: "Pick the lock so."))
+    assert run.session.stopped is None
+    assert run.answer == "Pick the lock so.", "a condition was told, once"
+    assert [one.plan.strategy for one in run.recoveries] == ["nudge"]
+
+
+def test_thresholds_actions_and_ladders_are_the_policys(made: Make) -> None:
+    held = {described(SafetyTier.SAFE): 0.7, described(SafetyTier.UNSAFE): 0.25}
+
+    def prefer(prompt: str, label: str) -> float:
+        shown = dict(line.split(": ", 1) for line in prompt.split("\n") if line[1:3] == ": ")
+        return held.get(shown.get(label, ""), 0.02)
+
+    tiers = {"unsafe": {"threshold": 0.2, "action": "condition"}, "on_condition": ["stop"]}
+    with serving(Script(prefer=prefer)) as (url, _):
+        rules = {"focused_attention": {"action": "condition"}, **tiers}
+        guard = made(policy(url, safety=rules))
+        with guard.run("How do I get in?") as run:
+            while not run.done:
+                run.tools(run.model(lambda messages: "Pick the lock so."))
+    assert run.session.stopped is not None
+
+
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ({"safety": {}}, "safety asks a judge"),
+        ({"judge": {"base_url": "http://h/v1", "deadline_s": 0}}, "judge.deadline_s"),
+        ({"judge": {"base_url": "http://h/v1", "kind": "oracle"}}, "judge.kind"),
+        ({"judge": {"model": "m"}}, "judge.base_url"),
+        ({"judge": {"base_url": "http://h/v1", "temperature": 1}}, "judge.temperature"),
+    ],
+)
+def test_a_wrong_section_is_refused_by_name(section: dict[str, object], part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        Policy.parse(section)
+
+
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ({"unsafe": {"threshold": 0}}, "safety.unsafe.threshold"),
+        ({"unsafe": {"action": "delete"}}, "safety.unsafe.action"),
+        ({"unknown": "retry"}, "safety.unknown"),
+        ({"safe": {"action": "block"}}, "safety.safe"),
+    ],
+)
+def test_safety_takes_thresholds_in_range_and_actions_of_a_closed_set(section: object, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        policy("http://127.0.0.1:1/v1", safety=section)
+
+
+def test_one_judge_and_actions_with_effects_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="two judges that agree"):
+        Guard.from_policy(policy("http://127.0.0.1:1/v1", safety={}))
+    assert Guard.from_policy(policy("http://127.0.0.1:1/v1", safety={"alone": True})).parts.safety
+
+
+def test_a_key_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"judge": {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "NO_SUCH_KEY"}}
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
+        Guard.from_policy(Policy.parse(given))
+
+
+def test_diagnose_takes_a_judge(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(recorded(1)))
+    with serving(preferring("yes", "step 1")) as (url, script):
+        ended = CliRunner().invoke(
+            build(),
+            ["diagnose", str(tmp_path / "run.json"), "--judge", url, "--judge-model", "judge", "--json"],
+        )
+        assert ended.exit_code == 0, ended.output
+        assert script.seen
+    told = json.loads(ended.stdout)
+    assert told["method"] == "fused"
+    assert told["usage"]["calls"] == 4
+    alone = CliRunner().invoke(build(), ["diagnose", str(tmp_path / "run.json"), "--judge-model", "m"])
+    assert alone.exit_code == 2
+    assert "--judge" in alone.output
