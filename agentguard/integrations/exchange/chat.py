@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from agentguard.integrations._chat import repaired_message
-from agentguard.integrations.exchange.conversation import Item, Line, view
+from agentguard.integrations.exchange.conversation import Item, Line, canonical_key, view
 from agentguard.integrations.exchange.sse import event_bytes
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Source, Step, Usage
@@ -42,10 +43,10 @@ class Chat:
         """What an item is known again by: clients drop and add fields of answers when they resend them."""
         role = item.get("role")
         if role != "assistant":
-            return _canonical([role, item.get("name"), item.get("tool_call_id"), item.get("content")])
+            return canonical_key([role, item.get("name"), item.get("tool_call_id"), item.get("content")])
         calls = [_call_key(call) for call in item.get("tool_calls") or ()]
         said = "" if calls else (_text(item.get("content")) or str(item.get("refusal") or "")).strip()
-        return _canonical([role, said, calls])
+        return canonical_key([role, said, calls])
 
     def turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
         """Turns from ``start`` on, as first place and end: an answer with its results, or a message alone."""
@@ -196,8 +197,8 @@ def _call_key(call: Mapping[str, Any]) -> list[Any]:
 def arguments_key(text: Any) -> Any:
     """Arguments as data, so that spaces and the order of keys do not count; the text if they are no JSON."""
     try:
-        return json.loads(text)
-    except (TypeError, ValueError):
+        return orjson.loads(text)
+    except ValueError:
         return text
 
 
@@ -207,10 +208,6 @@ def _text(content: Any) -> str:
     if not isinstance(content, list):
         return ""
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 __all__ = [

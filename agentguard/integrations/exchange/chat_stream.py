@@ -9,7 +9,7 @@ from agentguard.integrations.exchange.chat import HEAD, META, wants_json
 from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
-from agentguard.integrations.exchange.sse import data_of, event_bytes, parsed
+from agentguard.integrations.exchange.sse import data_of, event_bytes
 from agentguard.integrations.exchange.wire import How, Wire
 
 
@@ -37,7 +37,7 @@ class ChatHold(Hold):
     def _read(self, event: bytes) -> None:
         if (data_of(event) or b"").startswith(b"[DONE]"):
             self._done = self._finish is not None
-        elif (chunk := parsed(event)) is not None:
+        elif (chunk := self._value(event)) is not None:
             self._take(chunk)
 
     def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
@@ -109,7 +109,7 @@ class ChatHold(Hold):
         return {**self._meta, "choices": [choice]}
 
     def _shown(self, event: bytes) -> bytes:
-        chunk = parsed(event)
+        chunk = self._value(event)
         if chunk is None:
             return event
         choices = chunk.get("choices") or []

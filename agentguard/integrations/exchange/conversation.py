@@ -8,12 +8,15 @@ what the guard said between them. Everything here is cut and added by whole turn
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from agentguard.live.session import Session
 
@@ -216,6 +219,22 @@ def _drop(index: dict[bytes, list[Conversation]], key: bytes, conversation: Conv
         index.pop(key, None)
 
 
+def canonical_key(value: Any) -> bytes:
+    """JSON data as bytes that are equal just where the data is: the order of keys does not count."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # whole numbers beyond 64 bits, half of a surrogate pair
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def extended(begin: bytes, items: Sequence[Item], key: Callable[[Item], bytes]) -> bytes:
+    """The key of a history that has further items, given that of its beginning; see `chain`."""
+    for item in items:
+        own = key(item)
+        begin = hashlib.sha256(begin + own).digest() if own else begin
+    return begin
+
+
 def chain(items: Sequence[Item], key: Callable[[Item], bytes], *, seed: str = "") -> list[bytes]:
     """A key for each prefix of the items, the empty one first: each hashes the one before it and an item.
 
@@ -223,6 +242,5 @@ def chain(items: Sequence[Item], key: Callable[[Item], bytes], *, seed: str = ""
     """
     made = [hashlib.sha256(seed.encode(errors="surrogatepass")).digest()]
     for item in items:
-        own = key(item)
-        made.append(hashlib.sha256(made[-1] + own).digest() if own else made[-1])
+        made.append(extended(made[-1], (item,), key))
     return made

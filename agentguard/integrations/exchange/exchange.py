@@ -14,7 +14,7 @@ from typing import Any
 
 from agentguard.errors import RecoveryError
 from agentguard.integrations.exchange.chat import with_cost
-from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, view
+from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, extended, view
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
 from agentguard.integrations.exchange.wire import (
     Decision,
@@ -222,7 +222,10 @@ class Exchange:
         if not of.answer:  # nothing was answered: the same request may come again
             self._engine.waiting.put(of, [self._again_key])
             return
-        key = chain([*self._history, *of.answer], self.dialect.key, seed=f"{self._seed}\0")[-1]
+        if self.request.get("previous_response_id") is None:  # the history is what this request resent
+            key = extended(self._again_key, of.answer, self.dialect.key)
+        else:
+            key = chain([*self._history, *of.answer], self.dialect.key, seed=f"{self._seed}\0")[-1]
         tips = [key, *(response_key(one) for one in (*of.aliases, of.anchor) if one)]
         self._engine.waiting.put(of, tips, self._again_key)
 

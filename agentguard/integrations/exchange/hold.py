@@ -14,7 +14,7 @@ from typing import Any
 from agentguard.integrations.exchange.chat import wants_json
 from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
-from agentguard.integrations.exchange.sse import Events
+from agentguard.integrations.exchange.sse import Events, parsed
 from agentguard.integrations.exchange.wire import Decision, How, Wire
 from agentguard.live import twins
 
@@ -38,6 +38,8 @@ class Hold(ABC):
         self._head: dict[str, Any] = {}
         self._later = False
         self._broken: Exception | None = None
+        self._seen_event: bytes | None = None
+        self._seen_value: dict[str, Any] | None = None
         self._next()
 
     def feed(self, data: bytes) -> bytes:
@@ -82,6 +84,12 @@ class Hold(ABC):
     @abstractmethod
     def failed(self, message: str) -> bytes:
         """What the client gets when the model could not be asked again."""
+
+    def _value(self, event: bytes) -> dict[str, Any] | None:
+        """The data of an event as an object, None if it is none; read once where it flows on at once."""
+        if event is not self._seen_event:
+            self._seen_event, self._seen_value = event, parsed(event)
+        return self._seen_value
 
     @abstractmethod
     def _read(self, event: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentguard.detect.facts import canonical
 from agentguard.integrations.exchange.chat import tool_name, wants_json, without_tools
-from agentguard.integrations.exchange.conversation import Item, Line, view
+from agentguard.integrations.exchange.conversation import Item, Line, canonical_key, view
 from agentguard.integrations.exchange.messages_blocks import message_stream
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Step, ToolCall, Usage
@@ -48,9 +48,9 @@ class Messages:
         """What an item is known again by; thinking, and marks for the cache, do not count."""
         role, blocks = item.get("role"), _blocks(item)
         if role != "assistant":
-            return _canonical([role, [_plain(block) for block in blocks]])
+            return canonical_key([role, [_plain(block) for block in blocks]])
         calls = [[one.get("id"), one.get("name"), one.get("input")] for one in blocks if _is_call(one)]
-        return _canonical([role, "" if calls else _text(blocks).strip(), calls])
+        return canonical_key([role, "" if calls else _text(blocks).strip(), calls])
 
     def turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
         """Turns from ``start`` on: an answer with its results, or a message alone."""
@@ -261,10 +261,6 @@ def _repaired(block: Item, call: ToolCall) -> Item:
 
 def _same(block: Item, call: ToolCall) -> bool:
     return block.get("name") == call.name and canonical(block.get("input")) == canonical(call.arguments)
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 __all__ = ["Messages"]

@@ -14,7 +14,7 @@ from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
 from agentguard.integrations.exchange.messages_blocks import added, block_events, ended, started, whole
-from agentguard.integrations.exchange.sse import event_bytes, parsed
+from agentguard.integrations.exchange.sse import event_bytes
 from agentguard.integrations.exchange.wire import How, Wire
 
 Event = dict[str, Any]
@@ -40,7 +40,7 @@ class MessagesHold(Hold):
         self._done = False
 
     def _read(self, event: bytes) -> None:
-        value = parsed(event)
+        value = self._value(event)
         if value is not None:
             self._take(value)
 
@@ -89,7 +89,7 @@ class MessagesHold(Hold):
                 self._error = True
 
     def _shown(self, event: bytes) -> bytes:
-        value = parsed(event)
+        value = self._value(event)
         if value is None:
             return event
         kind = value.get("type")

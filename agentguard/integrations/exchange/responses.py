@@ -14,7 +14,7 @@ from typing import Any
 
 from agentguard.detect.facts import canonical
 from agentguard.integrations.exchange.chat import arguments_key, wants_json, without_tools
-from agentguard.integrations.exchange.conversation import Item, Line, view
+from agentguard.integrations.exchange.conversation import Item, Line, canonical_key, view
 from agentguard.integrations.exchange.responses_items import guard_item, response_stream
 from agentguard.trajectory.formats.kit import chat_run
 from agentguard.trajectory.model import Step, ToolCall, Usage
@@ -42,14 +42,14 @@ class Responses:
     def key(self, item: Item) -> bytes:
         """What an item is known again by; clients may leave out what is no message, call or result."""
         if self.result(item):
-            return _canonical([item.get("type"), item.get("call_id"), item.get("output")])
+            return canonical_key([item.get("type"), item.get("call_id"), item.get("output")])
         if _is_call(item):
-            return _canonical(
+            return canonical_key(
                 [item.get("type"), _id(item), item.get("name"), arguments_key(_arguments(item))]
             )
         if item.get("role") == "assistant":
-            return _canonical(["assistant", _text(item.get("content")).strip()])
-        return b"" if _is_models(item) else _canonical([item.get("role"), item.get("content")])
+            return canonical_key(["assistant", _text(item.get("content")).strip()])
+        return b"" if _is_models(item) else canonical_key([item.get("role"), item.get("content")])
 
     def result(self, item: Item) -> bool:
         """Whether an item is what a call returned."""
@@ -240,10 +240,6 @@ def _text(content: Any) -> str:
         return ""
     parts = [part for part in content if isinstance(part, dict)]
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 __all__ = ["Responses"]

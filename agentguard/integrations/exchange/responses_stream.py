@@ -15,7 +15,7 @@ from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
 from agentguard.integrations.exchange.responses_items import begun, guard_item, item_events
-from agentguard.integrations.exchange.sse import event_bytes, parsed
+from agentguard.integrations.exchange.sse import event_bytes
 from agentguard.integrations.exchange.wire import How, Wire
 
 _BEGIN = ("response.created", "response.queued", "response.in_progress")
@@ -41,7 +41,7 @@ class ResponsesHold(Hold):
         self._response: dict[str, Any] | None = None
 
     def _read(self, event: bytes) -> None:
-        value = parsed(event)
+        value = self._value(event)
         if value is not None:
             self._take(value)
 
@@ -80,7 +80,7 @@ class ResponsesHold(Hold):
             self._holding = self._holding or item.get("type") not in _FLOW
 
     def _shown(self, event: bytes) -> bytes:
-        value = parsed(event)
+        value = self._value(event)
         if value is None:
             return event
         kind = str(value.get("type", ""))

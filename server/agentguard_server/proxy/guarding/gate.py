@@ -9,15 +9,21 @@ import msgspec
 
 from agentguard.integrations.exchange.dialect import Dialect
 
-# Where none of these stands, no tool is offered and none was called. An escaped letter might hide one.
-_TRACES: Final = (b'"tools"', b'"tool_', b"_call", b"previous_response_id", b"\\u00")
+_OFFERED: Final = b'"tools"'
+_CALLED: Final = (b'"tool_', b"_call", b"previous_response_id")
+"""What a body has in it whose history has calls, or is the server's."""
 
 _decode = msgspec.json.Decoder().decode
 
 
-def may_act(body: bytes) -> bool:
-    """Whether a body may offer tools or have calls in it; a look at the bytes, right when it says no."""
-    return any(trace in body for trace in _TRACES)
+def may_act(body: bytes, *, going_on: bool) -> bool:
+    """Whether a body may offer tools; a look at the bytes, right when it says no.
+
+    Args:
+        body: of a request, no name in which is written with escapes.
+        going_on: whether it may also go on with a run that is guarded, which it could without tools.
+    """
+    return _OFFERED in body or (going_on and any(trace in body for trace in _CALLED))
 
 
 def decoded(body: bytes) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from agentguard.integrations.exchange.engine import CAN, Engine
 from agentguard.live.session import Session
 from agentguard.recover.base import Recovery
 from agentguard.settings import Policy
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.recorder import EventSink, Recorder
 from agentguard_server.proxy.guarding.gate import acts, decoded, may_act
 from agentguard_server.proxy.guarding.guarded import GuardedRequest, refused
@@ -85,6 +85,8 @@ class Inline:
         self._all = stream == "hold_all" or self.runs.inline == "all"
         self._first = Guard.from_policy(policy)
         self._engines: dict[str, Engine] = {}
+        self._engine("")
+        _warm(self._first)
         self._sweep: asyncio.TimerHandle | None = None
 
     def open(self, asked: Asked) -> GuardedRequest | Answer | None:
@@ -95,7 +97,7 @@ class Inline:
         engine = self._engines.get(asked.tenant) or self._engine(asked.tenant)
         run = asked.run if _NAME.fullmatch(asked.run) else ""
         must = self._all or (bool(run) and engine.knows(run))
-        if not must and not may_act(asked.body):
+        if not must and not may_act(asked.body, going_on=bool(len(engine.waiting))):
             return None
         if len(asked.body) > self.runs.most_bytes:
             self.counts.too_long += 1
@@ -156,8 +158,11 @@ class Inline:
         log = self._log
         if log is None:
             return self._first
-        told = (lambda recovery: log.recovery(tenant, recovery),)
-        return Guard.from_policy(self._policy, localizer=self._first.localizer, observers=told)
+
+        def told(recovery: Recovery) -> None:
+            log.recovery(tenant, recovery)
+
+        return Guard.from_policy(self._policy, localizer=self._first.localizer, observers=(told,))
 
     def _begins(self, guard: Guard, tenant: str) -> Callable[[Trajectory], Session]:
         def begin(meta: Trajectory) -> Session:
@@ -168,6 +173,16 @@ class Inline:
             return session
 
         return begin
+
+
+def _warm(guard: Guard) -> None:
+    """Let detectors load and compile what they need now, and not while the first request waits."""
+    session = guard.session(Trajectory(id="warm", format="event_log", task="", steps=()), CAN)
+    call = ToolCall(id="c", name="warm", arguments={})
+    turn = Step(index=0, source=Source.AGENT, agent="assistant", content="Warm up.", tool_calls=(call,))
+    session.boundary()
+    session.propose(turn)
+    session.commit(turn)
 
 
 def _repeated(asked: Asked) -> bool:
