@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentguard.errors import ConfigError
 from agentguard.evals.sheet import FOLDER
+from agentguard_server.loopback import is_loopback
 
 if TYPE_CHECKING:
     from agentguard.otlp.send import Target
@@ -46,11 +46,4 @@ class ViewerSettings:
             raise ConfigError(f"view: off loopback ({self.host}) a token is needed; give one with --token")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+__all__ = ["ViewerSettings", "is_loopback"]

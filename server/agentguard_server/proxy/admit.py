@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
+from agentguard_server.loopback import is_loopback
 from agentguard_server.proxy.gateway import Gateway, Scope
 from agentguard_server.proxy.keys import ANYBODY, Caller
 from agentguard_server.proxy.refusals import Refusal
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.settings import Scope as Permission
 from agentguard_server.proxy.wire import key_in
-from agentguard_server.settings import is_loopback
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _TRUSTED: dict[bytes, bool] = {}

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from agentguard.backends.options import BackendsOptions
 from agentguard.errors import ConfigError
 from agentguard.settings import Policy, document, explain
+from agentguard_server.loopback import is_loopback
 from agentguard_server.proxy.admin.options import UiOptions
 from agentguard_server.proxy.guarding.options import CaptureOptions, RunsOptions
 from agentguard_server.proxy.shared.options import SharedOptions
@@ -138,8 +139,6 @@ class ProxySettings(_Section):
 
     @model_validator(mode="after")
     def _guarded_off_loopback(self) -> Self:
-        from agentguard_server.settings import is_loopback
-
         listen = self.listen
         if self.keys is None and not listen.without_keys and not is_loopback(listen.host):
             raise ValueError(
