@@ -38,7 +38,7 @@ _CONTEXT: Final = 8_192
 _SHORTER: Final = 0.6
 _TRIES: Final = 4
 _OPTION: Final = 300
-_ONE_LETTER: Final = "Answer with one capital letter and nothing else."
+_ONE_LETTER: Final = "Answer with one capital letter."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ def critical(suspects: Sequence[Erred], stage1: Sequence[Erred]) -> Choice:
 
 def _part_question(step: int, *, first: bool) -> Choice:
     parts = _FIRST if first else _PARTS
-    text = f"Step {step}: which part of the agent's turn went wrong there, if any?"
+    text = f"Which part of the agent's turn in step {step} went wrong, if any?"
     return Choice(id=f"part_{step}", text=text, options=(SOUND, *parts))
 
 

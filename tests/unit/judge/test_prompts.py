@@ -194,3 +194,10 @@ def test_other_data_is_fenced_alike() -> None:
 def test_one_line_is_one_line() -> None:
     assert one_line(" a\nb\u2028c ", 10) == "a b c"
     assert one_line("abcdef", 4) == "abc…"
+
+
+def test_empty_lines_cost_nothing_and_nothing_else_is_lost() -> None:
+    steps = (Step(index=0, source=Source.AGENT, agent="a", content="one\n\n \t\n  two  \n\n\nthree"),)
+    shown = render(Trajectory(id="r", format="t", task="a\n\nb", steps=steps), nonce="0" * 16, limit=4_000)
+    data = [line for line in shown.text.split("\n") if line.startswith("|")]
+    assert data == ["| a", "| b", "| one", "|   two", "| three"]
