@@ -164,7 +164,7 @@ PUSHBACKS: dict[str, tuple[str | None, int, float]] = {
     "date": ("", 2, 1.0),  # filled in when it begins: three seconds from then, in whole seconds
     "negative": ("-1", 1, 0.0),
     "nan": ("NaN", 2, 0.0),
-    "inf": ("inf", 2, 0.0),
+    "inf": ("inf", 1, 0.0),
     "words": ("a while", 2, 0.0),
     "beyond": ("1e9", 1, 0.0),
     "an-hour": ("3600", 1, 0.0),
