@@ -1,0 +1,234 @@
+"""The pool over real sockets, with the client and the endpoints that it has in a proxy."""
+
+import asyncio
+import json
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from agentguard.backends.base import BackendRequest
+from agentguard.backends.options import BackendsOptions
+from agentguard.backends.pool import Pool
+from agentguard.backends.protocols import API
+from agentguard.backends.saying import said
+from agentguard.errors import BackendError, DeadlineExceeded, RetriesExhausted
+from agentguard.resilience import Deadline
+from agentguard.testing.faults import (
+    Beat,
+    Corrupt,
+    FaultBackend,
+    Hang,
+    Junk,
+    Ok,
+    Refuse,
+    Reset,
+    Stall,
+    Status,
+    Truncate,
+)
+from tests.unit.backends.pooled import notes, read, texts
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+QUICK = {"attempt_timeout": {"seconds": 5}, "progress": {"first_s": 1, "idle_s": 0.5}}
+
+
+def request(*, stream=False, **fields):
+    body = json.dumps({**BODY, "stream": stream}).encode()
+    headers = ((b"content-type", b"application/json"),)
+    return BackendRequest(
+        target="/chat/completions",
+        headers=headers,
+        body=body,
+        api=API["chat"],
+        model="m",
+        stream=stream,
+        **fields,
+    )
+
+
+def over(scripts, main, *, each=None, **section):
+    """Run with a pool over one endpoint a script, asked in order."""
+
+    async def whole(ends):
+        replicas = [{"name": one.name, "url": one.url, **(each or {})} for one in ends]
+        given = {"policy": "priority", "health": "off", "pipeline": QUICK, **section}
+        pool = Pool(BackendsOptions.parse({"replicas": replicas, **given}))
+        await pool.start()
+        try:
+            return await main(pool, ends)
+        finally:
+            await pool.aclose()
+
+    with ExitStack() as stack:
+        ends = [
+            stack.enter_context(FaultBackend(script, name=f"end-{n}")) for n, script in enumerate(scripts)
+        ]
+        found = asyncio.run(whole(ends))
+        for end in ends:
+            end.until(lambda end=end: end.open == 0)
+        return found
+
+
+@pytest.mark.parametrize("fault", [Refuse(), Reset(), Status(status=500), Truncate(framing="length"), Junk()])
+def test_an_answer_comes_from_the_next_replica(fault):
+    async def main(pool, ends):
+        answer = await pool.send(request(), Deadline.after(10))
+        assert (answer.status, answer.replica) == (200, "end-1")
+        assert notes(answer)["attempts"] == "2"
+        assert json.loads(answer.body)["choices"]
+
+    over([fault, Ok()], main)
+
+
+@pytest.mark.parametrize(
+    "fault", [Reset(tokens=0), Truncate(tokens=0), Stall(tokens=0), Beat(tokens=0), Hang()]
+)
+def test_a_stream_without_a_token_comes_from_the_next_replica(fault):
+    async def main(pool, ends):
+        answer = await pool.send(request(stream=True), Deadline.after(10))
+        got, error = await read(answer)
+        assert error is None
+        assert texts(got)[2]
+        assert answer.replica == "end-1"
+
+    over([fault, Ok()], main, pipeline={**QUICK, "attempt_timeout": {"seconds": 1}})
+
+
+@pytest.mark.parametrize(
+    "fault", [Reset(tokens=3), Truncate(tokens=3), Truncate(framing="close"), Stall(), Beat()]
+)
+def test_a_stream_that_breaks_off_is_continued_as_one(fault):
+    async def main(pool, ends):
+        answer = await pool.send(request(stream=True), Deadline.after(10))
+        got, error = await read(answer)
+        assert error is None
+        ids, text, ended = texts(got)
+        assert (len(ids), ended, bool(text)) == (1, True, True)
+        assert notes(answer)["continued"] == "end-1"
+        sent = json.loads(ends[1].seen[0].body)
+        assert sent["messages"][-1]["role"] == "assistant"
+        assert text.startswith(sent["messages"][-1]["content"])
+        assert sent["continue_final_message"] is True
+
+    over([fault, Ok()], main, each={"continues": True})
+
+
+@pytest.mark.parametrize("fault", [Reset(tokens=3), Truncate(tokens=3), Stall(), Beat()])
+def test_without_that_it_ends_in_one_error(fault):
+    async def main(pool, ends):
+        got, error = await read(await pool.send(request(stream=True), Deadline.after(10)))
+        assert not texts(got)[2]
+        assert error.stage == "committed"
+        assert not ends[1].seen
+
+    over([fault, Ok()], main)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
+    """LiteLLM #37140: calls that don't stream are not cancelled there when the client leaves."""
+
+    async def main(pool, ends):
+        task = asyncio.create_task(pool.send(request(stream=stream), Deadline.after(30)))
+        await asyncio.to_thread(ends[0].until, lambda: ends[0].seen)
+        left = time.monotonic()
+        task.cancel()
+        await asyncio.wait({task})
+        await asyncio.to_thread(ends[0].until, lambda: ends[0].seen[0].left_at)
+        assert ends[0].seen[0].left_at - left < 0.5  # promised are 0.1 s; the machine may be busy
+
+    over([Hang()], main)
+
+
+def test_the_deadline_holds_over_all_attempts():
+    async def main(pool, ends):
+        began = time.monotonic()
+        with pytest.raises((DeadlineExceeded, RetriesExhausted)):
+            await pool.send(request(), Deadline.after(1.0))
+        assert time.monotonic() - began < 2.0
+
+    over([Hang(), Hang()], main, pipeline={"attempt_timeout": {"seconds": 0.4}})
+
+
+def test_a_vote_masks_a_corrupt_answer():
+    async def main(pool, ends):
+        answer = await pool.send(request(votes=3), Deadline.after(10))
+        assert notes(answer)["voted"] == "2/3"
+        await pool.drain("end-0")
+        true = await pool.send(request(), Deadline.after(10))
+        assert said("chat", answer.body) == said("chat", true.body)
+
+    over([Corrupt(), Ok(), Ok()], main)
+
+
+def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
+    canary = {"ask": "Say seven", "expect": "seven", "interval_s": 0.05, "timeout_s": 2}
+
+    async def main(pool, ends):
+        async with asyncio.timeout(10):
+            while pool.status()["replicas"][0]["state"] != "corrupt":
+                await asyncio.sleep(0.02)
+        for _ in range(3):
+            assert (await pool.send(request(), Deadline.after(5))).replica == "end-1"
+
+    async def whole(ends):
+        replicas = [{"name": one.name, "url": one.url} for one in ends]
+        section = {"replicas": replicas, "canary": canary, "health": "off", "policy": "priority"}
+        pool = Pool(BackendsOptions.parse(section))
+        await pool.start()
+        try:
+            await main(pool, ends)
+        finally:
+            await pool.aclose()
+
+    wrong = FaultBackend(Ok(), name="end-0", known={"Say seven": "eight"})
+    good = FaultBackend(Ok(), name="end-1", known={"Say seven": "Seven."})
+    with wrong, good:
+        asyncio.run(whole([wrong, good]))
+
+
+def test_a_heartbeat_finds_who_is_gone_and_who_is_back():
+    async def main(pool, ends):
+        async def until(state):
+            async with asyncio.timeout(10):
+                while pool.status()["replicas"][0]["state"] != state:
+                    await asyncio.sleep(0.02)
+
+        refusing = ends[0].refusing()
+        await asyncio.to_thread(refusing.__enter__)
+        await until("down")
+        answer = await pool.send(request(), Deadline.after(5))
+        assert (answer.replica, answer.notes) == ("end-1", ())
+        await asyncio.to_thread(refusing.__exit__, None, None, None)
+        await until("up")
+
+    over([Ok(), Ok()], main, health={"interval_s": 0.05, "timeout_s": 1})
+
+
+def test_a_replica_is_removed_under_a_stream_without_hurting_it():
+    async def main(pool, ends):
+        answer = await pool.send(request(stream=True), Deadline.after(10))
+        await pool.remove("end-0")
+        assert (await pool.send(request(), Deadline.after(5))).replica == "end-1"
+        got, error = await read(answer)
+        assert (texts(got)[2], error) == (True, None)
+        await pool.idle("end-0")
+
+    over([Ok(gap_s=0.05), Ok()], main)
+
+
+def test_an_endpoint_that_is_refused_by_the_guard_of_addresses_is_an_error():
+    async def main(pool, ends):
+        with pytest.raises(BackendError):
+            await pool.send(request(), Deadline.after(3))
+
+    async def whole():
+        replicas = [{"name": "a", "url": "http://name.invalid/v1"}]
+        pool = Pool(BackendsOptions.parse({"replicas": replicas, "health": "off", "pipeline": []}))
+        try:
+            await main(pool, ())
+        finally:
+            await pool.aclose()
+
+    asyncio.run(whole())
