@@ -121,6 +121,8 @@ class Operation:
     async def start(self) -> None:
         """Begin with what runs beside the requests."""
         self.logs.install()
+        if self.shared is not None:
+            self.shared.start()
         self._tasks = [asyncio.create_task(self._load()), asyncio.create_task(self._ticking())]
 
     def reloaded(self) -> None:

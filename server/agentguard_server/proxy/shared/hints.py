@@ -55,7 +55,8 @@ class SharedHints:
         # Counted from the time, so that a process of the same name goes on above what it said before.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._seen: dict[tuple[str, str], int] = {}
-        self._receivers: list[tuple[asyncio.AbstractEventLoop, Receive]] = []
+        self._receivers: list[Receive] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._told = float("-inf")
@@ -76,9 +77,13 @@ class SharedHints:
         )
 
     def subscribe(self, receive: Receive) -> None:
-        """Call back with each hint of another, in the loop that runs now; the thread begins with it."""
-        self._receivers.append((asyncio.get_running_loop(), receive))
+        """Call back with each hint of another, once it has been started."""
+        self._receivers.append(receive)
+
+    def start(self) -> None:
+        """Look from now on, in a thread; who hears of it is called in the loop that runs now."""
         if self._thread is None:
+            self._loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._run, name="agentguard-hints", daemon=True)
             self._thread.start()
 
@@ -116,9 +121,10 @@ class SharedHints:
         return [hint for hint in hints if hint is not None]
 
     def _hand_out(self, hint: Hint) -> None:
-        for loop, receive in self._receivers:
+        for receive in self._receivers:
             try:
-                loop.call_soon_threadsafe(receive, hint)
+                assert self._loop is not None  # for mypy: there is a thread, so it was started
+                self._loop.call_soon_threadsafe(receive, hint)
             except RuntimeError:  # the loop is closed
                 self._end.set()
 

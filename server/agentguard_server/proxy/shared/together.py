@@ -48,6 +48,11 @@ class Shared:
         )
         self.sessions = SharedSessions(self.store, wait_s=options.wait_s) if options.sessions else None
 
+    def start(self) -> None:
+        """Begin to look for what others say; in the loop that is to hear of it."""
+        if self.hints is not None:
+            self.hints.start()
+
     def figures(self) -> Iterable[Figure]:
         """How often the database was missed."""
         if self.hints is not None:

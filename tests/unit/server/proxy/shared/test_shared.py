@@ -106,6 +106,8 @@ def test_hints_reach_the_others_and_nobody_hears_itself(two: tuple[Shared, Share
         assert other.hints is not None
         other.hints.subscribe(heard.append)
         one.hints.subscribe(own.append)
+        one.start()
+        other.start()
         one.hints.publish(Hint(replica="a", trouble="open", seconds=9))
         one.hints.publish(Hint(replica="b", trouble="down", seconds=1e9))
         await until(lambda: len(heard) >= 2)
@@ -137,6 +139,7 @@ def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
     async def listen() -> None:
         assert shared.hints is not None
         shared.hints.subscribe(heard.append)
+        shared.start()
         await until(lambda: heard)
         await asyncio.sleep(0.2)
 
@@ -169,6 +172,7 @@ def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
         async def go_on() -> None:
             assert shared.hints is not None
             shared.hints.subscribe(lambda hint: None)
+            shared.start()
             shared.hints.publish(Hint(replica="a", trouble="open", seconds=5))
             for _ in range(50):
                 sessions_of(shared).keep([KEY], {}, tenant="", run="r", version=1)
