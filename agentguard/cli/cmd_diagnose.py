@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from agentguard.cli.render import Row, View, render, summary
+from agentguard.cli.stored import Results, Stored, flushed
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
@@ -22,10 +23,7 @@ from agentguard.trajectory.formats.base import Broken
 from agentguard.trajectory.formats.read import read
 from agentguard.trajectory.model import Trajectory
 
-Results = Iterator[tuple[Trajectory, Diagnosis]]
-
 _STDIN = Path("-")
-_FLUSH_S = 60.0
 _WHOLE = 3  # runs; more are shown as a table
 
 
@@ -45,8 +43,8 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(
     runs: Annotated[
-        list[Path], typer.Argument(help="Recorded runs: files or folders; - reads standard input.")
-    ],
+        list[Path] | None, typer.Argument(help="Recorded runs: files or folders; - reads standard input.")
+    ] = None,
     format: Annotated[
         str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")
     ] = None,
@@ -78,16 +76,29 @@ def diagnose(
     store: Annotated[
         str | None, typer.Option(help="Also keep the runs and their diagnoses in this store: a path or URL.")
     ] = None,
+    session: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A run in the store, e.g. one that the proxy kept; repeatable."),
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose run --session names.")] = "",
 ) -> None:
     """Say whether recorded runs failed, and name the step that caused it.
 
     Exit status: 0 all runs were diagnosed, 1 some records could not be read, 2 nothing could be,
     3 a run failed and --fail-on-failure was given.
     """
+    if bool(session) == bool(runs):
+        raise ConfigError("name files or folders of runs, or runs in the store with --session")
     outcome = _Outcome()
     with _guard(policy, method, failed=failed, judge=_endpoint(judge, judge_model)) as guard:
-        results = _diagnosed(guard, _trajectories(runs, format, outcome), outcome)
-        with _kept(results, store, guard) as kept:
+        if session:
+            stored = Stored(session, store, tenant=tenant)
+            shown = stored.diagnosed(guard, lambda found: _diagnosed(guard, found, outcome))
+        else:
+            shown = _kept(
+                _diagnosed(guard, _trajectories(runs or [], format, outcome), outcome), store, guard
+            )
+        with shown as kept:
             _print(kept, View(top=top, full=full), each=each, json=json)
     raise typer.Exit(_status(outcome, fail_on_failure))
 
@@ -122,10 +133,7 @@ def _kept(results: Results, url: str | None, guard: Guard) -> Iterator[Results]:
                 yield trajectory, diagnosis
 
         yield keep()
-        opened.flush(_FLUSH_S)
-        health = opened.health()
-        if health.lost or health.refused:
-            typer.echo(f"not kept: {health.lost + health.refused} rows; {health.last_error}", err=True)
+        flushed(opened)
 
 
 def _diagnosed(guard: Guard, trajectories: Iterator[Trajectory], outcome: _Outcome) -> Results:

@@ -40,3 +40,29 @@ def test_a_store_that_cannot_be_opened_is_one_clear_line(tmp_path: Path) -> None
     assert result.exit_code == 2
     assert result.stderr.startswith("error:")
     assert "Traceback" not in result.stderr
+
+
+def test_a_run_in_the_store_is_diagnosed_there(tmp_path: Path) -> None:
+    url, run = str(tmp_path / "s.db"), agentguard.load_trajectory(SAMPLES / "02-teapot.json")
+    with Store.open(url) as store:
+        store.write_run(run, tenant="team")
+    asked = ["diagnose", "--session", run.id, "--store", url, "--json"]
+    result = CliRunner().invoke(build(), [*asked, "--tenant", "team"])
+    assert result.exit_code == 0, result.output
+    said = decode_diagnosis(Node.of(orjson.loads(result.stdout)))
+    assert said.trajectory_id == run.id
+    with Store.open(url) as store:
+        assert decode_diagnosis(Node.of(store.diagnoses(run.id, tenant="team")[0].data)) == said
+        assert store.findings(run.id, tenant="team")
+        assert store.trajectory(run.id, tenant="team") == run
+        assert not store.diagnoses(run.id)
+    other = CliRunner().invoke(build(), asked)
+    assert other.exit_code == 2
+    assert f"has no run '{run.id}'" in other.stderr, "it is no other tenant's"
+
+
+def test_files_and_sessions_are_asked_for_one_at_a_time() -> None:
+    for asked in ([], ["--session", "x", str(SAMPLES / "02-teapot.json")]):
+        result = CliRunner().invoke(build(), ["diagnose", *asked])
+        assert result.exit_code == 2
+        assert "--session" in result.stderr
