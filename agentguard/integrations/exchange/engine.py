@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentguard.integrations.exchange.conversation import Conversation, Conversations, Item, chain
@@ -125,11 +126,17 @@ class Engine:
         return session
 
     def end_idle(self, idle_s: float) -> int:
-        """End the runs that waited for their next request for longer than ``idle_s`` seconds; how many."""
+        """End the runs that waited for their next request for longer than ``idle_s`` seconds; how many.
+
+        Nobody is asked what such an end is worth: the run said nothing that it wanted to end with.
+        """
         ended = 0
         for conversation in self.waiting.idle(idle_s):
-            ended += not conversation.session.ended
-            conversation.session.end(refusable=False)
+            session = conversation.session
+            if not session.ended:
+                session.rules = replace(session.rules, accept=None, safety=None)
+                session.end(refusable=False)
+                ended += 1
         return ended
 
     def _begin(

@@ -37,7 +37,7 @@ _WEIGHT: Final = 128
 
 
 class Link:
-    """Lives in one event loop.
+    """Lives in one event loop; messages may be put from other threads.
 
     Args:
         path: of the keeper's socket.
@@ -59,6 +59,7 @@ class Link:
         self._out = memoryview(b"")
         self._in_out = self._sent = 0
         self._in = bytearray()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wait = _FIRST_WAIT_S
         self.put_in = self.lost = self.lost_rows = self.broken = 0
@@ -70,7 +71,15 @@ class Link:
         return len(self._queue) + self._in_out + self._sent - self.report.handled
 
     def put(self, message: Message, weight: int) -> bool:
-        """Take a message of ``weight`` bytes; False if it has no room and is lost."""
+        """Take a message of ``weight`` bytes, from any thread; False if it has no room and is lost."""
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:  # a thread in which a run ends, since a judge is asked
+            if self._loop is None or self._loop.is_closed():
+                self.lost += 1
+                return False
+            self._loop.call_soon_threadsafe(self.put, message, weight)
+            return True
         weight += _WEIGHT
         if self._waiting + weight > self._room:
             self.lost += 1
@@ -79,7 +88,7 @@ class Link:
         self._waiting += weight
         self.put_in += 1
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._flush)
+            self._timer = self._loop.call_later(_GATHER_S, self._flush)
         return True
 
     def run(self, tenant: str) -> RunLog:

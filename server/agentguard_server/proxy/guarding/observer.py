@@ -46,7 +46,7 @@ class Observer:
 
     def __init__(self, guard: Guard, kept: Kept, runs: RunsOptions) -> None:
         rules = cast(Rules, guard.parts.rules)
-        self._rules = replace(rules, threshold=_NEVER, protect=None, accept=None)
+        self._rules = replace(rules, threshold=_NEVER, protect=None, accept=None, safety=None)
         self._guard, self._kept, self._runs = guard, kept, runs
         self._engines: dict[str, Engine] = {}
 

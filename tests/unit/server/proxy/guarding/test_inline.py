@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from agentguard_server.proxy.guarding.inline import Inline
 from agentguard_server.proxy.guarding.options import RunsOptions
 
 from agentguard.backends.base import Answer
+from agentguard.guard import Guard
 from agentguard.settings import Policy
 from tests.unit.server.proxy.guarding.played import APIS, CHAT, RESPONSES, Api, Played, Turn, calls
 
@@ -251,3 +253,27 @@ def test_a_response_that_is_continued_by_its_id_stays_guarded() -> None:
     world.turns = iter([("say", "three")])
     world.ask({"model": "m", "input": "Go on.", "previous_response_id": "unknown"})
     assert world.unguarded == 1
+
+
+def test_a_judge_is_asked_aside_and_never_about_a_run_that_was_left(monkeypatch: Any) -> None:
+    threads: list[str] = []
+
+    def accept(run: Any) -> bool:
+        threads.append(threading.current_thread().name)
+        return True
+
+    accept.waits = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "agentguard.guard.Guard.from_policy",
+        lambda policy, **more: Guard(localizer="first_finding", accept=accept),
+    )
+    world = played(CHAT, [("say", "Done."), ("call", "find", "f")])
+    world.ask(CHAT.body([TASK]))
+    assert len(threads) == 1
+    assert threads != ["MainThread"]
+    world.ask(CHAT.body([TASK]))
+    inline = world.guarding
+    assert isinstance(inline, Inline)
+    inline.close()
+    assert len(threads) == 1
+    assert all(run["ended"] for run in inline.sessions.listed())
