@@ -8,6 +8,9 @@ EMBED := .venv-embed
 # What cannot be installed here is skipped by the tests that need it, with a reason; in CI it is an error.
 OPTIONAL := { echo "going on without it"; test "$$CI" != true; }
 
+# Tests that start servers and browsers: these run one after the other, all others side by side.
+ALONE := $(addprefix tests/,e2e faults integration security vllm)
+
 .PHONY: help setup run test test-fast check format samples postgres chromium embed vllm bench clean
 
 help: ## list the commands
@@ -35,7 +38,8 @@ run: setup ## diagnose the sample runs of this repository
 	@$(BIN)/agentguard diagnose samples
 
 test: setup check $(TEXTWORLD) postgres chromium embed vllm ## check the code and run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest $(ALONE)
 
 test-fast: setup ## run the tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -m 'not slow'
