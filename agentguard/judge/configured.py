@@ -30,15 +30,7 @@ def judge_from(settings: EndpointSettings, *, schemata: Schemata = ()) -> Cached
         ConfigError: the address or a limit is wrong, or the variable that is to hold the key is not set.
         MissingExtra: the openai package is not installed.
     """
-    key = os.environ.get(settings.api_key_env or KEY)
-    if settings.api_key_env is not None and not key:
-        raise ConfigError(f"judge: the environment variable {settings.api_key_env} holds no key")
-    endpoint = Endpoint(
-        settings.base_url,
-        model=settings.model,
-        api_key=key,
-        options=EndpointOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens),
-    )
+    endpoint = _endpoint(settings)
     return CachedJudge(
         ChatJudge(endpoint, schemata=schemata, options=ChatOptions(deadline_s=settings.deadline_s))
     )
@@ -54,3 +46,22 @@ def close_judge(judge: object) -> None:
         return
     for inner in (getattr(judge, "judge", None), *getattr(judge, "judges", ())):
         close_judge(inner)
+
+
+def _endpoint(settings: EndpointSettings) -> Endpoint:
+    options = EndpointOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens)
+    variable = settings.api_key_env or KEY
+    key = os.environ.get(variable)
+    if settings.api_key_env is not None and not key:
+        raise ConfigError(f"judge: the environment variable {variable} holds no key")
+    if settings.base_url is not None:
+        return Endpoint(settings.base_url, model=settings.model, api_key=key, options=options)
+    from agentguard.judge.replicas import replicated
+
+    return replicated(
+        settings.replicas,
+        model=settings.model,
+        key_env=variable if key else None,
+        options=options,
+        pool=settings.pool,
+    )

@@ -26,7 +26,8 @@ def judge_of(method: str, options: dict[str, Any], *, schemata: Schemata = ()) -
 
     Args:
         method: name of the localizer, for messages.
-        options: ``judge``, a judge; or ``base_url`` of an OpenAI-compatible endpoint with ``model``,
+        options: ``judge``, a judge; or ``base_url`` of an OpenAI-compatible endpoint, or ``replicas``
+            (several of them) and ``pool`` (`agentguard.settings_judge.EndpointSettings`), with ``model``,
             ``api_key_env`` (the environment variable that holds the key), ``deadline_s``,
             ``context_tokens``; and ``swap``: ask each question in both orders of its options.
         schemata: texts of earlier failures to show after a run, to a judge that is made here.
@@ -53,7 +54,7 @@ def _asked_twice(judge: Judge) -> Judge:
 def _chat(method: str, given: dict[str, Any], schemata: Schemata) -> Judge:
     from agentguard.judge.configured import judge_from
 
-    if not isinstance(given.get("base_url"), str):
+    if not isinstance(given.get("base_url"), str) and not given.get("replicas"):
         raise ConfigError(
             f"localizer {method!r} asks a judge: give base_url of an OpenAI-compatible endpoint, e.g. "
             f"{{name: {method}, base_url: http://127.0.0.1:8000/v1}}, or the policy a judge"

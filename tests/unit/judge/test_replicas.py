@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from pydantic import ValidationError
 
 from agentguard.errors import ConfigError
+from agentguard.guard import Guard
 from agentguard.judge.base import RUN_FAILED, Answer, Choice, root_cause_question
 from agentguard.judge.chat import ChatJudge, ChatOptions
+from agentguard.judge.configured import judge_from
 from agentguard.judge.pooling import Classifier, PoolingJudge
 from agentguard.judge.replicas import asked, pool_options, replicated
 from agentguard.judge.wire import EndpointOptions, Fault
+from agentguard.settings import Policy
+from agentguard.settings_judge import EndpointSettings
 from agentguard.trajectory.model import Trajectory
 from tests.unit.judge.chat_server import Script, closed_port, serving
 from tests.unit.judge.pooling_server import pooling
@@ -158,3 +163,33 @@ def test_a_run_is_known_by_its_fence_whatever_is_asked() -> None:
     assert one.model == "m"
     assert asked("GET", "/v1/models", b"").prefix == b""
     assert asked("POST", "/tokenize", b"no json").model == ""
+
+
+def test_a_policy_names_replicas_in_place_of_one_address(two: Two) -> None:
+    urls, scripts = two
+    scripts[0].always = "server"
+    policy = Policy.model_validate(
+        {"judge": {"kind": "chat", "replicas": urls, "pool": {"policy": "session"}}}
+    )
+    assert policy.judge is not None
+    judge = judge_from(policy.judge)
+    run = group_chat(5, flaw=3).trajectory
+    (answer,) = judge.decide(run, (RUN_FAILED,))
+    assert answer.error is None
+    told = Guard(localizer="all_at_once", options={"replicas": urls}).diagnose(run)
+    assert not told.failures
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"base_url": "http://127.0.0.1:1/v1", "replicas": ["http://127.0.0.1:2/v1"]},
+        {"base_url": "http://127.0.0.1:1/v1", "pool": {"policy": "session"}},
+    ],
+)
+def test_a_judge_that_is_nowhere_or_in_two_places_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="replicas"):
+        EndpointSettings.model_validate(wrong)
+    with pytest.raises(ConfigError, match="policy"):
+        judge_from(EndpointSettings(replicas=("http://127.0.0.1:2/v1",), pool={"policy": "no such"}))
