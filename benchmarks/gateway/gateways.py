@@ -21,7 +21,7 @@ PORTKEY = {"@portkey-ai/gateway": "1.15.2"}
 HONO = {"@hono/node-server": "1.13.7"}  # above 1.14 every stream through Portkey is answered with 500
 LITELLM = "litellm[proxy]==1.106.2"
 VLLM_ROUTER = "vllm-router"
-KEY = "ag-benchmark-0123456789abcdef0123456789abcdef"
+KEY = "sk-" + hashlib.sha256(b"a key of this benchmark").hexdigest()  # LiteLLM takes no other form
 
 QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -158,6 +158,7 @@ model_list:
   - model_name: mock
     litellm_params: {{model: openai/mock, api_base: "http://127.0.0.1:{backend}/v1", api_key: none}}
 litellm_settings: {{telemetry: false}}
+general_settings: {{master_key: "{KEY}"}}
 """
     program = str(ROOT / ".venv-bench-litellm/bin/litellm")
     file = _written(folder / "config.yaml", config)

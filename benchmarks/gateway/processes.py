@@ -108,7 +108,7 @@ def start(
     return Started(name, process, log)
 
 
-def wait_for(started: Started, request: urllib.request.Request, seconds: float = 90) -> None:
+def wait_for(started: Started, request: urllib.request.Request, seconds: float = 300) -> None:
     """Until it answers with 200. Raises NoPeer with the end of its log if it does not."""
     begun, last = time.perf_counter(), "it did not answer"
     while time.perf_counter() - begun < seconds and started.process.poll() is None:
@@ -123,9 +123,9 @@ def wait_for(started: Started, request: urllib.request.Request, seconds: float =
         except OSError as error:
             last = str(error)
         time.sleep(0.01)
-    tail = started.log.read_bytes()[-1500:].decode(errors="replace")
+    tail = started.log.read_bytes()[-400:].decode(errors="replace")
     started.stop()
-    raise NoPeer(f"{started.name} did not come up: {last}\n{tail}")
+    raise NoPeer(f"{started.name} did not come up: {last}; its log ends with: {' '.join(tail.split())}")
 
 
 def _parents() -> dict[int, int]:

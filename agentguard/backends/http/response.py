@@ -23,17 +23,8 @@ except ImportError:  # pragma: no cover - only where the extra is missing
 _INTERIMS: Final = 16
 _CHUNK_BYTES: Final = 16  # what framing may cost a byte of a body in small chunks: 1\r\nx\r\n
 _TIMEOUT: Final = re.compile(rb"timeout=([0-9]{1,6})")
-_CONNECTION: Final = CONNECTION_FIELDS | {b"content-length"}
-_SPECIAL: Final = frozenset(
-    {
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"keep-alive",
-        b"transfer-encoding",
-    }
-)
+_KEPT: Final = frozenset({b"content-type", b"content-encoding"})
+_SPECIAL: Final = CONNECTION_FIELDS | _KEPT | {b"content-length"}
 
 
 class Malformed(Exception):
@@ -193,10 +184,12 @@ class Reader:
         special: dict[bytes, bytes] = {}
         for field in fields:
             name, value = field
-            if name in _SPECIAL:
-                before = special.get(name)
-                special[name] = value if before is None else before + b"," + value
-            if name not in _CONNECTION or (self._bodiless and name == b"content-length"):
+            if name not in _SPECIAL:
+                kept.append(field)
+                continue
+            before = special.get(name)
+            special[name] = value if before is None else before + b"," + value
+            if name in _KEPT or (self._bodiless and name == b"content-length"):
                 kept.append(field)
         self.events = special.get(b"content-type", b"")[:17].lower() == b"text/event-stream"
         coding = special.get(b"content-encoding", b"").strip().lower()
