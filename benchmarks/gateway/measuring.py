@@ -74,7 +74,7 @@ def requests(
     after = _cpu(target, settled=True)
     done = re.search(r"(\d+) requests in ([0-9.]+)(us|ms|s|m)", said)
     if done is None or not int(done[1]):
-        raise NoPeer(f"{target.name} answered no request:\n{said[-800:]}")
+        raise NoPeer(f"{target.name} answered no request in {seconds:g} s")
     count, took = int(done[1]), float(done[2]) * _UNITS[done[3]] / 1000
     percentiles = {
         f"p{name}_ms": float(value) * _UNITS[unit] for name, value, unit in _PERCENTILE.findall(said)
