@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import sys
 import time
 from typing import Final, Protocol, cast
 
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
         transport, idle = self._transport, now - self.since
         if transport is None or transport.is_closing() or idle > self.reader.keep_s:
             return False
-        if idle < _PEEK_S or self._fd < 0:
+        if idle < _PEEK_S or self._fd < 0 or sys.platform == "win32":
             return True
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)

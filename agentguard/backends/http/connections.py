@@ -62,15 +62,16 @@ class Connections:
 
     async def get(self, deadline: Deadline) -> Connection:
         """A new one, or the next that is free. Raises BackendError or DeadlineExceeded, stage ``unsent``."""
-        if self._closed:
-            raise BackendError("the backend was closed", stage="unsent")
-        if self._places > 0:
-            self._places -= 1
-        else:
+        while not self._closed:
+            if self._places > 0:
+                self._places -= 1
+                return await self._open(deadline)
             handed = await self._wait(deadline)
-            if handed is not None:
+            if handed is None:
+                return await self._open(deadline)
+            if handed.open:  # else the endpoint closed it in the instant in which it was free
                 return handed
-        return await self._open(deadline)
+        raise BackendError("the backend was closed", stage="unsent")
 
     def begin(self, connection: Connection, at: float) -> None:
         """A request begins on a connection; it is failed if it is not over by a monotonic time."""

@@ -150,6 +150,37 @@ def test_the_wait_for_a_connection_is_bounded_in_number_and_time() -> None:
     run(main())
 
 
+def test_a_connection_that_breaks_as_it_is_handed_on_is_not_used() -> None:
+    async def main() -> None:
+        async with serving(_slow_ok, OK) as server, backend(server, limits=Limits(connections=1)) as client:
+            release = client._connections.release
+
+            def breaking(connection: Any) -> None:
+                release(connection)
+                connection.drop()
+
+            client._connections.release = breaking  # type: ignore[method-assign]
+            answers = await asyncio.gather(*(client.send(request(), soon()) for _ in range(2)))
+            assert [type(one) for one in answers] == [Answer, Answer]
+            assert [one.connection for one in server.heard] == [1, 2]
+
+    run(main())
+
+
+def test_an_idle_connection_that_the_endpoint_has_closed_is_seen_before_anything_is_sent() -> None:
+    async def main() -> None:
+        async with serving() as server, backend(server) as client:
+            await client.send(request(), soon())
+            kept = client._connections._idle[0]
+            kept._fd, theirs = (pair := socket.socketpair())[0].fileno(), pair[1]
+            assert kept.usable(kept.since + 2)
+            theirs.close()
+            assert not kept.usable(kept.since + 2)
+            pair[0].close()
+
+    run(main())
+
+
 def test_who_waits_gets_the_place_of_a_connection_that_broke() -> None:
     async def main() -> None:
         async with serving(_close, OK) as server, backend(server, limits=Limits(connections=1)) as client:
