@@ -19,6 +19,7 @@ from agentguard.backends.base import BackendRequest, Headers, Streamed
 from agentguard.backends.prefix import Unfit, continued, heard
 from agentguard.backends.splice import Splice
 from agentguard.errors import DeadlineExceeded, ResilienceError
+from agentguard.resilience.progress import discard
 
 CONTINUED_APIS = frozenset({"chat", "completions"})
 
@@ -78,6 +79,7 @@ class Continued:
 
     async def _continue(self, error: ResilienceError) -> bytes:
         """The first of what goes on; raises the error that broke the stream off if nothing does."""
+        await discard(self._stream)  # over by now, unless what it brought could not be joined
         if not self._left or self._size > KEPT_BYTES or isinstance(error, DeadlineExceeded):
             raise error
         self._left -= 1

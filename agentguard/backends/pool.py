@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -92,7 +92,7 @@ class Pool:
         """Begin with heartbeats and canaries; without it the pool works, but looks after nothing."""
         self._members.start()
 
-    async def send(self, request: BackendRequest, deadline: Deadline) -> Answer | Streamed:
+    def send(self, request: BackendRequest, deadline: Deadline) -> Coroutine[Any, Any, Answer | Streamed]:
         """Send a request to one replica, or to as many as vote on it; see `Backend.send`.
 
         Raises:
@@ -100,9 +100,10 @@ class Pool:
             CircuitOpen, Overloaded: none can take it now.
             Refused, ResilienceError: as of the last attempt; RetriesExhausted with it if it was tried again.
         """
-        if request.votes > 1:
-            return await self._voting.send(request, deadline, self._choice.count(request))
-        return await self._one(request, deadline)
+        return self._one(request, deadline) if request.votes <= 1 else self._voted(request, deadline)
+
+    async def _voted(self, request: BackendRequest, deadline: Deadline) -> Answer | Streamed:
+        return await self._voting.send(request, deadline, self._choice.count(request))
 
     async def _one(self, request: BackendRequest, deadline: Deadline) -> Answer | Streamed:
         continuing = request.stream and self._continues(request)

@@ -8,6 +8,7 @@ import orjson
 
 from agentguard.backends.prefix import Heard
 from agentguard.backends.sse import data_of, events
+from agentguard.errors import BackendError
 
 
 class Splice:
@@ -21,8 +22,15 @@ class Splice:
         self._before, self._over = before, before.over
 
     def change(self, chunk: bytes) -> bytes:
-        """Whole events as the client is to see them; nothing, if they have nothing new."""
-        return b"".join(self._event(event) for event in events(chunk))
+        """Whole events as the client is to see them; nothing, if they have nothing new.
+
+        Raises:
+            BackendError: an event that can't be joined.
+        """
+        try:
+            return b"".join(self._event(event) for event in events(chunk))
+        except (ValueError, TypeError, AttributeError):
+            raise BackendError("the rest of the answer can't be joined to it", stage="committed") from None
 
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)

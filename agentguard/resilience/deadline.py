@@ -125,6 +125,64 @@ class Alarm:
         return self._ours
 
 
+class Watch:
+    """An alarm for the many waits of a stream: wound anew for each, it keeps one timer for all.
+
+    Used as `Alarm` is, with `wind` in place of making one, and `off` when there are no more waits.
+    """
+
+    __slots__ = ("_at", "_cancelling", "_loop", "_ours", "_rang", "_rings_at", "_task", "_timer", "_timers")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers = timers_of(self._loop)
+        self._timer: Timer | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._at = self._rings_at = 0.0
+        self._cancelling = 0
+        self._rang = self._ours = False
+
+    def wind(self, seconds: float) -> None:
+        """Cancel the present task in so many seconds, unless `over` is called before."""
+        task = asyncio.current_task(self._loop)
+        assert task is not None  # for mypy: whoever awaits is in a task
+        self._task, self._cancelling, self._ours = task, task.cancelling(), False
+        self._at = self._loop.time() + seconds
+        if self._timer is None or self._at < self._rings_at:
+            self._set(seconds)
+
+    def over(self) -> bool:
+        """The wait is over; whether a cancellation in it was this watch's alone. May be called again."""
+        if self._rang and self._task is not None:
+            self._rang = False
+            self._ours = self._task.uncancel() <= self._cancelling
+        self._task = None
+        return self._ours
+
+    def off(self) -> None:
+        """There are no more waits."""
+        if self._timer is not None:
+            self._timers.off(self._timer)
+            self._timer = None
+
+    def _set(self, seconds: float) -> None:
+        self.off()
+        self._rings_at = self._loop.time() + seconds
+        self._timer = self._timers.after(self._loop, seconds, self._ring)
+
+    def _ring(self) -> None:
+        """The time of some wait is up; if the present one began later, look again when its own is."""
+        self._timer = None
+        if self._task is None:
+            return
+        left = self._at - self._loop.time()
+        if left > EARLY:
+            self._set(left)
+        else:
+            self._rang = True
+            self._task.cancel()
+
+
 class Limit:
     """One use of a deadline around a block; see `Deadline.limit`. Serves one task, once."""
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
-from agentguard.resilience.deadline import Alarm, Deadline
+from agentguard.resilience.deadline import Deadline, Watch
 from agentguard.resilience.events import EventKind
 from agentguard.resilience.options import SECONDS, Options, check
 from agentguard.resilience.seam import Response, Runtime, Send
@@ -121,6 +121,7 @@ class Stream:
         self._carries = options.carries if reading is None else reading.carries
         self._ends = options.ends if reading is None else reading.ends
         self._fault = None if reading is None else reading.fault
+        self._watch = Watch()
         self._ahead: deque[Any] = deque()
         self._left = options.first_s
         self._started = self._complete = self._over = False
@@ -148,16 +149,18 @@ class Stream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    def __anext__(self) -> Coroutine[Any, Any, Any]:
+        return self._rest() if self._ahead or self._over else self._next()
+
+    async def _rest(self) -> Any:
+        """What was read ahead; then how it ended."""
         if self._ahead:
             return self._ahead.popleft()
-        if self._over:
-            if self._error is None:
-                raise StopAsyncIteration
-            if isinstance(self._error, ResilienceError):
-                raise self._error
-            raise ResilienceError("the stream was closed before its end", stage="committed")
-        return await self._next()
+        if self._error is None:
+            raise StopAsyncIteration
+        if isinstance(self._error, ResilienceError):
+            raise self._error
+        raise ResilienceError("the stream was closed before its end", stage="committed")
 
     async def aclose(self) -> None:
         """Close it and what it reads from; at most `GRACE_S` are spent on that."""
@@ -188,24 +191,24 @@ class Stream:
 
     async def _pull(self) -> Any:
         """Read one chunk in the time that is left since the last progress."""
-        clock, options = self._runtime.clock, self._options
+        clock, watch = self._runtime.clock, self._watch
         before = clock.now()
-        alarm = Alarm(min(self._left, self._deadline.remaining()))
+        watch.wind(max(0.0, min(self._left, self._deadline.at - before)))
         try:
-            chunk = await anext(self._source)
+            chunk = await self._source.__anext__()
         except asyncio.CancelledError:
-            if not alarm.over():
+            if not watch.over():
                 raise
             if self._deadline.expired:
                 raise DeadlineExceeded("the stream took longer than the call may") from None
             raise Stalled("the stream made no progress in its time") from None
         finally:
-            alarm.over()
+            watch.over()
         wrong = None if self._fault is None else self._fault(chunk)
         if wrong is not None:
             raise BackendError(f"the stream is not what it should be: {wrong}", stage=self._stage)
         if self._carries(chunk):
-            self._started, self._left = True, options.idle_s
+            self._started, self._left = True, self._options.idle_s
             self._complete = self._complete or (self._ends is not None and self._ends(chunk))
         else:
             self._left -= clock.now() - before
@@ -224,6 +227,7 @@ class Stream:
 
     def _end(self, error: BaseException | None) -> None:
         self._over, self._error = True, error
+        self._watch.off()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(error)
