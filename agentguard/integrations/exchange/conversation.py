@@ -173,6 +173,12 @@ class Conversations:
                     return self._forget(self._tips[key][-1])
             return None
 
+    def only(self, key: bytes) -> Conversation | None:
+        """Take out the conversation that has a key, if no other one has it."""
+        with self._lock:
+            known = self._tips.get(key, ())
+            return self._forget(known[0]) if len(known) == 1 else None
+
     def repeated(self, key: bytes) -> Conversation | None:
         """Take out the conversation whose last request had this key, though it was answered."""
         with self._lock:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentguard.integrations.exchange.conversation import Conversation, Conversations, Item, chain
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
 from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.rejoin import answer_key, laid_anew, last_turn
 from agentguard.integrations.exchange.wire import release
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities
@@ -87,6 +88,8 @@ class Engine:
         if found is None and repeat and (found := self.waiting.repeated(keys[-1])) is not None:
             release(found)
             found.answer = []
+        if found is None and before is None:
+            found = self._rejoined(dialect, given, run)
         history = given
         if found is None:
             found = self._begin(dialect, body, history, run=run)
@@ -138,6 +141,16 @@ class Engine:
                 session.end(refusable=False)
                 ended += 1
         return ended
+
+    def _rejoined(self, dialect: Dialect, given: Sequence[Item], run: str) -> Conversation | None:
+        """The one conversation whose last answer the history ends with; laid anew along that history."""
+        last = last_turn(dialect, given)
+        if last is None:
+            return None
+        found = self.waiting.only(answer_key(dialect, given[last[0] : last[1]], run))
+        if found is not None:
+            laid_anew(found, dialect, given, self.agent)
+        return found
 
     def _begin(
         self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Item], *, run: str

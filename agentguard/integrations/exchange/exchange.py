@@ -16,6 +16,7 @@ from agentguard.errors import RecoveryError
 from agentguard.integrations.exchange.chat import with_cost
 from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, extended, view
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
+from agentguard.integrations.exchange.rejoin import answer_key
 from agentguard.integrations.exchange.wire import (
     Decision,
     Host,
@@ -227,6 +228,7 @@ class Exchange:
         else:
             key = chain([*self._history, *of.answer], self.dialect.key, seed=f"{self._seed}\0")[-1]
         tips = [key, *(response_key(one) for one in (*of.aliases, of.anchor) if one)]
+        tips.append(answer_key(self.dialect, of.answer, self._seed))
         self._engine.waiting.put(of, tips, self._again_key)
 
     def _renew(self) -> None:
@@ -253,7 +255,7 @@ class Exchange:
 
     def _retake(self) -> None:
         """Commit the steps of the line that the session does not have."""
-        for held in self._of.line.steps[self._of.base + len(self.session) :]:
+        for held in self._of.line.steps[max(0, self._of.base + len(self.session)) :]:
             self._take_in(self.dialect.step(view(held.items, self._history), self._engine.agent))
 
     def _commit(self, start: int, end: int) -> None:
@@ -331,7 +333,7 @@ class Exchange:
         line = self._of.line
         for action in plan.actions:
             if isinstance(action, Rewind):
-                line.cut(self._of.base + action.to_step)
+                line.cut(max(0, self._of.base + action.to_step))
             elif isinstance(action, Restart):
                 line.cut(self._first_answer())
                 line.tell(self.dialect.told(action.note))
@@ -347,6 +349,8 @@ class Exchange:
     def _repair(self, repair: Repair) -> None:
         """Send the model another text in place of what a call returned."""
         line, step = self._of.line, self._of.base + repair.step
+        if step < 0:  # the client has dropped it
+            return
         items = view(line.steps[step].items, self._history)
         results = [place for place, item in enumerate(items) if self.dialect.result(item)]
         at = results[int(repair.field.partition("[")[2].rstrip("]"))]

@@ -15,7 +15,7 @@ from tests.unit.integrations import anthropic_server, openai_responses_server, o
 
 Body = dict[str, Any]
 Turn = tuple[str, ...]
-"""``("say", text)`` or ``("call", tool, id)``, whose arguments name the tool."""
+"""``("say", text)`` or ``("call", tool, id, where)``."""
 
 
 @dataclass(kw_only=True)
@@ -39,22 +39,22 @@ def _chat_answer(turn: Turn) -> Body:
 
 
 def _chat_call(turn: Turn) -> Body:
-    return openai_server.call(turn[1], turn[2], where=turn[1])
+    return openai_server.call(turn[1], turn[2], where=turn[-1])
 
 
 def _responses_answer(turn: Turn) -> Body:
     item = (
         openai_responses_server.said(turn[1])
         if turn[0] == "say"
-        else openai_responses_server.called(turn[1], turn[2], where=turn[1])
+        else openai_responses_server.called(turn[1], turn[2], where=turn[-1])
     )
-    return openai_responses_server.response(f"resp_{turn[-1]}", [item])
+    return openai_responses_server.response(f"resp_{turn[2] if turn[0] == 'call' else turn[1]}", [item])
 
 
 def _messages_answer(turn: Turn) -> Body:
     if turn[0] == "say":
         return anthropic_server.message(anthropic_server.says(turn[1]))
-    return anthropic_server.message(anthropic_server.uses(turn[1], turn[2], where=turn[1]))
+    return anthropic_server.message(anthropic_server.uses(turn[1], turn[2], where=turn[-1]))
 
 
 def _schema(name: str, under: str) -> Body:
@@ -115,7 +115,7 @@ APIS = {api.name: api for api in (CHAT, RESPONSES, MESSAGES)}
 
 
 def calls(tool: str, count: int, *, first: int = 0) -> list[Turn]:
-    return [("call", tool, f"{tool}{i}") for i in range(first, first + count)]
+    return [("call", tool, f"{tool}{i}", "aisle") for i in range(first, first + count)]
 
 
 @dataclass(kw_only=True)

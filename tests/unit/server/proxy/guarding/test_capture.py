@@ -107,7 +107,7 @@ def test_a_guarded_run_is_kept_with_what_was_done(tmp_path: Path) -> None:
     async def play() -> str:
         async with capturing(tmp_path) as capture:
             inline = build(POLICY, log=capture.link)
-            turns = [*calls("find", 3), ("call", "book", "b"), ("say", "Done.")]
+            turns = [*calls("find", 3), ("call", "book", "b", "hall"), ("say", "Done.")]
             world = Played(api=CHAT, guarding=inline, turns=iter(turns), tenant="team")
             history: list[Any] = [TASK]
             for _ in turns:

@@ -19,7 +19,7 @@ from agentguard.settings import Policy
 from tests.unit.server.proxy.guarding.played import APIS, CHAT, RESPONSES, Api, Played, Turn, calls
 
 TASK: Any = {"role": "user", "content": "Book seat 4."}
-LOOP = [*calls("find", 3), ("call", "book", "b"), ("say", "Done.")]
+LOOP = [*calls("find", 3), ("call", "book", "b", "hall"), ("say", "Done.")]
 ROLLBACK = {"recover": {"on_fail": ["rollback"]}}
 
 each_api = pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
@@ -60,7 +60,7 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(api: Api) -> 
 
 @each_api
 def test_a_call_that_no_tool_answers_is_refused_before_the_client_sees_it(api: Api) -> None:
-    world = played(api, [("call", "fly", "x"), ("call", "book", "b")], ROLLBACK)
+    world = played(api, [("call", "fly", "x", "hall"), ("call", "book", "b", "hall")], ROLLBACK)
     made = world.ask(api.body([TASK]))
     assert api.calls(made) == ["b"]
     assert "[guard]" in json.dumps(world.sent[1])
@@ -68,7 +68,7 @@ def test_a_call_that_no_tool_answers_is_refused_before_the_client_sees_it(api: A
 
 @each_api
 def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
-    world = played(api, [("call", "fly", "x"), ("call", "book", "b")], ROLLBACK)
+    world = played(api, [("call", "fly", "x", "hall"), ("call", "book", "b", "hall")], ROLLBACK)
     seen = world.raw(json.dumps({**api.body([TASK]), "stream": True}).encode(), stream=True)
     assert b"fly" not in seen
     assert b"book" in seen
@@ -78,10 +78,10 @@ def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
 @each_api
 @pytest.mark.parametrize("stream", [False, True])
 def test_with_nothing_to_do_bytes_stay_as_they_are(api: Api, stream: bool) -> None:
-    world = played(api, [("call", "book", "b")])
+    world = played(api, [("call", "book", "b", "hall")])
     body = json.dumps({**api.body([TASK]), "x_new": [1, {"y": None}], "stream": stream}, indent=1).encode()
     got = world.raw(body, stream=stream)
-    made = api.answer(("call", "book", "b"))
+    made = api.answer(("call", "book", "b", "hall"))
     assert got == (b"".join(api.stream(made)) if stream else json.dumps(made).encode())
     assert world.sent == [json.loads(body)]
     opened = world.guarding.open(world.asked(body))
@@ -137,7 +137,7 @@ def test_everything_is_guarded_where_the_policy_says_so() -> None:
     ],
 )
 def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too_long: int) -> None:
-    world = played(CHAT, [("call", "fly", "x")], run=run, **options)
+    world = played(CHAT, [("call", "fly", "x", "hall")], run=run, **options)
     body = {**CHAT.body([TASK]), "padding": "x" * 1024}
     assert CHAT.calls(world.ask(body)) == ["x"]
     assert world.unguarded == 1
@@ -159,7 +159,9 @@ def test_one_tenant_never_goes_on_with_anothers_run() -> None:
     for i in range(2):
         made = first.ask(CHAT.body(history))
         history += [*CHAT.given(made), CHAT.result(f"find{i}", "nothing found")]
-    other = Played(api=CHAT, guarding=inline, turns=iter([("call", "find", "f")]), tenant="b", run="same")
+    other = Played(
+        api=CHAT, guarding=inline, turns=iter([("call", "find", "f", "hall")]), tenant="b", run="same"
+    )
     other.ask(CHAT.body(history))
     assert [run["tenant"] for run in inline.sessions.listed()] == ["b", "a"]
     assert inline.sessions.listed("a")[0]["length"] == 2, "what b sent is none of a's"
@@ -181,7 +183,7 @@ def test_runs_are_named_by_the_client() -> None:
 @pytest.mark.parametrize("policy", ["open", "closed"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None:
-    world = played(CHAT, [("call", "fly", "x")], {"on_detector_error": policy})
+    world = played(CHAT, [("call", "fly", "x", "hall")], {"on_detector_error": policy})
     body = json.dumps({**CHAT.body([TASK]), "stream": stream}).encode()
     monkeypatch.setattr("agentguard.live.session.Session.propose", None)
     got = world.raw(body, stream=stream)
@@ -210,19 +212,19 @@ def test_a_compressed_answer_is_a_failure_of_the_guard() -> None:
 
 
 def test_a_stream_that_breaks_off_is_no_answer() -> None:
-    world = played(CHAT, [("call", "book", "b")])
+    world = played(CHAT, [("call", "book", "b", "hall")])
     guarded = world.guarding.open(world.asked(json.dumps(CHAT.body([TASK])).encode(), stream=True))
     assert guarded is not None
     assert not isinstance(guarded, Answer)
     hold = guarded.hold()
-    pieces = CHAT.stream(CHAT.answer(("call", "book", "b")))[:-1]
+    pieces = CHAT.stream(CHAT.answer(("call", "book", "b", "hall")))[:-1]
     assert b"book" not in b"".join(hold.feed(piece) for piece in pieces)
     with pytest.raises(EOFError):
         asyncio.run(hold.finish(world._model))
 
 
 def test_a_repeated_request_goes_on_with_its_run() -> None:
-    world = played(CHAT, [("call", "find", "f")] * 2)
+    world = played(CHAT, [("call", "find", "f", "hall")] * 2)
     world.ask(CHAT.body([TASK]))
     world.headers = ((b"x-stainless-retry-count", b"1"),)
     world.ask(CHAT.body([TASK]))
@@ -267,7 +269,7 @@ def test_a_judge_is_asked_aside_and_never_about_a_run_that_was_left(monkeypatch:
         "agentguard.guard.Guard.from_policy",
         lambda policy, **more: Guard(localizer="first_finding", accept=accept),
     )
-    world = played(CHAT, [("say", "Done."), ("call", "find", "f")])
+    world = played(CHAT, [("say", "Done."), ("call", "find", "f", "hall")])
     world.ask(CHAT.body([TASK]))
     assert len(threads) == 1
     assert threads != ["MainThread"]
@@ -277,3 +279,47 @@ def test_a_judge_is_asked_aside_and_never_about_a_run_that_was_left(monkeypatch:
     inline.close()
     assert len(threads) == 1
     assert all(run["ended"] for run in inline.sessions.listed())
+
+
+def shortened(api: Api, history: list[Any], keep: int) -> list[Any]:
+    """A history as clients shorten it: a summary in place of all but its last turns."""
+    return [{"role": "user", "content": "Book seat 4. (Some of it is done.)"}, *history[-2 * keep :]]
+
+
+@each_api
+def test_a_run_is_joined_by_its_calls_where_the_history_was_rewritten(api: Api) -> None:
+    turns = [
+        *calls("find", 3),
+        ("call", "book", "b", "hall"),
+        ("call", "find", "f4", "here"),
+        ("call", "find", "f5", "there"),
+    ]
+    world = played(api, turns, ROLLBACK)
+    history: list[Any] = [TASK]
+
+    def turn(sent: list[Any]) -> None:
+        made = world.ask(api.body(sent))
+        history.extend(api.given(made))
+        history.extend(api.result(id, "nothing found") for id in api.calls(made))
+
+    for _ in range(4):
+        turn(history)
+    assert "rollback" in world.heads[3]["agentguard-recoveries"]
+    turn(shortened(api, history, 3))  # find1, find2 and book: the finds were taken back
+    last = json.dumps(world.sent[-1])
+    assert [id for id in ("find0", "find1", "find2", "b") if f'"{id}"' in last] == ["b"]
+    assert len({head["agentguard-run"] for head in world.heads}) == 1
+    turn(shortened(api, history, 4))
+    assert len({head["agentguard-run"] for head in world.heads}) == 1
+    assert not world.guarding._engines[""].failures  # type: ignore[attr-defined]
+
+
+def test_runs_that_look_alike_are_never_mixed_up() -> None:
+    inline = guarding()
+    for place in "ab":
+        world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 1)))
+        world.ask(CHAT.body([{"role": "user", "content": f"Book seat {place}."}]))
+    answer = CHAT.given(CHAT.answer(calls("find", 1)[0]))
+    world.turns = iter([("say", "ok")])
+    world.ask(CHAT.body([TASK, *answer, CHAT.result("find0", "nothing")]))
+    assert len(inline.sessions.listed()) == 3, "two wait for such an answer: neither is meant for sure"
