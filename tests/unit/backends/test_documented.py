@@ -1,0 +1,59 @@
+"""The page names every option, policy, state and note, and its first example is one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agentguard.backends import status
+from agentguard.backends.http.limits import Limits
+from agentguard.backends.options import (
+    BackendsOptions,
+    CanaryOptions,
+    HealthOptions,
+    ReplicaOptions,
+    VoteOptions,
+)
+from agentguard.backends.policies.base import policies, policy_factory
+from tests.unit.backends.pooled import Scene, ok
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "backends.md").read_text(encoding="utf-8")
+SECTIONS = (BackendsOptions, ReplicaOptions, HealthOptions, CanaryOptions)
+OPTIONS = sorted({name for section in SECTIONS for name in section.model_fields})
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, *Limits.__dataclass_fields__])
+def test_options(name):
+    assert f"`{name}`" in PAGE or f"{name}:" in PAGE
+
+
+@pytest.mark.parametrize("name", VoteOptions.model_fields)
+def test_options_of_votes(name):
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("name", policies())
+def test_policies_and_their_options(name):
+    assert f"| `{name}` |" in PAGE
+    for option in policy_factory(name).__dataclass_fields__:
+        assert f"`{option}" in PAGE
+
+
+def test_states():
+    source = Path(status.__file__).read_text(encoding="utf-8")
+    for state in {*re.findall(r'^        \("(\w+)"', source, re.M), "up", "leaving"}:
+        assert f"`{state}`" in PAGE
+
+
+def test_the_order_is_the_usual_one():
+    lines = Scene(a=[ok()], b=[ok()], c=[ok()]).pool.explain()
+    shown = re.search(r"```\n(1\. .*?)```", PAGE, re.S).group(1).splitlines()
+    for line, real in zip(shown, lines, strict=False):
+        assert re.sub(r"=\(\.\.\.\)", "=(", line).split("(")[0] == real.split("(")[0]
+
+
+def test_the_configuration_is_one(monkeypatch):
+    import yaml
+
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S):
+        assert len(BackendsOptions.parse(yaml.safe_load(block)["backends"]).replicas) == 3
