@@ -222,7 +222,9 @@ class Watcher:
             for source in _SOURCES
         }
         each = self._by_source.items()
-        self._foresighted = {at: tuple(d for d in all_ if isinstance(d, Foresight)) for at, all_ in each}
+        self._foresighted: dict[Source, tuple[Any, ...]] = {
+            at: tuple(d for d in all_ if _has_foresight(d)) for at, all_ in each
+        }
         self._unspared = {at: tuple(d for d in all_ if not _foresees_all(d)) for at, all_ in each}
         self._spared = {at: len(all_) - len(self._unspared[at]) for at, all_ in each}
 
@@ -264,7 +266,12 @@ class _Overrun(Exception):
 
 
 def _foresees_all(detector: object) -> bool:
-    return isinstance(detector, Foresight) and bool(getattr(detector, "foresees_all", False))
+    return _has_foresight(detector) and bool(getattr(detector, "foresees_all", False))
+
+
+def _has_foresight(detector: object) -> bool:
+    # What isinstance says of `Foresight`, a hundred times as fast: it is asked of each detector of each run.
+    return getattr(detector, "foresee", None) is not None
 
 
 def _order(finding: Finding) -> tuple[int, float, str]:

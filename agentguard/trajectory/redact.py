@@ -30,6 +30,7 @@ from agentguard.trajectory.model import Record, ToolCall
 _T = TypeVar("_T")
 # A word of a few letters under a sensitive name ("none", "yes") would be torn out of every text.
 _SHORTEST_LEARNT = 6
+_LONGEST_NAME, _MOST_NAMES = 64, 4096
 _HARMLESS = frozenset({"", "none", "null", "true", "false", "string", "required", "optional", "unknown"})
 
 
@@ -56,6 +57,7 @@ class Redactor:
         self._key = key[:64]
         self._own = [(kind, _compile(kind, pattern)) for kind, pattern in (patterns or {}).items()]
         self._builtin = _compile("builtin", PATTERN)
+        self._harmless_names: set[str] = set()
 
     def redact(self, record: Record) -> Redacted:
         """Return ``record`` without its secrets. Raises FormatError where it holds what is no JSON data."""
@@ -131,9 +133,17 @@ class _Pass:
         return replace(value, **changed)
 
     def _key(self, key: Any) -> Any:
-        if not isinstance(key, str) or _name(key) in SENSITIVE:
+        if not isinstance(key, str):
             return key
-        return self._plain(key)
+        names = self._redactor._harmless_names  # runs have the same few names: they are looked at once
+        if key in names and self._known is None:
+            return key
+        if _name(key) in SENSITIVE:
+            return key
+        found = self._plain(key)
+        if found == key and self._known is None and len(key) <= _LONGEST_NAME and len(names) < _MOST_NAMES:
+            names.add(key)
+        return found
 
     def _under(self, key: Any, value: Any) -> Any:
         """A value under its name: a sensitive name makes it a secret, whatever it looks like."""
