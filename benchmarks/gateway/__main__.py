@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway.gateways import GATEWAYS, Gateway
-from benchmarks.gateway.measuring import HERE, Target, requests, streams
+from benchmarks.gateway.measuring import HERE, Target, lost, requests, streams
 from benchmarks.gateway.processes import NoPeer, free_port, pinned
-from benchmarks.gateway.report import report, table
+from benchmarks.gateway.report import OURS, report, table
 
 CONNECTIONS = (1, 16, 64)
 Found = dict[str, dict[str, list[dict[str, Any]]]]
@@ -95,6 +95,7 @@ class Bench:
 
     def _measure(self, target: Target, scenario: str, *, connections: int, tools: bool = False) -> None:
         measure = streams if "streams" in scenario else requests
+        before = lost(target) if target.name == OURS else 0.0
         try:
             row = measure(
                 target,
@@ -109,6 +110,8 @@ class Bench:
             print(f"{target.name}: {scenario}: {row['failed']}", file=sys.stderr)
         if target.started is not None:
             row["worker_mb"], row["helpers_mb"] = target.started.memory_mb()
+        if target.name == OURS:
+            row["capture_lost"] = lost(target) - before
         self.found[target.name][scenario].append(row)
 
     def watch(self, target: Target, minutes: float) -> list[dict[str, float]]:

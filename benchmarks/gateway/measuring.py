@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from benchmarks.gateway.processes import NoPeer, Started, pinned
 HERE = Path(__file__).resolve().parent
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 _PERCENTILE = re.compile(r"^\s+(50|99)%\s+([0-9.]+)(us|ms|s|m)", re.MULTILINE)
+_LOST = re.compile(r"^agentguard_capture_lost(?:_total)?(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
 _BAD = re.compile(
     r"(?:Non-2xx or 3xx responses: (\d+)|Socket errors: connect (\d+), read (\d+), write (\d+))"
 )
@@ -104,6 +106,18 @@ def streams(
         raise NoPeer(f"{target.name}: {ran.stderr.strip().splitlines()[-1:]}")
     found: dict[str, Any] = json.loads(ran.stdout)
     return {**found, **_costs(before, after, max(1, found["streams"]))}
+
+
+def lost(target: Target) -> float:
+    """How many requests our capture has lost so far, as its metrics say; 0 of others."""
+    url = target.url.removesuffix("/v1/chat/completions") + "/metrics"
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return 0.0
+    return sum(float(value) for value in _LOST.findall(text))
 
 
 def _cpu(target: Target, *, settled: bool = False) -> tuple[float, float]:
