@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +33,7 @@ from agentguard.trajectory.formats.base import Dumps, formats
 from agentguard.trajectory.model import Record
 
 _OTLP = "otlp"
+_TRAINING = ("sft", "preference", "preference_openai")
 
 
 def register(app: typer.Typer) -> None:
@@ -40,13 +42,16 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN...", help="Files or folders, - for standard input; ids, with --store."),
-    ],
     to: Annotated[
-        str, typer.Option("--to", help="What to write: atif, openai_chat, event_log, html, or otlp.")
+        str,
+        typer.Option(
+            "--to", help="What to write: atif, openai_chat, event_log, html, otlp, sft, or preference."
+        ),
     ],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Files or folders, - for standard input; ids, with --store."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; standard output if absent.")
     ] = None,
@@ -60,6 +65,7 @@ def export(
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="The store that has the runs.")
     ] = None,
+    tenant: Annotated[str, typer.Option(help="sft, preference: whose record.")] = "",
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="otlp: address of the collector's traces.")
     ] = None,
@@ -77,7 +83,9 @@ def export(
 ) -> None:
     """Write runs in another format: one run as a document, several as JSON Lines.
 
-    Or send them to a collector of OpenTelemetry traces, with --to otlp.
+    Or send them to a collector of OpenTelemetry traces, with --to otlp. Or write what acceptance tests
+    accepted and refused as data to fine-tune with, of all runs of a store if none is named: --to sft (chat
+    messages), --to preference (prompt, chosen, rejected) or --to preference_openai.
 
     Exit status: 0 all were written, 1 some records could not be read (or were not taken), 2 none could be.
     """
@@ -94,6 +102,14 @@ def export(
     if output is not None and not force:
         check_free(output, hint="--force replaces it")
     redactor = Redaction(pattern) if redact or pattern else None
+    if to in _TRAINING:
+        raise typer.Exit(
+            _trained_on(runs or [], to, redactor, _Ways(format, output, annotation, store), tenant)
+        )
+    if tenant:
+        raise ConfigError("--tenant goes with --to sft or preference")
+    if not runs:
+        raise ConfigError("name the runs to export: files or folders, or ids with --store")
     if to == _OTLP:
         raise typer.Exit(_sent(runs, wishes, redactor, store))
     if to in exporters():
@@ -115,6 +131,25 @@ class _Ways:
     output: Path | None
     annotation: bool
     store: str | None
+
+
+def _trained_on(ids: list[str], to: str, redactor: Redaction | None, ways: _Ways, tenant: str) -> int:
+    """Write the record of acceptance tests; returns the exit status."""
+    from agentguard.cli.export_training import export_training, store_of
+    from agentguard.store.store import Store
+
+    url = store_of(ways.store, ways.format)
+    with Store.open(url) as opened:
+        lines = export_training(opened, ids, to, tenant=tenant, redaction=redactor)
+        first = next(lines, None)
+        if first is None:
+            return 2
+        with _opened(ways.output) as stream:
+            for line in itertools.chain((first,), lines):
+                stream.write(line + b"\n")
+            stream.flush()
+    report([], redactor, done="")
+    return 0
 
 
 def _written(runs: list[str], to: str, redactor: Redaction | None, ways: _Ways) -> int:

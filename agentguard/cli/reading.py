@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 import typer
 from rich.console import Console
 
@@ -63,6 +65,16 @@ class Redaction:
         redacted = self._redactor.redact(record)
         self.counts.update(redacted.counts)
         return redacted.record
+
+    def data(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON data without its secrets."""
+        redacted = self._redactor.data(dict(value))
+        self.counts.update(_placeholders(redacted) - _placeholders(value))
+        return redacted
+
+
+def _placeholders(value: Any) -> Counter[str]:
+    return Counter(re.findall(r"\[redacted:(\w+):", orjson.dumps(value, default=str).decode()))
 
 
 def _pattern(text: str) -> tuple[str, str]:

@@ -76,7 +76,7 @@ def with_rules(parts: Parts) -> Parts:
         budget=recover.budget,
         verification=recover.verification,
         threshold=recover.threshold,
-        accept=parts.accept,
+        accept=_recorded(parts),
         safety=parts.safety,
         on_error=recover.on_error,
         protect=recover.protect,
@@ -89,6 +89,16 @@ def with_rules(parts: Parts) -> Parts:
 
 
 _NO_ONE: tuple[AtEnd, ...] = ()
+
+
+def _recorded(parts: Parts) -> Accept | None:
+    """The acceptance test; with a store, one whose record is kept there."""
+    if parts.accept is None or parts.store is None:
+        return parts.accept
+    from agentguard.recover.acceptance_record import recorded
+
+    kept: Accept = recorded(parts.accept, parts.store)
+    return kept
 
 
 def _corrected(parts: Parts, localizer: Localizer) -> Localizer:

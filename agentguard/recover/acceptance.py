@@ -133,8 +133,17 @@ class Acceptance:
 
     def __call__(self, run: Trajectory) -> bool | str:
         """True, or why the run's output is refused."""
-        verdict = self.judge(self._output(run), run)
+        verdict = self.judge_run(run)
         return True if verdict.accepted else verdict.reason
+
+    @property
+    def waits(self) -> bool:
+        """Whether a rule may wait for somebody, e.g. a judge; a run's end is then put aside."""
+        return any(getattr(rule, "waits", False) for rule in self.rules)
+
+    def judge_run(self, run: Trajectory) -> Verdict:
+        """What the rules say of a run's output; it is put on record."""
+        return self.judge(self._output(run), run)
 
     def judge(self, output: str, run: Trajectory) -> Verdict:
         """What the rules say of an output; it is put on record."""

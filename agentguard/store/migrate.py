@@ -11,7 +11,7 @@ from agentguard.store.engine import IMMEDIATE
 from agentguard.store.tables import PREFIX
 from agentguard.store.url import Address
 
-REVISIONS: tuple[str, ...] = ("0001", "0002", "0003", "0004")
+REVISIONS: tuple[str, ...] = ("0001", "0002", "0003", "0004", "0005")
 """Every version of the tables, oldest first; this agentguard reads and writes the last."""
 
 VERSION_TABLE = f"{PREFIX}version"

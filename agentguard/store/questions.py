@@ -99,6 +99,14 @@ class Questions:
         """What people said of what was said of a run."""
         return self._reader.of_run(r.JudgementRow, run_id, tenant)
 
+    def acceptances(self, page: Page | None = None, *, tenant: str = "") -> Slice[r.AcceptanceRow]:
+        """A page of what acceptance tests said of attempts, the earliest first."""
+        return self._reader.acceptances(page or Page(), tenant)
+
+    def acceptances_of(self, run_id: str, *, tenant: str = "") -> tuple[r.AcceptanceRow, ...]:
+        """What acceptance tests said of the attempts of a run, the earliest first."""
+        return self._reader.of_run(r.AcceptanceRow, run_id, tenant)
+
     def stats(self, *, tenant: str | None = None) -> Stats:
         """How many rows there are, of which age and size; of all tenants for None."""
         return self._reader.stats(tenant)

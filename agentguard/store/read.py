@@ -86,6 +86,12 @@ class Reader:
             query = query.where(table.c.backend == cleaned(backend))
         return self._slice(r.BackendEventRow, query, page, newest_first=True)
 
+    def acceptances(self, page: Page, tenant: str) -> Slice[r.AcceptanceRow]:
+        """A page of what acceptance tests said, the earliest first."""
+        return self._slice(
+            r.AcceptanceRow, _of(HOMES[r.AcceptanceRow].table, tenant), page, newest_first=False
+        )
+
     def record(self, run_id: str, tenant: str, *, annotated: bool) -> Record | None:
         """A run with its steps and branches, and how it was judged if that is asked for."""
         found = self.rows(run_id, tenant)

@@ -308,6 +308,22 @@ class HintRow(Row):
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceRow(Row):
+    """What an acceptance test said of one attempt; ``data`` has input, output and each rule's verdict.
+
+    Attributes:
+        run_id: the run; deleting it deletes its attempts.
+        attempt: counts the attempts of the run from 1.
+        accepted: whether every rule let it pass.
+    """
+
+    id: str = field(default_factory=new_id)
+    run_id: str
+    attempt: int = 1
+    accepted: bool
+
+
 def verdict_key(content: str, question: str, judge: str, version: str) -> str:
     """The key of a judge's answer: equal for equal content, question, judge and version of the judge."""
     return digest(content, question, judge, version)

@@ -200,6 +200,15 @@ JUDGEMENTS = _table(
     indexes=(_OF_RUN, ("subject_id",)),
 )
 
+ACCEPTANCES = _table(
+    "acceptances",
+    _id("id", key=True),
+    _id("run_id"),
+    _int("attempt"),
+    _flag("accepted"),
+    indexes=(_OF_RUN, _MADE),
+)
+
 OVERVIEWS = _table(
     "overviews",
     _id("run_id", key=True),
@@ -283,6 +292,7 @@ HOMES: dict[type[rows.Row], Home] = {
     rows.EffectRow: Home(table=EFFECTS, replace=False),
     rows.BackendEventRow: Home(table=BACKEND_EVENTS, replace=False),
     rows.JudgementRow: Home(table=JUDGEMENTS),
+    rows.AcceptanceRow: Home(table=ACCEPTANCES, replace=False),
     rows.SessionRow: Home(table=SESSIONS, guard="version", keep=frozenset({"created_at"})),
     rows.HintRow: Home(table=HINTS, guard="number"),
     OverviewRow: Home(table=OVERVIEWS),
@@ -293,6 +303,6 @@ TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in 
 
 OF_RUN: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
-    JUDGEMENTS, OVERVIEWS, SESSIONS,
+    JUDGEMENTS, OVERVIEWS, SESSIONS, ACCEPTANCES,
 )  # fmt: skip
 """Tables whose rows belong to a run by ``run_id``."""

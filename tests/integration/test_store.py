@@ -16,6 +16,7 @@ from agentguard.errors import RowsLost, StoreError
 from agentguard.store import Store
 from agentguard.store.page import Page, RunFilter
 from agentguard.store.rows import (
+    AcceptanceRow,
     BackendEventRow,
     ClearRow,
     DiagnosisRow,
@@ -26,6 +27,7 @@ from agentguard.store.rows import (
     RecoveryRow,
     RunRow,
     SchemaRow,
+    SessionRow,
     SnapshotRow,
     VerdictRow,
     verdict_key,
@@ -567,6 +569,8 @@ def filled(store: Store) -> float:
             JudgementRow(subject="s", subject_id="x", right=True, **of),
             BackendEventRow(backend="b", kind="k", **of),
             SnapshotRow(step=1, state=b"s" * 100, **of),
+            AcceptanceRow(accepted=True, **of),
+            SessionRow(key=f"key{i}", **of),
         )
         store.claim(EffectRow(tool="t", arguments="a", **of))
     store.write(SchemaRow(id="s"), JudgementRow(subject="schema", subject_id="s", right=True, created_at=1.0))
@@ -576,7 +580,7 @@ def filled(store: Store) -> float:
 
 PER_RUN = {
     "runs", "steps", "branches", "findings", "diagnoses", "verdicts", "recoveries", "effects", "judgements",
-    "backend_events", "snapshots",
+    "backend_events", "snapshots", "acceptances", "sessions",
 }  # fmt: skip
 
 
@@ -589,6 +593,7 @@ def test_delete_a_run_with_all_that_belongs_to_it(store):
     assert {name: before[name] - after[name] for name in before} == {
         **gone.rows,
         "schemata": 0,
+        "hints": 0,
         "overviews": 1,
     }
     assert store.trajectory("r2") is None

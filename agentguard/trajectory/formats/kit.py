@@ -9,7 +9,7 @@ judged out of its facts.
 from __future__ import annotations
 
 from agentguard.trajectory.formats._chat import ChatRun, chat_run, content_text, parse_arguments, tool_specs
-from agentguard.trajectory.formats._chat_dump import chat_messages
+from agentguard.trajectory.formats._chat_dump import chat_messages, chat_tools
 from agentguard.trajectory.formats._fields import Node
 from agentguard.trajectory.formats._json import loads
 from agentguard.trajectory.formats._judged import part
@@ -18,6 +18,7 @@ __all__ = [
     "ChatRun",
     "Node",
     "chat_messages",
+    "chat_tools",
     "chat_run",
     "content_text",
     "loads",
