@@ -67,7 +67,10 @@ class Budget:
 
     def deposit(self) -> None:
         """An ordinary request was made."""
-        self._tokens = min(self._options.burst, self.tokens + self._options.ratio)
+        self._refill()
+        options = self._options
+        tokens = self._tokens + options.ratio
+        self._tokens = tokens if tokens < options.burst else options.burst
 
     def withdraw(self) -> bool:
         """Take a token for an extra request; False if there is none."""
@@ -77,8 +80,8 @@ class Budget:
         return True
 
     def _refill(self) -> None:
-        now = self._clock.now()
-        reserve = self._options.reserve
-        if self._tokens < reserve:
-            self._tokens = min(reserve, self._tokens + self._options.per_second * (now - self._last))
+        now, options = self._clock.now(), self._options
+        if self._tokens < options.reserve:
+            earned = options.per_second * (now - self._last)
+            self._tokens = min(options.reserve, self._tokens + earned)
         self._last = now

@@ -72,19 +72,23 @@ class Timer:
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on. Raises DeadlineExceeded when the time is up."""
         # What `Deadline.limit` does, without its objects: every attempt passes here twice.
-        sooner = deadline.sooner(self._seconds)
-        left = sooner.remaining()
-        if left <= EARLY:
+        now = deadline.clock.now()
+        at = now + self._seconds
+        if deadline.at <= at:
+            at = deadline.at
+        elif self._hand_on:
+            deadline = Deadline(at, deadline.clock)
+        if at - now <= EARLY:
             raise self._up("no time was left for", "unsent")
-        alarm = Alarm(left)
+        alarm = Alarm(at - now)
         try:
-            return await self._inner(request, sooner if self._hand_on else deadline)
+            return await self._inner(request, deadline)
         except asyncio.CancelledError:
             if alarm.over():
                 raise self._up("too much time went into", "sent") from None
             raise
         except DeadlineExceeded:
-            if sooner.expired:  # else it is that of a timer further in
+            if self._runtime.clock.now() >= at - EARLY:  # else it is that of a timer further in
                 self._tell()
             raise
         finally:
