@@ -1,0 +1,387 @@
+"""The proxy as its operators see it: real processes, real backends, a real collector."""
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentguard.testing.faults import FaultBackend, Ok, Status
+from tests.otlp_receiver import receiving
+from tests.proxy_server import CHAT, chat, serving, within
+
+pytestmark = pytest.mark.slow
+
+CALL, READ, ADMIN, OTHER = (
+    f"ag-c4nary-{name}-0123456789abcdef" for name in ("call", "read", "admin", "other")
+)
+BACKEND_KEY = "sk-c4nary-backend-0123456789abcdef"
+CANARIES = ("c4nary", "0123456789abcdef")
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def key(name: str, secret: str, *scopes: str, tenant: str = "t") -> dict:
+    hashed = "sha256:" + hashlib.sha256(secret.encode()).hexdigest()
+    return {"name": name, "hash": hashed, "scopes": list(scopes), "tenant": tenant}
+
+
+KEYS = [
+    key("call", CALL, "call"),
+    key("read", READ, "read"),
+    key("admin", ADMIN, "admin", "call"),
+    key("other", OTHER, "call", "read", tenant="other"),
+]
+
+
+def bearer(secret: str) -> dict:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def replicas(*backends, **more) -> dict:
+    given = [{"name": f"b{n}", "url": one.url, **more} for n, one in enumerate(backends)]
+    return {"replicas": given, "health": "off", "policy": "round_robin"}
+
+
+@pytest.fixture(scope="module")
+def two():
+    with FaultBackend() as one, FaultBackend() as other:
+        yield one, other
+
+
+@pytest.fixture(scope="module")
+def operated(two, tmp_path_factory):
+    """A proxy of two workers with everything on, the folder with what it wrote, and its collector."""
+    folder = tmp_path_factory.mktemp("operated")
+    with receiving(folder) as collector:
+        document = {
+            "listen": {"port": 0, "workers": 2, "grace_s": 2},
+            "keys": KEYS,
+            "backends": replicas(*two, api_key_env="BACKEND_KEY"),
+            "guard": {},
+            "capture": {"store": str(folder / "runs.db")},
+            "logs": {"to": str(folder / "log"), "level": "debug"},
+            "spans": {"endpoint": collector.url, "every_s": 0.2, "headers_env": "OTLP_KEYS"},
+            "shared": {},
+        }
+        environment = {"BACKEND_KEY": BACKEND_KEY, "OTLP_KEYS": f"x-key={BACKEND_KEY}"}
+        with serving(folder, document, **environment) as proxy:
+            yield proxy, folder, collector
+
+
+@pytest.fixture
+def proxy(operated):
+    return operated[0]
+
+
+def metrics(proxy) -> dict:
+    status, headers, body = proxy.ask(method="GET", path="/metrics", **bearer(READ))
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def total(found: dict, name: str, **labels: str) -> float:
+    wanted = set(labels.items())
+    return sum(value for (one, held), value in found.items() if one == name and wanted <= set(held))
+
+
+def status(proxy, secret: str = READ) -> dict:
+    code, _, body = proxy.ask(method="GET", path="/status", **bearer(secret))
+    assert code == 200
+    return json.loads(body)
+
+
+class TestAdmission:
+    PATHS = (
+        "/metrics", "/status", "/agentguard/v1/replicas", "/agentguard/v1/sessions",
+        "/agentguard/v1/sessions/x", "/agentguard/v1/openapi.json", "/agentguard/v1/anything", "/ui/", "/ui/runs", "/", "/anything",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+    def test_without_a_key_nothing_is_told(self, proxy, path, method):
+        code, _, body = proxy.ask(method=method, path=path)
+        assert code == 401
+        assert b"b0" not in body
+
+    @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+    def test_health_needs_no_key_and_tells_no_more(self, proxy, path):
+        code, _, body = proxy.ask(method="GET", path=path)
+        assert code == 200
+        assert set(json.loads(body)) <= {"ok", "ready", "why"}
+
+    def test_each_scope_opens_its_own(self, proxy):
+        for secret, path, method, expected in (
+            (CALL, "/status", "GET", 403),
+            (READ, "/agentguard/v1/replicas/b0/drain", "POST", 403),
+            (READ, CHAT, "POST", 403),
+            (ADMIN, "/status", "GET", 200),
+        ):
+            body = chat() if path == CHAT else None
+            assert proxy.ask(body, method=method, path=path, **bearer(secret))[0] == expected
+
+    def test_answers_are_bound_for_a_browser(self, proxy):
+        _, headers, body = proxy.ask(method="GET", path="/status", Accept="text/html", **bearer(READ))
+        assert headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert b"<script" not in body
+        assert b"b0" in body
+
+
+class TestDescription:
+    def test_every_route_is_described_and_answers(self, proxy):
+        _, _, body = proxy.ask(method="GET", path="/agentguard/v1/openapi.json", **bearer(READ))
+        described = json.loads(body)
+        for path, methods in described["paths"].items():
+            for method, operation in methods.items():
+                assert operation["summary"]
+                if method == "get":
+                    real = path.replace("{name}", "b0").replace("{id}", "none")
+                    code, _, _ = proxy.ask(method="GET", path=real, **bearer(ADMIN))
+                    assert str(code) in operation["responses"]
+
+    def test_no_route_takes_an_address_or_a_command(self, proxy):
+        _, _, body = proxy.ask(method="GET", path="/agentguard/v1/openapi.json", **bearer(READ))
+        names = {
+            one["name"]
+            for methods in json.loads(body)["paths"].values()
+            for operation in methods.values()
+            for one in operation.get("parameters", ())
+        }
+        assert names == {"name", "id", "most"}
+
+
+class TestMetrics:
+    def test_whichever_worker_is_asked_answers_for_all(self, proxy):
+        within(30, lambda: total(metrics(proxy), "agentguard_workers") == 2)
+        before = total(metrics(proxy), "agentguard_requests_total", tenant="t")
+        for _ in range(30):  # a connection each, so that both workers get some
+            assert proxy.ask(chat(), **bearer(CALL))[0] == 200
+        expected = before + 30
+        within(10, lambda: total(metrics(proxy), "agentguard_requests_total", tenant="t") == expected)
+        found = metrics(proxy)
+        assert total(found, "agentguard_replica_state", state="up") == 2
+        assert total(found, "agentguard_tokens_total", kind="output") > 0
+        assert len(status(proxy)["workers"]) == 2
+
+    def test_counts_do_not_fall_when_a_worker_dies(self, proxy):
+        for _ in range(10):
+            assert proxy.ask(chat(), **bearer(CALL))[0] == 200
+        time.sleep(1.5)  # each worker has told what it counted
+        before = total(metrics(proxy), "agentguard_requests_total")
+        pids = {one["pid"] for one in status(proxy)["workers"]}
+        os.kill(min(pids), signal.SIGKILL)
+        within(20, lambda: len({one["pid"] for one in status(proxy)["workers"]} - {min(pids)}) == 2)
+        assert total(metrics(proxy), "agentguard_requests_total") >= before
+
+    def test_names_that_clients_make_up_are_one_label(self, proxy, two):
+        for one in two:
+            one.play(Status(status=404))
+        try:
+            for number in range(5):
+                proxy.ask(chat() | {"model": f"made-up-{number}"}, **bearer(CALL))
+        finally:
+            for one in two:
+                one.play(Ok())
+        time.sleep(1.2)
+        _, _, body = proxy.ask(method="GET", path="/metrics", **bearer(READ))
+        assert b"made-up" not in body
+
+
+class TestReplicas:
+    def test_a_drained_replica_gets_nothing_from_any_worker(self, proxy, two):
+        path = "/agentguard/v1/replicas/b0"
+        code, _, body = proxy.ask(method="POST", path=f"{path}/drain", **bearer(ADMIN))
+        assert (code, json.loads(body)["replica"]["state"]) == (202, "draining")
+        try:
+            within(10, lambda: all(_state(one, "b0") == "draining" for one in status(proxy)["workers"]))
+            two[0].seen.clear()
+            answered = {proxy.ask(chat(), **bearer(CALL))[1]["agentguard-replica"] for _ in range(20)}
+            assert answered == {"b1"}
+            assert len(two[0].seen) == 0
+        finally:
+            assert proxy.ask(method="POST", path=f"{path}/undrain", **bearer(ADMIN))[0] == 202
+        within(10, lambda: all(_state(one, "b0") == "up" for one in status(proxy)["workers"]))
+        answered = {proxy.ask(chat(), **bearer(CALL))[1]["agentguard-replica"] for _ in range(20)}
+        assert answered == {"b0", "b1"}
+
+    def test_there_is_no_replica_of_another_name(self, proxy):
+        for name in ("none", "..%2f..", "b0%00"):
+            path = f"/agentguard/v1/replicas/{name}/drain"
+            assert proxy.ask(method="POST", path=path, **bearer(ADMIN))[0] == 404
+
+
+def _state(worker: dict, name: str) -> str:
+    return next(one["state"] for one in worker["pool"]["replicas"] if one["name"] == name)
+
+
+class TestSessions:
+    def test_a_run_is_seen_by_its_tenant_alone(self, proxy):
+        ask = chat(tools=TOOLS)
+        _, headers, _ = proxy.ask(ask, Agentguard_Run="mine", **bearer(ADMIN))
+        run = headers["agentguard-run"]
+
+        def seen(secret: str) -> set:
+            # Each worker tells of its own runs: it is asked until the one that has it answers.
+            found = set()
+            for _ in range(12):
+                _, _, body = proxy.ask(method="GET", path="/agentguard/v1/sessions", **bearer(secret))
+                found |= {one["id"] for one in json.loads(body)["sessions"]}
+            return found
+
+        assert run in seen(ADMIN)
+        assert run not in seen(OTHER)
+        path = f"/agentguard/v1/sessions/{run}"
+        codes = {proxy.ask(method="GET", path=path, **bearer(ADMIN))[0] for _ in range(12)}
+        assert 200 in codes
+        assert {proxy.ask(method="GET", path=path, **bearer(OTHER))[0] for _ in range(12)} == {404}
+
+
+class TestUi:
+    def test_a_browser_shows_its_key_once(self, proxy):
+        code, headers, body = proxy.ask(method="GET", path=f"/ui/?token={READ}&q=1")
+        assert (code, headers["location"]) == (303, "/ui/?q=1")
+        cookie = headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "samesite=strict" in cookie.lower()
+        assert READ not in cookie
+        pair = cookie.partition(";")[0]
+        for _ in range(6):  # whichever worker answers
+            code, headers, body = proxy.ask(method="GET", path="/ui/", Cookie=pair)
+            assert code == 200
+        assert "content-security-policy" in headers
+        assert b"/ui/static/" in body
+
+    @pytest.mark.parametrize(
+        "cookie",
+        ["", "read~9999999999.00", "read~99999999999999999.00", "x", "read~1.00", "~.", "admin~9999999999."],
+    )
+    def test_a_cookie_that_is_made_up_opens_nothing(self, proxy, cookie):
+        assert proxy.ask(method="GET", path="/ui/", Cookie=f"agentguard_ui={cookie}")[0] == 401
+
+    def test_a_key_without_the_scope_opens_nothing(self, proxy):
+        assert proxy.ask(method="GET", path="/ui/", **bearer(CALL))[0] == 403
+        assert proxy.ask(method="GET", path=f"/ui/?token={READ}x")[0] == 401
+
+
+class TestTelling:
+    def test_a_span_goes_to_the_collector_within_the_clients_trace(self, operated, two):
+        proxy, _, collector = operated
+        for one in two:
+            one.seen.clear()
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        assert proxy.ask(chat(), traceparent=parent, **bearer(CALL))[0] == 200
+        (seen,) = [*two[0].seen, *two[1].seen]
+        sent = {name.lower(): value for name, value in dict(seen.headers).items()}
+        told = next(v for n, v in sent.items() if n in ("traceparent", b"traceparent"))
+        told = told.decode() if isinstance(told, bytes) else told
+        assert told.startswith("00-0af7651916cd43dd8448eb211c80319c-")
+        assert "b7ad6b7169203331" not in told
+
+        def received() -> bool:
+            return "0af7651916cd43dd8448eb211c80319c" in collector.log.read_text()
+
+        within(15, received)
+
+    def test_no_key_is_anywhere(self, operated):
+        proxy, folder, collector = operated
+        secrets = {"authorization": f"Bearer {CALL}", "X-Other": BACKEND_KEY, "Cookie": f"a={BACKEND_KEY}"}
+        ask = chat(text=f"my key is {BACKEND_KEY}", tools=TOOLS)
+        for path in (CHAT, f"{CHAT}?key={BACKEND_KEY}", f"/v1/none?key={BACKEND_KEY}"):
+            proxy.ask(ask, path=path, **secrets)
+        proxy.ask(b"{" + BACKEND_KEY.encode(), **secrets)
+        for wrong in (f"{CALL}x", BACKEND_KEY):
+            proxy.ask(ask, **bearer(wrong))
+        time.sleep(2.5)
+        shown = [
+            (folder / "log").read_text(),
+            collector.log.read_text(),
+            json.dumps(status(proxy)),
+            proxy.ask(method="GET", path="/metrics", **bearer(READ))[2].decode(),
+            proxy.ask(method="GET", path="/agentguard/v1/sessions", **bearer(READ))[2].decode(),
+        ]
+        for text in shown:
+            assert not [word for word in CANARIES if word in text]
+        assert '"event":"request"' in shown[0]
+
+    def test_logs_hold_lines_of_all_workers_and_nothing_but_json(self, operated):
+        proxy, folder, _ = operated
+        for _ in range(12):
+            proxy.ask(chat(), **bearer(CALL))
+        time.sleep(0.5)
+        lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+        assert {0, 1} <= {line["worker"] for line in lines}
+        asked = [line for line in lines if line["event"] == "request"]
+        assert {"id", "status", "replica", "seconds", "model", "tenant"} <= set(asked[-1])
+
+
+class TestGuardrail:
+    PATH = "/beta/litellm_basic_guardrail_api"
+
+    def test_litellms_key_is_taken_and_a_request_judged(self, proxy):
+        asked = {
+            "input_type": "request",
+            "litellm_call_id": "c1",
+            "structured_messages": [{"role": "user", "content": "hi"}],
+            "texts": ["hi"],
+            "request_data": {},
+            "model": "m",
+        }
+        code, _, body = proxy.ask(asked, path=self.PATH, **{"x-api-key": CALL})
+        assert (code, json.loads(body)) == (200, {"action": "NONE"})
+        assert proxy.ask(asked, path=self.PATH)[0] == 401
+        assert proxy.ask(asked, path=self.PATH, **bearer(READ))[0] == 403
+        assert proxy.ask(b"{}", path=self.PATH, **bearer(CALL))[0] == 400
+
+
+def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        bad, good = (stack.enter_context(FaultBackend()) for _ in range(2))
+        bad.play(Status(status=500))
+        shared = {"store": str(tmp_path / "shared.db"), "every_s": 0.1}
+        document = {"backends": replicas(bad, good), "shared": shared, "listen": {"port": 0, "grace_s": 1}}
+        proxies = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            proxies.append(stack.enter_context(serving(tmp_path / name, document)))
+        one, other = proxies
+        for _ in range(40):
+            one.ask(chat())
+
+        def heard() -> bool:
+            _, _, body = other.ask(method="GET", path="/status")
+            states = {r["name"]: r for r in json.loads(body)["workers"][0]["pool"]["replicas"]}
+            return states["b0"]["hinted_s"] is not None
+
+        within(15, heard)
+        assert len(bad.seen) > 0
+        for _ in range(10):  # and leaves it alone without having asked it once
+            assert other.ask(chat())[0] == 200
+
+
+def test_a_proxy_without_its_database_serves_on(tmp_path: Path) -> None:
+    with FaultBackend() as backend:
+        away = "postgresql://u:p@127.0.0.1:1/none"
+        document = {
+            "backends": replicas(backend),
+            "shared": {"store": away},
+            "listen": {"port": 0, "grace_s": 1},
+        }
+        with serving(tmp_path, document) as proxy:
+            for _ in range(5):
+                assert proxy.ask(chat())[0] == 200
+            within(20, lambda: b'what="hints"} 0' not in proxy.ask(method="GET", path="/metrics")[2])
+            assert proxy.ask(method="GET", path="/readyz")[0] == 200
+            _, _, body = proxy.ask(method="GET", path="/status")
+            assert json.loads(body)["workers"][0]["shared"]["database"] == "postgresql"
