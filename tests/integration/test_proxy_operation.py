@@ -103,7 +103,8 @@ def status(proxy, secret: str = READ) -> dict:
 class TestAdmission:
     PATHS = (
         "/metrics", "/status", "/agentguard/v1/replicas", "/agentguard/v1/sessions",
-        "/agentguard/v1/sessions/x", "/agentguard/v1/openapi.json", "/agentguard/v1/anything", "/ui/", "/ui/runs", "/", "/anything",
+        "/agentguard/v1/sessions/x", "/agentguard/v1/openapi.json", "/agentguard/v1/anything",
+        "/ui/", "/ui/runs", "/", "/anything",
     )  # fmt: skip
 
     @pytest.mark.parametrize("path", PATHS)
