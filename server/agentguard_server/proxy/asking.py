@@ -33,7 +33,7 @@ def request_of(
     """
     found, prefix = _NOTHING, b""
     if route.kind == "model":
-        if any(name == b"content-encoding" and value != b"identity" for name, value in on):
+        if ours.get(b"content-encoding", b"identity") != b"identity":
             raise Refusal(415, "unsupported_encoding", "a body must come as it is, without Content-Encoding")
         found, prefix = peek_with_prefix(body) if gateway.by_prefix else (peek(body), b"")
     session, votes, priority = found.session, 1, Priority.CRITICAL

@@ -10,11 +10,11 @@ Its parser, llhttp, is strict: two lengths, a length beside chunks, a bare LF or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from agentguard_server.proxy.intake import CONNECTION
 from agentguard_server.proxy.refusals import Refusal, body_of, headers_of
@@ -57,6 +57,39 @@ class Line:
         if self._cycle.more_body:
             self._cycle.transport = cast(asyncio.Transport, _Gently(self._protocol))
         return self._cycle.more_body
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write a whole answer at once; uvicorn's way looks at each header and writes twice.
+
+        Returns:
+            Whether it was written; if not, it goes uvicorn's way: to a client that does not read, or to one
+            that asked for no body.
+        """
+        cycle = self._cycle
+        if cycle.flow.write_paused or cycle.disconnected or cycle.scope["method"] == "HEAD":
+            return False
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) or b"\0" in head:
+            return False  # uvicorn refuses it
+        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        cycle.transport.write(b"%b%b%b" % (head, end, body))
+        cycle.response_started = cycle.response_complete = True
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+        return True
+
+    def push(self, data: bytes) -> bool:
+        """Write a chunk of a body that comes in chunks; False if the client must be waited for."""
+        cycle = self._cycle
+        if cycle.flow.write_paused or not cycle.chunked_encoding or cycle.scope["method"] == "HEAD":
+            return False
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def abort(self) -> None:
         """Cut the connection, so that an answer that is not whole does not look as if it were."""

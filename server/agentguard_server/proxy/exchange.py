@@ -58,7 +58,7 @@ class Exchange:
         self._request: BackendRequest | None = None
         self._task: asyncio.Task[Any] | None = None
         self._ending = ""
-        self._out = Out(gateway, send, request_id, route)
+        self._out = Out(gateway, send, request_id, route, line=scope.get(CONNECTION))
 
     async def run(self, receive: Receive) -> None:
         """Carry it out.
@@ -147,6 +147,8 @@ class Exchange:
         gateway, guarding = self._gateway, self._gateway.guarding
         if guarding is not None and self._route.api:
             guarded = guarding.open(self._asking())
+            if isinstance(guarded, asyncio.Future):
+                guarded = await guarded
             if isinstance(guarded, Answer):
                 return await self._out.answer(guarded)
             if guarded is not None:

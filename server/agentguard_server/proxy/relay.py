@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agentguard.backends.base import Answer, Headers
 from agentguard_server.proxy.gateway import Gateway, Send
 from agentguard_server.proxy.refusals import Refusal, body_of, event_of, headers_of
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.wire import back
+
+if TYPE_CHECKING:
+    from agentguard_server.proxy.connection import Line
 
 REQUEST_ID: Final = b"agentguard-request"
 _REPLICA: Final = b"agentguard-replica"
@@ -31,6 +33,7 @@ class Out:
         send: of ASGI.
         request_id: goes into each head.
         route: which API's shape errors have.
+        line: the connection, where the server is our own: what is sent there costs less.
 
     Attributes:
         status: that the client got; 0 if it got none, 499 if it left.
@@ -42,12 +45,15 @@ class Out:
     """
 
     __slots__ = (
-        "_begun", "_events", "_gateway", "_id", "_kept", "_room", "_route", "_send", "complete", "error",
-        "first_at", "notes", "replica", "status",
+        "_begun", "_events", "_gateway", "_id", "_kept", "_line", "_room", "_route", "_send", "complete",
+        "error", "first_at", "notes", "replica", "status",
     )  # fmt: skip
 
-    def __init__(self, gateway: Gateway, send: Send, request_id: str, route: Route) -> None:
+    def __init__(
+        self, gateway: Gateway, send: Send, request_id: str, route: Route, *, line: Line | None = None
+    ) -> None:
         self._gateway, self._send, self._id, self._route = gateway, send, request_id, route
+        self._line = line
         self._kept: list[bytes] = []
         self._room = gateway.capture_bytes
         self._begun = self._events = self.complete = False
@@ -66,10 +72,13 @@ class Out:
         headers, body = back(answer.headers), answer.body
         if answer.status not in _BODILESS:
             headers.append((b"content-length", _length(answer)))
-        await self._head(answer.status, headers, extra)
+        self._complete_head(answer.status, headers, extra)
         if self._room:
             self._keep(body)
-        await self._send({"type": "http.response.body", "body": body})
+        line = self._line
+        if line is None or answer.status in _BODILESS or not line.respond(answer.status, headers, body):
+            await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
         self.complete = True
 
     async def begin(self, status: int, headers: Headers, extra: Headers = ()) -> None:
@@ -85,7 +94,8 @@ class Out:
         if data:
             if self._room:
                 self._keep(data)
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            if self._line is None or not self._line.push(data):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """The body is whole."""
@@ -120,9 +130,11 @@ class Out:
         """The client has left."""
         self.error, self.status = self.error or "client_left", CLIENT_LEFT
 
-    async def _head(
-        self, status: int, headers: list[tuple[bytes, bytes]], extra: Iterable[tuple[bytes, bytes]]
-    ) -> None:
+    async def _head(self, status: int, headers: list[tuple[bytes, bytes]], extra: Headers) -> None:
+        self._complete_head(status, headers, extra)
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _complete_head(self, status: int, headers: list[tuple[bytes, bytes]], extra: Headers) -> None:
         headers.append((REQUEST_ID, self._id.encode()))
         if self.replica:
             headers.append((_REPLICA, self.replica.encode("latin-1", "replace")))
@@ -132,7 +144,6 @@ class Out:
         headers.extend(extra)
         self.status, self._begun = status, True
         self.first_at = self._gateway.clock.now()
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def _keep(self, data: bytes) -> None:
         if self._room > 0:

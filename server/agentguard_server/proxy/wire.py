@@ -17,7 +17,9 @@ _SECRETS: Final = {b"authorization", b"x-api-key", b"api-key", b"cookie"}
 _OURS: Final = {b"agentguard-run", b"agentguard-votes", b"agentguard-priority"}
 _MADE: Final = {b"host", b"content-length", b"expect", b"accept-encoding"}
 """What is made anew where the request is sent."""
-_NOT_ON: Final = frozenset(_CONNECTION | _SECRETS | _OURS | _MADE)
+_ENCODING: Final = b"content-encoding"
+"""Goes on, and is looked at."""
+_NOT_ON: Final = frozenset(_CONNECTION | _SECRETS | _OURS | _MADE | {_ENCODING})
 _NOT_BACK: Final = frozenset(_CONNECTION | {b"content-length"})
 _AUTH: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 
@@ -43,7 +45,7 @@ def onward(raw: Raw, *, auth: bool) -> tuple[list[tuple[bytes, bytes]], dict[byt
                 ours[name] = pair[1]
             elif name in _AUTH:
                 ours[name] = b""  # two of them: who reads which one is nothing to rely on
-            if auth and name in _AUTH:
+            if name == _ENCODING or (auth and name in _AUTH):
                 on.append(pair)
         elif not name.startswith(b"agentguard-"):
             on.append(pair)
