@@ -188,7 +188,7 @@ class FaultBackend:
             keep = await play(seen.fault, self._exchange(wire, seen, body))
             seen.answered_at = time.monotonic()
         except Gone:
-            seen.left_at = wire.left_at
+            seen.left_at = wire.left_at or time.monotonic()
             raise
         finally:
             seen.sent = wire.sent - before
