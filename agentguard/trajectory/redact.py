@@ -31,6 +31,7 @@ _T = TypeVar("_T")
 # A word of a few letters under a sensitive name ("none", "yes") would be torn out of every text.
 _SHORTEST_LEARNT = 6
 _LONGEST_NAME, _MOST_NAMES = 64, 4096
+_LONGEST_TEXT, _MOST_TEXTS = 8192, 256
 _HARMLESS = frozenset({"", "none", "null", "true", "false", "string", "required", "optional", "unknown"})
 
 
@@ -58,6 +59,7 @@ class Redactor:
         self._own = [(kind, _compile(kind, pattern)) for kind, pattern in (patterns or {}).items()]
         self._builtin = _compile("builtin", PATTERN)
         self._harmless_names: set[str] = set()
+        self._harmless_texts: dict[str, None] = {}  # prompts come again in run after run: the last ones
 
     def redact(self, record: Record) -> Redacted:
         """Return ``record`` without its secrets. Raises FormatError where it holds what is no JSON data."""
@@ -172,6 +174,17 @@ class _Pass:
         return text if found == parsed else dumps(found).decode()
 
     def _plain(self, text: str) -> str:
+        harmless = self._redactor._harmless_texts if self._known is None else None
+        if harmless is not None and text in harmless:
+            return text
+        found = self._searched(text)
+        if harmless is not None and found == text and len(text) <= _LONGEST_TEXT:
+            if len(harmless) >= _MOST_TEXTS:
+                harmless.pop(next(iter(harmless)), None)
+            harmless[text] = None
+        return found
+
+    def _searched(self, text: str) -> str:
         text = clean(text)
         text = str(self._redactor._builtin.sub(self._matched, text))
         for kind, pattern in self._redactor._own:
