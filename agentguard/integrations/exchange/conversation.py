@@ -115,6 +115,8 @@ class Conversation:
         answer: what the client saw last; ``better`` takes its place upstream, if it differs.
         anchor: id of the response that it came with; ``aliases`` are those of refused ones that it saw.
         since: monotonic time in seconds since which it waits for its next request.
+        left: names of turns that were taken back (`agentguard.integrations.exchange.edits`).
+        version: counts its requests.
     """
 
     session: Session
@@ -135,6 +137,8 @@ class Conversation:
     better: list[Item] | None = None
     aliases: tuple[str, ...] = ()
     since: float = 0.0
+    left: set[str] = field(default_factory=set)
+    version: int = 0
 
     def forget_answer(self) -> None:
         """What was answered last has been taken in, or was never received."""

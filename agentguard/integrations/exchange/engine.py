@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentguard.integrations.exchange.conversation import Conversation, Conversations, Item, chain
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
+from agentguard.integrations.exchange.edits import Edits
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.rejoin import answer_key, laid_anew, last_turn
 from agentguard.integrations.exchange.wire import release
@@ -45,6 +46,7 @@ class Engine:
         on_run: called with the session of each run when it begins.
         kept: conversations that are kept between their requests.
         begin: makes the session of a run from the run without its steps; the guard does if absent.
+        keep: takes what was done to a conversation, for another process that may go on with it.
     """
 
     def __init__(
@@ -55,10 +57,11 @@ class Engine:
         on_run: Callable[[Session], None] | None = None,
         kept: int = 1024,
         begin: Callable[[Trajectory], Session] | None = None,
+        keep: Callable[[Conversation, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._guard, self.agent, self._on_run = guard, agent, on_run
         self._begun = begin or (lambda meta: guard.session(meta, CAN))
-        self.waiting = Conversations(kept)
+        self.waiting, self.keep = Conversations(kept), keep
         self.failures: deque[str] = deque(maxlen=100)
         self._named: OrderedDict[str, int] = OrderedDict()
         self._kept = kept
@@ -73,7 +76,15 @@ class Engine:
         self.failures.append(f"{type(error).__name__}: {error}")
         _LOG.warning("the guard failed on a request: %s", type(error).__name__)
 
-    def open(self, dialect: Dialect, body: dict[str, Any], *, run: str, repeat: bool) -> Exchange:
+    def open(
+        self,
+        dialect: Dialect,
+        body: dict[str, Any],
+        *,
+        run: str,
+        repeat: bool,
+        edits: Edits | None = None,
+    ) -> Exchange:
         """Take in what a request tells about its run, and do what is to be done first.
 
         Args:
@@ -81,6 +92,7 @@ class Engine:
             body: of the request; it is not changed.
             run: name that the client gave to the run; empty if it gave none.
             repeat: the client sends a request again whose answer it did not get.
+            edits: what was done to the conversation elsewhere; for one that is new here.
         """
         given, before = dialect.items(body), body.get("previous_response_id")
         keys = chain(given, dialect.key, seed=f"{run}\0{before or ''}")
@@ -90,14 +102,29 @@ class Engine:
             found.answer = []
         if found is None and before is None:
             found = self._rejoined(dialect, given, run)
-        history = given
+        history, known = given, found is not None
         if found is None:
             found = self._begin(dialect, body, history, run=run)
         elif before is not None:  # the server has the history, and so has the conversation
             history = [*found.history, *found.answer, *given] if found.answer else found.history
         exchange = Exchange(self, dialect, found, body, history=history, again=keys[-1], seed=run)
-        exchange.begin()
+        exchange.begin(None if known else edits)
         return exchange
+
+    def foreign(self, dialect: Dialect, body: Mapping[str, Any], *, run: str) -> list[bytes]:
+        """The keys that a conversation of another process may have, the likeliest first.
+
+        None where it goes on with one of this process, or has just begun.
+        """
+        given, before = dialect.items(body), body.get("previous_response_id")
+        if before is not None or not any(map(dialect.result, given)):
+            return []
+        keys = chain(given, dialect.key, seed=f"{run}\0")
+        if any(key in self.waiting for key in keys):
+            return []
+        last = last_turn(dialect, given) or (len(given), len(given))
+        answered = next((place for place in range(*last) if dialect.result(given[place])), len(given))
+        return keys[answered:0:-1]
 
     def knows(self, run: str) -> bool:
         """Whether a client gave this name to a run."""

@@ -14,8 +14,10 @@ from typing import Any
 
 from agentguard.errors import RecoveryError
 from agentguard.integrations.exchange.chat import with_cost
-from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, extended, view
+from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, extended
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
+from agentguard.integrations.exchange.edits import Edits, edits_as_data
+from agentguard.integrations.exchange.lined import Lined
 from agentguard.integrations.exchange.rejoin import answer_key
 from agentguard.integrations.exchange.wire import (
     Decision,
@@ -30,16 +32,15 @@ from agentguard.integrations.exchange.wire import (
 from agentguard.live import twins
 from agentguard.live.choosing import Choice, choosing
 from agentguard.live.ending import ending
-from agentguard.live.session import Session
-from agentguard.recover.base import Plan, Recovery, Repair, Restart, Rewind, Tell, Variant, Withhold
+from agentguard.recover.base import Plan, Recovery, Variant
 from agentguard.recover.ledger import Ruling
-from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.model import Step
 
 MOST_REFUSALS = 10
 """Times that one request asks again; then the answer is let through, unless it repeats an effect."""
 
 
-class Exchange:
+class Exchange(Lined):
     """One request and its answers; made by `Engine.open`."""
 
     def __init__(
@@ -53,8 +54,8 @@ class Exchange:
         again: bytes,
         seed: str,
     ) -> None:
-        self._engine, self.dialect, self._of = engine, dialect, conversation
-        self.request, self._history, self._again_key, self._seed = body, history, again, seed
+        super().__init__(engine, dialect, conversation, history)
+        self.request, self._again_key, self._seed = body, again, seed
         self._asked, self._settled = 0, False
         self.final: str | None = None
         self.dropped = False
@@ -67,11 +68,6 @@ class Exchange:
     def recoveries(self) -> list[Recovery]:
         """What this request led to, so far."""
         return self.session.recoveries[self._before :]
-
-    @property
-    def session(self) -> Session:
-        """Of the run."""
-        return self._of.session
 
     @property
     def content(self) -> bytes | None:
@@ -99,9 +95,14 @@ class Exchange:
             body = self.dialect.body(body, line, self._history, root=self._of.root)
         return self.dialect.without_tools(body, self._of.withheld)
 
-    def begin(self) -> None:
-        """Commit the turns that are new, and do what the guard wants done before the model is asked."""
+    def begin(self, edits: Edits | None = None) -> None:
+        """Commit the turns that are new, and do what the guard wants done before the model is asked.
+
+        Args:
+            edits: what was done to the conversation elsewhere, where it is new here.
+        """
         of, renewed = self._of, self._of.over
+        self._edits = edits
         if renewed:
             self._renew()
         turns = self.dialect.turns(self._history, of.known)
@@ -111,6 +112,8 @@ class Exchange:
             self._commit(start, end)
         of.known = len(self._history)
         of.forget_answer()
+        if edits is not None:
+            self._take_over(edits)
         plan = self.session.boundary()
         if plan is not None:
             self._carry_out(plan)
@@ -230,6 +233,11 @@ class Exchange:
         tips = [key, *(response_key(one) for one in (*of.aliases, of.anchor) if one)]
         tips.append(answer_key(self.dialect, of.answer, self._seed))
         self._engine.waiting.put(of, tips, self._again_key)
+        if self._engine.keep is not None:
+            data = edits_as_data(of, self.dialect, self._history)
+            if data is not None:
+                of.version += 1
+                self._engine.keep(of, data)
 
     def _renew(self) -> None:
         """Begin another run in a conversation whose last one has ended."""
@@ -239,50 +247,6 @@ class Exchange:
         self._before = 0
         steps = steps_of(self.dialect, self._history, self._engine.agent)
         of.session = self._engine.session(self.dialect, self.request, steps, f"{of.name}.{of.runs}")
-
-    def _task(self, turns: Sequence[tuple[int, int]], *, renewed: bool) -> int:
-        """Steps before the latest task: they are the model's context, and no part of the run."""
-        given = [self._is_given(self._history[start:end]) for start, end in turns]
-        asked = max((place for place, is_given in enumerate(given) if is_given), default=None)
-        if asked is None:
-            return len(self._of.line) + len(turns) if renewed else 0
-        while asked and given[asked - 1]:
-            asked -= 1
-        return len(self._of.line) + asked if renewed or not all(given[:asked]) else 0
-
-    def _is_given(self, items: Sequence[Item]) -> bool:
-        return self.dialect.step(items, self._engine.agent).source in (Source.USER, Source.SYSTEM)
-
-    def _retake(self) -> None:
-        """Commit the steps of the line that the session does not have."""
-        for held in self._of.line.steps[max(0, self._of.base + len(self.session)) :]:
-            self._take_in(self.dialect.step(view(held.items, self._history), self._engine.agent))
-
-    def _commit(self, start: int, end: int) -> None:
-        of, items = self._of, self._history[start:end]
-        places: list[int | Item] = list(range(start, end))
-        results = [one for one in range(start, end) if self.dialect.result(self._history[one])]
-        answer = start == of.known
-        if of.better is not None and answer:
-            places = [*of.better, *results]
-        step = self.dialect.step(items, self._engine.agent)
-        if len(of.line) >= of.base:
-            self._take_in(step)
-        held = Held(items=places, given=step.source in (Source.USER, Source.SYSTEM))
-        if answer and of.anchor is not None:
-            held.anchor, held.kept = of.anchor, len(places) - len(results)
-        of.line.add(held)
-
-    def _take_in(self, step: Step) -> None:
-        """Commit a step, its calls whose results are there as done."""
-        seen = {one.call_id: one.content for one in step.observations}
-        for call in step.tool_calls:
-            claim = self._of.claims.pop(call.id, None)
-            if claim is None:
-                claim = self.session.begin_tool(call.name, call.arguments or {})
-            if call.id in seen:
-                self.session.end_tool(claim, seen[call.id])
-        self.session.commit(step)
 
     def _called(self, step: Step) -> Decision:
         """Enter the calls in the ledger before the client runs them; what was done is not asked for again."""
@@ -327,38 +291,6 @@ class Exchange:
         self._of.better = None if seen is None else answer
         self._of.anchor = payload.get("id") if self.dialect.keeps and answer else None
         return "deliver"
-
-    def _carry_out(self, plan: Plan) -> None:
-        """Make the line agree with a plan that the session has carried out."""
-        line = self._of.line
-        for action in plan.actions:
-            if isinstance(action, Rewind):
-                line.cut(max(0, self._of.base + action.to_step))
-            elif isinstance(action, Restart):
-                line.cut(self._first_answer())
-                line.tell(self.dialect.told(action.note))
-            elif isinstance(action, Tell):
-                line.tell(self.dialect.told(action.text))
-            elif isinstance(action, Repair):
-                self._repair(action)
-            elif isinstance(action, Withhold):
-                self._of.withheld |= set(action.tools)
-        if self.session.stopped is None:
-            self._retake()
-
-    def _repair(self, repair: Repair) -> None:
-        """Send the model another text in place of what a call returned."""
-        line, step = self._of.line, self._of.base + repair.step
-        if step < 0:  # the client has dropped it
-            return
-        items = view(line.steps[step].items, self._history)
-        results = [place for place, item in enumerate(items) if self.dialect.result(item)]
-        at = results[int(repair.field.partition("[")[2].rstrip("]"))]
-        line.repair(step, at, self.dialect.result_saying(items[at], repair.text))
-
-    def _first_answer(self) -> int:
-        """The step after the latest task."""
-        return max((i for i, held in enumerate(self._of.line.steps) if held.given), default=-1) + 1
 
     def _look(self) -> bool:
         """Whether the run was stopped; if so the guard answers, and the run is over."""

@@ -50,6 +50,7 @@ class Host(Protocol):
 
     agent: str
     waiting: Conversations
+    keep: Callable[[Conversation, Mapping[str, Any]], None] | None
 
     def session(
         self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Step], name: str

@@ -13,6 +13,7 @@ The proxy calls these in this order for each request of a model API; anything el
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -115,8 +116,11 @@ class Guarded(Protocol):
 class Guarding(Protocol):
     """Who guards; `None` of it makes a pure gateway."""
 
-    def open(self, asked: Asked) -> Guarded | Answer | None:
-        """Begin with a request: None if it is not guarded, an answer if it is refused. Never raises."""
+    def open(self, asked: Asked) -> Guarded | Answer | Future[Guarded | Answer | None] | None:
+        """Begin with a request: None if it is not guarded, an answer if it is refused. Never raises.
+
+        A future where it takes longer: a long body, a run that may have begun in another process.
+        """
         ...
 
 

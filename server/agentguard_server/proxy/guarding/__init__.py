@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentguard.settings import Policy
-    from agentguard_server.proxy.guarding.inline import Inline, Log
+    from agentguard_server.proxy.guarding.inline import Inline, Log, Shared
     from agentguard_server.proxy.guarding.options import RunsOptions, Stream
 
 
@@ -20,11 +20,12 @@ def build(
     runs: RunsOptions | None = None,
     log: Log | None = None,
     tag: str = "",
+    shared: Shared | None = None,
 ) -> Inline:
     """Make what guards requests; see `agentguard_server.proxy.guarding.inline.Inline`."""
     from agentguard_server.proxy.guarding.inline import Inline
 
-    return Inline(policy, stream=stream, runs=runs, log=log, tag=tag)
+    return Inline(policy, stream=stream, runs=runs, log=log, tag=tag, shared=shared)
 
 
 __all__ = ["build"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from agentguard.backends.base import Answer
 from agentguard.guard import Guard
 from agentguard.integrations.exchange.apis import APIS
+from agentguard.integrations.exchange.conversation import Conversation
+from agentguard.integrations.exchange.dialect import Dialect
+from agentguard.integrations.exchange.edits import Edits, edits_of
 from agentguard.integrations.exchange.engine import CAN, Engine
 from agentguard.live.session import Session
 from agentguard.recover.base import Recovery
@@ -26,6 +29,10 @@ from agentguard_server.proxy.seam import Asked
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _SWEEPS: Final = 4
 """Looks for idle runs in the time after which one counts as idle."""
+_LONG: Final = 262_144
+"""Bytes of a body that is read in a thread, so that other requests do not wait for it."""
+
+Opened = GuardedRequest | Answer | None
 
 
 class Log(Protocol):
@@ -38,6 +45,39 @@ class Log(Protocol):
     def recovery(self, tenant: str, recovery: Recovery) -> None:
         """Takes a recovery when it begins, and again when its outcome is known."""
         ...
+
+
+class Shared(Protocol):
+    """Where workers find what others did to a run: `agentguard_server.proxy.shared.SharedSessions`."""
+
+    def keep(
+        self, keys: Iterable[bytes], state: Mapping[str, Any], *, tenant: str, run: str, version: int
+    ) -> None:
+        """Keep the state of a conversation under its keys; never waits and never raises."""
+        ...
+
+    async def find(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
+        """The state under the first of the keys that has one; never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """A request on its way to be guarded.
+
+    Attributes:
+        asked: the request.
+        engine: of its tenant.
+        dialect: of its API.
+        run: name that the client gave, if it is one.
+        must: guard it though no tool is offered.
+    """
+
+    asked: Asked = field(kw_only=False)
+    engine: Engine = field(kw_only=False)
+    dialect: Dialect = field(kw_only=False)
+    run: str
+    must: bool
 
 
 @dataclass(slots=True)
@@ -64,6 +104,7 @@ class Inline:
         runs: how runs are guarded.
         log: where they are kept; nowhere if absent.
         tag: added to the names of runs, to tell those of several workers apart.
+        shared: where other workers find what was done to a run; each begins with its history if absent.
 
     Raises:
         ConfigError, UnknownPlugin, ModelFileError: as `Guard.from_policy` does.
@@ -77,8 +118,10 @@ class Inline:
         runs: RunsOptions | None = None,
         log: Log | None = None,
         tag: str = "",
+        shared: Shared | None = None,
     ) -> None:
         self._policy, self._stream, self._log, self._tag = policy, stream, log, tag
+        self._shared = shared
         self.runs = runs or RunsOptions()
         self.sessions = Sessions(self.runs.kept)
         self.counts = Counts()
@@ -89,8 +132,8 @@ class Inline:
         _warm(self._first)
         self._sweep: asyncio.TimerHandle | None = None
 
-    def open(self, asked: Asked) -> GuardedRequest | Answer | None:
-        """As `Guarding.open`."""
+    def open(self, asked: Asked) -> Opened | asyncio.Future[Opened]:
+        """As `Guarding.open`; what is long, or may go on from another worker, is awaited."""
         api = APIS.get(asked.api)
         if api is None or asked.run == "off" or self._stream == "pass":
             return None
@@ -102,13 +145,45 @@ class Inline:
         if len(asked.body) > self.runs.most_bytes:
             self.counts.too_long += 1
             return None
+        asking = Asking(asked, engine, api.dialect, run=run, must=must)
+        if self._shared is None and len(asked.body) <= _LONG:
+            return self._opened(asking)
+        return asyncio.ensure_future(self._aside(asking))
+
+    async def _aside(self, asking: Asking) -> Opened:
+        """Open a request whose bodies take long to read, or whose run may have begun elsewhere."""
+        edits = None if self._shared is None else await self._elsewhere(asking, self._shared)
+        if len(asking.asked.body) <= _LONG:
+            return self._opened(asking, edits)
+        made = asyncio.ensure_future(asyncio.to_thread(self._opened, asking, edits))
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:  # the client has left; its run is to wait for the next request
+            made.add_done_callback(_settled)
+            raise
+
+    async def _elsewhere(self, asking: Asking, shared: Shared) -> Edits | None:
+        """What another worker, or another machine, has done to the run; None if it is none of theirs."""
+        try:
+            body = decoded(asking.asked.body)
+            if body is None or not asking.dialect.guards(body):
+                return None
+            keys = asking.engine.foreign(asking.dialect, body, run=asking.run)
+            found = await shared.find(keys, tenant=asking.asked.tenant) if keys else None
+            return None if found is None else edits_of(found)
+        except Exception as error:  # it begins with its history, as if nobody had known it
+            asking.engine.failed(error)
+            return None
+
+    def _opened(self, asking: Asking, edits: Edits | None = None) -> Opened:
+        engine, dialect, asked = asking.engine, asking.dialect, asking.asked
         try:
             body = decoded(asked.body)
-            if body is None or not api.dialect.guards(body):
+            if body is None or not dialect.guards(body):
                 return None
-            if not (must or acts(api.dialect, body) or engine.continues(body)):
+            if not (asking.must or acts(dialect, body) or engine.continues(body)):
                 return None
-            exchange = engine.open(api.dialect, body, run=run, repeat=_repeated(asked))
+            exchange = engine.open(dialect, body, run=asking.run, repeat=_repeated(asked), edits=edits)
             return self._guarded(engine, exchange, asked)
         except Exception as error:  # whatever the guard trips over, the request is not to blame
             engine.failed(error)
@@ -149,7 +224,8 @@ class Inline:
 
     def _engine(self, tenant: str) -> Engine:
         guard, runs = self._guard(tenant), self.runs
-        made = Engine(guard, agent=runs.agent, kept=runs.kept, begin=self._begins(guard, tenant))
+        keep = None if self._shared is None else self._keeps(self._shared, tenant)
+        made = Engine(guard, agent=runs.agent, kept=runs.kept, begin=self._begins(guard, tenant), keep=keep)
         self._engines[tenant] = made
         return made
 
@@ -164,6 +240,12 @@ class Inline:
 
         return Guard.from_policy(self._policy, localizer=self._first.localizer, observers=(told,))
 
+    def _keeps(self, shared: Shared, tenant: str) -> Callable[[Conversation, Mapping[str, Any]], None]:
+        def keep(of: Conversation, data: Mapping[str, Any]) -> None:
+            shared.keep(of.tips, data, tenant=tenant, run=of.session.id, version=of.version)
+
+        return keep
+
     def _begins(self, guard: Guard, tenant: str) -> Callable[[Trajectory], Session]:
         def begin(meta: Trajectory) -> Session:
             named = replace(meta, id=f"{meta.id}{self._tag}")
@@ -173,6 +255,11 @@ class Inline:
             return session
 
         return begin
+
+
+def _settled(made: asyncio.Future[Opened]) -> None:
+    if not made.cancelled() and isinstance(opened := made.result(), GuardedRequest):
+        opened.settle()
 
 
 def _warm(guard: Guard) -> None:

@@ -5,6 +5,7 @@ Nothing here holds what was said: `agentguard.store` has that, if capture is on.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from agentguard.recover.base import Recovery
 
 
 class Sessions:
-    """Guarded runs of all tenants, the longest unused forgotten first.
+    """Guarded runs of all tenants, the longest unused forgotten first; thread-safe.
 
     Args:
         most: how many are kept.
@@ -24,6 +25,7 @@ class Sessions:
     def __init__(self, most: int) -> None:
         self._most = most
         self._held: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Runs that are kept."""
@@ -31,14 +33,16 @@ class Sessions:
 
     def add(self, tenant: str, session: Session) -> None:
         """A run has begun."""
-        self._held[tenant, session.id] = session
-        while len(self._held) > self._most:
-            self._held.popitem(last=False)
+        with self._lock:
+            self._held[tenant, session.id] = session
+            while len(self._held) > self._most:
+                self._held.popitem(last=False)
 
     def used(self, tenant: str, session: Session) -> None:
         """A run was gone on with."""
-        if (tenant, session.id) in self._held:
-            self._held.move_to_end((tenant, session.id))
+        with self._lock:
+            if (tenant, session.id) in self._held:
+                self._held.move_to_end((tenant, session.id))
 
     def listed(self, tenant: str | None = None, *, most: int = 100) -> list[dict[str, Any]]:
         """Runs at a glance, the latest used first; of all tenants for None."""
@@ -70,7 +74,9 @@ class Sessions:
         return None
 
     def _of(self, tenant: str | None) -> Iterator[tuple[str, Session]]:
-        for (of, _), session in reversed(self._held.items()):
+        with self._lock:
+            held = list(reversed(self._held.items()))
+        for (of, _), session in held:
             if tenant is None or of == tenant:
                 yield of, session
 

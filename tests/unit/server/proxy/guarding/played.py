@@ -170,6 +170,8 @@ class Played:
 
     async def _whole(self, raw: bytes) -> bytes:
         guarded = self.guarding.open(self.asked(raw))
+        if isinstance(guarded, asyncio.Future):
+            guarded = await guarded
         if isinstance(guarded, Answer):
             self.statuses.append(guarded.status)
             return guarded.body
@@ -189,6 +191,8 @@ class Played:
 
     async def _streamed(self, raw: bytes) -> bytes:
         guarded = self.guarding.open(self.asked(raw, stream=True))
+        if isinstance(guarded, asyncio.Future):
+            guarded = await guarded
         assert guarded is not None
         assert not isinstance(guarded, Answer)
         try:

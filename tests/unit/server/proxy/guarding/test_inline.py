@@ -323,3 +323,91 @@ def test_runs_that_look_alike_are_never_mixed_up() -> None:
     world.turns = iter([("say", "ok")])
     world.ask(CHAT.body([TASK, *answer, CHAT.result("find0", "nothing")]))
     assert len(inline.sessions.listed()) == 3, "two wait for such an answer: neither is meant for sure"
+
+
+class Held:
+    """What workers share, in memory; what is kept must be plain data."""
+
+    def __init__(self) -> None:
+        self.states: dict[tuple[str, bytes], tuple[int, str]] = {}
+        self.found: list[bool] = []
+
+    def keep(self, keys: Any, state: Any, *, tenant: str, run: str, version: int) -> None:
+        assert run
+        for key in keys:
+            self.states[tenant, key] = (version, json.dumps(state))
+
+    async def find(self, keys: Sequence[bytes], *, tenant: str) -> Any:
+        found = [self.states[tenant, key] for key in keys[:16] if (tenant, key) in self.states]
+        self.found.append(bool(found))
+        return json.loads(found[0][1]) if found else None
+
+
+@each_api
+def test_what_one_worker_took_back_another_does_not_show_again(api: Api) -> None:
+    shared = Held()
+    first, second, third = (guarding(ROLLBACK, shared=shared, tag=f"-w{i}") for i in range(3))
+    turns = [*calls("find", 3), ("call", "book", "b", "4"), ("call", "find", "f4", "there"), ("say", "Done.")]
+    world = Played(api=api, guarding=first, turns=iter(turns), tenant="team")
+    history: list[Any] = [TASK]
+
+    def turn() -> None:
+        made = world.ask(api.body(history))
+        history.extend(api.given(made))
+        history.extend(api.result(id, "nothing found") for id in api.calls(made))
+
+    for _ in range(4):
+        turn()
+    assert shared.states
+    assert not shared.found, "runs of its own it finds at home"
+    world.guarding = second
+    turn()
+    assert shared.found == [True]
+    last = json.dumps(world.sent[-1])
+    assert [id for id in ("find0", "find1", "find2", "b") if f'"{id}"' in last] == ["find0", "b"]
+    assert last.count("[guard]") == json.dumps(world.sent[-2]).count("[guard]") == 1
+    inline = world.guarding
+    assert isinstance(inline, Inline)
+    assert inline.sessions.listed()[0]["length"] == 3
+    world.guarding = third
+    turn()
+    last = json.dumps(world.sent[-1])
+    assert [id for id in ("find0", "find1", "b", "f4") if f'"{id}"' in last] == ["find0", "b", "f4"]
+    other = Played(api=api, guarding=third, turns=iter([("say", "ok")]), tenant="other")
+    other.ask(api.body(history[:-1]))
+    assert shared.found == [True, True, False], "what was done to a run of another tenant is not known"
+
+
+def test_edits_that_are_none_are_left_out() -> None:
+    shared = Held()
+    inline = guarding(ROLLBACK, shared=shared)
+    world = Played(api=CHAT, guarding=inline, turns=iter([("say", "ok")]))
+    history = [TASK, *CHAT.given(CHAT.answer(calls("find", 1)[0])), CHAT.result("find0", "none")]
+    shared.find = lambda keys, tenant: asyncio.sleep(0, {"left": 7})  # type: ignore[method-assign,assignment]
+    assert CHAT.text(world.ask(CHAT.body(history))) == "ok"
+    assert world.sent[-1]["messages"] == history
+
+
+def test_a_long_body_is_read_aside() -> None:
+    world = played(CHAT, LOOP[-2:], ROLLBACK)
+    long = [{"role": "user", "content": "x" * 300_000}]
+
+    async def left() -> None:
+        opening = world.guarding.open(world.asked(json.dumps(CHAT.body(long)).encode()))
+        assert isinstance(opening, asyncio.Future)
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        inline = world.guarding
+        assert isinstance(inline, Inline)
+        for _ in range(200):
+            if len(inline._engines[""].waiting):
+                break
+            await asyncio.sleep(0.02)
+        assert len(inline._engines[""].waiting) == 1, "a client that leaves takes no run with it"
+
+    asyncio.run(left())
+    world.headers = ((b"x-stainless-retry-count", b"1"),)
+    assert CHAT.calls(world.ask(CHAT.body(long))) == ["b"]
+    assert world.unguarded == 0

@@ -1,0 +1,134 @@
+"""The history of a request on the line of its conversation, and what plans do to it; a part of `Exchange`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentguard.integrations.exchange.conversation import Conversation, Held, Item, view
+from agentguard.integrations.exchange.dialect import Dialect
+from agentguard.integrations.exchange.edits import Edits, turn_name
+from agentguard.integrations.exchange.wire import Host
+from agentguard.live.session import Session
+from agentguard.recover.base import Plan, Repair, Restart, Rewind, Tell, Withhold
+from agentguard.trajectory.model import Source, Step
+
+
+class Lined:
+    """Keeps the line and the session in step with the client's history.
+
+    Args:
+        engine: made it.
+        dialect: of the request.
+        conversation: that the request goes on with.
+        history: all that was said before, as the client has it.
+    """
+
+    def __init__(
+        self, engine: Host, dialect: Dialect, conversation: Conversation, history: list[Item]
+    ) -> None:
+        self._engine, self.dialect, self._of, self._history = engine, dialect, conversation, history
+        self._edits: Edits | None = None
+
+    @property
+    def session(self) -> Session:
+        """Of the run."""
+        return self._of.session
+
+    def _take_over(self, edits: Edits) -> None:
+        """Go on as it was gone on elsewhere; the turns have been taken in."""
+        of, self._edits = self._of, None
+        of.left |= edits.left
+        of.withheld |= edits.withheld
+        of.session.account.take_up(edits.spent, {})
+        for item in edits.told:
+            of.line.tell(item)
+
+    def _task(self, turns: Sequence[tuple[int, int]], *, renewed: bool) -> int:
+        """Steps before the latest task: they are the model's context, and no part of the run."""
+        given = [self._is_given(self._history[start:end]) for start, end in turns]
+        asked = max((place for place, is_given in enumerate(given) if is_given), default=None)
+        if asked is None:
+            return len(self._of.line) + len(turns) if renewed else 0
+        while asked and given[asked - 1]:
+            asked -= 1
+        return len(self._of.line) + asked if renewed or not all(given[:asked]) else 0
+
+    def _is_given(self, items: Sequence[Item]) -> bool:
+        return self.dialect.step(items, self._engine.agent).source in (Source.USER, Source.SYSTEM)
+
+    def _retake(self) -> None:
+        """Commit the steps of the line that the session does not have."""
+        for held in self._of.line.steps[max(0, self._of.base + len(self.session)) :]:
+            self._take_in(self.dialect.step(view(held.items, self._history), self._engine.agent))
+
+    def _commit(self, start: int, end: int) -> None:
+        of, items = self._of, self._history[start:end]
+        places: list[int | Item] = list(range(start, end))
+        results = [one for one in range(start, end) if self.dialect.result(self._history[one])]
+        answer = start == of.known
+        if of.better is not None and answer:
+            places = [*of.better, *results]
+        if self._edits is not None:
+            name = turn_name(self.dialect, items)
+            if name in self._edits.left:
+                of.base -= len(of.line) < of.base
+                return
+            for item in self._edits.notes.get(name, ()):
+                of.line.tell(item)
+        step = self.dialect.step(items, self._engine.agent)
+        if len(of.line) >= of.base:
+            self._take_in(step)
+        held = Held(items=places, given=step.source in (Source.USER, Source.SYSTEM))
+        if answer and of.anchor is not None:
+            held.anchor, held.kept = of.anchor, len(places) - len(results)
+        of.line.add(held)
+
+    def _take_in(self, step: Step) -> None:
+        """Commit a step, its calls whose results are there as done."""
+        seen = {one.call_id: one.content for one in step.observations}
+        for call in step.tool_calls:
+            claim = self._of.claims.pop(call.id, None)
+            if claim is None:
+                claim = self.session.begin_tool(call.name, call.arguments or {})
+            if call.id in seen:
+                self.session.end_tool(claim, seen[call.id])
+        self.session.commit(step)
+
+    def _carry_out(self, plan: Plan) -> None:
+        """Make the line agree with a plan that the session has carried out."""
+        line = self._of.line
+        for action in plan.actions:
+            if isinstance(action, Rewind):
+                self._cut(max(0, self._of.base + action.to_step))
+            elif isinstance(action, Restart):
+                self._cut(self._first_answer())
+                line.tell(self.dialect.told(action.note))
+            elif isinstance(action, Tell):
+                line.tell(self.dialect.told(action.text))
+            elif isinstance(action, Repair):
+                self._repair(action)
+            elif isinstance(action, Withhold):
+                self._of.withheld |= set(action.tools)
+        if self.session.stopped is None:
+            self._retake()
+
+    def _cut(self, keep: int) -> None:
+        """Take back the agent's steps from ``keep`` on."""
+        for held in self._of.line.steps[keep:]:
+            if not held.given:
+                self._of.left.add(turn_name(self.dialect, view(held.items, self._history)))
+        self._of.line.cut(keep)
+
+    def _repair(self, repair: Repair) -> None:
+        """Send the model another text in place of what a call returned."""
+        line, step = self._of.line, self._of.base + repair.step
+        if step < 0:  # the client has dropped it
+            return
+        items = view(line.steps[step].items, self._history)
+        results = [place for place, item in enumerate(items) if self.dialect.result(item)]
+        at = results[int(repair.field.partition("[")[2].rstrip("]"))]
+        line.repair(step, at, self.dialect.result_saying(items[at], repair.text))
+
+    def _first_answer(self) -> int:
+        """The step after the latest task."""
+        return max((i for i, held in enumerate(self._of.line.steps) if held.given), default=-1) + 1
