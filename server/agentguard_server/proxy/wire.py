@@ -45,6 +45,8 @@ def onward(raw: Raw, *, auth: bool) -> tuple[list[tuple[bytes, bytes]], dict[byt
                 ours[name] = pair[1]
             elif name in _AUTH:
                 ours[name] = b""  # two of them: who reads which one is nothing to rely on
+            elif name == b"connection":
+                ours[name] += b"," + pair[1]
             if name == _ENCODING or (auth and name in _AUTH):
                 on.append(pair)
         elif not name.startswith(b"agentguard-"):

@@ -25,7 +25,8 @@ ROUTES = [
     ("POST", "/v1/chat/completions"), ("POST", "/v1/messages"), ("GET", "/v1/models"), ("GET", "/metrics"),
     ("GET", "/status"), ("DELETE", "/agentguard/v1/replicas/a"), ("GET", "/nothing"), ("POST", "/"),
     ("OPTIONS", "/v1/chat/completions"), ("GET", "//healthz"), ("GET", "/healthz/"),
-    ("GET", "/healthz/../status"), ("GET", "/%68ealthz"), ("POST", "/V1/chat/completions"), ("POST", "/v1/../healthz"),
+    ("GET", "/healthz/../status"), ("GET", "/%68ealthz"), ("POST", "/V1/chat/completions"),
+    ("POST", "/v1/../healthz"),
 ]  # fmt: skip
 
 
