@@ -126,4 +126,6 @@ class Assembly:
 
         log = None if self._capture is None else self._capture.link
         tag = f"-w{self._worker}" if settings.listen.workers > 1 else ""
-        return build(policy, stream=settings.stream, runs=settings.runs, log=log, tag=tag)
+        held = self._operation.shared
+        shared = None if held is None else held.sessions
+        return build(policy, stream=settings.stream, runs=settings.runs, log=log, tag=tag, shared=shared)
