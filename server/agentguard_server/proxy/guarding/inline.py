@@ -24,7 +24,7 @@ from agentguard_server.proxy.guarding.gate import acts, decoded, may_act
 from agentguard_server.proxy.guarding.guarded import GuardedRequest, refused
 from agentguard_server.proxy.guarding.options import RunsOptions, Stream
 from agentguard_server.proxy.guarding.sessions import Sessions
-from agentguard_server.proxy.seam import Asked
+from agentguard_server.proxy.seam import Asked, Guarded
 
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _SWEEPS: Final = 4
@@ -32,7 +32,7 @@ _SWEEPS: Final = 4
 _LONG: Final = 262_144
 """Bytes of a body that is read in a thread, so that other requests do not wait for it."""
 
-Opened = GuardedRequest | Answer | None
+Opened = Guarded | Answer | None
 
 
 class Log(Protocol):
