@@ -50,7 +50,8 @@ def check(asked: Asked) -> Iterator[Line]:
     if policy is not None and policy.judge is not None and asked.network:
         for one in (policy.judge, policy.judge.second):
             if one is not None:
-                yield _judge(one, asked.timeout_s)
+                for url in _urls(one):
+                    yield _judge(url, one, asked.timeout_s)
 
 
 def _listen(settings: ProxySettings) -> Iterator[Line]:
@@ -187,7 +188,14 @@ def _clock(replica: ReplicaOptions, answer: Answer) -> Iterator[Line]:
                    way_out="synchronise both clocks (NTP)")  # fmt: skip
 
 
-def _judge(settings: EndpointSettings, timeout_s: float) -> Line:
+def _urls(settings: EndpointSettings) -> tuple[str, ...]:
+    """Where a judge is: one address, or those of its replicas."""
+    if settings.base_url is not None:
+        return (settings.base_url,)
+    return tuple(one if isinstance(one, str) else str(one.get("url", "")) for one in settings.replicas)
+
+
+def _judge(url: str, settings: EndpointSettings, timeout_s: float) -> Line:
     """Whether a judge's endpoint answers and keeps to a JSON schema; not how well it judges."""
     from agentguard.cli.judge_endpoint import key_of
     from agentguard.judge.endpoint import Endpoint
@@ -195,11 +203,11 @@ def _judge(settings: EndpointSettings, timeout_s: float) -> Line:
     from agentguard.judge.writing import FORM
 
     def line(condition: Any, found: str, way_out: str = "") -> Line:
-        return Line(area="judge", what=settings.base_url, condition=condition, found=found, way_out=way_out)
+        return Line(area="judge", what=url, condition=condition, found=found, way_out=way_out)
 
     try:
         endpoint = Endpoint(
-            settings.base_url,
+            url,
             model=settings.model,
             api_key=key_of(settings.api_key_env),
             options=EndpointOptions(deadline_s=timeout_s),

@@ -11,6 +11,7 @@ This was tested with LiteLLM 1.106.2; older versions may take no changed message
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -91,7 +92,7 @@ class Guardrail:
         self._expire()
         try:
             if said.kind == "request":
-                return self._request(said, tenant)
+                return await self._request(said, tenant)
             return await self._response(said, tenant)
         except Exception as error:  # whatever the guard trips over, the request is not to blame
             _LOG.warning("the guard failed on a request of LiteLLM's: %s", type(error).__name__)
@@ -99,12 +100,11 @@ class Guardrail:
 
     # -- before the model is asked
 
-    def _request(self, said: Said, tenant: str) -> dict[str, Any]:
-        guarding = self._gateway.guarding
-        if guarding is None or not said.messages:
+    async def _request(self, said: Said, tenant: str) -> dict[str, Any]:
+        if not said.messages:
             return {"action": "NONE"}
         asked = self._asked(said, tenant)
-        guarded = guarding.open(asked)
+        guarded = await self._open(asked)
         if guarded is None:
             return {"action": "NONE"}
         if isinstance(guarded, Answer):
@@ -141,7 +141,7 @@ class Guardrail:
             return {"action": "NONE"}
         if call.verdict is not None and call.verdict["action"] == "BLOCKED":
             return call.verdict
-        guarded = call.guarded or self._opened_again(call)
+        guarded = call.guarded or await self._opened_again(call)
         call.guarded = None
         if guarded is None:
             return {"action": "NONE"}
@@ -151,11 +151,15 @@ class Guardrail:
             guarded.settle()
         return call.verdict
 
-    def _opened_again(self, call: _Call) -> Guarded | None:
+    async def _opened_again(self, call: _Call) -> Guarded | None:
         """The same request once more: LiteLLM shows a stream's answer again and again as it grows."""
-        guarding = self._gateway.guarding
-        opened = None if guarding is None else guarding.open(replace(call.asked, headers=_REPEATED))
+        opened = await self._open(replace(call.asked, headers=_REPEATED))
         return None if opened is None or isinstance(opened, Answer) or opened.final is not None else opened
+
+    async def _open(self, asked: Asked) -> Guarded | Answer | None:
+        guarding = self._gateway.guarding
+        opened = None if guarding is None else guarding.open(asked)
+        return await opened if isinstance(opened, asyncio.Future) else opened
 
     # -- what is remembered between the two
 

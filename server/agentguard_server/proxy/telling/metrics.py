@@ -130,8 +130,8 @@ class Metrics:
             add("guard_findings", (code,))
         for name in recoveries_of(recorded.did):
             add("guard_recoveries", (name,))
-        for name, value in recorded.did:
-            if name == b"agentguard-held":
+        for header, value in recorded.did:
+            if header == b"agentguard-held":
                 add("guard_held_streams", (value.decode("latin-1"),))
         for name, _ in recorded.notes:
             add("noted_requests", (name[:_LONGEST],))

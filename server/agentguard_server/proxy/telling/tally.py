@@ -85,7 +85,7 @@ class Tally:
     @classmethod
     def of(cls, data: Any) -> Tally:
         """From plain data. Raises ValueError, TypeError or KeyError where it is something else."""
-        made = cls(float(bound) for bound in data["bounds"])
+        made = cls([float(bound) for bound in data["bounds"]])
         for name, labels, value in data["numbers"]:
             if _fits(name, labels):
                 made.put(name, tuple(map(str, labels)), float(value))
