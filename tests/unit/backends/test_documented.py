@@ -1,5 +1,7 @@
 """The page names every option, policy, state and note, and its first example is one."""
 
+import ast
+import asyncio
 import re
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from agentguard.backends.options import (
     VoteOptions,
 )
 from agentguard.backends.policies.base import policies, policy_factory
+from agentguard.testing.faults import FaultBackend
 from tests.unit.backends.pooled import Scene, ok
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "backends.md").read_text(encoding="utf-8")
@@ -57,3 +60,16 @@ def test_the_configuration_is_one(monkeypatch):
 
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S):
         assert len(BackendsOptions.parse(yaml.safe_load(block)["backends"]).replicas) == 3
+
+
+def test_the_first_example_runs():
+    code = re.search(r"```python\n(.*?)```", PAGE, re.S).group(1)
+    body = b'{"model": "qwen3", "messages": [{"role": "user", "content": "hello"}]}'
+    with FaultBackend() as one, FaultBackend() as other:
+        code = code.replace("http://127.0.0.1:8000/v1", one.url).replace(
+            "http://127.0.0.1:8001/v1", other.url
+        )
+        names = {"body": body}
+        running = eval(compile(code, "backends.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        asyncio.run(running)
+    assert names["answer"].status == 200
