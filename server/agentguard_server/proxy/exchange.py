@@ -149,6 +149,8 @@ class Exchange:
             guarded = guarding.open(self._asking())
             if isinstance(guarded, asyncio.Future):
                 guarded = await guarded
+            if isinstance(guarded, asyncio.Future):
+                guarded = await guarded
             if isinstance(guarded, Answer):
                 return await self._out.answer(guarded)
             if guarded is not None:

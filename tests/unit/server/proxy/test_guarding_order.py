@@ -1,5 +1,6 @@
 """The guard's place in a request: in this order, and none of it where there is none."""
 
+import asyncio
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -92,9 +93,18 @@ def test_it_may_refuse():
     assert not gate.pool.asked
 
 
-def test_it_may_answer_by_itself():
+@dataclass
+class Slowly(Guarding):
+    def open(self, asked):
+        found = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.01, found.set_result, self.opens)
+        return found
+
+
+@pytest.mark.parametrize("kind", [Guarding, Slowly])
+def test_it_may_answer_by_itself(kind):
     guarded = Guarded(final=Answer(status=200, headers=JSON, body=b"its own"))
-    gate = gateway(guarding=Guarding(guarded))
+    gate = gateway(guarding=kind(guarded))
     got = ask(gate)
     assert (got.body, got.headers["agentguard-run"], guarded.settled) == (b"its own", "r1", 1)
     assert not gate.pool.asked
