@@ -226,3 +226,20 @@ def test_hints_against_all_are_not_heeded():
         assert await replicas(scene) == {"a", "b"}
 
     scene.run(main)
+
+
+def test_what_is_new_is_looked_at_again_soon_and_what_is_known_is_not():
+    scene = Scene(
+        a=[ok()], b=[ok()], health={"interval_s": 50, "timeout_s": 1, "down_after": 3, "up_after": 2}
+    )
+
+    async def main():
+        await scene.clock.sleep(5)
+        scene.ones["a"].beat = fail()
+        await scene.clock.sleep(75)
+        assert scene.pool.status()["replicas"][0]["down"] == ["heartbeat"]
+        beats = len(scene.ones["a"].beats)
+        await scene.clock.sleep(200)
+        assert len(scene.ones["a"].beats) - beats == 4
+
+    scene.run(main)
