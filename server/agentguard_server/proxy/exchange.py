@@ -19,10 +19,11 @@ from agentguard_server.proxy.admit import admit
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
 from agentguard_server.proxy.intake import CONNECTION, Left, body_of
 from agentguard_server.proxy.keys import ANYBODY, Caller
+from agentguard_server.proxy.recording import place, tell
 from agentguard_server.proxy.refusals import Refusal, refusal_of, refused_answer
 from agentguard_server.proxy.relay import Broken, Out
 from agentguard_server.proxy.routes import Route
-from agentguard_server.proxy.seam import Asked, Guarded, Hold, Recorded
+from agentguard_server.proxy.seam import Asked, Guarded, Guarding, Hold
 from agentguard_server.proxy.wire import onward
 
 logger = logging.getLogger("agentguard.proxy")
@@ -89,8 +90,7 @@ class Exchange:
         except Broken:
             raise
         except Exception as error:
-            # Neither the message nor the frames: they may hold what was asked or answered.
-            logger.error("request %s failed in the proxy: %s", self._id, _place(error))
+            logger.error("request %s failed in the proxy: %s", self._id, place(error))
             await self._out.refuse(Refusal(500, "internal_error", "the proxy failed; its log says more"))
         finally:
             self._gateway.live.discard(self)
@@ -144,21 +144,14 @@ class Exchange:
         self.end("left")
 
     async def _answer(self, request: BackendRequest) -> None:
-        gateway, guarding = self._gateway, self._gateway.guarding
-        if guarding is not None and self._route.api:
-            guarded = guarding.open(self._asking())
-            if isinstance(guarded, asyncio.Future):
-                guarded = await guarded
-            if isinstance(guarded, asyncio.Future):
-                guarded = await guarded
-            if isinstance(guarded, Answer):
-                return await self._out.answer(guarded)
-            if guarded is not None:
-                self._guarded = guarded
-                if (final := guarded.final) is not None:
-                    return await self._out.answer(final, guarded.headers)
-                if (body := guarded.body) is not None:
-                    request = replace(request, body=body)
+        gateway = self._gateway
+        if gateway.guarding is not None and self._route.api:
+            final = await self._open(gateway.guarding)
+            guarded = self._guarded
+            if final is not None:
+                return await self._out.answer(final, () if guarded is None else guarded.headers)
+            if guarded is not None and (body := guarded.body) is not None:
+                request = replace(request, body=body)
         if gateway.upstream is not None:
             request = self._request = replace(request, headers=self._traced(request.headers))
         answer = await gateway.pool.send(request, _NEVER)
@@ -168,6 +161,15 @@ class Exchange:
             return await self._out.answer(answer)
         answer = await self._guarded.judge(answer, self._ask)
         return await self._out.answer(answer, self._guarded.headers)
+
+    async def _open(self, guarding: Guarding) -> Answer | None:
+        """Ask who guards; returns the answer where that is the guard's own."""
+        found = guarding.open(self._asking())
+        guarded = await found if isinstance(found, asyncio.Future) else found
+        if guarded is None or isinstance(guarded, Answer):
+            return guarded
+        self._guarded = guarded
+        return guarded.final
 
     async def _stream_back(self, answer: Streamed) -> None:
         out, guarded = self._out, self._guarded
@@ -264,34 +266,7 @@ class Exchange:
 
     def _settle(self) -> None:
         """Whatever became of it: the run goes on, and those who want to know are told."""
-        guarded, gateway = self._guarded, self._gateway
-        if guarded is not None:
-            guarded.settle()
-        if not gateway.recorders:
-            return
-        out, now = self._out, gateway.clock.now()
-        recorded = Recorded(
-            asked=self._asking(),
-            sent=None if guarded is None else guarded.body,
-            status=out.status,
-            answer=out.kept,
-            complete=out.complete,
-            replica=out.replica,
-            error=out.error,
-            guarded=guarded is not None,
-            notes=out.notes,
-            first_s=None if out.first_at is None else out.first_at - self._started,
-            seconds=now - self._started,
-            did=() if guarded is None else guarded.headers,
-        )
-        for recorder in gateway.recorders:
-            recorder.record(recorded)
-
-
-def _place(error: BaseException) -> str:
-    """Which error, and where in the code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = "" if trace is None else f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-    return f"{type(error).__name__}{where}"
+        if self._guarded is not None:
+            self._guarded.settle()
+        if self._gateway.recorders:
+            tell(self._gateway, self._asking(), self._out, self._guarded)
