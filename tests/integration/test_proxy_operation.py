@@ -13,7 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agentguard.testing.faults import FaultBackend, Ok, Status
 from tests.otlp_receiver import receiving
+from tests.postgres import postgres, postgres_url  # noqa: F401
 from tests.proxy_server import CHAT, chat, serving, within
+from tests.unit.integrations import openai_server
+from tests.unit.server.proxy.guarding.played import CHAT as CHAT_API
+from tests.unit.server.proxy.guarding.played import calls
 
 pytestmark = pytest.mark.slow
 
@@ -386,3 +390,45 @@ def test_a_proxy_without_its_database_serves_on(tmp_path: Path) -> None:
             assert proxy.ask(method="GET", path="/readyz")[0] == 200
             _, _, body = proxy.ask(method="GET", path="/status")
             assert json.loads(body)["workers"][0]["shared"]["database"] == "postgresql"
+
+
+def test_a_run_that_was_taken_back_stays_so_at_another_machine(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Two proxies over PostgreSQL: what one rewrote, the other goes on rewriting."""
+    database = request.getfixturevalue("postgres_url")
+    turns = iter([*calls("find", 3), ("call", "book", "b"), ("say", "Done.")])
+    policy = {
+        "localizer": {"name": "first_finding"},
+        "recover": {"on_fail": ["rollback"]},
+        "tools": {"book": {"effect": "write"}, "find": {"effect": "read"}},
+    }
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(openai_server.serving(lambda _: CHAT_API.answer(next(turns))))
+        replica = {"name": "m", "url": server.url}
+        document = {
+            "listen": {"port": 0, "grace_s": 1},
+            "backends": {"replicas": [replica], "health": "off"},
+            "guard": policy,
+            "shared": {"store": database, "wait_s": 5, "hints": False},
+        }
+        proxies = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            proxies.append(stack.enter_context(serving(tmp_path / name, document)))
+        history: list = [{"role": "user", "content": "Book seat 4."}]
+        replies = []
+        for turn in range(5):  # to and fro between them
+            status_, headers, body = proxies[turn % 2].ask(CHAT_API.body(history))
+            assert status_ == 200
+            replies.append(headers)
+            message = json.loads(body)["choices"][0]["message"]
+            history.append(message)
+            called = message.get("tool_calls") or ()
+            history.extend(CHAT_API.result(call["id"], "nothing found") for call in called)
+            time.sleep(0.7)  # what is kept is written behind the requests
+    assert message["content"] == "Done."
+    last = json.dumps(server.bodies[-1])
+    assert [id for id in ("find0", "find1", "find2", "b") if f'"{id}"' in last] == ["find0", "b"]
+    assert "[guard]" in last
+    assert any("agentguard-recoveries" in head for head in replies)
