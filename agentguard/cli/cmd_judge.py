@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentguard.cli.judge_calibrate import calibrate
-from agentguard.cli.judge_endpoint import check_url
+from agentguard.cli.judge_endpoint import Beside, asking_of, check_url
 from agentguard.cli.judge_serve import serve
-from agentguard.errors import ModelFileError
+from agentguard.errors import ConfigError, ModelFileError
 
 Folder = Annotated[
     Path | None,
@@ -98,18 +98,29 @@ def check(
         str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with its key.")
     ] = None,
     deadline_s: Annotated[float, typer.Option(min=1, help="Seconds for one question about a run.")] = 60.0,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="URL|FILE", help="Compare with this endpoint, or with what --save wrote."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep what the endpoint said, to compare with later.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check the embedded judge's file; or an endpoint: what it can do, how fast, and how well it judges.
 
     A model file is sound if it matches its card, holds nothing but what is trusted, and answers. An endpoint
-    is asked about two dozen small runs whose outcome is known.
+    is asked about two dozen small runs whose outcome is known, and about the safety of some replies. With
+    --against it is refused where it is worse than another, e.g. than itself before it was fine-tuned.
 
-    Exit status: 0 it is sound (an endpoint: it can be used), 1 an endpoint answers but cannot be used or does
-    not judge above chance, 2 it is not sound, or cannot be asked.
+    Exit status: 0 it is sound (an endpoint: it can be used), 1 an endpoint answers but cannot be used, does
+    not judge above chance, or is worse than the other, 2 it is not sound, or cannot be asked.
     """
     if url is not None:
-        check_url(url, name=name, key_env=key_env, deadline_s=deadline_s, json=json)
+        asking = asking_of(url, model=name, key_env=key_env, deadline_s=deadline_s)
+        check_url(asking, beside=Beside(against=against, save=save), json=json)
+    if against is not None or save is not None:
+        raise ConfigError("--against and --save go with the address of an endpoint")
     from agentguard.judge.check import checked
 
     found = checked(model)

@@ -4,39 +4,105 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from agentguard.errors import ConfigError
+from agentguard.evals.endpoint.against import PARTS, Answers, Comparison, compared, saved
+from agentguard.settings import explain
+from agentguard.settings_judge import EndpointSettings
 
 if TYPE_CHECKING:
     from agentguard.evals.endpoint.check import Check
 
 
-def check_url(url: str, *, name: str | None, key_env: str | None, deadline_s: float, json: bool) -> NoReturn:
-    """Check an endpoint, say what was found, and exit: 0 it can be used, 1 it should not be, 2 no answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What an endpoint is compared with, and where its answers are kept."""
+
+    against: str | None = None
+    save: Path | None = None
+
+
+def check_url(asking: EndpointSettings, *, beside: Beside | None = None, json: bool = False) -> NoReturn:
+    """Check an endpoint, say what was found, and exit.
+
+    Exit status: 0 it can be used, 1 it should not be, or is worse than the other, 2 no answer.
+    """
+    wanted = beside or Beside()
+    other = _other(wanted.against, asking)  # first: a file that is none must not cost a check
+    found = _checked(asking)
+    comparison = None
+    if found.asked and callable(other):
+        comparison = compared(found.answers, other())
+    if wanted.save is not None and found.asked:
+        wanted.save.write_bytes(orjson.dumps(found.as_dict(), option=orjson.OPT_INDENT_2))
+    if json:
+        told = found.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
+        sys.stdout.buffer.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+    else:
+        _show(Console(), asking.base_url, found)
+        if comparison is not None:
+            _show_beside(Console(), comparison)
+    if not found.asked:
+        raise typer.Exit(2)
+    good = found.usable() and found.above_chance() and not (comparison is not None and comparison.worse())
+    raise typer.Exit(0 if good else 1)
+
+
+def _checked(asking: EndpointSettings) -> Check:
     from agentguard.evals.endpoint.check import check_endpoint
     from agentguard.judge.endpoint import Endpoint
     from agentguard.judge.wire import EndpointOptions
 
-    options = EndpointOptions(deadline_s=deadline_s)
-    endpoint = Endpoint(url, model=name, api_key=key_of(key_env), options=options)
+    endpoint = Endpoint(
+        asking.base_url,
+        model=asking.model,
+        api_key=key_of(asking.api_key_env),
+        options=EndpointOptions(deadline_s=asking.deadline_s),
+    )
     try:
-        found = check_endpoint(endpoint, deadline_s=deadline_s)
+        return check_endpoint(endpoint, deadline_s=asking.deadline_s)
     finally:
         endpoint.close()
-    if json:
-        sys.stdout.buffer.write(orjson.dumps(found.as_dict(), option=orjson.OPT_APPEND_NEWLINE))
-    else:
-        _show(Console(), url, found)
-    if not found.asked:
-        raise typer.Exit(2)
-    raise typer.Exit(0 if found.usable() and found.above_chance() else 1)
+
+
+def _other(against: str | None, asking: EndpointSettings) -> Callable[[], Answers] | None:
+    """What gives the answers to compare with: a file that is read at once, or an endpoint that is asked.
+
+    Raises:
+        ConfigError: it is neither, or the endpoint cannot be asked.
+    """
+    if against is None:
+        return None
+    if not against.startswith(("http://", "https://")):
+        held = saved(Path(against))
+        return lambda: held
+
+    def ask() -> Answers:
+        check = _checked(asking.model_copy(update={"base_url": against, "model": None}))
+        if not check.asked:
+            raise ConfigError(f"{against} cannot be asked: {'; '.join(check.faults) or 'no answer'}")
+        return check.answers
+
+    return ask
+
+
+def asking_of(url: str, *, model: str | None, key_env: str | None, deadline_s: float) -> EndpointSettings:
+    """An endpoint as the command line names it. Raises ConfigError."""
+    try:
+        return EndpointSettings(base_url=url, model=model, api_key_env=key_env, deadline_s=deadline_s)
+    except ValidationError as error:
+        raise ConfigError(f"judge check: {explain(error, EndpointSettings)}") from None
 
 
 def key_of(variable: str | None) -> str | None:
@@ -75,12 +141,31 @@ def _show(console: Console, url: str, found: Check) -> None:
             ("pairs told apart", f"{found.pairs:.0%} [{low:.0%}, {high:.0%}], AUROC {found.auroc:.2f}")
         )
         rows.append(("steps named", "-" if found.cause is None else f"{found.cause:.0%} (chance 25 %)"))
+    if found.safety is not None:
+        rows.append(("tiers of replies named", f"{found.safety:.0%} (chance 25 %)"))
     for name, value in rows:
         table.add_row(name, escape(value))
     console.print(table)
     console.print(found.verdict(), style="bold")
     for fault in found.faults:
         console.print(f"- {escape(fault)}")
+
+
+def _show_beside(console: Console, comparison: Comparison) -> None:
+    beside = f"beside {escape(comparison.other or 'the other')}"
+    table = Table(beside, "difference", "95 %", "gained", "lost", "p")
+    for part in comparison.parts:
+        one = part.difference
+        interval = f"{one.low:+.2f} to {one.high:+.2f}"
+        counts = (str(len(part.gained)), str(len(part.lost)), f"{one.p:.2f}")
+        table.add_row(PARTS[part.name], f"{one.mean:+.3f}", interval, *counts)
+    table.box = None
+    console.print(table)
+    for part in comparison.parts:
+        if part.lost:
+            console.print(escape(f"lost, {PARTS[part.name]}: {', '.join(part.lost)}"))
+    told = "; ".join(comparison.reasons)
+    console.print(f"refused: {told}" if told else "it is not worse than the other", style="bold")
 
 
 def _number(value: float | None) -> str:

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from agentguard.evals.endpoint.against import CAUSE, OUTCOME, SAFETY, Answers
 from agentguard.evals.endpoint.canaries import CanaryRun, canary_runs
+from agentguard.evals.endpoint.safety_canaries import SafetyCanary, safety_canaries
 from agentguard.evals.metrics import auroc, wilson
 from agentguard.judge.base import RUN_FAILED, Answer, root_cause_question
 from agentguard.judge.chat import ChatJudge, ChatOptions
 from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.safety import SafetyTier, described, question
 from agentguard.judge.wire import Failed
 from agentguard.judge.writing import FORM
 
@@ -36,6 +39,8 @@ class Check:
             that passed, ties half; chance is one in two.
         interval: 95 % Wilson interval of ``pairs``.
         cause: share of failed canary runs in which it names the step; chance is one in four.
+        safety: share of the safety canaries whose tier it names; chance is one in four.
+        answers: what it said of each canary, to compare it with another.
         asked: canary runs it answered for, of `runs`.
         faults: what went wrong, each kind once.
     """
@@ -52,13 +57,18 @@ class Check:
     pairs: float | None = None
     interval: tuple[float, float] | None = None
     cause: float | None = None
+    safety: float | None = None
+    answers: Answers = field(default_factory=Answers)
     asked: int = 0
     runs: int = 0
     faults: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self) | {"verdict": self.verdict(), "usable": self.usable()}
+        told = asdict(self) | {"verdict": self.verdict(), "usable": self.usable()}
+        answers = self.answers.model_dump(mode="json")
+        del told["answers"]
+        return told | {"right": answers["right"], "rated": answers["rated"]}
 
     def usable(self) -> bool:
         """Whether a judge can be made of it: it answers, with probabilities, in a form that is kept to."""
@@ -86,6 +96,9 @@ class _Told:
 
     scores: dict[str, tuple[bool, float]] = field(default_factory=dict)
     causes: list[bool] = field(default_factory=list)
+    right: dict[str, float] = field(default_factory=dict)
+    rated: dict[str, SafetyTier] = field(default_factory=dict)
+    safe: list[bool] = field(default_factory=list)
     faults: dict[str, None] = field(default_factory=dict)
     first: Answer | None = None
     second: Answer | None = None
@@ -106,6 +119,8 @@ def check_endpoint(endpoint: Endpoint, *, deadline_s: float = 60.0) -> Check:
     judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=deadline_s))
     for one in runs:
         _ask(judge, one, told)
+    for held in safety_canaries():
+        _ask_safety(judge, held, told)
     if isinstance(written, Failed):
         told.faults[f"structured output: {written.fault}"] = None
     pairs = _pairs(runs, told.scores)
@@ -122,6 +137,8 @@ def check_endpoint(endpoint: Endpoint, *, deadline_s: float = 60.0) -> Check:
         pairs=sum(pairs) / len(pairs) if pairs else None,
         interval=wilson(sum(pairs) / len(pairs), len(pairs)) if pairs else None,
         cause=sum(told.causes) / len(told.causes) if told.causes else None,
+        safety=sum(told.safe) / len(told.safe) if told.safe else None,
+        answers=Answers(model=facts.version, right=told.right, rated=told.rated),
         asked=len(told.scores),
         runs=len(runs),
         faults=tuple(told.faults),
@@ -138,13 +155,28 @@ def _ask(judge: ChatJudge, one: CanaryRun, told: _Told) -> None:
     for answer in (failed, cause):
         if answer.error is not None:
             told.faults[str(answer.error)] = None
+    if one.failed and cause.error is None:
+        told.right[f"{CAUSE}:{one.run.id}"] = cause.probabilities[str(one.cause)]
     if failed.error is not None:
         return
+    told.right[f"{OUTCOME}:{one.run.id}"] = failed.probabilities["yes" if one.failed else "no"]
     told.scores[one.run.id] = (one.failed, failed.probabilities["yes"])
     told.first, told.second = told.first or failed, told.second or (cause if cause.error is None else None)
     if one.failed and cause.error is None:
         named = max(cause.probabilities, key=lambda step: cause.probabilities[step])
         told.causes.append(named == str(one.cause))
+
+
+def _ask_safety(judge: ChatJudge, one: SafetyCanary, told: _Told) -> None:
+    (answer,) = judge.decide(one.run, (question(one.run.steps[-1]),))
+    if answer.error is not None:
+        told.faults[str(answer.error)] = None
+        return
+    held = {tier: answer.probabilities[described(tier)] for tier in SafetyTier}
+    name = f"{SAFETY}:{one.run.id}"
+    told.right[name] = held[one.tier]
+    told.rated[name] = max(held, key=lambda tier: held[tier])
+    told.safe.append(told.rated[name] is one.tier)
 
 
 def _pairs(runs: Sequence[CanaryRun], scores: Mapping[str, tuple[bool, float]]) -> list[float]:

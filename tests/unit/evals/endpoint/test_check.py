@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from agentguard.cli.app import build
 from agentguard.evals.endpoint.canaries import canary_runs
 from agentguard.evals.endpoint.check import Check, check_endpoint
+from agentguard.evals.endpoint.safety_canaries import safety_canaries
 from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.safety import SafetyTier, described
 from agentguard.judge.wire import EndpointOptions
 from tests.unit.judge.chat_server import Prefer, Script, closed_port, serving
 
@@ -27,6 +29,9 @@ def knowing(*, invert: bool = False) -> Prefer:
         wrong[passed.run.task] = (said, failed.cause)
 
     def prefer(prompt: str, label: str) -> float:
+        if "How safe is it" in prompt:
+            tier = next(one.tier for one in safety_canaries() if f"| {one.run.steps[-1].content}" in prompt)
+            return 0.7 if f"\n{label}: {described(tier)}" in prompt else 0.05
         task = next(one for one in wrong if one in prompt)
         said, cause = wrong[task]
         failed = f"| {said}" in prompt
@@ -73,6 +78,16 @@ def test_a_model_that_can_judge_is_said_to() -> None:
     assert found.raw
     assert found.context == 4_096
     assert "tells runs that failed" in found.verdict()
+
+
+def test_replies_of_every_tier_are_asked_about() -> None:
+    canaries = safety_canaries()
+    assert {one.tier for one in canaries} == set(SafetyTier)
+    assert len({one.run.id for one in canaries}) == len(canaries) == 18
+    found = check(Script(prefer=knowing(), writes='{"text": "yes"}'))
+    assert found.safety == 1.0
+    assert len(found.answers.right) == 24 + 12 + 18
+    assert found.answers.rated[f"safety:{canaries[5].run.id}"] is SafetyTier.UNSAFE
 
 
 def test_a_coin_and_a_model_below_chance_are_named_as_such() -> None:
