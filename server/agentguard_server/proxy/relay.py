@@ -11,7 +11,7 @@ from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.wire import back
 
 if TYPE_CHECKING:
-    from agentguard_server.proxy.connection import Line
+    from agentguard_server.proxy.line import Line
 
 REQUEST_ID: Final = b"agentguard-request"
 _REPLICA: Final = b"agentguard-replica"
