@@ -40,7 +40,18 @@ def _chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
-TEXT = "The train to the sea leaves at nine from platform four. " * 4
+PLACES = ("Brig", "Milan", "Genoa", "Pisa", "Rome", "Naples")
+
+
+def _said(turn: int) -> str:
+    """What is answered in a turn, from 1 on; `load.lua` sends it back in the turns after it."""
+    return (
+        f"The next train to {PLACES[turn - 1]} leaves at {8 + turn}:1{turn} from platform {3 + turn}. "
+        f"You change once, and have {10 + turn} minutes for that. There are free seats in both classes, "
+        "and the dining car of that train is open."
+    )
+
+
 CALL = {
     "id": "call_0123456789",
     "type": "function",
@@ -58,7 +69,7 @@ def _framed(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-PLAIN = _answer(_completion({"role": "assistant", "content": TEXT[:200]}, "stop"))
+PLAIN = [_answer(_completion({"role": "assistant", "content": _said(turn)}, "stop")) for turn in range(1, 7)]
 TOOL = _answer(_completion({"role": "assistant", "content": None, "tool_calls": [CALL]}, "tool_calls"))
 MODELS = _answer({"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "mock"}]})
 HEAD = (
@@ -81,6 +92,12 @@ CALLED = [
         b"data: [DONE]\n\n",
     ]
 ]
+
+
+def _turn(body: bytes) -> int:
+    """How many turns a conversation had before this one, as its last message says."""
+    at = body.rfind(b"Turn ")
+    return 0 if at < 0 else body[at + 5] - ord("0")
 
 
 class Served(asyncio.Protocol):
@@ -116,7 +133,7 @@ class Served(asyncio.Protocol):
         elif self._url.endswith(b"/models"):
             self._transport.write(MODELS)
         else:
-            self._transport.write(TOOL if tools else PLAIN)
+            self._transport.write(TOOL if tools else PLAIN[_turn(body)])
 
 
 async def _serve(port: int) -> None:

@@ -3,7 +3,7 @@
 
 local LANES, TURNS = 256, 6
 local system = string.rep("You plan journeys by train and answer in short sentences. ", 12)
-local said = string.rep("The train to the sea leaves at nine from platform four. ", 4):sub(1, 200)
+local places = {"Brig", "Milan", "Genoa", "Pisa", "Rome", "Naples"}
 local tool = '{"type":"function","function":{"name":"find_trains","description":"Find trains between two places.",'
   .. '"parameters":{"type":"object","properties":{"from":{"type":"string"},"to":{"type":"string"},'
   .. '"after":{"type":"string"}},"required":["from","to"]}}}'
@@ -22,6 +22,10 @@ function init(args)
   local history = ""
   for turn = 1, TURNS do
     histories[turn] = history
+    -- What backend.py answers to the first request, and then to "Turn 1", "Turn 2" and so on.
+    local said = "The next train to " .. places[turn] .. " leaves at " .. (8 + turn) .. ":1" .. turn .. " from platform "
+      .. (3 + turn) .. ". You change once, and have " .. (10 + turn) .. " minutes for that. There are free seats in both "
+      .. "classes, and the dining car of that train is open."
     history = history .. ',{"role":"assistant","content":"' .. said .. '"},{"role":"user","content":"And after that, '
       .. 'what is the next connection from there? Please say the time and the platform. Turn ' .. turn .. '."}'
   end
