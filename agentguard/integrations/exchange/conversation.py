@@ -117,6 +117,7 @@ class Conversation:
         since: monotonic time in seconds since which it waits for its next request.
         left: names of turns that were taken back (`agentguard.integrations.exchange.edits`).
         version: counts its requests.
+        weight: bytes of its last request, about what it takes to remember it.
     """
 
     session: Session
@@ -139,6 +140,7 @@ class Conversation:
     since: float = 0.0
     left: set[str] = field(default_factory=set)
     version: int = 0
+    weight: int = 0
 
     def forget_answer(self) -> None:
         """What was answered last has been taken in, or was never received."""
@@ -150,10 +152,19 @@ class Conversations:
 
     Args:
         most: how many are kept.
+        most_weight: what they may weigh together; the one that came last is kept, whatever it weighs.
+        forgotten: told of each one that is forgotten.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(
+        self,
+        most: int,
+        *,
+        most_weight: int | None = None,
+        forgotten: Callable[[Conversation], None] | None = None,
+    ) -> None:
+        self._most, self._most_weight, self._forgotten = most, most_weight, forgotten
+        self._weight = 0
         self._lock = threading.Lock()
         self._waiting: OrderedDict[int, Conversation] = OrderedDict()
         self._tips: dict[bytes, list[Conversation]] = {}
@@ -195,12 +206,21 @@ class Conversations:
             conversation.tips, conversation.again = tuple(dict.fromkeys(tips)), again
             conversation.since = time.monotonic()
             self._waiting[id(conversation)] = conversation
+            self._weight += conversation.weight
             for key in conversation.tips:
                 self._tips.setdefault(key, []).append(conversation)
             if again:
                 self._again.setdefault(again, []).append(conversation)
-            while len(self._waiting) > self._most:
-                self._forget(next(iter(self._waiting.values())))
+            gone = []
+            while self._too_much():
+                gone.append(self._forget(next(iter(self._waiting.values()))))
+        if self._forgotten is not None:
+            for one in gone:
+                self._forgotten(one)
+
+    def _too_much(self) -> bool:
+        too_heavy = self._most_weight is not None and self._weight > self._most_weight
+        return len(self._waiting) > self._most or (too_heavy and len(self._waiting) > 1)
 
     def idle(self, seconds: float) -> list[Conversation]:
         """Take out the conversations that wait for longer than some seconds."""
@@ -213,7 +233,8 @@ class Conversations:
         return found
 
     def _forget(self, conversation: Conversation) -> Conversation:
-        self._waiting.pop(id(conversation), None)
+        if self._waiting.pop(id(conversation), None) is not None:
+            self._weight -= conversation.weight
         for key in conversation.tips:
             _drop(self._tips, key, conversation)
         if conversation.again:

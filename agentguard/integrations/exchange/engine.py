@@ -45,6 +45,7 @@ class Engine:
         agent: name of the agent, as the trajectory shows it.
         on_run: called with the session of each run when it begins.
         kept: conversations that are kept between their requests.
+        kept_bytes: what their requests may have in all.
         begin: makes the session of a run from the run without its steps; the guard does if absent.
         keep: takes what was done to a conversation, for another process that may go on with it.
     """
@@ -56,12 +57,14 @@ class Engine:
         agent: str = "assistant",
         on_run: Callable[[Session], None] | None = None,
         kept: int = 1024,
+        kept_bytes: int | None = None,
         begin: Callable[[Trajectory], Session] | None = None,
         keep: Callable[[Conversation, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._guard, self.agent, self._on_run = guard, agent, on_run
         self._begun = begin or (lambda meta: guard.session(meta, CAN))
-        self.waiting, self.keep = Conversations(kept), keep
+        self.waiting = Conversations(kept, most_weight=kept_bytes, forgotten=self._end)
+        self.keep = keep
         self.failures: deque[str] = deque(maxlen=100)
         self._named: OrderedDict[str, int] = OrderedDict()
         self._kept = kept
@@ -84,6 +87,7 @@ class Engine:
         run: str,
         repeat: bool,
         edits: Edits | None = None,
+        weight: int = 0,
     ) -> Exchange:
         """Take in what a request tells about its run, and do what is to be done first.
 
@@ -93,6 +97,7 @@ class Engine:
             run: name that the client gave to the run; empty if it gave none.
             repeat: the client sends a request again whose answer it did not get.
             edits: what was done to the conversation elsewhere; for one that is new here.
+            weight: bytes of the request.
         """
         given, before = dialect.items(body), body.get("previous_response_id")
         keys = chain(given, dialect.key, seed=f"{run}\0{before or ''}")
@@ -100,13 +105,16 @@ class Engine:
         if found is None and repeat and (found := self.waiting.repeated(keys[-1])) is not None:
             release(found)
             found.answer = []
-        if found is None and before is None:
+        if edits is not None and before is None:
+            found = None  # what was known here is of an earlier turn than what is known elsewhere
+        elif found is None and before is None:
             found = self._rejoined(dialect, given, run)
         history, known = given, found is not None
         if found is None:
             found = self._begin(dialect, body, history, run=run)
         elif before is not None:  # the server has the history, and so has the conversation
             history = [*found.history, *found.answer, *given] if found.answer else found.history
+        found.weight = weight
         exchange = Exchange(self, dialect, found, body, history=history, again=keys[-1], seed=run)
         exchange.begin(None if known else edits)
         return exchange
@@ -114,17 +122,17 @@ class Engine:
     def foreign(self, dialect: Dialect, body: Mapping[str, Any], *, run: str) -> list[bytes]:
         """The keys that a conversation of another process may have, the likeliest first.
 
-        None where it goes on with one of this process, or has just begun.
+        None where it goes on with one of this process from its latest turn, or has just begun.
         """
         given, before = dialect.items(body), body.get("previous_response_id")
         if before is not None or not any(map(dialect.result, given)):
             return []
         keys = chain(given, dialect.key, seed=f"{run}\0")
-        if any(key in self.waiting for key in keys):
-            return []
         last = last_turn(dialect, given) or (len(given), len(given))
         answered = next((place for place in range(*last) if dialect.result(given[place])), len(given))
-        return keys[answered:0:-1]
+        # One that waits here may be of an earlier turn: what came since then was asked elsewhere.
+        here = max((place for place, key in enumerate(keys) if key in self.waiting), default=0)
+        return keys[answered:here:-1]
 
     def knows(self, run: str) -> bool:
         """Whether a client gave this name to a run."""
@@ -162,12 +170,16 @@ class Engine:
         """
         ended = 0
         for conversation in self.waiting.idle(idle_s):
-            session = conversation.session
-            if not session.ended:
-                session.rules = replace(session.rules, accept=None, safety=None)
-                session.end(refusable=False)
-                ended += 1
+            ended += not conversation.session.ended
+            self._end(conversation)
         return ended
+
+    def _end(self, conversation: Conversation) -> None:
+        """End the run of a conversation that is not gone on with."""
+        session = conversation.session
+        if not session.ended:
+            session.rules = replace(session.rules, accept=None, safety=None)
+            session.end(refusable=False)
 
     def _rejoined(self, dialect: Dialect, given: Sequence[Item], run: str) -> Conversation | None:
         """The one conversation whose last answer the history ends with; laid anew along that history."""

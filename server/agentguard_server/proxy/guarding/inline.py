@@ -123,7 +123,7 @@ class Inline:
         self._policy, self._stream, self._log, self._tag = policy, stream, log, tag
         self._shared = shared
         self.runs = runs or RunsOptions()
-        self.sessions = Sessions(self.runs.kept)
+        self.sessions = Sessions(self.runs.kept, most_bytes=self.runs.kept_bytes)
         self.counts = Counts()
         self._all = stream == "hold_all" or self.runs.inline == "all"
         self._first = Guard.from_policy(policy)
@@ -183,7 +183,14 @@ class Inline:
                 return None
             if not (asking.must or acts(dialect, body) or engine.continues(body)):
                 return None
-            exchange = engine.open(dialect, body, run=asking.run, repeat=_repeated(asked), edits=edits)
+            exchange = engine.open(
+                dialect,
+                body,
+                run=asking.run,
+                repeat=_repeated(asked),
+                edits=edits,
+                weight=len(asked.body),
+            )
             return self._guarded(engine, exchange, asked)
         except Exception as error:  # whatever the guard trips over, the request is not to blame
             engine.failed(error)
@@ -205,7 +212,7 @@ class Inline:
 
     def _guarded(self, engine: Engine, exchange: Any, asked: Asked) -> GuardedRequest:
         session, tenant = exchange.session, asked.tenant
-        self.sessions.used(tenant, session)
+        self.sessions.used(tenant, session, len(asked.body))
         self.counts.guarded += 1
         everything = self._stream == "hold_all"
         return GuardedRequest(engine, exchange, asked, everything=everything, settled=self._watch)
@@ -225,7 +232,14 @@ class Inline:
     def _engine(self, tenant: str) -> Engine:
         guard, runs = self._guard(tenant), self.runs
         keep = None if self._shared is None else self._keeps(self._shared, tenant)
-        made = Engine(guard, agent=runs.agent, kept=runs.kept, begin=self._begins(guard, tenant), keep=keep)
+        made = Engine(
+            guard,
+            agent=runs.agent,
+            kept=runs.kept,
+            kept_bytes=runs.kept_bytes,
+            begin=self._begins(guard, tenant),
+            keep=keep,
+        )
         self._engines[tenant] = made
         return made
 

@@ -56,7 +56,7 @@ class Observer:
         if api is None or body is None or not api.dialect.guards(body):
             return
         engine = self._engines.get(seen.tenant) or self._engine(seen.tenant)
-        exchange = engine.open(api.dialect, body, run=seen.run, repeat=seen.repeat)
+        exchange = engine.open(api.dialect, body, run=seen.run, repeat=seen.repeat, weight=len(seen.body))
         try:
             if (payload := _payload(exchange, seen.answer)) is not None:
                 exchange.observing(payload)
@@ -72,7 +72,13 @@ class Observer:
 
     def _engine(self, tenant: str) -> Engine:
         runs = self._runs
-        made = Engine(self._guard, agent=runs.agent, kept=runs.kept, begin=self._begins(tenant))
+        made = Engine(
+            self._guard,
+            agent=runs.agent,
+            kept=runs.kept,
+            kept_bytes=runs.kept_bytes,
+            begin=self._begins(tenant),
+        )
         self._engines[tenant] = made
         return made
 

@@ -2,7 +2,7 @@
 
 ::
 
-    runs: {inline: auto, most_bytes: 4194304, kept: 1024, idle_s: 900}
+    runs: {inline: auto, most_bytes: 4194304, kept: 1024, kept_bytes: 67108864, idle_s: 900}
     capture: {store: "sqlite:///runs.db", most_bytes: 1048576, queue_bytes: 8388608, redact: true}
 """
 
@@ -24,6 +24,7 @@ class RunsOptions(BaseModel):
             guarded is looked at afterwards.
         most_bytes: a request with a longer body is not guarded; that is counted.
         kept: runs of one tenant that are remembered between their requests.
+        kept_bytes: what their last requests may have in all; about that much memory, some times over.
         idle_s: a run that waits for its next request for longer has ended.
         agent: name of the agent in its trajectory.
     """
@@ -33,6 +34,7 @@ class RunsOptions(BaseModel):
     inline: Literal["auto", "all"] = "auto"
     most_bytes: Annotated[int, Field(ge=1024, le=1_073_741_824)] = 4_194_304
     kept: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    kept_bytes: Annotated[int, Field(ge=1024, le=68_719_476_736)] = 67_108_864
     idle_s: Annotated[float, Field(ge=1, le=604_800, allow_inf_nan=False)] = 900.0
     agent: Annotated[str, Field(min_length=1, max_length=64)] = "assistant"
 

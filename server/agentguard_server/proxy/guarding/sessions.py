@@ -20,10 +20,13 @@ class Sessions:
 
     Args:
         most: how many are kept.
+        most_bytes: what their last requests may have in all.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, *, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._bytes: dict[tuple[str, str], int] = {}
+        self._total = 0
         self._held: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -35,14 +38,22 @@ class Sessions:
         """A run has begun."""
         with self._lock:
             self._held[tenant, session.id] = session
-            while len(self._held) > self._most:
-                self._held.popitem(last=False)
+            self._trim()
 
-    def used(self, tenant: str, session: Session) -> None:
-        """A run was gone on with."""
+    def used(self, tenant: str, session: Session, size: int) -> None:
+        """A run was gone on with, by a request of so many bytes."""
+        key = (tenant, session.id)
         with self._lock:
-            if (tenant, session.id) in self._held:
-                self._held.move_to_end((tenant, session.id))
+            if key in self._held:
+                self._held.move_to_end(key)
+                self._total += size - self._bytes.get(key, 0)
+                self._bytes[key] = size
+                self._trim()
+
+    def _trim(self) -> None:
+        while len(self._held) > self._most or (self._total > self._most_bytes and len(self._held) > 1):
+            key, _ = self._held.popitem(last=False)
+            self._total -= self._bytes.pop(key, 0)
 
     def listed(self, tenant: str | None = None, *, most: int = 100) -> list[dict[str, Any]]:
         """Runs at a glance, the latest used first; of all tenants for None."""

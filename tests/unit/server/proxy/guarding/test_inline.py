@@ -411,3 +411,17 @@ def test_a_long_body_is_read_aside() -> None:
     world.headers = ((b"x-stainless-retry-count", b"1"),)
     assert CHAT.calls(world.ask(CHAT.body(long))) == ["b"]
     assert world.unguarded == 0
+
+
+def test_what_is_remembered_is_bounded_and_what_is_forgotten_ends() -> None:
+    inline = guarding(runs=RunsOptions(kept=3, kept_bytes=10_000))
+    ended: list[Any] = []
+    for place in range(6):
+        world = Played(api=CHAT, guarding=inline, turns=iter([("call", "find", f"f{place}", "x")]))
+        world.ask(CHAT.body([{"role": "user", "content": f"Book seat {place}."}]))
+        ended += [run for run in inline.sessions.listed() if run["ended"]]
+    assert len(inline.sessions) == len(inline._engines[""].waiting) == 3
+    world.turns = iter([("call", "find", "g", "x")])
+    world.ask(CHAT.body([{"role": "user", "content": "y" * 9_900}]))
+    assert len(inline.sessions) == len(inline._engines[""].waiting) == 1
+    assert not ended, "those that ended are those that are forgotten"
