@@ -4,7 +4,7 @@ Run: .venv/bin/python benchmarks/acceptance.py --base-url http://127.0.0.1:8000/
      .venv/bin/python benchmarks/acceptance.py          # starts the local vLLM of `make vllm` (about 6 GB)
 
 A small model extracts five fields of short order texts as JSON, a text at a time. An output that the declared
-rules refuse is made again from the start, with other examples before it, by
+rules refuse is made again from the start, with the reason and nearer examples before it, by
 ``Guard(accept=..., recover=Recover(ladders={"acceptance": {"reexecute": {"times": k}}}))``. Correct means
 that all five fields say what the text says; the rules do not know that, and cannot tell a value that holds
 from one that the text names beside it. The mark: 87.5 % correct before, 98 % delivered correct after (Wang,
@@ -19,9 +19,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,8 +42,9 @@ from agentguard.recover.acceptance_rules import plain, value_at
 from agentguard.recover.budget import Budget
 from agentguard.recover.policy import Recover
 
-EXAMPLES, POOL = 8, 64
+EXAMPLES, POOL = 10, 64
 SIMULATED_P = 0.875
+_WORD = re.compile(r"\w+")
 TOLD = "Extract the order as JSON."
 
 
@@ -83,10 +86,11 @@ class Model:
         self.name = model or str(next(iter(self._client.models.list())).id)
         self._temperature = temperature
 
-    def ask(self, text: str, seed: int, attempt: int) -> tuple[str, int]:
-        """The output and its tokens, prompt included."""
+    def ask(self, said: str, seed: int, attempt: int) -> tuple[str, int]:
+        """The output and its tokens, prompt included; ``said`` is a text and what the guard added to it."""
+        text, mark, note = said.partition("\n\n[guard]")
         examples = "\n\n".join(f"Text: {one.text}\nJSON: {_json(one)}" for one in shown(text, attempt))
-        prompt = f"{TOLD}\n\n{examples}\n\nText: {text}\nJSON:"
+        prompt = f"{TOLD}{mark}{note}\n\n{examples}\n\nText: {text}\nJSON:"
         form = {"type": "json_schema", "json_schema": {"name": "order", "strict": True, "schema": SCHEMA}}
         reply = self._client.chat.completions.create(
             model=self.name,
@@ -103,15 +107,29 @@ class Model:
 def shown(text: str, attempt: int) -> list[Extraction]:
     """Examples for an attempt: the same for every task at first, which is one prefill; then those next to it.
 
-    A small model makes its mistake again when it is asked the same again, so that the input must differ; what
-    is nearest goes last (Liu et al., arXiv 2101.06804).
+    A small model makes its mistake again when it is asked the same again, so that the input must differ.
+    Words that few examples have count most; what is nearest goes last (Liu et al., arXiv 2101.06804).
     """
     pool = [extraction(10_000_000 + one, hard=0.5) for one in range(POOL)]
     if attempt == 0:
-        return random.Random("examples").sample(pool, EXAMPLES)
-    words = set(text.split())
-    pool.sort(key=lambda one: -len(words & set(one.text.split())))
+        return covering(pool)
+    words = [set(_WORD.findall(one.text)) for one in pool]
+    seen = Counter(word for one in words for word in one)
+    asked = set(_WORD.findall(text))
+    near = [sum(1 / seen[word] for word in one & asked) for one in words]
+    pool = [pool[at] for at in sorted(range(POOL), key=lambda at: -near[at])]
     return pool[(attempt - 1) * EXAMPLES : attempt * EXAMPLES][::-1]
+
+
+def covering(pool: Sequence[Extraction]) -> list[Extraction]:
+    """Examples that show as many different goods and cities as there is room for."""
+    chosen: list[Extraction] = []
+    seen: set[str] = set()
+    while len(chosen) < EXAMPLES:
+        left = [one for one in pool if one not in chosen]
+        chosen.append(max(left, key=lambda one: len({one.gold["goods"], one.gold["city"]} - seen)))
+        seen |= {chosen[-1].gold["goods"], chosen[-1].gold["city"]}
+    return chosen
 
 
 def play(task: Extraction, seed: int, model: Model, again: int) -> Played:

@@ -10,6 +10,7 @@ from agentguard.live.rules import ACCEPTANCE
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover.base import Recovery
 from agentguard.recover.reach import NEAREST, first_of_agents, reach, within
+from agentguard.recover.wording import sentence
 from agentguard.trajectory.model import Step
 
 
@@ -49,8 +50,7 @@ def because(trigger: Finding, one: Hypothesis) -> Hypothesis:
     """A hypothesis that also says what the acceptance test said: where it went wrong, and what is missing."""
     if one.reason == trigger.message:
         return one
-    said = trigger.message.strip().rstrip(".")
-    return replace(one, reason=f"{said}. {one.reason}".strip())
+    return replace(one, reason=f"{sentence(trigger.message)} {sentence(one.reason)}".strip())
 
 
 def to_try(

@@ -20,9 +20,17 @@ def advice(hypothesis: Hypothesis) -> str:
     return hypothesis.correction.strip() or _GENERAL
 
 
+def sentence(clause: str) -> str:
+    """A reason, which may be a clause or several sentences, as text of its own; empty for none."""
+    text = clause.strip()
+    if not text:
+        return ""
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
+
+
 def hint(hypothesis: Hypothesis) -> str:
     """A hint for an agent that goes on from where it is."""
-    reason = hypothesis.reason.strip()
+    reason = sentence(hypothesis.reason)
     return f"[guard] A check of your last steps found a problem. {reason} {advice(hypothesis)}".replace(
         "  ", " "
     )
@@ -42,7 +50,7 @@ def correction(
     which = "the step you took here" if not further else f"step {further + 1} of those you took from here"
     parts = [
         f"[guard] Your run was taken back to this point, because {which} led to a failure.",
-        hypothesis.reason.strip(),
+        sentence(hypothesis.reason),
         advice(hypothesis),
     ]
     if effects:

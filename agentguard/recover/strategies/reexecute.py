@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentguard.errors import ConfigError
 from agentguard.recover.base import Plan, Restart, Situation, Tier
 from agentguard.recover.strategies._plan import plan, reject
-from agentguard.recover.wording import advice, listed
+from agentguard.recover.wording import advice, listed, sentence
 
 
 class Reexecute:
@@ -33,9 +33,8 @@ class Reexecute:
         """Restart with the correction as a note; effects that stand are told."""
         if not situation.can.restart:
             return None
-        note = (
-            f"[guard] An earlier attempt failed. {situation.hypothesis.reason} {advice(situation.hypothesis)}"
-        )
+        reason = sentence(situation.hypothesis.reason)
+        note = f"[guard] An earlier attempt failed. {reason} {advice(situation.hypothesis)}"
         done = situation.ledger.since(0)
         if done:
             note += f" These calls have already taken effect; do not repeat them: {listed(done)}."
