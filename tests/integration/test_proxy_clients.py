@@ -7,7 +7,9 @@ once through a pure gateway, which has to hand on the very bytes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -324,3 +326,37 @@ def test_what_only_passes_is_kept_too(guarded: Proxy, model: Model) -> None:
     store = Store.open(Path(guarded.config.parent) / "runs.db")
     within(20, lambda: store.trajectory("small-talk") is not None)
     store.close()
+
+
+def test_a_run_goes_on_at_another_proxy(model: Model, tmp_path: Path) -> None:
+    """What one took back, the other does not show again: they share a database."""
+    shared = {"store": str(tmp_path / "shared.db"), "wait_s": 5}
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    made = document(model, guard=POLICY, shared=shared)
+    last = chat.call("find", "f9", where="there")
+    model.gives(chat.completion(one) for one in [*LOOP[:4], last, chat.say("Done.")])
+    messages: list[Any] = [TASK]
+    with serving(folders[0], made) as one, serving(folders[1], made) as two:
+        for proxy in (one, one, one, one, two, two):
+            if proxy is two:
+                within(10, lambda: kept_sessions(tmp_path / "shared.db") > 0)
+            with openai.OpenAI(base_url=base(proxy), api_key="k", max_retries=0) as client:
+                message = (
+                    client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
+                    .choices[0]
+                    .message
+                )
+            messages.append(message)
+            called = [call.id for call in message.tool_calls or ()]
+            messages += [{"role": "tool", "tool_call_id": id, "content": "nothing found"} for id in called]
+    assert message.content == "Done."
+    assert calls_in(model.server.bodies[3]) == ["f0"]
+    assert calls_in(model.server.bodies[4]) == ["f0", "b"]
+    assert calls_in(model.server.bodies[5]) == ["f0", "b", "f9"]
+
+
+def kept_sessions(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("select count(*) from agentguard_sessions").fetchone()[0])
