@@ -37,6 +37,7 @@ class BackendRequest:
         session: the run that it belongs to, for policies that keep a run on one replica.
         prefix: a digest of how its prompt begins, for policies that use a server's prefix cache.
         votes: replicas that are asked at once, whose answers vote; 1 asks one.
+        replica: that holds what it goes on with, as a stored response; asked as long as it is there and able.
         tried: replicas that were asked already, in order; the pool's own notes.
     """
 
@@ -52,6 +53,7 @@ class BackendRequest:
     session: str = ""
     prefix: bytes = b""
     votes: int = 1
+    replica: str = ""
     tried: list[str] = field(default_factory=list, compare=False)
 
 

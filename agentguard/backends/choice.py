@@ -193,6 +193,12 @@ class Choice:
 
     def _pick(self, trip: Trip, skipped: Tier, refused: ResilienceError | None, *, hedge: bool) -> Replica:
         request = trip.request
+        if request.replica:
+            holder = self.replicas.get(request.replica)
+            if hedge:
+                raise Overloaded("no other replica has what the request goes on with")
+            if holder is not None and _able((holder,), trip, skipped) and not holder.corrupt:
+                return holder
         offer = self._offer(request)
         if offer.panic:
             trip.panic = True

@@ -57,6 +57,7 @@ def request_of(
         session=session,
         prefix=prefix,
         votes=votes,
+        replica=gateway.holders.find(_stored(scope["raw_path"], found)),
     )
 
 
@@ -65,6 +66,14 @@ def target_of(scope: Scope) -> bytes:
     path: bytes = scope["raw_path"]
     query: bytes = scope["query_string"]
     return path + b"?" + query if query else path
+
+
+def _stored(path: bytes, found: Peek) -> str:
+    """The stored response that a request goes on with, or is about; empty if there is none."""
+    if path.startswith(b"/v1/responses/"):
+        return path[len(b"/v1/responses/") :].partition(b"/")[0].decode("latin-1")
+    given = found.previous_response_id
+    return given if isinstance(given, str) else ""
 
 
 def _run(given: bytes) -> str:

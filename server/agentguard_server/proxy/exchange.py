@@ -157,6 +157,8 @@ class Exchange:
         answer = await gateway.pool.send(request, _NEVER)
         if not isinstance(answer, Answer):
             return await self._stream_back(answer)
+        if self._route.api == "responses":
+            gateway.holders.learn(answer.body, answer.replica)
         if self._guarded is None:
             return await self._out.answer(answer)
         answer = await self._guarded.judge(answer, self._ask)
@@ -177,7 +179,10 @@ class Exchange:
         try:
             await out.begin(answer.status, answer.headers, () if guarded is None else guarded.headers)
             if guarded is None:
+                learns = self._route.api == "responses"
                 async for chunk in answer:
+                    if learns:
+                        learns = not self._gateway.holders.learn(chunk, answer.replica)
                     await out.chunk(chunk)
                 await out.end()
             else:
@@ -188,8 +193,10 @@ class Exchange:
 
     async def _hold(self, answer: Streamed, hold: Hold) -> None:
         """Hand on what the guard lets through, of as many answers as it asks for."""
-        out = self._out
+        out, learns = self._out, self._route.api == "responses"
         async for chunk in answer:
+            if learns:
+                learns = not self._gateway.holders.learn(chunk, answer.replica)
             await out.chunk(hold.feed(chunk))
         while True:
             try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentguard.backends.base import Backend, Headers
 from agentguard.resilience.clock import MONOTONIC, Clock
+from agentguard_server.proxy.holders import Holders
 from agentguard_server.proxy.keys import Keyring
 from agentguard_server.proxy.seam import Asked, Guarding, Recorder
 from agentguard_server.proxy.settings import ProxySettings
@@ -39,6 +40,7 @@ class Gateway:
         worker: number of this process, from 0 on.
         reading: bytes of bodies that are not whole yet.
         by_prefix: whether a policy wants to know how prompts begin.
+        holders: which replica has which stored response.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Gateway:
         self.worker = 0
         self.reading = 0
         self.by_prefix = _by_prefix(settings)
+        self.holders = Holders()
 
     def take(self, settings: ProxySettings, *, keys: Keyring | None, guarding: Guarding | None) -> None:
         """Other settings hold from now on, for requests that have not begun."""

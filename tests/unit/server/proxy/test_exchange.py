@@ -5,6 +5,7 @@ import json
 
 import pytest
 from agentguard_server.proxy.app import App
+from agentguard_server.proxy.holders import Holders
 from agentguard_server.proxy.relay import Broken
 
 from agentguard.backends.base import Answer, Refused
@@ -372,3 +373,28 @@ def test_a_head_says_the_length_that_an_answer_without_a_body_would_have():
     answer = Answer(status=200, headers=((b"content-length", b"42"),))
     assert ask(gateway(answer), method="HEAD", path="/v1/files/f").headers["content-length"] == "42"
     assert "content-length" not in ask(gateway(Answer(status=204)), method="DELETE", path="/v1/x").headers
+
+
+class TestStoredResponses:
+    """Only the replica that has a response can go on from it: the policy is not asked then."""
+
+    BODY = b'{"id": "resp_1", "object": "response", "output": []}'
+    EVENT = b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1"}}\n\n'
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_what_goes_on_from_one_or_is_about_it_goes_to_its_replica(self, stream):
+        answer = Stream(self.EVENT, CHUNK) if stream else Answer(status=200, body=self.BODY, replica="a")
+        gate = gateway(answer, Answer(status=200, body=b"{}", replica="b"))
+        ask(gate, {"stream": stream}, path="/v1/responses")
+        ask(gate, {"previous_response_id": "resp_1"}, path="/v1/responses")
+        ask(gate, method="POST", path="/v1/responses/resp_1/cancel")
+        ask(gate, method="GET", path="/v1/responses/resp_1?x=1")
+        ask(gate, method="GET", path="/v1/responses/resp_2")
+        assert [one.replica for one in gate.pool.asked] == ["", "a", "a", "a", ""]
+
+    def test_no_more_of_them_are_known_than_fit(self):
+        holders = Holders()
+        for number in range(20_001):
+            assert holders.learn(b'{"id": "resp_%d"}' % number, "a")
+        assert (holders.find("resp_0"), holders.find("resp_1")) == ("", "a")
+        assert not holders.learn(b'{"id": "chatcmpl_1"}', "a")
