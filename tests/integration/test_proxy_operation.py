@@ -178,6 +178,8 @@ class TestMetrics:
         found = metrics(proxy)
         assert total(found, "agentguard_replica_state", state="up") == 2
         assert total(found, "agentguard_tokens_total", kind="output") > 0
+        within(10, lambda: total(metrics(proxy), "agentguard_capture_kept_total") >= 30)
+        assert total(found, "agentguard_capture_lost_total") == 0
         assert len(status(proxy)["workers"]) == 2
 
     def test_counts_do_not_fall_when_a_worker_dies(self, proxy):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from agentguard.resilience.events import Observer
 from agentguard_server.proxy.admin.state import Administered, State
@@ -15,6 +16,7 @@ from agentguard_server.proxy.admin.wishes import Wishes
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
 from agentguard_server.proxy.seam import Recorder
 from agentguard_server.proxy.telling.board import Board
+from agentguard_server.proxy.telling.tally import Figure
 
 if TYPE_CHECKING:
     from agentguard.backends.hints import Hints
@@ -31,6 +33,15 @@ TICK_S: Final = 1.0
 USAGE_BYTES: Final = 65_536
 """Of an answer, at least, where its tokens are counted."""
 _A_CHARACTER: Final = 4
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """The recorder that captures; looked at by what it can do, as its packages take long to load."""
+
+    def status(self) -> dict[str, Any]:
+        """How much was taken and lost, among the rest."""
+        ...
 
 
 class Operation:
@@ -100,10 +111,10 @@ class Operation:
         """Make a gateway tell what happens, and answer for itself."""
         state = State(gateway, pool, metrics=self.metrics, board=self._board, wishes=Wishes(self._folder))
         for recorder in gateway.recorders:  # what keeps requests has something to tell, too
-            if callable(status := getattr(recorder, "status", None)):
-                state.parts[type(recorder).__name__.lower()] = status
-            if self.metrics is not None and callable(figures := getattr(recorder, "figures", None)):
-                self.metrics.ask(figures)
+            if isinstance(recorder, Keeps):
+                state.parts["capture"] = recorder.status
+                if self.metrics is not None:
+                    self.metrics.ask(partial(_captured, recorder))
         if self.shared is not None:
             state.parts["shared"] = self.shared.status
         if self.spans is not None:
@@ -169,6 +180,13 @@ class Operation:
 
     def _of_spans(self) -> Mapping[str, Any]:
         return {} if self.spans is None else {"sent": self.spans.sent, "lost": self.spans.lost}
+
+
+def _captured(capture: Keeps) -> Iterator[Figure]:
+    told = capture.status()
+    lost = int(told["lost"]) + int(told["lost_rows"])
+    yield "capture_lost", (), lost
+    yield "capture_kept", (), max(0, int(told["taken"]) - int(told["lost"]))
 
 
 def _import() -> None:
