@@ -46,6 +46,7 @@ def check(asked: Asked) -> Iterator[Line]:
         line = open_store(url)
         yield Line(area="proxy", what=f"{name}: {line.what}", condition=line.condition, found=line.found,
                    way_out=line.way_out)  # fmt: skip
+    yield from _collector(settings)
     yield from _replicas(settings, asked)
     if policy is not None and policy.judge is not None and asked.network:
         for one in (policy.judge, policy.judge.second):
@@ -99,6 +100,17 @@ def _stores(settings: ProxySettings) -> Iterator[tuple[str, str | None]]:
         yield "shared.store", settings.shared.store
     if settings.ui.store is not None:
         yield "ui.store", settings.ui.store
+
+
+def _collector(settings: ProxySettings) -> Iterator[Line]:
+    try:
+        target = settings.spans.target()
+    except AgentGuardError as error:
+        yield Line(area="proxy", what="spans", condition="wrong", found=str(error),
+                   way_out="set that variable, or leave headers_env out")  # fmt: skip
+        return
+    if target is not None:
+        yield Line(area="proxy", what="spans", condition="ok", found=f"go to {target.host}; not asked")
 
 
 def _replicas(settings: ProxySettings, asked: Asked) -> Iterator[Line]:

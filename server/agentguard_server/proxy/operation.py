@@ -148,7 +148,7 @@ class Operation:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._state is not None:
             with contextlib.suppress(OSError):
-                self._state.publish()
+                self._board.publish(*self._state.told())
         self._board.withdraw()
         for part in (self._admin, self.spans, self.shared, self.logs):
             if part is not None:
@@ -173,7 +173,8 @@ class Operation:
         while state is not None and self._folder is not None:
             await asyncio.sleep(TICK_S)
             try:
-                state.publish()
+                # Only what is read of the loop's own is read here: files are written in a thread.
+                await asyncio.to_thread(self._board.publish, *state.told())
                 await state.wishes.fulfil(state.pool)
             except OSError as error:
                 logger.warning("the workers cannot tell each other: %s", error.strerror)

@@ -114,9 +114,9 @@ class State:
             whole.merge(ended, gauges=False)
         return whole
 
-    def publish(self) -> None:
-        """Tell the other workers. Raises OSError."""
-        self.board.publish(Tally() if self.metrics is None else self.metrics.tally(), self.mine())
+    def told(self) -> tuple[Tally, dict[str, Any]]:
+        """What the other workers are told: `Board.publish` takes it, and may wait for the disk."""
+        return (Tally() if self.metrics is None else self.metrics.tally()), self.mine()
 
     def figures(self) -> Iterable[Figure]:
         """The gauges, and the counts that others keep."""

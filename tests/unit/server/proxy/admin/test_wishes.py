@@ -1,0 +1,86 @@
+"""What was asked of replicas, told to every worker of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from agentguard_server.proxy.admin.wishes import Wishes
+
+from agentguard.errors import ConfigError
+
+
+class Pool:
+    """Remembers what it was asked for; knows some replicas."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+        self.done: list[tuple[str, str]] = []
+
+    async def drain(self, name: str, *, on: bool = True) -> None:
+        self._know(name)
+        self.done.append((name, "drain" if on else "undrain"))
+
+    async def remove(self, name: str) -> None:
+        self._know(name)
+        self.names.discard(name)
+        self.done.append((name, "remove"))
+
+    def _know(self, name: str) -> None:
+        if name not in self.names:
+            raise ConfigError(f"there is no replica {name}")
+
+
+def test_each_worker_does_a_wish_once_and_takes_it_back_once(tmp_path: Path) -> None:
+    async def go_on() -> None:
+        workers = [(Wishes(tmp_path), Pool("a", "b")) for _ in range(2)]
+        workers[0][0].wish("a", "drain")
+        for _ in range(3):
+            for wishes, pool in workers:
+                await wishes.fulfil(pool)
+        workers[1][0].wish("a", None)
+        workers[1][0].wish("b", "remove")
+        for _ in range(3):
+            for wishes, pool in workers:
+                await wishes.fulfil(pool)
+        for _, pool in workers:
+            assert sorted(pool.done) == [("a", "drain"), ("a", "undrain"), ("b", "remove")]
+            assert pool.done[0] == ("a", "drain")
+
+    asyncio.run(go_on())
+
+
+def test_a_worker_that_begins_later_does_what_holds(tmp_path: Path) -> None:
+    async def go_on() -> None:
+        Wishes(tmp_path).wish("a", "drain")
+        late, pool = Wishes(tmp_path), Pool("a")
+        await late.fulfil(pool)
+        assert pool.done == [("a", "drain")]
+        late.clear()
+        assert Wishes(tmp_path).held() == {}
+        await late.fulfil(pool)
+        assert pool.done == [("a", "drain")], "the configuration says what holds: nothing is taken back"
+
+    asyncio.run(go_on())
+
+
+def test_a_replica_that_is_gone_needs_nothing(tmp_path: Path) -> None:
+    async def go_on() -> None:
+        wishes = Wishes(tmp_path)
+        wishes.wish("gone", "drain")
+        await wishes.fulfil(Pool())
+
+    asyncio.run(go_on())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": "explode"}', '{"a": 1}', "{"])
+def test_a_file_of_another_shape_holds_no_wish(tmp_path: Path, text: str) -> None:
+    (tmp_path / "wishes.json").write_text(text)
+    assert Wishes(tmp_path).held() == {}
+
+
+def test_one_worker_needs_no_file() -> None:
+    wishes = Wishes(None)
+    wishes.wish("a", "drain")
+    assert wishes.held() == {"a": "drain"}
