@@ -30,6 +30,7 @@ from agentguard.backends.vote import Voting
 from agentguard.errors import Overloaded
 from agentguard.resilience import (
     MONOTONIC,
+    AttemptTimeout,
     Clock,
     Deadline,
     EventKind,
@@ -37,6 +38,7 @@ from agentguard.resilience import (
     Pipeline,
     Retry,
     Runtime,
+    Strategy,
     Stream,
     Timeout,
 )
@@ -80,13 +82,11 @@ class Pool:
         self._members = Members(options, self._choice, self._runtime, connect or over_http(options.http))
         self._voting = Voting(options.votes, self._one)
         self._build(options)
+        self._total_s = _total_s(options.pipeline)
 
     def _build(self, options: BackendsOptions) -> None:
         """Put the strategies over the choice; requests that run keep to the ones that they began with."""
-        strategies = pipelines.over(options.pipeline)
-        self._over = Pipeline.sharing(strategies, self._runtime).bind(self._choice.send)
-        total = next((one.total_s for one in strategies if isinstance(one, Timeout)), None)
-        self._total_s = total
+        self._over = Pipeline.sharing(_bound(options.pipeline), self._runtime).bind(self._choice.send)
 
     async def start(self) -> None:
         """Begin with heartbeats and canaries; without it the pool works, but looks after nothing."""
@@ -106,9 +106,9 @@ class Pool:
         return await self._voting.send(request, deadline, self._choice.count(request))
 
     async def _one(self, request: BackendRequest, deadline: Deadline) -> Answer | Streamed:
-        continuing = request.stream and self._continues(request)
-        if continuing and self._total_s is not None:
+        if self._total_s is not None:
             deadline = deadline.sooner(self._total_s)  # over what continues the answer, too
+        continuing = request.stream and self._continues(request)
         trip = Trip(request)
         response = await self._over.send(trip, deadline)
         notes = trip.notes() if trip.attempts > 1 or trip.panic else ()
@@ -180,8 +180,9 @@ class Pool:
         self._choice.arrange(chooser, options.outlier)
         if options.votes != before.votes:
             self._voting.options = options.votes
-        if pipelines.over(options.pipeline) != pipelines.over(before.pipeline):
+        if _bound(options.pipeline) != _bound(before.pipeline):
             self._build(options)
+        self._total_s = _total_s(options.pipeline)
 
     async def add(self, replica: ReplicaOptions) -> None:
         """Add a replica. Raises ConfigError if its name is taken or it can't be made."""
@@ -209,3 +210,17 @@ class Pool:
     async def aclose(self) -> None:
         """End: stop looking after replicas, close their connections; requests under way fail."""
         await self._members.aclose()
+
+
+def _total_s(pipeline: tuple[Strategy, ...]) -> float | None:
+    return next((one.total_s for one in pipeline if isinstance(one, Timeout)), None)
+
+
+def _bound(pipeline: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    """The strategies that are bound over the choice.
+
+    Where attempts are limited, each wait of a call ends by the deadline by itself, and a timer over all of them
+    would be one too many: the `Timeout` is kept by the deadline that the pool sets.
+    """
+    limited = any(isinstance(one, AttemptTimeout) for one in pipeline)
+    return tuple(one for one in pipelines.over(pipeline) if not (limited and isinstance(one, Timeout)))

@@ -119,11 +119,16 @@ class CircuitBreaker:
             if outcome is not Verdict.NOTHING:
                 self._move(State.CLOSED if outcome is Verdict.GOOD else State.OPEN)
         elif outcome is not Verdict.NOTHING:
-            good, total = self._window.add(outcome is Verdict.GOOD)
-            options = self._options
-            failed = total - good
-            if failed and total >= options.minimum and failed >= options.failure_ratio * total:
-                self._move(State.OPEN)
+            self._count(outcome is Verdict.GOOD)
+
+    def _count(self, good: bool) -> None:
+        """A call of the closed state ended."""
+        fine, total = self._window.add(good)
+        if fine == total:
+            return
+        options, failed = self._options, total - fine
+        if total >= options.minimum and failed >= options.failure_ratio * total:
+            self._move(State.OPEN)
 
     def _move(self, state: State) -> None:
         self._state, self._probing = state, False
@@ -149,6 +154,6 @@ class CircuitBreaker:
             permit = Permit(self, self._generation, probe=False)
         if isinstance(response, Stream):
             response.on_end(lambda error: permit.end(verdict(error, deadline)))
-        else:
-            permit.end(Verdict.GOOD)
+        elif permit.generation == self._generation:  # what ending it with GOOD comes to
+            self._count(True)
         return response

@@ -24,6 +24,9 @@ from agentguard.resilience.timers import timers_of
 _EXTRA = BudgetOptions(ratio=0.05, reserve=0.0, per_second=0.0, burst=10.0)
 
 
+_EVERY = 8  # so many new latencies may come before the quantile is looked up again
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedge(Options):
     """Options of hedging.
@@ -83,21 +86,27 @@ class Hedger:
         self._options, self._inner, self._runtime = options, inner, runtime
         self.budget = Budget(options.budget, runtime.clock)
         self.latencies = RecentQuantile(options.window)
+        self._delay: float | None = None
+        self._changes = 0
         self._strays: set[asyncio.Task[Any]] = set()  # asyncio itself holds tasks only weakly
 
     @property
     def delay(self) -> float | None:
         """Seconds after which a second request is sent; None while too little is known."""
-        if len(self.latencies) < self._options.minimum:
-            return None
-        return max(self._options.floor_s, self.latencies.at(self._options.quantile))
+        if self._changes >= _EVERY or self._delay is None:
+            self._changes = 0
+            if len(self.latencies) < self._options.minimum:
+                return None
+            self._delay = max(self._options.floor_s, self.latencies.at(self._options.quantile))
+        return self._delay
 
     async def send(self, request: Request, deadline: Deadline) -> Response:
         """Send on; the first good answer counts, and only if both fail, the first one's error."""
         self.budget.deposit()
-        started = self._runtime.clock.now()
+        now = self._runtime.clock.now
+        started = now()
         delay = self.delay
-        if delay is None or not request.idempotent or delay >= deadline.remaining():
+        if delay is None or not request.idempotent or delay >= deadline.at - started:
             response = await self._inner(request, deadline)
         else:
             race = _Race(self, request, deadline)
@@ -107,7 +116,8 @@ class Hedger:
                 response = await race.instead(error)
             if race.second is not None:
                 await race.drop_second(response)
-        self.latencies.add(self._runtime.clock.now() - started)
+        self.latencies.add(now() - started)
+        self._changes += 1
         return response
 
     def second(self, request: Request, deadline: Deadline) -> asyncio.Task[Response] | None:

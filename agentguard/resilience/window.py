@@ -32,7 +32,10 @@ class Window:
 
     def add(self, good: bool) -> tuple[int, int]:
         """Count one event; returns the `counts` with it."""
-        slot = self._slots[self._now() % self.SLOTS]
+        now = int(self._clock.now() / self._width)
+        if now > self._last:
+            self._pass(now)
+        slot = self._slots[self._last % self.SLOTS]
         slot[0] += good
         slot[1] += 1
         self._good += good
@@ -41,18 +44,16 @@ class Window:
 
     def counts(self) -> tuple[int, int]:
         """(good events, all events) in the window."""
-        self._now()
+        now = int(self._clock.now() / self._width)
+        if now > self._last:
+            self._pass(now)
         return self._good, self._total
 
-    def _now(self) -> int:
-        """The present slot's number, after the slots that fell out of the window were emptied."""
-        now = int(self._clock.now() / self._width)
-        if now <= self._last:
-            return self._last
+    def _pass(self, now: int) -> None:
+        """Go on to a slot, and empty those that fall out of the window."""
         for number in range(max(self._last + 1, now - self.SLOTS + 1), now + 1):
             slot = self._slots[number % self.SLOTS]
             self._good -= slot[0]
             self._total -= slot[1]
             slot[0] = slot[1] = 0
         self._last = now
-        return now

@@ -200,3 +200,17 @@ def test_closing_ends_what_still_runs_on_those_that_left():
         await answer.aclose()
 
     scene.run(main)
+
+
+def test_a_new_deadline_holds_at_once_and_the_budgets_stay():
+    scene = Scene(a=[ok(seconds=50)])
+
+    async def main():
+        over = scene.pool._over
+        await scene.pool.apply(scene.options("a", pipeline={"timeout": {"total_s": 2}}))
+        assert scene.pool._over is over
+        error = await scene.attempt()
+        assert error.code == "deadline_exceeded"
+        assert scene.clock.now() == pytest.approx(2.0)
+
+    scene.run(main)
