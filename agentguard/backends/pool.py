@@ -219,8 +219,8 @@ def _total_s(pipeline: tuple[Strategy, ...]) -> float | None:
 def _bound(pipeline: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
     """The strategies that are bound over the choice.
 
-    Where attempts are limited, each wait of a call ends by the deadline by itself, and a timer over all of them
-    would be one too many: the `Timeout` is kept by the deadline that the pool sets.
+    Where attempts are limited, each wait of a call ends by the deadline by itself, and a timer over all of
+    them would be one too many: the `Timeout` is kept by the deadline that the pool sets.
     """
     limited = any(isinstance(one, AttemptTimeout) for one in pipeline)
     return tuple(one for one in pipelines.over(pipeline) if not (limited and isinstance(one, Timeout)))
