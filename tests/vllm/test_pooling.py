@@ -82,8 +82,8 @@ def served(model: Path) -> Iterator[VllmServer]:
 
 def judge_of(server: VllmServer, *by: Classifier) -> PoolingJudge:
     endpoint = Endpoint(server.url, options=EndpointOptions(deadline_s=120))
-    # Two characters a token: no text of these is cut by guessing.
-    return PoolingJudge(endpoint, by, options=PoolingOptions(deadline_s=120, characters_per_token=ROOM / 512))
+    # MiniLM as it is reads 256 tokens, and no canary run may be cut by guessing.
+    return PoolingJudge(endpoint, by, options=PoolingOptions(deadline_s=120, characters_per_token=4))
 
 
 def failed(judge: PoolingJudge, runs: Sequence[Trajectory]) -> list[float]:

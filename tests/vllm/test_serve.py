@@ -22,7 +22,6 @@ from agentguard.judge.chat import ChatJudge, ChatOptions
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.wire import EndpointOptions
 from agentguard.judge.writing import FORM
-from agentguard.localize.base import Verdict
 from agentguard.localize.judged.fused import Fused
 from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.judge_serving import Serving, children, get, gone, serving
@@ -87,12 +86,8 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
         assert any(one.detector == "exact_loop" for one in told.findings)
         assert any("judge" in one.detector for one in told.failures)
         assert any("the judge" in note for note in told.notes)
-        assert told.hypotheses or told.verdict is Verdict.ABSTAINED
         alone = Guard(localizer="embedded").diagnose(run)
-        assert (told.verdict, [h.step for h in told.hypotheses]) == (
-            alone.verdict,
-            [h.step for h in alone.hypotheses],
-        )
+        assert (told.verdict, told.hypotheses[0].step) == (alone.verdict, alone.hypotheses[0].step)
         again = served.until("ready")
         assert again["url"] == ready["url"]
         assert again["restarts"] == 1
