@@ -120,7 +120,7 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
     group="agentguard.localizers",
     builtin={
         "embedded": "agentguard.localize.embedded:Embedded",
-        "schema": "agentguard.localize.schema:SchemaLocalizer",
+        "schema": "agentguard.localize.judged.schema:schema",
         "constant": "agentguard.localize.constant:constant",
         "label_copy": "agentguard.localize.label_copy:LabelCopy",
         "two_line": "agentguard.localize.two_line:TwoLine",

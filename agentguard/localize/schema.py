@@ -106,6 +106,16 @@ class SchemaLocalizer:
         return made
 
     @property
+    def known(self) -> int:
+        """How many schemata may speak."""
+        return 0 if self._signals is None else len(self._signals.index)
+
+    @property
+    def embedded(self) -> Embedded:
+        """The localizer around the trained model."""
+        return self._embedded
+
+    @property
     def model(self) -> Model:
         """The trained model that is heard beside the schemata."""
         return self._embedded.model

@@ -3,13 +3,14 @@
 AgentRx (arXiv 2602.02475) derives constraints from the policy and the tools' schemas, checks each step
 against them, and gives the log of violations with their evidence to a judge. Here the checks are the rule
 detectors: calls against the schemas of the tools on offer, permissions, the policy's own rules, values
-without an origin, claims against observations, loops. Where nothing is violated the judge is asked about the
-run alone: on open-web runs such logs were reported to hurt.
+without an origin, claims against observations, loops. Beside what they found the judge is shown what the
+agents had to go by: their system prompts and the tools' schemas. Where nothing is violated it is shown
+neither, and asked about the run alone: on open-web runs such logs were reported to hurt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from agentguard.detect.base import Finding
@@ -17,10 +18,12 @@ from agentguard.judge.base import Choice
 from agentguard.localize.judged.asking import Asking
 from agentguard.localize.judged.method import Judged, Ranked, judged
 from agentguard.localize.roles import agent_steps
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import ToolSpec, Trajectory
 
 _MOST: Final = 40
 _QUOTE: Final = 160
+_LONGEST: Final = 2_000
+_ROOM: Final = 6_000
 
 
 def constraints(**options: Any) -> Judged:
@@ -31,7 +34,7 @@ def constraints(**options: Any) -> Judged:
 def ask(asking: Asking, run: Trajectory, findings: Sequence[Finding]) -> Ranked:
     """Which of the agents' steps it was, with the violations beside the run."""
     steps = agent_steps(run) or tuple(step.index for step in run.steps)
-    found = asking.choose(run, question(steps, findings))
+    found = asking.choose(run, question(steps, findings, given_to(run) if findings else ()))
     told: dict[int, dict[str, Any]] = {}
     for one in sorted(findings, key=lambda finding: finding.probability):  # the surest is written last
         told[one.step] = {
@@ -43,8 +46,8 @@ def ask(asking: Asking, run: Trajectory, findings: Sequence[Finding]) -> Ranked:
     return Ranked(steps={int(step): share for step, share in (found or {}).items()}, told=told)
 
 
-def question(steps: Sequence[int], findings: Sequence[Finding]) -> Choice:
-    """Which step decided the failure, with what code found beside the run."""
+def question(steps: Sequence[int], findings: Sequence[Finding], given: Sequence[str] = ()) -> Choice:
+    """Which step decided the failure, with what the agents went by, and what code found, beside the run."""
     text = (
         "The task failed. Which step made the first mistake that decided it? A check that failed is a hint "
         "and no proof: what it found may have done no harm, and a mistake may pass every check."
@@ -53,8 +56,40 @@ def question(steps: Sequence[int], findings: Sequence[Finding]) -> Choice:
         id="root_cause_checked",
         text=text,
         options=tuple(str(step) for step in steps),
-        shown=violations(findings),
+        shown=(*given, *violations(findings)),
     )
+
+
+def given_to(run: Trajectory) -> tuple[str, ...]:
+    """What the agents had to go by: a line for each system prompt and each tool, as far as there is room."""
+    told = [f"policy of {agent or 'all agents'}: {_flat(text)}" for agent, text in run.system_prompts.items()]
+    told += [f"tool {one.name}: {_flat(one.description)} Arguments: {_arguments(one)}" for one in run.tools]
+    lines: list[str] = []
+    room = _ROOM
+    for line in told:
+        lines.append(line[: min(room, _LONGEST)])
+        room -= len(lines[-1])
+        if room <= 0:
+            break
+    return tuple(lines)
+
+
+def _arguments(tool: ToolSpec) -> str:
+    """What a tool's JSON Schema demands, in the schema's own words but short."""
+    held = tool.parameters.get("properties")
+    needed = tool.parameters.get("required")
+    if not isinstance(held, Mapping) or not held:
+        return "none told."
+    must = set(needed) if isinstance(needed, list | tuple) else set()
+    parts = []
+    for name, spec in held.items():
+        kind = spec.get("enum") or spec.get("type") or "any" if isinstance(spec, Mapping) else "any"
+        parts.append(f"{name}{' (required)' if name in must else ''}: {_flat(str(kind))[:_QUOTE]}")
+    return "; ".join(parts) + "."
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def violations(findings: Sequence[Finding]) -> tuple[str, ...]:

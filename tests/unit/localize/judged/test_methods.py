@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agentguard.detect.base import Finding
 from agentguard.judge.base import Question
 from agentguard.localize.base import Diagnosis, Verdict, localizers
 from agentguard.localize.judged.step_by_step import first_yes
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import ToolSpec, Trajectory
 from tests.unit.judge.judges import Said, TableJudge
 from tests.unit.localize.runs import chat, steered
 
@@ -175,3 +177,20 @@ def test_a_judge_can_be_asked_in_both_orders() -> None:
     asked = [getattr(question, "options", ()) for _, question in judge.asked]
     assert sorted(asked) == [("0", "1", "2", "3"), ("3", "2", "1", "0")]
     assert {one.step for one in told.hypotheses[:2]} == {0, 3}
+
+
+def test_constraints_are_shown_with_what_the_agents_had_to_go_by() -> None:
+    schema = {"type": "object", "properties": {"seat": {"type": "integer"}}, "required": ["seat"]}
+    tools = (ToolSpec(name="book", description="Books a seat.", parameters=schema), ToolSpec(name="look"))
+    run = replace(steered(), tools=tools, system_prompts={"": "Never book twice.", "Browser": "x" * 9_000})
+    judge = TableJudge(lambda run, question: "3")
+    ask("constraints", judge, run, finding(3))
+    ((_, asked),) = judge.asked
+    assert asked.shown[0] == "policy of all agents: Never book twice."
+    assert len(asked.shown[1]) == 2_000, "a long prompt does not crowd out the rest"
+    assert asked.shown[2] == "tool book: Books a seat. Arguments: seat (required): integer."
+    assert asked.shown[3].startswith("tool look:")
+    assert asked.shown[-1].startswith("step 3, loop: ")
+    plain = TableJudge(lambda run, question: "3")
+    ask("constraints", plain, run)
+    assert plain.asked[0][1].shown == (), "where nothing is violated the run is shown alone"
