@@ -107,10 +107,14 @@ async def _read(reader: asyncio.StreamReader, got: Got) -> None:
     got.status = status
     got.headers = [(n.lower(), v.strip()) for n, _, v in (line.partition(":") for line in lines)]
     if "chunked" in (got.header("transfer-encoding") or ""):
-        while size := int(await reader.readuntil(b"\r\n"), 16):
-            got.body += await reader.readexactly(size)
+        parts = bytearray()
+        try:
+            while size := int(await reader.readuntil(b"\r\n"), 16):
+                parts += await reader.readexactly(size)
+                await reader.readexactly(2)
             await reader.readexactly(2)
-        await reader.readexactly(2)
+        finally:
+            got.body = bytes(parts)
     elif (length := got.header("content-length")) is not None:
         got.body = await reader.readexactly(int(length))
     else:

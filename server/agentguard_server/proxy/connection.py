@@ -129,7 +129,7 @@ class Protocol(HttpToolsProtocol):
             self._quiet > limits.head_bytes and self._size() > limits.head_bytes
         ):
             return self._refuse(431, "head_too_large", "the head of a request has a limit")
-        if self._hosts != 1 and (self._hosts or self.parser.get_http_version() == "1.1"):
+        if self._hosts != 1 and (self._hosts or self.parser.get_http_version() != "1.0"):
             return self._refuse(400, "invalid_request", "a request has one Host")
         self._phase, self._quiet = "body", 0
         super().on_headers_complete()
