@@ -9,6 +9,7 @@ secret; of other packages' messages only the place is kept that they came from. 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -20,6 +21,7 @@ from agentguard.errors import AgentGuardError, MissingExtra
 from agentguard.resilience.events import Event, EventKind
 from agentguard.trajectory.redact import Redactor
 from agentguard_server.proxy.seam import Recorded
+from agentguard_server.proxy.telling.did import run_of
 from agentguard_server.proxy.telling.lines import Lines
 from agentguard_server.proxy.telling.options import Level, LogsOptions
 
@@ -100,7 +102,7 @@ class Logs:
         if recorded.error:
             line["error"] = recorded.error
         if asked.run or recorded.guarded:
-            line["run"], line["guarded"] = short(asked.run), recorded.guarded
+            line["run"], line["guarded"] = short(run_of(recorded.did) or asked.run), recorded.guarded
         if recorded.notes:
             line["notes"] = {short(name): short(value) for name, value in recorded.notes}
         if self.options.contents:
@@ -203,8 +205,14 @@ def _place(error: BaseException) -> str:
 
 
 def _now(at: float | None = None) -> str:
-    when = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A time in UTC, to the millisecond: ``2026-01-02T03:04:05.678Z``."""
+    when = time.time() if at is None else at
+    return f"{_second(int(when))}.{int(when * 1000) % 1000:03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(when: int) -> str:
+    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _structured(lines: Lines, least: int, worker: int) -> Any:
