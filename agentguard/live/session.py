@@ -99,7 +99,8 @@ class Session:
         self._watcher = rules.watcher(meta)
         self._clock = Clock()
         self.proposals, self.reads = Proposals(self), Reads(self)
-        self._replay()
+        if len(self.recorder):
+            self._replay()
         self.ledger.replay(self.run.steps)
 
     @property

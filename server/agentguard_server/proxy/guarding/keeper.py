@@ -36,7 +36,7 @@ logger = logging.getLogger("agentguard.keeper")
 
 _SWEEPS: Final = 4
 _TELL_S: Final = 0.25
-_NICE: Final = 5
+_NICE: Final = 10
 _LAST_S: Final = 2.0
 _CLOSE_S: Final = 5.0
 _FAILURES_TOLD: Final = 100
