@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 SENSITIVE = (
     *(
         "password",
@@ -68,6 +70,44 @@ PATTERN = "|".join(
 ALIASES = {"quoted": "secret", "quoted2": "secret"}
 LEARNT = frozenset({"secret", "quoted", "quoted2", "url_password", "authorization", "bearer_token"})
 """Kinds known by the words around them: where the same text stands bare, it is a secret, too."""
+
+
+_MOST_LEVELS = 50
+_MOST_NUMBER = 10**12
+"""Numbers from here on have as many digits as a card's."""
+
+
+def name_of(text: str) -> str:
+    """A name as it is compared with those of `SENSITIVE`."""
+    return text.casefold().replace("-", "_")
+
+
+def texts_of(data: dict[str, Any]) -> list[str] | None:
+    """The names and texts of JSON data; None where one must be looked at by itself.
+
+    That is a sensitive name, a long number, a text that may be JSON, and whatever is no plain JSON data.
+    """
+    found: list[str] = []
+    level: list[Any] = [data]
+    for _ in range(_MOST_LEVELS):
+        below: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is str and value[:1] not in ("{", "["):
+                found.append(value)
+            elif kind is dict:
+                if not all(type(key) is str and name_of(key) not in SENSITIVE for key in value):
+                    return None
+                found.extend(value)
+                below.extend(value.values())
+            elif kind is list:
+                below.extend(value)
+            elif not (value is None or kind in (bool, float) or (kind is int and abs(value) < _MOST_NUMBER)):
+                return None
+        if not below:
+            return found
+        level = below
+    return None
 
 
 def luhn(digits: str) -> bool:

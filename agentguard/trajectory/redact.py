@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import re2
 
 from agentguard.errors import ConfigError, FormatError
-from agentguard.trajectory._secrets import ALIASES, LEARNT, PATTERN, SENSITIVE, luhn
+from agentguard.trajectory._secrets import ALIASES, LEARNT, PATTERN, SENSITIVE, luhn, name_of, texts_of
 from agentguard.trajectory.formats._json import MAX_LOG_DEPTH, clean, dumps, loads
 from agentguard.trajectory.model import Record, ToolCall
 
@@ -72,10 +72,27 @@ class Redactor:
         return Redacted(record=second.walk(record), counts=dict(second.counts))
 
     def data(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return JSON data without its secrets. Raises FormatError where it holds what is no JSON data."""
+        """Return JSON data without its secrets; itself if it has none. Raises FormatError on other data."""
+        if not self._own and self._harmless(data):
+            return data
         first = _Pass(self, {})
         cleaned = first.walk(data)
         return _Pass(self, first.learnt).walk(data) if first.learnt else cleaned
+
+    def _harmless(self, data: dict[str, Any]) -> bool:
+        """Whether it is plain at one look that there is no secret in it: no pattern looks past its own line.
+
+        All texts are searched as one, line after line. What a pattern would find in one of them, it or
+        another finds in the whole, so nothing found means nothing there; the rest is for a walk to tell.
+        """
+        texts = texts_of(data)
+        if texts is None:
+            return False
+        whole = "\n".join(texts)
+        try:
+            return self._builtin.search(whole) is None
+        except UnicodeEncodeError:  # a lone surrogate
+            return False
 
     def text(self, text: str) -> str:
         """Return ``text`` without its secrets."""
@@ -140,7 +157,7 @@ class _Pass:
         names = self._redactor._harmless_names  # runs have the same few names: they are looked at once
         if key in names and self._known is None:
             return key
-        if _name(key) in SENSITIVE:
+        if name_of(key) in SENSITIVE:
             return key
         found = self._plain(key)
         if found == key and self._known is None and len(key) <= _LONGEST_NAME and len(names) < _MOST_NAMES:
@@ -149,7 +166,7 @@ class _Pass:
 
     def _under(self, key: Any, value: Any) -> Any:
         """A value under its name: a sensitive name makes it a secret, whatever it looks like."""
-        sensitive = isinstance(key, str) and _name(key) in SENSITIVE
+        sensitive = isinstance(key, str) and name_of(key) in SENSITIVE
         if not sensitive or isinstance(value, bool) or not isinstance(value, str | int | float):
             return self._value(value)
         text = str(value)
@@ -217,7 +234,7 @@ class _Pass:
     def _replace(self, kind: str, secret: str, *, learn: bool) -> str:
         self.counts[kind] += 1
         placeholder = self._redactor.placeholder(kind, secret)
-        if learn and len(secret) >= _SHORTEST_LEARNT and _name(secret) not in SENSITIVE:
+        if learn and len(secret) >= _SHORTEST_LEARNT and name_of(secret) not in SENSITIVE:
             self.learnt[secret] = placeholder
         return placeholder
 
@@ -227,10 +244,6 @@ def _spliced(match: Any, group: int, new: str) -> str:
     begin, end = match.span(group)
     whole, start = match.group(), match.start()
     return f"{whole[: begin - start]}{new}{whole[end - start :]}"
-
-
-def _name(text: str) -> str:
-    return text.casefold().replace("-", "_")
 
 
 def _is_card(text: str) -> bool:
