@@ -98,6 +98,20 @@ class TestForwarding:
         seen = backend.seen[-1]
         assert (seen.method, seen.target, seen.body) == (method, path, body)
 
+    def test_a_long_file_passes_through_and_is_not_kept(self, proxy, backend):
+        size = 60_000_000
+        backend.play(Huge(size=size))
+        before = rss(proxy.process.pid)
+        with proxy.connect() as client:
+            client.sendall(b"GET /v1/files/f HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            head, _, body = read_until(client, b"\r\n\r\n").partition(b"\r\n\r\n")
+            got = len(body)
+            while data := client.recv(1 << 20):
+                got += len(data)
+        assert b" 200 " in head
+        assert got >= size
+        assert rss(proxy.process.pid) - before < 20_000_000
+
     def test_the_clients_key_passes_where_neither_side_has_one(self, proxy, backend):
         proxy.ask(chat(), Authorization="Bearer of-the-client")
         assert backend.seen[-1].header("authorization") == "Bearer of-the-client"

@@ -50,7 +50,7 @@ def request_of(
         headers=tuple(on),
         body=body,
         api=API.get(route.api),
-        stream=bool(found.stream),
+        stream=bool(found.stream) if route.kind == "model" else method != "HEAD",  # files may be long
         idempotent=method in _HARMLESS or (route.kind == "model" and not found.background),
         priority=priority,
         model=found.model if isinstance(found.model, str) else "",

@@ -96,12 +96,15 @@ class Crew:
         elif number == signal.SIGHUP:
             self._hang_up()
         elif number in (signal.SIGTERM, signal.SIGINT):
-            self._ending = True  # a second one ends the workers at once, as it would end one alone
+            # A second one is passed on, too, and ends the workers at once. The socket is closed here as well,
+            # or connections would still be made that nobody accepts.
+            self._ending = True
+            self._listening.close()
             self._pass_on(signal.SIGTERM)
 
     def _hang_up(self) -> None:
         try:
-            self._source.read()
+            self._settings = self._source.read()
         except AgentGuardError as error:
             logger.error("the configuration was not reloaded: %s", error)
         else:
@@ -144,9 +147,9 @@ class Crew:
             signal.set_wakeup_fd(-1)
             for one in _SIGNALS:
                 signal.signal(one, signal.SIG_DFL)
-            settings = self._settings if not self._answers else self._source.read()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to all; the parent passes it on
             work(
-                self._source, settings, self._listening,
+                self._source, self._settings, self._listening,
                 began=self._tell_parent, worker=worker, parent=parent, folder=self._folder,
             )  # fmt: skip
             status = 0

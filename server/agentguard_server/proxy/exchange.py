@@ -262,7 +262,7 @@ class Exchange:
                 target=asking.target_of(scope).decode("latin-1"),
                 headers=tuple(self._on),
                 body=self._body,
-                stream=request is not None and request.stream,
+                stream=request is not None and request.stream and request.api is not None,
                 model="" if request is None else request.model,
                 tenant=self._caller.tenant,
                 run=ours.get(b"agentguard-run", b"").decode("latin-1"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 REQUEST_ID: Final = b"agentguard-request"
 _REPLICA: Final = b"agentguard-replica"
 _NOTES: Final = b"agentguard-notes"
+_EVENTS: Final = b"text/event-stream"
 _BODILESS: Final = frozenset({204, 304})
 CLIENT_LEFT: Final = 499
 """The status that is recorded for a client who has left (nginx's)."""
@@ -84,9 +85,7 @@ class Out:
     async def begin(self, status: int, headers: Headers, extra: Headers = ()) -> None:
         """Begin an answer whose body comes in chunks."""
         kept = back(headers)
-        self._events = any(
-            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in kept
-        )
+        self._events = any(name == b"content-type" and value.startswith(_EVENTS) for name, value in kept)
         await self._head(status, kept, extra)
 
     async def chunk(self, data: bytes) -> None:

@@ -52,7 +52,9 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave signals to the loop, which handles them at once; uvicorn looks ten times a second."""
         loop = asyncio.get_running_loop()
-        ends, reloads = (signal.SIGTERM, signal.SIGINT), getattr(signal, "SIGHUP", None)
+        # A worker's parent passes on what ends it; a terminal's SIGINT would come twice.
+        ends = (signal.SIGTERM,) if self._parent is not None else (signal.SIGTERM, signal.SIGINT)
+        reloads = getattr(signal, "SIGHUP", None)
         for one in ends:
             loop.add_signal_handler(one, self._end)
         if reloads is not None:
