@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,9 +31,19 @@ def decoded(body: bytes) -> dict[str, Any] | None:
     """A body as an object; None if it is none. Numbers keep all their digits."""
     try:
         value = _decode(body)
+    except RecursionError:
+        return None
+    except ValueError:
+        value = _leniently(body)
+    return value if isinstance(value, dict) else None
+
+
+def _leniently(body: bytes) -> Any:
+    """What servers may take though it is no JSON: NaN, half of a surrogate pair."""
+    try:
+        return json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 def acts(dialect: Dialect, body: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _OF_BODY: Final = (b"content-length", b"content-encoding", b"transfer-encoding", b"etag", b"content-md5")
 _MOST_CODES: Final = 16
+_QUIET_S: Final = 10.0
+"""Seconds without an event after which a client may begin to doubt; a tool call can be long."""
+_COMMENT: Final = b": held\n\n"
 FAILED: Final = Refusal(403, "guard_failed", "the guard failed on this request, and the policy lets none by")
 
 
@@ -150,14 +154,21 @@ class GuardedRequest:
 class Flow:
     """As `agentguard_server.proxy.seam.Hold`: the engine's hold, with the model asked over asyncio."""
 
-    __slots__ = ("_hold", "_of")
+    __slots__ = ("_hold", "_of", "_shown")
 
     def __init__(self, of: GuardedRequest, hold: Hold) -> None:
         self._of, self._hold = of, hold
+        self._shown = time.monotonic()
 
     def feed(self, data: bytes) -> bytes:
-        """As `Hold.feed`."""
-        return self._hold.feed(data)
+        """As `Hold.feed`. While events are held a comment shows now and then that there is somebody."""
+        shown, now = self._hold.feed(data), time.monotonic()
+        if shown:
+            self._shown = now
+        elif now - self._shown > _QUIET_S:
+            self._shown = now
+            return _COMMENT
+        return shown
 
     async def finish(self, ask: Ask) -> tuple[bytes, bool]:
         """As `Hold.finish`."""

@@ -425,3 +425,33 @@ def test_what_is_remembered_is_bounded_and_what_is_forgotten_ends() -> None:
     world.ask(CHAT.body([{"role": "user", "content": "y" * 9_900}]))
     assert len(inline.sessions) == len(inline._engines[""].waiting) == 1
     assert not ended, "those that ended are those that are forgotten"
+
+
+@each_api
+@pytest.mark.parametrize("stream", [False, True])
+def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
+    policy = {"recover": {"protect": {"effects": ["write"], "n": 3, "quorum": 2}}}
+    turns = [("call", "book", "b1", "9"), ("call", "book", "b2", "4"), ("call", "book", "b3", "4")]
+    world = played(api, turns, policy)
+    body = json.dumps({**api.body([TASK]), "stream": stream}).encode()
+    got = world.raw(body, stream=stream)
+    assert len(world.sent) == 3
+    assert not any(one.get("stream") for one in world.sent[1:])
+    assert b'"b1"' not in got
+    assert b'"b2"' in got or b'"b3"' in got
+
+
+def test_a_client_hears_of_somebody_while_a_long_call_is_held(monkeypatch: Any) -> None:
+    monkeypatch.setattr("agentguard_server.proxy.guarding.guarded._QUIET_S", -1.0)
+    world = played(CHAT, [("call", "book", "b", "4")])
+    seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream": True}).encode(), stream=True)
+    assert b": held\n\n" in seen
+    kept = seen.replace(b": held\n\n", b"")
+    assert kept == b"".join(CHAT.stream(CHAT.answer(("call", "book", "b", "4"))))
+
+
+def test_half_of_a_surrogate_pair_does_not_get_by() -> None:
+    world = played(CHAT, [("call", "fly", "x", "y"), ("call", "book", "b", "4")], ROLLBACK)
+    task = {"role": "user", "content": "Book seat \ud83d."}
+    assert CHAT.calls(world.ask(CHAT.body([task]))) == ["b"]
+    assert world.sent[1]["messages"][0] == task
