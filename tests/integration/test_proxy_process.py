@@ -387,6 +387,35 @@ class TestWorkers:
             assert proxy.process.wait(10) == 0
             assert "worker 0" in proxy.errors() or "worker 1" in proxy.errors()
 
+    def test_a_terminals_interrupt_lets_streams_end(self, tmp_path):
+        with started(tmp_path, Ok(gap_s=0.2), workers=2) as (proxy, _):
+            within(10, lambda: len(children(proxy.process.pid)) == 2)
+            with proxy.connect() as client:
+                client.sendall(raw(chat(stream=True)))
+                got = read_until(client, b"data: ")
+                os.killpg(proxy.process.pid, signal.SIGINT)
+                assert b"[DONE]" in got + read_all(client)
+            assert proxy.process.wait(10) == 0
+
+    def test_a_reload_reaches_all_of_them_and_a_bad_file_none(self, tmp_path):
+        with started(tmp_path, Ok(), workers=2) as (proxy, backend), FaultBackend() as other:
+            within(10, lambda: len(children(proxy.process.pid)) == 2)
+            document = {"listen": {"port": 0, "workers": 2}, "backends": backends(other)}
+            document["backends"]["replicas"][0]["name"] = "new"
+            proxy.write(document)
+            proxy.signal(signal.SIGHUP)
+
+            def asked():
+                return {proxy.ask(chat())[1]["agentguard-replica"] for _ in range(8)}
+
+            within(10, lambda: asked() == {"new"})
+            proxy.write({"nonsense": True})
+            proxy.signal(signal.SIGHUP)
+            for pid in children(proxy.process.pid):
+                os.kill(pid, signal.SIGKILL)  # those that follow keep to what was valid last
+            within(10, lambda: len(children(proxy.process.pid)) == 2)
+            assert asked() == {"new"}
+
     def test_workers_end_with_their_parent(self, tmp_path):
         document = {"listen": {"port": 0, "workers": 2}}
         with (
