@@ -262,7 +262,8 @@ def test_a_refused_call_is_never_seen_in_a_stream_of_anthropic(guarded: Proxy, m
 # -- LangChain
 
 
-def test_a_looping_agent_of_langchain_is_rolled_back(guarded: Proxy, model: Model) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_looping_agent_of_langchain_is_rolled_back(guarded: Proxy, model: Model, stream: bool) -> None:
     from langchain.agents import create_agent
     from langchain_core.tools import tool
 
@@ -280,11 +281,11 @@ def test_a_looping_agent_of_langchain_is_rolled_back(guarded: Proxy, model: Mode
         seen.append(f"booked {where}")
         return "yours"
 
-    model.gives(chat.completion(one) for one in LOOP)
-    llm = ChatOpenAI(model="m", base_url=base(guarded), api_key="k", max_retries=0)
+    model.gives(streamed(one) if stream else chat.completion(one) for one in LOOP)
+    llm = ChatOpenAI(model="m", base_url=base(guarded), api_key="k", max_retries=0, streaming=stream)
     agent = create_agent(llm, tools=[find, book])
     last = agent.invoke({"messages": [TASK]})["messages"][-1]
-    assert last.content == "Seat 4 is booked."
+    assert last.content.strip() == "Seat 4 is booked."
     assert seen == ["aisle", "aisle", "aisle", "booked 4"]
     assert calls_in(model.server.bodies[-1]) == ["f0", "b"]
 
