@@ -15,6 +15,7 @@ from agentguard.errors import ConfigError
 from agentguard.resilience import (
     AttemptTimeout,
     Breaker,
+    Concurrency,
     Hedge,
     Pipeline,
     Progress,
@@ -39,9 +40,14 @@ ATTEMPT_S = 300.0
 """A whole answer of a model takes minutes; what answers in a stream is watched by `Progress` before that."""
 
 
+SHED = Shed(queue=1000, wait_s=10.0, concurrency=Concurrency(start=256, most=10_000))
+"""Model servers batch hundreds of requests that take a minute each: a limit that began at twenty, as for
+short calls, would refuse work that could be done, long before the first answers let it grow."""
+
+
 def usual() -> tuple[Strategy, ...]:
-    """The usual pipeline of a pool: `agentguard.resilience.standard`, with time for a long answer."""
-    return standard(attempt_s=ATTEMPT_S)
+    """The usual pipeline of a pool: `agentguard.resilience.standard`, with the measures of models."""
+    return tuple(SHED if isinstance(one, Shed) else one for one in standard(attempt_s=ATTEMPT_S))
 
 
 def read(given: object, where: str = "pipeline") -> tuple[Strategy, ...]:
