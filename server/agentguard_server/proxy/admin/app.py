@@ -138,20 +138,17 @@ class Admin:
 
     async def sessions(self, request: Request) -> Response:
         """Guarded runs of the key's tenant, the latest used first."""
-        held = getattr(self.state.gateway.guarding, "sessions", None)
-        if held is None:
-            return _json({"sessions": [], "guarded": False})
         most = _number(request.query_params.get("most"), 100)
         if most is None:
             return _error(400, "invalid_query", f"most: a number from 1 to {_MOST}")
-        return _json({"sessions": held.listed(_tenant(request), most=most), "guarded": True})
+        found = self.state.sessions(_tenant(request), most=most)
+        return _json({"sessions": found or [], "guarded": found is not None})
 
     async def session(self, request: Request) -> Response:
         """One guarded run: its steps by name, what was found, what was done."""
-        held = getattr(self.state.gateway.guarding, "sessions", None)
-        found = None if held is None else held.one(request.path_params["id"], _tenant(request))
+        found = self.state.session(request.path_params["id"], _tenant(request))
         if found is None:
-            return _error(404, "not_found", "no worker that answers here guards such a run")
+            return _error(404, "not_found", "this tenant has no such run here now; the viewer has those kept")
         return _json(found)
 
     async def guardrail(self, request: Request) -> Response:
@@ -176,7 +173,7 @@ def _endpoints(admin: Admin) -> tuple[Endpoint, ...]:
     verdict = {200: "the verdict", 400: "no such request", 404: "no guard is configured"}
     counts = {200: "the text format, 0.0.4", 404: "metrics are off"}
     runs = {200: "the runs", 400: "a wrong query"}
-    run = {200: "the run", 404: "this worker guards no such run of this tenant"}
+    run = {200: "the run", 404: "no such run of this tenant"}
     return (
         Endpoint("GET", "/healthz", "", admin.healthz, {200: "it does"}),
         Endpoint("GET", "/readyz", "", admin.readyz, unready),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,8 @@ from agentguard_server.proxy.telling.metrics import Metrics
 from agentguard_server.proxy.telling.tally import Figure, Tally
 
 _STATES: Final = ("up", "draining", "leaving", "corrupt", "down", "ejected", "open", "hinted", "resting")
+_SESSIONS: Final = "sessions"
+_MOST_TOLD: Final = 100
 Part = Callable[[], Mapping[str, Any]]
 
 
@@ -82,8 +84,7 @@ class State:
         for name, part in self.parts.items():
             found[name] = dict(part())
         counts = getattr(self.gateway.guarding, "counts", None)
-        sessions = getattr(self.gateway.guarding, "sessions", None)
-        if sessions is not None:
+        if (sessions := self._sessions()) is not None:
             told = asdict(counts) if is_dataclass(counts) and not isinstance(counts, type) else {}
             found["guard"] = {"runs": len(sessions), **told}
         return found
@@ -116,7 +117,39 @@ class State:
 
     def told(self) -> tuple[Tally, dict[str, Any]]:
         """What the other workers are told: `Board.publish` takes it, and may wait for the disk."""
-        return (Tally() if self.metrics is None else self.metrics.tally()), self.mine()
+        told = self.mine()
+        if (held := self._sessions()) is not None:
+            told[_SESSIONS] = held.listed(None, most=_MOST_TOLD)
+        return (Tally() if self.metrics is None else self.metrics.tally()), told
+
+    def sessions(self, tenant: str, *, most: int) -> list[dict[str, Any]] | None:
+        """A tenant's guarded runs, this worker's first, those of the others as they told last.
+
+        None if nothing is guarded.
+        """
+        held = self._sessions()
+        if held is None:
+            return None
+        found: list[dict[str, Any]] = held.listed(tenant, most=most)
+        return [*found, *self._elsewhere(tenant)][:most]
+
+    def session(self, id: str, tenant: str) -> dict[str, Any] | None:
+        """One guarded run: whole if this worker has it, at a glance if another one has."""
+        held = self._sessions()
+        mine = None if held is None else held.one(id, tenant)
+        if mine is not None:
+            return dict(mine)
+        return next((one for one in self._elsewhere(tenant) if one.get("id") == id), None)
+
+    def _sessions(self) -> Any:
+        return getattr(self.gateway.guarding, "sessions", None)
+
+    def _elsewhere(self, tenant: str) -> Iterator[dict[str, Any]]:
+        for sheet in self.board.others():
+            told = sheet.state.get(_SESSIONS)
+            for one in told if isinstance(told, list) else ():
+                if isinstance(one, dict) and one.get("tenant") == tenant:
+                    yield one | {"worker": sheet.worker}
 
     def figures(self) -> Iterable[Figure]:
         """The gauges, and the counts that others keep."""
@@ -133,7 +166,7 @@ class State:
             for state in _STATES:
                 yield "replica_state", (name, state), float(replica["state"] == state)
         guarding = gateway.guarding
-        if (sessions := getattr(guarding, "sessions", None)) is not None:
+        if (sessions := self._sessions()) is not None:
             yield "guard_runs", (), len(sessions)
         if (counts := getattr(guarding, "counts", None)) is not None:
             yield "guard_passed_too_long", (), counts.too_long
@@ -141,4 +174,5 @@ class State:
 
 def _of(sheet: Sheet) -> dict[str, Any]:
     told = {"worker": sheet.worker, "pid": sheet.pid, "told_s": round(time.time() - sheet.at, 1)}
-    return {**sheet.state, **told}
+    # Runs are their tenant's, the state is everybody's who may read it.
+    return {name: value for name, value in sheet.state.items() if name != _SESSIONS} | told
