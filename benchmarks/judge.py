@@ -147,7 +147,7 @@ def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
     told = []
     tokens, seconds = found["prompt_tokens"], found["seconds"]
     whole = "published_two_stage"
-    for arm, (of_tokens, of_seconds) in BARS.items() if whole in tokens else ():
+    for arm, (of_tokens, of_seconds) in BARS.items() if tokens.get(whole) else ():
         if arm in tokens:
             told.append(bar(f"{arm}: tokens", tokens[arm] / tokens[whole], of_tokens))
             sent = found["prompt_tokens_sent"][whole]
