@@ -168,21 +168,15 @@ def store(asked: Asked) -> Iterator[Line]:
         yield Line(area="store", what="address", condition="wrong", found=str(error),
                    way_out=f"give --store, or set {ENVIRONMENT}")  # fmt: skip
         return
-    if address.path is not None and not address.path.exists():
-        named = asked.store is not None or ENVIRONMENT in os.environ
-        yield Line(
-            area="store",
-            what=str(address),
-            condition="wrong" if named else "note",
-            found="there is none yet",
-            way_out="it is made when it is first used, or by: agentguard store init",
-        )
+    if address.path is not None and not address.path.exists() and (asked.store or ENVIRONMENT in os.environ):
+        way_out = "correct the path, or make it: agentguard store init"
+        yield Line(area="store", what=str(address), condition="wrong", found="there is none", way_out=way_out)
         return
     yield open_store(asked.store)
 
 
 def open_store(url: str | None) -> Line:
-    """Whether a store can be opened: a line about it."""
+    """Whether a store can be opened: a line about it. None is made where there is none yet."""
     from agentguard.errors import StoreVersion
     from agentguard.store.migrate import REVISIONS
     from agentguard.store.options import Options
@@ -191,7 +185,10 @@ def open_store(url: str | None) -> Line:
 
     name = "store"
     try:
-        name = str(resolve(url))
+        address = resolve(url)
+        name = str(address)
+        if address.path is not None and not address.path.exists():
+            return _none_yet(address.path)
         with Store.open(url, options=Options(busy_s=2.0)) as opened:
             runs = opened.stats(tenant=None).rows.get("runs", 0)
     except StoreVersion as error:
@@ -201,6 +198,18 @@ def open_store(url: str | None) -> Line:
         way_out = "look whether the database runs, and whether its address and password are right"
         return Line(area="store", what=name, condition="wrong", found=str(error), way_out=way_out)
     return Line(area="store", what=name, condition="ok", found=f"version {REVISIONS[-1]}, {runs:,} runs")
+
+
+def _none_yet(path: Path) -> Line:
+    """A file that will be made, if it can be."""
+    folder = next(one for one in path.parents if one.exists())
+    if not os.access(folder, os.W_OK):
+        way_out = f"let this user write to {folder}, or name another place"
+        return Line(
+            area="store", what=str(path), condition="wrong", found="none can be made", way_out=way_out
+        )
+    way_out = "it is made when it is first used, or by: agentguard store init"
+    return Line(area="store", what=str(path), condition="note", found="there is none yet", way_out=way_out)
 
 
 def run(asked: Asked) -> Iterator[Line]:

@@ -110,6 +110,15 @@ def test_a_store_is_opened_and_a_database_that_is_away_is_told(tmp_path: Path) -
     assert "secret-word" not in str(line)
 
 
+def test_no_store_is_made_by_looking_for_one(tmp_path: Path) -> None:
+    path = config(tmp_path, "http://127.0.0.1:1/v1", capture={"store": str(tmp_path / "new" / "runs.db")})
+    found = lines(config=path, network=False)
+    (line,) = [line for line in found if line.what.startswith("capture.store")]
+    assert (line.condition, line.found) == ("note", "there is none yet")
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob("**/*.db"))
+
+
 def test_a_store_of_an_older_version_is_to_be_migrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
