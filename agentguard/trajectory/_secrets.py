@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 SENSITIVE = (
@@ -102,12 +103,19 @@ def texts_of(data: dict[str, Any]) -> list[str] | None:
                 below.extend(value.values())
             elif kind is list:
                 below.extend(value)
-            elif not (value is None or kind in (bool, float) or (kind is int and abs(value) < _MOST_NUMBER)):
+            elif not _bare(value):
                 return None
         if not below:
             return found
         level = below
     return None
+
+
+def _bare(value: Any) -> bool:
+    """Whether it is no text, and too short a number to be a secret."""
+    if type(value) is int:
+        return abs(value) < _MOST_NUMBER
+    return value is None or isinstance(value, bool | float | Enum)
 
 
 def luhn(digits: str) -> bool:
