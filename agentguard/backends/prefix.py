@@ -50,13 +50,17 @@ class Heard:
 
     @property
     def asked(self) -> str:
-        """The text that is sent, without spaces at its end: templates cut them, tokens begin with them."""
-        return self.text.rstrip()
+        """The text that is sent, without spaces at its end, and for chat none at its beginning either.
+
+        Many templates cut them, and servers then don't find the message that they should go on with (vLLM
+        #9547, transformers #34214 and #35433); besides, most tokens begin with their space.
+        """
+        return self.text.strip() if self.api == "chat" else self.text.rstrip()
 
     @property
     def over(self) -> str:
         """What of the text is not sent, and will come again."""
-        return self.text[len(self.asked) :]
+        return self.text[len(self.text.rstrip()) :]
 
 
 def heard(api: str, shown: bytes) -> Heard:

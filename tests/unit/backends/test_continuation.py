@@ -67,6 +67,18 @@ def test_spaces_at_the_seam_come_once():
     here.run(main)
 
 
+def test_spaces_at_the_beginning_are_not_sent_either():
+    """vLLM #9547, transformers #34214: a template that cuts them hides what is to be continued."""
+    here = scene(a=[stream("\n\none", " \n", then="cut")], b=[stream(" \ntwo", id="id-2")])
+
+    async def main():
+        got, _ = await read(await asks(here))
+        assert texts(got)[1] == "\n\none \ntwo"
+        assert json.loads(here.ones["b"].asked[0].body)["messages"][-1]["content"] == "one"
+
+    here.run(main)
+
+
 def test_a_stream_can_break_off_twice():
     here = scene(
         a=[stream("one", then="cut")], b=[stream(" two", id="x", then="cut")], c=[stream(" three", id="y")]
