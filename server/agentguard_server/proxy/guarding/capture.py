@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.integrations.exchange.apis import APIS
 from agentguard_server.proxy.guarding.frames import Seen
+from agentguard_server.proxy.guarding.gate import run_name
 from agentguard_server.proxy.guarding.keeping import Keeping, socket_path
 from agentguard_server.proxy.guarding.link import Link
 from agentguard_server.proxy.guarding.options import CaptureOptions, RunsOptions
@@ -86,8 +87,7 @@ class Capture:
             answer = b""
         elif recorded.status != 200 or not recorded.complete:
             answer = b""
-        run = "" if asked.run == "off" else asked.run
-        made = Seen(asked.tenant, run, asked.api, _repeated(asked), asked.body, answer)
+        made = Seen(asked.tenant, run_name(asked.run), asked.api, _repeated(asked), asked.body, answer)
         self.link.put(made, len(asked.body) + len(answer))
 
     def status(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import msgspec
 
 from agentguard.integrations.exchange.dialect import Dialect
 
+_NAME: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _OFFERED: Final = b'"tools"'
 _CALLED: Final = (b'"tool_', b"_call", b"previous_response_id")
 """What a body has in it whose history has calls, or is the server's."""
@@ -25,6 +27,11 @@ def may_act(body: bytes, *, going_on: bool) -> bool:
         going_on: whether it may also go on with a run that is guarded, which it could without tools.
     """
     return _OFFERED in body or (going_on and any(trace in body for trace in _CALLED))
+
+
+def run_name(given: str) -> str:
+    """The name of a run that a client gave, if it can be one; else, and for ``off``, it has none."""
+    return given if given != "off" and _NAME.fullmatch(given) else ""
 
 
 def decoded(body: bytes) -> dict[str, Any] | None:

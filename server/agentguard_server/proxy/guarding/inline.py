@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -20,13 +19,12 @@ from agentguard.recover.base import Recovery
 from agentguard.settings import Policy
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.recorder import EventSink, Recorder
-from agentguard_server.proxy.guarding.gate import acts, decoded, may_act
+from agentguard_server.proxy.guarding.gate import acts, decoded, may_act, run_name
 from agentguard_server.proxy.guarding.guarded import GuardedRequest, refused
 from agentguard_server.proxy.guarding.options import RunsOptions, Stream
 from agentguard_server.proxy.guarding.sessions import Sessions
 from agentguard_server.proxy.seam import Asked, Guarded
 
-_NAME: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _SWEEPS: Final = 4
 """Looks for idle runs in the time after which one counts as idle."""
 _LONG: Final = 262_144
@@ -138,7 +136,7 @@ class Inline:
         if api is None or asked.run == "off" or self._stream == "pass":
             return None
         engine = self._engines.get(asked.tenant) or self._engine(asked.tenant)
-        run = asked.run if _NAME.fullmatch(asked.run) else ""
+        run = run_name(asked.run)
         must = self._all or (bool(run) and engine.knows(run))
         if not must and not may_act(asked.body, going_on=bool(len(engine.waiting))):
             return None

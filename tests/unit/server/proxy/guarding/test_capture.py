@@ -202,10 +202,11 @@ def test_what_is_too_long_is_counted(tmp_path: Path) -> None:
         capture.record(recorded(CHAT, b"x" * 1025, b"{}"))
         capture.record(recorded(CHAT, b"x", b"{" * capture.most_bytes))
         capture.record(recorded(CHAT, b"x", b"{", guarded=True))
-        capture.record(recorded(CHAT, b"x", b"{", complete=False))
-        assert (capture.too_long, capture.cut, capture.link.put_in) == (1, 1, 2)
+        for run in ("off", "no name", "n" * 129):
+            capture.record(recorded(CHAT, b"x", b"{", complete=False, run=run))
+        assert (capture.too_long, capture.cut, capture.link.put_in) == (1, 1, 4)
         kept = [message for message, _ in capture.link._queue]
-        assert all(isinstance(one, Seen) and one.answer == b"" for one in kept)
+        assert all(isinstance(one, Seen) and one.answer == one.run.encode() == b"" for one in kept)
         capture.link.close()
 
     asyncio.run(play())
