@@ -50,7 +50,7 @@ def check_url(asking: EndpointSettings, *, beside: Beside | None = None, json: b
         told = found.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
         sys.stdout.buffer.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
     else:
-        _show(Console(), asking.base_url, found)
+        _show(Console(), asking.base_url or "", found)
         if comparison is not None:
             _show_beside(Console(), comparison)
     if not found.asked:
@@ -65,7 +65,7 @@ def _checked(asking: EndpointSettings) -> Check:
     from agentguard.judge.wire import EndpointOptions
 
     endpoint = Endpoint(
-        asking.base_url,
+        asking.base_url or "",
         model=asking.model,
         api_key=key_of(asking.api_key_env),
         options=EndpointOptions(deadline_s=asking.deadline_s),

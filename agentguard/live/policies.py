@@ -42,7 +42,7 @@ def localizer_of(policy: Policy, judge: Judge | None) -> Localizer:
 
     settings = policy.chosen_localizer()
     options = settings.options()
-    own = {"judge", "base_url"} & set(options)
+    own = {"judge", "base_url", "replicas"} & set(options)
     if judge is not None and policy.judge is not None and settings.name in ASKING and not own:
         options = {"judge": judge, "swap": policy.judge.swap, **options}
     return localizer_named(settings.name, options)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 3
 _LONGEST: Final = 600
-_ASKS: Final = ("judge", "base_url")
+_ASKS: Final = ("judge", "base_url", "replicas")
 
 
 def schema(**options: Any) -> SchemaLocalizer | SchemaJudged:
