@@ -222,3 +222,45 @@ def test_the_captures_database_is_shared_where_no_other_is_named(tmp_path: Path)
     assert shared.hints is None
     assert shared.sessions is not None
     shared.close()
+
+
+@pytest.mark.slow
+def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
+    server, url = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_url")
+    options = SharedOptions(store=url, every_s=0.1, wait_s=0.3)
+    one, other = Shared(options), Shared(options)
+    heard: list[Hint] = []
+
+    async def found() -> bool:
+        return await sessions_of(other).find([KEY], tenant="") is not None
+
+    async def go_on() -> None:
+        assert one.hints is not None
+        assert other.hints is not None
+        other.hints.subscribe(heard.append)
+        other.start()
+        sessions_of(one).keep([KEY], {"a": 1}, tenant="", run="r", version=1)
+        await asyncio.to_thread(one.store.flush, 10)
+        assert await found()
+        await asyncio.to_thread(server.stop)
+        try:
+            began = time.monotonic()
+            for _ in range(30):
+                one.hints.publish(Hint(replica="a", trouble="open", seconds=30))
+                assert not await found()
+            assert time.monotonic() - began < 5, "nobody waits for what is away"
+            assert sessions_of(other).missed == 30
+        finally:
+            await asyncio.to_thread(server.start)
+        await until(lambda: bool(heard), 60)  # what waited is told once it is back
+        for _ in range(100):
+            if await found():
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError("the conversation was not found again")
+
+    try:
+        asyncio.run(go_on())
+    finally:
+        one.close()
+        other.close()
