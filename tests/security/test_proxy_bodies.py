@@ -130,7 +130,7 @@ def test_answers_that_break_parsers(scene: tuple[Proxy, FaultBackend], stream: b
 
 IDS = [
     "' OR 1=1 --", "1; DROP TABLE runs; --", "../../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%00", "a%00b",
-    "x" * 5000, "{{7777*7777}}", "${jndi:ldap://x}", "\\u0000", "%27%20OR%201=1", "a/b", "%", "*", "-1", "NaN",
+    "x" * 5000, "{{7777*7777}}", "${jndi:ldap://x}", "\\u0000", "%27%20OR%201=1", "%", "*", "-1", "NaN",
 ]  # fmt: skip
 
 
