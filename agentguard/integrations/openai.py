@@ -5,6 +5,10 @@
     client = OpenAI(http_client=DefaultHttpxClient(transport=guard.transport()))
     client = AsyncOpenAI(http_client=DefaultAsyncHttpxClient(transport=guard.atransport()))
 
+Anthropic's client (anthropic 2.x) takes the same transports::
+
+    client = Anthropic(http_client=anthropic.DefaultHttpxClient(transport=guard.transport()))
+
 A transport sees requests and answers, and no tools: what a tool returned comes with the next request. So
 requests are joined to runs by what they resend (`agentguard.integrations.exchange`), turns are taken back by
 leaving them out of every later request, and an answer is judged before the client sees its calls.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Self
 
 import anthropic
 import httpx2
 import pytest
-from anthropic import Anthropic, DefaultHttpxClient
+from anthropic import Anthropic, AsyncAnthropic, DefaultAsyncHttpxClient, DefaultHttpxClient
 
 from agentguard.guard import Guard
 from agentguard.integrations.exchange.messages import Messages
@@ -224,6 +225,22 @@ def test_a_history_is_known_again_however_a_client_marks_it() -> None:
     call = uses("find", "t", where="x")
     given = {"role": "assistant", "content": [thinks("a"), says("I look."), call]}
     assert key(given) == key({"role": "assistant", "content": [says("I look."), {**call, "caller": None}]})
+
+
+def test_the_asynchronous_client_is_guarded_too() -> None:
+    fly, book = message(uses("fly", "x")), message(uses("book", "b", seat=4), id="msg_2")
+
+    async def ask(base: str) -> Any:
+        transport = make(recover=Recover(on_fail="rollback")).atransport()
+        http = DefaultAsyncHttpxClient(transport=transport)
+        async with AsyncAnthropic(base_url=base, api_key="k", max_retries=0, http_client=http) as client:
+            asked: Any = {"model": "c", "max_tokens": 9, "messages": [TASK], "tools": TOOLS}
+            async with client.messages.stream(**asked) as flow:
+                return await flow.get_final_message()
+
+    with serving(script(fly, book, stream=True)) as server:
+        got = asyncio.run(ask(server.url.removesuffix("/v1")))
+    assert [block.name for block in got.content] == ["book"]
 
 
 def test_a_failed_tool_is_known_to_have_failed() -> None:

@@ -27,7 +27,7 @@ from agentguard_server.proxy.seam import Asked, Guarded
 
 _SWEEPS: Final = 4
 """Looks for idle runs in the time after which one counts as idle."""
-_LONG: Final = 262_144
+_LONG: Final = 65_536
 """Bytes of a body that is read in a thread, so that other requests do not wait for it."""
 
 Opened = Guarded | Answer | None
