@@ -97,15 +97,14 @@ class Spans:
         self._waiting.clear()
 
     def _kept(self, recorded: Recorded) -> Recorded:
-        """What of a request is needed later: bodies only where they are shown."""
-        asked, answer = recorded.asked, recorded.answer
-        most = 4 * self.options.most_chars if self.options.contents else 0
-        headers = tuple(one for one in asked.headers if one[0] == b"traceparent")
-        if not self.options.contents and len(answer) > 2 * ENDS:
-            answer = answer[:ENDS] + answer[-ENDS:]
-        return replace(
-            recorded, asked=replace(asked, headers=headers, body=asked.body[:most]), sent=None, answer=answer
-        )
+        """What of a request is needed later: no long body unless it is shown, of a long answer both ends."""
+        asked, answer, shown = recorded.asked, recorded.answer, self.options.contents
+        most = 4 * self.options.most_chars if shown else 2 * ENDS
+        if len(asked.body) <= most and len(answer) <= most:
+            return recorded  # to make another one takes longer than all else here
+        if len(answer) > most:
+            answer = answer[:most] if shown else answer[:ENDS] + answer[-ENDS:]
+        return replace(recorded, asked=replace(asked, body=asked.body[:most]), sent=None, answer=answer)
 
     def _run(self) -> None:
         asyncio.run(self._sending())
