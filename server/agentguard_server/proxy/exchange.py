@@ -14,7 +14,7 @@ from typing import Any, Final
 from agentguard.backends.base import Answer, BackendRequest, Headers, Streamed
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
-from agentguard_server.proxy import asking
+from agentguard_server.proxy import asking, models
 from agentguard_server.proxy.admit import admit
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
 from agentguard_server.proxy.intake import CONNECTION, Left, body_of
@@ -145,6 +145,10 @@ class Exchange:
 
     async def _answer(self, request: BackendRequest) -> None:
         gateway = self._gateway
+        if self._route.kind == "models":
+            known = models.listed(gateway, self._scope["raw_path"])
+            if known is not None:
+                return await self._out.answer(known)
         if gateway.guarding is not None and self._route.api:
             final = await self._open(gateway.guarding)
             guarded = self._guarded

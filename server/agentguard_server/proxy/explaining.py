@@ -8,6 +8,7 @@ from agentguard_server.proxy.settings import ProxySettings
 
 ROUTES = (
     "/v1/chat/completions, …/completions, …/embeddings, …/responses, …/messages (POST): read, guarded",
+    "/v1/models (GET): from the configuration where it names all models, else passed through",
     "/v1/… of any other path or method: passed through as it comes",
     "/healthz, /readyz: without a key",
     "all else: state, metrics and administration, by scope",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Shape = Literal["openai", "messages"]
-Kind = Literal["model", "through", "admin", "open", "none"]
+Kind = Literal["model", "models", "through", "admin", "open", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Route:
     """What becomes of a path.
 
     Attributes:
-        kind: a model API that is read; what passes through; our own, with or without a key; nothing.
+        kind: a model API that is read; the list of models; what passes through; our own, open or not; nothing.
         api: name of the model API; empty if it is none.
         shape: of our errors.
     """
@@ -32,6 +32,7 @@ _ADMIN: Final = Route("admin")
 _GUARDRAIL: Final = Route("admin", "guardrail")
 _OPEN: Final = Route("open")
 _NOTHING: Final = Route("none")
+_LIST: Final = Route("models")
 
 _MODEL: Final = {
     b"/v1/chat/completions": Route("model", "chat"),
@@ -64,4 +65,6 @@ def route(method: str, path: bytes) -> Route:
         return _GUARDRAIL if path == _LITELLM else _ADMIN
     if _CROOKED.search(path):
         return _NOTHING
+    if method == "GET" and (path == b"/v1/models" or path.startswith(b"/v1/models/")):
+        return _LIST
     return _THROUGH_MESSAGES if path.startswith(b"/v1/messages") else _THROUGH

@@ -398,3 +398,26 @@ class TestStoredResponses:
             assert holders.learn(b'{"id": "resp_%d"}' % number, "a")
         assert (holders.find("resp_0"), holders.find("resp_1")) == ("", "a")
         assert not holders.learn(b'{"id": "chatcmpl_1"}', "a")
+
+
+class TestModels:
+    def backends(self, *models):
+        url = "http://127.0.0.1:1/v1"
+        replicas = [{"name": f"r{n}", "url": url, "models": one} for n, one in enumerate(models)]
+        return gateway(backends={"replicas": replicas})
+
+    def test_that_the_configuration_names_are_listed_by_the_names_that_clients_use(self):
+        gate = self.backends({"small": "qwen3", "large": "qwen3-max"}, {"small": "other"})
+        got = ask(gate, method="GET", path="/v1/models")
+        assert [one["id"] for one in got.json["data"]] == ["large", "small"]
+        assert (got.json["object"], got.json["has_more"]) == ("list", False)
+        assert ask(gate, method="GET", path="/v1/models/small").json["id"] == "small"
+        missing = ask(gate, method="GET", path="/v1/models/qwen3")
+        assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")
+        assert not gate.pool.asked
+
+    @pytest.mark.parametrize("models", [[{}], [{"a": "b"}, {}], [{"a": "b", "*": "*"}]])
+    def test_of_a_replica_that_may_have_others_it_is_asked(self, models):
+        gate = self.backends(*models)
+        ask(gate, method="GET", path="/v1/models?limit=1")
+        assert [one.target for one in gate.pool.asked] == ["/models?limit=1"]
