@@ -10,62 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from agentguard.backends.base import BackendRequest
+from agentguard.backends.offer import Offer, Tier, able, sort, why_none
 from agentguard.backends.options import ANY
 from agentguard.backends.policies.base import Chooser
 from agentguard.backends.replica import Replica
+from agentguard.backends.trip import NoReplica, Trip
 from agentguard.errors import BackendError, CircuitOpen, Overloaded, ResilienceError
-from agentguard.resilience import Deadline, EventKind, Outlier, Outliers, Priority, Runtime, Stream
+from agentguard.resilience import Deadline, EventKind, Outlier, Outliers, Runtime, Stream
 from agentguard.resilience.seam import OVERLOAD, Verdict, verdict
 
 LONGEST_REST_S = 60.0
 """How long a replica that asked for a pause is passed over at most, where there are others."""
-
-Tier = tuple[Replica, ...]
-
-
-class NoReplica(BackendError):
-    """No replica is there for the model and the API that were asked for; nothing was sent."""
-
-    code = "no_replica"
-
-    def __init__(self) -> None:
-        super().__init__("no replica serves this model over this API", status=404, stage="unsent")
-
-
-class Trip:
-    """One request on its way through the pool, with what becomes of it."""
-
-    __slots__ = ("attempts", "continues", "hedged", "idempotent", "panic", "priority", "request", "running")
-
-    def __init__(self, request: BackendRequest, *, continues: bool = False) -> None:
-        self.request = request
-        self.idempotent: bool = request.idempotent
-        self.priority: Priority = request.priority
-        self.continues = continues  # only a replica that continues answers will do
-        self.attempts = self.running = 0
-        self.hedged = self.panic = False
-
-    def notes(self) -> tuple[tuple[str, str], ...]:
-        """What is worth telling; empty for a request that went straight through."""
-        notes: tuple[tuple[str, str], ...] = ()
-        if self.attempts > 1:
-            notes = (("attempts", str(self.attempts)), ("tried", ",".join(self.request.tried)))
-        if self.hedged:
-            notes = (*notes, ("hedged", "1"))
-        return (*notes, ("panic", "1")) if self.panic else notes
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """The replicas for one model and API, until something changes: tiers to use, and those that rest."""
-
-    tiers: tuple[Tier, ...]
-    resting: Tier
-    panic: bool
 
 
 class Choice:
@@ -124,7 +82,7 @@ class Choice:
     def count(self, request: BackendRequest) -> int:
         """How many replicas could take a request now. Raises NoReplica."""
         offer, trip = self._offer(request), Trip(request)
-        return sum(len(_able(tier, trip, ())) for tier in offer.tiers)
+        return sum(len(able(tier, trip, ())) for tier in offer.tiers)
 
     @property
     def panicking(self) -> list[str]:
@@ -197,7 +155,7 @@ class Choice:
             holder = self.replicas.get(request.replica)
             if hedge:
                 raise Overloaded("no other replica has what the request goes on with")
-            if holder is not None and _able((holder,), trip, skipped) and not holder.corrupt:
+            if holder is not None and able((holder,), trip, skipped) and not holder.corrupt:
                 return holder
         offer = self._offer(request)
         if offer.panic:
@@ -211,13 +169,13 @@ class Choice:
             found = self._any(offer, trip, skipped)
         if found:
             return self.chooser.choose(request, found)
-        raise refused or _why_none(offer, hedge=hedge)
+        raise refused or why_none(offer, hedge=hedge)
 
     def _fresh(self, offer: Offer, trip: Trip, skipped: Tier) -> list[Replica]:
         """What can take the request and was not tried by it, of the lowest tier that has such."""
         tried = trip.request.tried
         for tier in offer.tiers:
-            found = [one for one in _able(tier, trip, skipped) if one.name not in tried]
+            found = [one for one in able(tier, trip, skipped) if one.name not in tried]
             if found:
                 return found
         return []
@@ -225,7 +183,7 @@ class Choice:
     def _any(self, offer: Offer, trip: Trip, skipped: Tier) -> list[Replica]:
         """What can take the request at all; what rests comes last."""
         for tier in (*offer.tiers, offer.resting):
-            found = _able(tier, trip, skipped)
+            found = able(tier, trip, skipped)
             if found:
                 return found
         return []
@@ -258,50 +216,9 @@ class Choice:
         sound = [one for one in serving if not one.corrupt]
         if not sound:
             raise CircuitOpen("every replica that serves this answers wrongly")
-        offer = _sorted(sound, set(self.outliers.kept()), self._runtime.clock.now(), self._panic)
+        offer = sort(sound, set(self.outliers.kept()), self._runtime.clock.now(), self._panic)
         self._offers[key] = offer
         if offer.panic and key not in self._panics:
             self._runtime.tell(EventKind.PANIC, "choice", reason=f"too few of {len(serving)} replicas usable")
         self._panics = self._panics | {key} if offer.panic else self._panics - {key}
         return offer
-
-
-def _sorted(sound: list[Replica], kept: set[str], now: float, panic: float) -> Offer:
-    """The tiers of which enough can be used; all of them where there is none."""
-    levels: dict[int, list[Replica]] = {}
-    for one in sound:
-        levels.setdefault(one.options.tier, []).append(one)
-    tiers: list[Tier] = []
-    resting: list[Replica] = []
-    for _, members in sorted(levels.items()):
-        usable = [one for one in members if not one.down and one.name in kept and one.hinted_until <= now]
-        if usable and len(usable) >= panic * len(members):
-            tiers.append(tuple(one for one in usable if one.rests_until <= now))
-            resting += [one for one in usable if one.rests_until > now]
-    tiers = [tier for tier in tiers if tier]
-    if not tiers and not resting:
-        return Offer(tuple(tuple(members) for _, members in sorted(levels.items())), (), panic=True)
-    return Offer(tuple(tiers) or (tuple(resting),), tuple(resting), panic=False)
-
-
-def _able(tier: Tier, trip: Trip, skipped: Tier) -> list[Replica]:
-    return [
-        one
-        for one in tier
-        if one.ready and one not in skipped and (one.options.continues or not trip.continues)
-    ]
-
-
-def _why_none(offer: Offer, *, hedge: bool) -> ResilienceError:
-    """Why no replica can take a request."""
-    if hedge:
-        return Overloaded("there is no other replica to ask")
-    waits = [
-        max(0.0, one.breaker.left)
-        for tier in (*offer.tiers, offer.resting)
-        for one in tier
-        if one.breaker is not None and not one.breaker.ready
-    ]
-    if waits:
-        return CircuitOpen("every replica failed too often just now", retry_after_s=min(waits))
-    return Overloaded("every replica has as many requests as it may have")

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from agentguard.backends import pipelines, status
 from agentguard.backends.base import Answer, BackendRequest, Streamed
-from agentguard.backends.choice import Choice, Trip
+from agentguard.backends.choice import Choice
 from agentguard.backends.connecting import over_http
 from agentguard.backends.continuation import CONTINUED_APIS, Continued
 from agentguard.backends.explain import explain
@@ -26,6 +26,7 @@ from agentguard.backends.hints import Hints
 from agentguard.backends.members import Members
 from agentguard.backends.options import BackendsOptions, ReplicaOptions
 from agentguard.backends.replica import Connect
+from agentguard.backends.trip import Trip
 from agentguard.backends.vote import Voting
 from agentguard.errors import Overloaded
 from agentguard.resilience import (

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.backends.base import BackendRequest
-from agentguard.backends.choice import NoReplica, Trip
+from agentguard.backends.trip import NoReplica, Trip
 from agentguard.errors import CircuitOpen, Overloaded, ResilienceError
 from tests.unit.backends.pooled import Scene, ok
 

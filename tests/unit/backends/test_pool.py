@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentguard.backends.choice import NoReplica
+from agentguard.backends.trip import NoReplica
 from agentguard.errors import (
     BackendError,
     CircuitOpen,
