@@ -10,7 +10,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Table, and_, delete, update
+from sqlalchemy import Connection, Executable, Table, and_, bindparam, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -18,7 +18,15 @@ from agentguard.store.engine import COUNTED, is_outage
 from agentguard.store.fit import checked_id, fitted
 from agentguard.store.overview import OverviewRow
 from agentguard.store.pack import Refused
-from agentguard.store.rows import BranchRow, ClearRow, DropSnapshotsRow, EffectRow, Row
+from agentguard.store.rows import (
+    BranchRow,
+    ClearRow,
+    DropSnapshotsRow,
+    EffectRow,
+    Row,
+    SnapshotRow,
+    StepRow,
+)
 from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, SNAPSHOTS, STEPS, Home
 from agentguard.store.upkeep import Upkeep
 
@@ -27,6 +35,12 @@ _Ready = tuple[type[Row], Row, dict[str, Any]]
 
 Refusals = dict[int, str]
 """Position of a row to the reason why it cannot be stored."""
+
+
+_FORGET = tuple(
+    delete(table).where(table.c.tenant == bindparam("of_tenant"), table.c.run_id == bindparam("of_run"))
+    for table in (STEPS, BRANCHES, SNAPSHOTS)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +75,32 @@ def apply(connection: Connection, batch: Batch) -> Refusals:
     upkeep: Upkeep | None = None
     with _passed_over():
         upkeep = Upkeep(connection, [(place, ready[1]) for place, ready in batch.ready])
-    for kind, group in groupby(batch.ready, key=lambda one: one[1][0]):
+    for kind, group in groupby(_arranged(batch.ready), key=lambda one: one[1][0]):
         _write(connection, kind, list(group), refused)
     with _passed_over():
         if upkeep is not None and (overviews := upkeep.rows(connection, refused)):
             connection.execute(_upsert(HOMES[OverviewRow], connection.dialect.name), overviews)
     return refused
+
+
+def _arranged(ready: list[tuple[int, _Ready]]) -> list[tuple[int, _Ready]]:
+    """Rows of one kind together, where the outcome is the same: many short runs are then few statements.
+
+    Each kind has a table of its own, within which rows keep their order. What reaches into other tables must
+    keep its place: branches, and forgetting what earlier rows of the batch have brought. Forgetting comes
+    first else, as it does in each run.
+    """
+    brought: set[tuple[Any, Any]] = set()
+    ranks: dict[type[Row], int] = {ClearRow: 0}
+    for _, (kind, _row, values) in ready:
+        if kind in (BranchRow, DropSnapshotsRow):
+            return ready
+        if kind is ClearRow and (values["tenant"], values["run_id"]) in brought:
+            return ready
+        if kind in (StepRow, SnapshotRow):
+            brought.add((values["tenant"], values["run_id"]))
+        ranks.setdefault(kind, len(ranks))
+    return sorted(ready, key=lambda one: ranks[one[1][0]])
 
 
 @contextmanager
@@ -95,13 +129,11 @@ def _write(
     connection: Connection, kind: type[Row], group: list[tuple[int, _Ready]], refused: Refusals
 ) -> None:
     """Write rows of one type at once; where that fails, each on its own to find the bad ones."""
-    one_by_one = kind in (BranchRow, ClearRow, DropSnapshotsRow)
+    one_by_one = kind in (BranchRow, DropSnapshotsRow)
     if not one_by_one:
         try:
             with connection.begin_nested():
-                connection.execute(
-                    _upsert(HOMES[kind], connection.dialect.name), [one[2] for _, one in group]
-                )
+                _write_all(connection, kind, [one[2] for _, one in group])
             return
         except (SQLAlchemyError, ValueError, OverflowError) as error:
             if is_outage(error):
@@ -116,11 +148,19 @@ def _write(
             refused[place] = f"{kind.__name__}: the database refused it ({_cause(error)})"
 
 
+def _write_all(connection: Connection, kind: type[Row], values: list[dict[str, Any]]) -> None:
+    if kind is ClearRow:
+        cleared = [{"of_tenant": one["tenant"], "of_run": one["run_id"]} for one in values]
+        for statement in _FORGET:
+            connection.execute(statement, cleared)
+    else:
+        connection.execute(_upsert(HOMES[kind], connection.dialect.name), values)
+
+
 def _write_one(connection: Connection, ready: _Ready) -> None:
     kind, row, values = ready
     if kind is ClearRow:
-        for table in (STEPS, BRANCHES, SNAPSHOTS):
-            connection.execute(delete(table).where(_of_run(table, values, "run_id")))
+        _write_all(connection, kind, [values])
         return
     if isinstance(row, DropSnapshotsRow):
         gone = and_(_of_run(SNAPSHOTS, values, "run_id"), SNAPSHOTS.c.step.in_(row.steps))

@@ -1,0 +1,90 @@
+"""Rows that are written kind by kind leave the same behind as rows that are written one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, select
+
+from agentguard.store import apply as applying
+from agentguard.store.rows import (
+    BranchRow,
+    ClearRow,
+    DropSnapshotsRow,
+    FindingRow,
+    Row,
+    RunRow,
+    SnapshotRow,
+    StepRow,
+)
+from agentguard.store.tables import TABLES, metadata
+
+RUNS = st.sampled_from(["a", "b", "c"])
+STEP = st.builds(StepRow, run_id=RUNS, index=st.integers(0, 3), source=st.sampled_from(["user", "agent"]))
+SNAPSHOT = st.builds(SnapshotRow, run_id=RUNS, step=st.integers(0, 2), state=st.sampled_from([b"1", b"2"]))
+RUN = st.builds(RunRow, id=RUNS, task=st.sampled_from(["", "t"]), failed=st.sampled_from([None, True]))
+FINDING = st.builds(FindingRow, run_id=RUNS, step=st.integers(0, 2), detector=st.just("d"))
+CLEAR = st.builds(ClearRow, run_id=RUNS)
+BRANCH = st.builds(BranchRow, run_id=RUNS, id=st.sampled_from(["x", "y"]), fork_step=st.integers(0, 2))
+DROP = st.builds(DropSnapshotsRow, run_id=RUNS, steps=st.just((0, 1)))
+USUAL = st.one_of(RUN, STEP, STEP, SNAPSHOT, FINDING, CLEAR)
+ANY = st.one_of(USUAL, BRANCH, DROP)
+
+
+def left(batches: list[list[Row]], monkeypatch: Any, *, arranged: bool) -> dict[str, list[Any]]:
+    """What all tables hold after batches of rows, but for when their overviews were made."""
+    engine = create_engine("sqlite://")
+    metadata.create_all(engine)
+    with monkeypatch.context() as patched, engine.begin() as connection:
+        if not arranged:
+            patched.setattr(applying, "_arranged", lambda ready: ready)
+        for rows in batches:
+            assert applying.apply(connection, applying.prepare(rows)) == {}
+        found = {}
+        for name, table in TABLES.items():
+            columns = [column for column in table.c if column.name not in ("updated_at", "created_at")]
+            found[name] = sorted(map(repr, connection.execute(select(*columns)).all()))
+    engine.dispose()
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(USUAL, max_size=12) | st.lists(ANY, max_size=8), min_size=1, max_size=3))
+def test_the_outcome_is_that_of_the_order_given(batches: list[list[Row]]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert left(batches, monkeypatch, arranged=True) == left(batches, monkeypatch, arranged=False)
+
+
+def test_many_short_runs_are_few_groups() -> None:
+    rows = [
+        row
+        for run in "abcdef"
+        for row in (ClearRow(run_id=run), RunRow(id=run), StepRow(run_id=run, index=0), RunRow(id=run))
+    ]
+    kinds = [kind for _, (kind, _, _) in applying._arranged(applying.prepare(rows).ready)]
+    assert kinds == sorted(kinds, key=[ClearRow, RunRow, StepRow].index)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [StepRow(run_id="a", index=0), ClearRow(run_id="a"), RunRow(id="a")],
+        [
+            RunRow(id="a"),
+            StepRow(run_id="a", index=0),
+            BranchRow(run_id="a", id="x", fork_step=0),
+            RunRow(id="a"),
+        ],
+        [
+            SnapshotRow(run_id="a", step=0, state=b""),
+            DropSnapshotsRow(run_id="a", steps=(0,)),
+            RunRow(id="a"),
+        ],
+    ],
+)
+def test_what_depends_on_the_order_keeps_it(rows: list[Row]) -> None:
+    ready = applying.prepare(rows).ready
+    assert applying._arranged(ready) == ready
