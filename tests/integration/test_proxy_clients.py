@@ -21,6 +21,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from agentguard.store import Store
+from agentguard.store.page import Page
 from tests.proxy_server import Proxy, serving, within
 from tests.unit.integrations import anthropic_server as claude
 from tests.unit.integrations import openai_responses_server as responses
@@ -361,3 +362,25 @@ def test_a_run_goes_on_at_another_proxy(model: Model, tmp_path: Path) -> None:
 def kept_sessions(path: Path) -> int:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         return int(connection.execute("select count(*) from agentguard_sessions").fetchone()[0])
+
+
+def test_several_workers_have_one_keeper(model: Model, tmp_path: Path) -> None:
+    made = document(model, guard=POLICY, capture={"store": str(tmp_path / "runs.db")})
+    model.say = lambda body: chat.completion(chat.say("ok"))
+    names = [f"r{i}" for i in range(24)]
+    with serving(tmp_path, {**made, "listen": {"port": 0, "workers": 2}}) as proxy:
+        plain = {"model": "m", "messages": [TASK]}
+        for name in names:
+            proxy.ask(plain, Agentguard_Run=name)
+            proxy.ask({**plain, "tools": TOOLS}, Agentguard_Run=f"guarded-{name}")
+        with Store.open(tmp_path / "runs.db") as store:
+            within(30, lambda: len(store.runs(page=Page(limit=100)).rows) == 2 * len(names))
+            kept = {row.id for row in store.runs(page=Page(limit=100)).rows}
+    assert set(names) <= kept
+    tags = {
+        id.removeprefix(f"guarded-{name}")
+        for name in names
+        for id in kept
+        if id.startswith(f"guarded-{name}-")
+    }
+    assert tags <= {"-w0", "-w1"}
