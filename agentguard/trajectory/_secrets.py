@@ -38,6 +38,7 @@ _NAMED = (
 )
 _KEYS = (
     r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic, OpenRouter, DeepSeek
+    r"ag-[A-Za-z0-9_-]{43}",  # agentguard's own proxy
     r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}",  # Stripe
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}",
     r"gl(?:pat|ptt|dt|rt)-[A-Za-z0-9_-]{16,}",  # GitLab

@@ -27,6 +27,7 @@ SECRETS = {
     "api_key": [
         KEY,
         "ghp_" + "a1B2" * 9,
+        "ag-" + "a1B2_-" * 7 + "z",
         "AKIA" + "ABCD1234EFGH5678",
         "xoxb-" + "123456789012-abcdef",
         "AIza" + "Sy0" * 12,
