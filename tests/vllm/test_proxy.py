@@ -1,0 +1,124 @@
+"""The proxy before a real vLLM: the SDKs change their base URL, and an agent that loops is taken back.
+
+The model's words are masked on their way to the server (`tests.vllm.steered`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from agentguard.store import Store
+from tests.proxy_server import Proxy, serving, within
+from tests.unit.integrations.openai_server import Body, Raw, Server
+from tests.unit.integrations.openai_server import serving as model_server
+from tests.vllm.steered import BESIDE, TASK, TOOLS, allowed, texts
+from tests.vllm_server import VllmServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+POLICY: Body = {
+    "localizer": {"name": "first_finding"},
+    "recover": {"on_fail": ["rollback"]},
+    "tools": {"book": {"effect": "write", "key": ["seat"]}, "find": {"effect": "read"}},
+}
+
+
+@contextmanager
+def steered(vllm: VllmServer) -> Iterator[Server]:
+    """Between the proxy and vLLM: masks what the model may say, and hands on what it says."""
+    server: Server
+
+    def say(body: Body) -> Any:
+        masked = {**body, "structured_outputs": {"choice": allowed(*texts(body["messages"]))}}
+        with httpx2.stream("POST", f"{vllm.url}/chat/completions", json=masked, timeout=300) as got:
+            if body.get("stream"):
+                return list(got.iter_raw())
+            return Raw(status=got.status_code, content=got.read())
+
+    with model_server(say) as server:
+        yield server
+
+
+def document(url: str, folder: Path) -> Body:
+    backends = {"replicas": [{"name": "vllm", "url": url}], "health": "off"}
+    return {"backends": backends, "guard": POLICY, "capture": {"store": str(folder / "runs.db")}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_looping_agent_is_taken_back(vllm: VllmServer, stream: bool, tmp_path: Path) -> None:
+    tools: Any = [{"type": "function", "function": tool} for tool in TOOLS]
+    messages: list[Any] = [{"role": "user", "content": TASK}]
+    booked: list[int] = []
+    with (
+        steered(vllm) as server,
+        serving(tmp_path, document(server.url, tmp_path)) as proxy,
+        OpenAI(base_url=base(proxy), api_key="none", max_retries=0, timeout=300) as client,
+    ):
+        asked: Any = {
+            "model": "judge",
+            "tools": tools,
+            "max_tokens": 64,
+            "extra_headers": {"agentguard-run": "r"},
+        }
+        for _ in range(12):
+            if stream:
+                with client.chat.completions.stream(messages=messages, **asked) as flow:
+                    message = flow.get_final_completion().choices[0].message
+            else:
+                message = client.chat.completions.create(messages=messages, **asked).choices[0].message
+            messages.append(message)
+            if not message.tool_calls:
+                break
+            for one in message.tool_calls:
+                given = json.loads(one.function.arguments)
+                assert one.function.name in ("find", "book"), "a refused call never reaches the client"
+                text = "nothing found"
+                if one.function.name == "book":
+                    booked.append(given["seat"])
+                    text = f"seat {given['seat']} is yours"
+                messages.append({"role": "tool", "tool_call_id": one.id, "content": text})
+        assert (message.content or "").strip() == BESIDE
+        assert booked == [4]
+        run = json.loads(proxy.ask(path="/agentguard/v1/sessions/r", method="GET")[2])
+        assert [one["strategy"] for one in run["recoveries"]] == ["rollback", "rollback"]
+        with Store.open(tmp_path / "runs.db") as store:
+            within(30, lambda: bool(store.diagnoses("r")))
+            kept = store.trajectory("r")
+        assert kept is not None
+        assert kept.steps[-1].content.strip() == BESIDE
+        assert len(kept.branches) == 2
+
+
+def test_every_api_of_vllm_passes_the_proxy(vllm: VllmServer, tmp_path: Path) -> None:
+    """As the server answers them, token by token or at once."""
+    asked: list[Any] = [{"role": "user", "content": "Say something."}]
+    with (
+        serving(tmp_path, document(vllm.url, tmp_path)) as proxy,
+        OpenAI(base_url=base(proxy), api_key="none", max_retries=0, timeout=300) as client,
+        Anthropic(base_url=base(proxy)[:-3], api_key="none", max_retries=0, timeout=300) as claude,
+    ):
+        assert [one.id for one in client.models.list()] == ["judge"]
+        assert client.completions.create(model="judge", prompt="One, two,", max_tokens=4).choices[0].text
+        made = client.responses.create(model="judge", input="Say something.", max_output_tokens=8)
+        assert made.usage is not None
+        with client.responses.stream(model="judge", input="Say something.", max_output_tokens=8) as flow:
+            kinds = [event.type for event in flow]
+        assert kinds[0] == "response.created"
+        assert kinds[-1] in ("response.completed", "response.incomplete")
+        said = claude.messages.create(model="judge", max_tokens=8, messages=asked)
+        assert said.content[0].type == "text"
+        with claude.messages.stream(model="judge", max_tokens=8, messages=asked) as told:
+            assert told.get_final_message().usage.output_tokens > 0
+
+
+def base(proxy: Proxy) -> str:
+    return f"http://127.0.0.1:{proxy.port}/v1"
