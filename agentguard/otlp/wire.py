@@ -7,8 +7,6 @@ as text, where protobuf's own mapping would write ids in base64.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -16,6 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from agentguard.errors import MissingExtra
+from agentguard.otlp.proto import REQUESTS, written
 from agentguard.otlp.span import Attributes, Event, Kind, Span, Value
 from agentguard.version import __version__
 
@@ -31,7 +30,6 @@ _ERROR: Final = 2
 _OK: Final = 1
 _INFO: Final = 9
 _INT64: Final = 2**63
-_IDS: Final = ("traceId", "spanId", "parentSpanId")
 Data = dict[str, Any]
 
 
@@ -94,9 +92,8 @@ def encoded(signal: Signal, data: Data, encoding: Encoding) -> bytes:
     """The bytes of a request. Raises MissingExtra where protobuf is asked for and not installed."""
     if encoding == "json":
         return orjson.dumps(data)
-    from google.protobuf.json_format import ParseDict
-
-    return bytes(ParseDict(_with_base64(data), _messages(signal)[0]()).SerializeToString())
+    check(encoding)
+    return written(REQUESTS[signal], data)
 
 
 def accepted(signal: Signal, body: bytes, encoding: Encoding) -> Accepted:
@@ -141,18 +138,6 @@ def _protobuf(signal: Signal, body: bytes) -> Any:
         return MessageToDict(_messages(signal)[1].FromString(body))
     except DecodeError as error:
         raise ValueError(str(error)) from None
-
-
-def _with_base64(value: Any) -> Any:
-    """The same data with its ids as protobuf's mapping of JSON writes bytes."""
-    if isinstance(value, list):
-        return [_with_base64(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: base64.b64encode(binascii.unhexlify(held)).decode() if name in _IDS else _with_base64(held)
-        for name, held in value.items()
-    }
 
 
 def _event(event: Event) -> Data:
