@@ -74,7 +74,7 @@ class SpansOptions(BaseModel):
         endpoint: address of a collector's traces; one without a path gets ``/v1/traces``.
         headers: sent with each batch; not for secrets, see ``headers_env``.
         headers_env: the variable of the environment that holds more headers, as ``NAME=VALUE,NAME=VALUE``.
-        encoding: ``protobuf``, which every collector takes, or ``json``, which costs less.
+        encoding: ``protobuf``, which every collector takes, or ``json``.
         service: name of the service that the spans are of.
         contents: whether what was asked and answered is in them.
         most_chars: of a text in them, at most.
