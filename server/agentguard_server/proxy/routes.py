@@ -15,7 +15,7 @@ class Route:
     """What becomes of a path.
 
     Attributes:
-        kind: a model API that is read; the list of models; what passes through; our own, open or not; nothing.
+        kind: a model API that is read; the models; what passes through; our own, open or not; nothing.
         api: name of the model API; empty if it is none.
         shape: of our errors.
     """

@@ -9,10 +9,12 @@ secret; of other packages' messages only the place is kept that they came from. 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, Final
 
 import orjson
@@ -73,7 +75,9 @@ class Logs:
         self.lines = Lines(self.options.to, self.options.queue)
         self._worker, self._least = worker, _LEVELS[self.options.level]
         self._access = self.options.access and self._least <= _LEVELS["info"]
-        self._log = _structured(self.lines, self._least, worker)
+        self._made: Any = None
+        if find_spec("structlog") is None:
+            raise MissingExtra("structlog", "serve")
         self._handler = Bridge(self.lines, worker)
 
     def record(self, recorded: Recorded) -> None:
@@ -127,7 +131,13 @@ class Logs:
 
     def tell(self, level: str, event: str, **fields: Any) -> None:
         """A line about something else; fields that are not in `FIELDS` are left out."""
-        getattr(self._log, level)(event, **fields)
+        getattr(self._structured(), level)(event, **fields)
+
+    def _structured(self) -> Any:
+        """Made when it is wanted: importing structlog takes a tenth of a proxy's start."""
+        if self._made is None:
+            self._made = _structured(self.lines, self._least, self._worker)
+        return self._made
 
     def install(self) -> None:
         """Take what Python's ``logging`` is told, in place of all handlers there are."""
@@ -136,6 +146,8 @@ class Logs:
             root.removeHandler(handler)
         root.addHandler(self._handler)
         root.setLevel(self._least)
+        # Meanwhile, so that the first event, which comes with some trouble, does not wait for it.
+        threading.Thread(target=self._structured, name="agentguard-logs-made", daemon=True).start()
 
     def close(self) -> None:
         """Write what waits, and let go of ``logging``."""
@@ -217,10 +229,7 @@ def _second(when: int) -> str:
 
 def _structured(lines: Lines, least: int, worker: int) -> Any:
     """A logger of structlog's that writes to the lines."""
-    try:
-        import structlog
-    except ImportError:
-        raise MissingExtra("structlog", "serve") from None
+    import structlog
 
     def allowed(_logger: Any, level: str, fields: Any) -> Any:
         found = {"time": _now(), "level": level, "event": fields.pop("event"), "worker": worker}
