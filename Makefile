@@ -91,6 +91,7 @@ bench: setup ## run the benchmarks that need no data
 	$(BIN)/python benchmarks/guard.py
 	$(BIN)/python benchmarks/voting.py
 	$(BIN)/python benchmarks/snapshots.py
+	$(BIN)/python benchmarks/pool.py
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(EMBED) .venv-vllm .venv-inspect .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
