@@ -193,7 +193,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         update = rewritten(run, messages, plan, (yield run.session, plan))
         if run.session.stopped is not None:  # what it said last is not handed on
             said = [RemoveMessage(id=one.id) for one in messages[-1:] if one.id]
-            return {**update, "messages": [*said, *update["messages"]]}
+            return {"messages": [*said, *update["messages"]]}
         return {"jump_to": "model", **update} if "jump_to" not in update else None
 
     def _own(self, state: Mapping[str, Any]) -> AgentRun | None:
