@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,6 +95,8 @@ def _run(source: Source, settings: ProxySettings, *, json: bool) -> None:
     from agentguard_server.proxy.server import BACKLOG
     from agentguard_server.serve import address_of, bound
 
+    # What judges here multiplies small matrices: threads for that cost each worker more than they save.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     listen = settings.listen
     listening = bound(listen.host, listen.port, name="serve", backlog=BACKLOG)
     address = address_of(listening, listen.host)
