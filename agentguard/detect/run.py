@@ -214,7 +214,8 @@ class Watcher:
     def _set_up(self) -> None:
         """Which detectors a step of each source goes to: all that do not say what they watch.
 
-        Those that need not be asked again of a turn that was foreseen are *spared* then.
+        Those that need not be asked again of a turn that was foreseen are *spared* then. What `Foresight`
+        asks is asked by its name: isinstance takes a hundred times as long, and this is done for each run.
         """
         self._foreseen = []  # not cleared: a loop over it may be under way
         self._by_source = {
@@ -222,10 +223,12 @@ class Watcher:
             for source in _SOURCES
         }
         each = self._by_source.items()
+        can = {id(d) for d in self._active if getattr(d, "foresee", None) is not None}
+        spared = {id(d) for d in self._active if id(d) in can and getattr(d, "foresees_all", False)}
         self._foresighted: dict[Source, tuple[Any, ...]] = {
-            at: tuple(d for d in all_ if _has_foresight(d)) for at, all_ in each
+            at: tuple(d for d in all_ if id(d) in can) for at, all_ in each
         }
-        self._unspared = {at: tuple(d for d in all_ if not _foresees_all(d)) for at, all_ in each}
+        self._unspared = {at: tuple(d for d in all_ if id(d) not in spared) for at, all_ in each}
         self._spared = {at: len(all_) - len(self._unspared[at]) for at, all_ in each}
 
 
@@ -263,15 +266,6 @@ class _Overrun(Exception):
 
     def __str__(self) -> str:
         return "deadline exceeded"
-
-
-def _foresees_all(detector: object) -> bool:
-    return _has_foresight(detector) and bool(getattr(detector, "foresees_all", False))
-
-
-def _has_foresight(detector: object) -> bool:
-    # What isinstance says of `Foresight`, a hundred times as fast: it is asked of each detector of each run.
-    return getattr(detector, "foresee", None) is not None
 
 
 def _order(finding: Finding) -> tuple[int, float, str]:
