@@ -17,7 +17,7 @@ import pytest
 
 from agentguard.evals.endpoint.attacking import targets
 from agentguard.guard import Guard
-from agentguard.judge.base import RUN_FAILED, Predicate
+from agentguard.judge.base import RUN_FAILED
 from agentguard.judge.chat import ChatJudge, ChatOptions
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.wire import EndpointOptions
@@ -105,20 +105,20 @@ def _drains(served: Serving, url: str, pid: int) -> None:
     below = children(pid)
     endpoint = Endpoint(url, options=EndpointOptions(deadline_s=120))
     asked = ({"role": "user", "content": "Tell a long story of a harbour, as JSON with the one field text."},)
-    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=120))
     try:
-        judge.decide(long_run(), (Predicate(id="q", text="Is there a lamp?"),))
+        # Warm, so that what is under way ends within the time for a drain: the form is compiled once.
+        endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=2, deadline_s=120))
         with ThreadPoolExecutor(1) as pool:
             under_way = pool.submit(
-                lambda: endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=60, deadline_s=120))
+                lambda: endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=24, deadline_s=120))
             )
-            time.sleep(1.0)
+            time.sleep(0.5)
             served.process.send_signal(signal.SIGTERM)
             written = under_way.result(timeout=120)
-        # Broken off at 60 tokens, or whole: a server that drops it would be unreachable.
+        # Broken off at 24 tokens, or whole: a server that drops it would be unreachable.
         assert isinstance(written, tuple) or written.fault in {"cut", "malformed"}
         assert served.until("stopped")["pid"] is None
         assert served.process.wait(60) == 0
         assert all(gone(child) for child in (pid, *below))
     finally:
-        judge.close()
+        endpoint.close()
