@@ -71,7 +71,9 @@ def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]
     wrong = []
     if got.seconds > TOTAL_S + SLACK_S:
         wrong.append(f"I1: {got.seconds:.1f} s")
-    if attempts != case.attempts:
+    # An attempt on a kept connection that the endpoint is just closing is one that the endpoint never saw.
+    least = 2 if case.always and case.attempts == 3 else case.attempts
+    if not least <= attempts <= case.attempts:
         wrong.append(f"I2: {attempts} attempts, not {case.attempts}: {times(case, backends)}")
     try:
         found = outcome(case.api, got, stream=case.stream)
@@ -101,13 +103,19 @@ def _right(case: Case, found: Outcome, backend: FaultBackend) -> bool:
     return case.api == "embeddings" or found.said == backend.right(PATHS[case.api], body).said
 
 
-def test_every_fault_has_its_promised_end(tmp_path: Path) -> None:
+GUARDED: dict[str, Any] = {"guard": {"version": 1}, "runs": {"inline": "all"}}
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["gateway", "guarded"])
+def test_every_fault_has_its_promised_end(tmp_path: Path, guarded: bool) -> None:
     everything = list(cases())
     random.Random(1).shuffle(everything)
     table = {case.mark: (case.fault,) if case.always else (case.fault, Ok()) for case in everything}
     script = Across(table)
     with FaultBackend(script, name="a") as a, FaultBackend(script, name="b") as b:
         settings = config(a, b, pipeline=EXACT, outlier="off")
+        if guarded:
+            settings |= {**GUARDED, "capture": {"store": str(tmp_path / "runs.db")}}
         with serving(tmp_path, settings) as proxy:
             wrong = asyncio.run(_matrix(proxy, everything, (a, b)))
     assert not wrong, "\n".join([f"{len(wrong)} of {len(everything)} cases", *wrong[:40]])
