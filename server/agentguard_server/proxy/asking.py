@@ -15,6 +15,9 @@ from agentguard_server.proxy.routes import BASE, Route
 
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """Idempotent methods: RFC 9110, 9.2.2."""
+_METHODS: Final = _HARMLESS | {"POST", "PATCH"}
+_QUERY: Final = re.compile(rb"[!\"$-\[\]-~]*")
+"""All that is visible in ASCII, but for the fragment's mark and the backslash, which some take for a slash."""
 _PRIORITIES: Final = {one.name.lower().encode(): one for one in Priority}
 _MOST_VOTES: Final = 9
 _RUN: Final = re.compile(rb"[\x21-\x7e]{1,256}")
@@ -29,9 +32,11 @@ def request_of(
     """The request that the pool is asked.
 
     Raises:
-        Refusal: 400 where the body is no JSON, or a header of ours can't be read; 415 where it is encoded.
+        Refusal: 400 where the body is no JSON, or a header of ours or the query can't be read; 405 for a
+            method that is not passed on; 415 where the body is encoded.
     """
     found, prefix = _NOTHING, b""
+    _check(scope)
     if route.kind == "model":
         if ours.get(b"content-encoding", b"identity") != b"identity":
             raise Refusal(415, "unsupported_encoding", "a body must come as it is, without Content-Encoding")
@@ -59,6 +64,15 @@ def request_of(
         votes=votes,
         replica=gateway.holders.find(_stored(scope["raw_path"], found)),
     )
+
+
+def _check(scope: Scope) -> None:
+    """Refuse what can't be sent on here: in the pool it would look like a fault of the replica's."""
+    if scope["method"] not in _METHODS:
+        raise Refusal(405, "method_not_allowed", "no such method is passed on")
+    query: bytes = scope["query_string"]
+    if query and _QUERY.fullmatch(query) is None:
+        raise Refusal(400, "invalid_request", "a query has a character that none may have: encode it")
 
 
 def target_of(scope: Scope) -> bytes:

@@ -125,6 +125,23 @@ def test_a_crooked_path_goes_nowhere(path):
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("TRACE", "/v1/x", 405),
+        ("CONNECT", "/v1/x", 405),
+        ("M-SEARCH", "/v1/x", 405),
+        ("GET", "/v1/x?a=\\b", 400),
+        ("POST", "/v1/chat/completions?a=b#c", 400),
+        ("GET", "/v1/x?a=\x7f", 400),
+    ],
+)
+def test_what_could_not_be_sent_never_counts_against_a_replica(method, path, status):
+    gate = gateway()
+    assert ask(gate, method=method, path=path).status == status
+    assert not gate.pool.asked
+
+
+@pytest.mark.parametrize(
     ("error", "status", "code"),
     [
         (BackendError("reset"), 502, "backend_error"),
