@@ -17,7 +17,7 @@ _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """Idempotent methods: RFC 9110, 9.2.2."""
 _METHODS: Final = _HARMLESS | {"POST", "PATCH"}
 _QUERY: Final = re.compile(rb"[!\"$-\[\]-~]*")
-"""All that is visible in ASCII, but for the fragment's mark and the backslash, which some take for a slash."""
+"""Visible ASCII but for the mark of a fragment and the backslash, which some take for a slash."""
 _PRIORITIES: Final = {one.name.lower().encode(): one for one in Priority}
 _MOST_VOTES: Final = 9
 _RUN: Final = re.compile(rb"[\x21-\x7e]{1,256}")
