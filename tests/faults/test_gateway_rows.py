@@ -23,6 +23,7 @@ from agentguard.testing.faults import (
     FaultBackend,
     Hang,
     Huge,
+    Junk,
     Marked,
     Ok,
     Refuse,
@@ -194,6 +195,24 @@ def test_retry_after_is_obeyed_and_clamped_to_the_deadline(tmp_path: Path) -> No
             assert seen[1].at - seen[0].at >= waits, name
         else:
             assert got.seconds < SLACK_S, name
+
+
+# 8: empty choices
+
+
+EMPTY_STREAM = pytest.mark.xfail(
+    strict=True,
+    reason="a stream that only begins and ends counts as an answer: `carries` takes the last event for one",
+)
+
+
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=EMPTY_STREAM)])
+def test_an_answer_without_any_choice_or_output_is_a_typed_error(tmp_path: Path, stream: bool) -> None:
+    apis = ("chat", "completions", "responses", *(() if stream else ("embeddings",)))
+    with FaultBackend(Junk(kind="empty"), name="a") as a, serving(tmp_path, config(a)) as proxy:
+        for api in apis:
+            got = asyncio.run(ask(proxy.port, PATHS[api], body_for(api, stream=stream)))
+            assert outcome(api, got, stream=stream).error is not None, api
 
 
 # 9: silent corruption
