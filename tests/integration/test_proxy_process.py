@@ -280,6 +280,16 @@ def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(proxy, bac
     assert not backend.seen
 
 
+@pytest.mark.parametrize("place", ["/v1/x%b HTTP/1.1", "/v1/x?%b HTTP/1.1", "/v1/x HTTP/1.1\r\nX%bY: a"])
+def test_no_byte_of_a_client_looks_like_a_fault_of_the_endpoint(proxy, place):
+    """Else anybody could open its breaker: what can't be sent on is refused before the pool is asked."""
+    for number in range(256):
+        head = b"GET " + place.encode() % bytes([number]) + b"\r\nHost: localhost\r\n\r\n"
+        with proxy.connect() as client:
+            client.sendall(head)
+            assert int(client.recv(65_536).split()[1]) in (200, 400, 404), head
+
+
 def test_what_comes_after_a_body_is_no_header(proxy, backend):
     trailed = b"2\r\n{}\r\n0\r\nX-Sneaked: in\r\nAuthorization: Bearer sneaked\r\n\r\n"
     with proxy.connect() as client:
