@@ -408,7 +408,7 @@ class TestWorkers:
             assert proxy.process.wait(10) == 0
 
     def test_a_reload_reaches_all_of_them_and_a_bad_file_none(self, tmp_path):
-        with started(tmp_path, Ok(), workers=2) as (proxy, backend), FaultBackend() as other:
+        with started(tmp_path, Ok(), workers=2) as (proxy, _), FaultBackend() as other:
             within(10, lambda: len(children(proxy.process.pid)) == 2)
             document = {"listen": {"port": 0, "workers": 2}, "backends": backends(other)}
             document["backends"]["replicas"][0]["name"] = "new"
