@@ -209,9 +209,10 @@ class Stream:
             raise BackendError(f"the stream is not what it should be: {wrong}", stage=self._stage)
         if self._carries(chunk):
             self._started, self._left = True, self._options.idle_s
-            self._complete = self._complete or (self._ends is not None and self._ends(chunk))
         else:
             self._left -= clock.now() - before
+        if self._started and not self._complete and self._ends is not None:
+            self._complete = self._ends(chunk)  # the end of something: of nothing there is none
         return chunk
 
     @property

@@ -66,7 +66,7 @@ class Choices:
         self._whole: Decoded[Any] = Decoded(kind)
 
     def carries(self, chunk: bytes) -> bool:
-        """Whether text, a part of a tool call, a reason to finish, usage or the end is among the events."""
+        """Whether text, a part of a tool call, a reason to finish or usage is among the events."""
         return _SAYS.search(chunk) is not None or any(_carries(data) for data in payloads(chunk))
 
     def ends(self, chunk: bytes) -> bool:
@@ -126,8 +126,8 @@ def _plain(chunk: bytes) -> bool:
 
 
 def _carries(data: bytes) -> bool:
-    if data == DONE:
-        return True
+    if data == DONE:  # the end of an answer is none: a stream that has nothing else says nothing
+        return False
     found = _open(data)
     if isinstance(found, str) or found.choices is None:
         return False

@@ -43,14 +43,12 @@ CARRIES = {
         "parts": delta(content=[{"type": "text", "text": "Hi"}]),
         "an end": delta(finish="stop"),
         "usage": event({"choices": [], "usage": {"total_tokens": 3}}),
-        "done": DONE,
         "role, then text": delta(role="assistant", content="") + delta(content="Hi"),
         "after a comment": b": ping\n\n" + delta(content="Hi"),
         "with CRLF": event({"choices": [{"delta": {"content": "Hi"}}]}, end="\r\n"),
     },
     "completions": {
         "text": event({"choices": [{"index": 0, "text": "Hi", "finish_reason": None}]}),
-        "done": DONE,
     },
     "responses": {
         "text": typed("response.output_text.delta", delta="Hi"),
@@ -145,9 +143,11 @@ def test_the_last_event(api: str, chunk: bytes, ends: bool) -> None:
     assert API[api].ends(chunk) is ends
 
 
-def test_last_events_carry_since_nothing_else_is_looked_at_for_the_end() -> None:
-    for name, chunk in (("chat", DONE), ("completions", DONE), ("messages", typed("message_stop"))):
-        assert API[name].carries(chunk)
+def test_the_end_alone_is_no_answer() -> None:
+    """An end is looked for once something was said: a stream of nothing but its end says nothing."""
+    assert not API["chat"].carries(DONE)
+    assert not API["completions"].carries(DONE)
+    assert API["messages"].carries(typed("message_stop"))  # an empty message is an answer of this API
 
 
 SECRET = "sk-canary"
