@@ -43,7 +43,7 @@ async def capturing(folder: Path, **options: Any) -> AsyncIterator[Capture]:
         await capture.aclose()
 
 
-async def until(said: Callable[[], bool], *, most_s: float = 20.0) -> None:
+async def until(said: Callable[[], bool], *, most_s: float = 60.0) -> None:
     async with asyncio.timeout(most_s):
         while not said():
             await asyncio.sleep(0.02)

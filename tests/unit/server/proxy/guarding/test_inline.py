@@ -146,7 +146,7 @@ def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too
     assert inline.counts.too_long == too_long
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"tools": [', b"[" * 100_000 + b'"tools"', b'{"tools": 1}'])
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"tools": [', b"[" * 60_000 + b'"tools"', b'{"tools": 1}'])
 def test_a_body_that_is_no_request_passes(body: bytes) -> None:
     world = played(CHAT, [])
     assert world.guarding.open(world.asked(body)) is None
