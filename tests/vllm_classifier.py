@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _pooled(model: Any, tokenizer: Any, query: str | None, text: str) -> Any:
-    import torch  # type: ignore[import-not-found]
+    import torch
 
     pair = (text,) if query is None else (query, text)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def _pooled(model: Any, tokenizer: Any, query: str | None, text: str) -> Any:
 
 def _fit(layer: Any, pooled: Any, wrong: Any) -> None:
     """Logistic regression with a small ridge, by full-batch L-BFGS."""
-    import torch  # type: ignore[import-not-found]
+    import torch
 
     optimiser = torch.optim.LBFGS(layer.parameters(), max_iter=200)
 
