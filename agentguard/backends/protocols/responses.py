@@ -30,6 +30,7 @@ class _Error(msgspec.Struct):
 
 class _Inner(msgspec.Struct):
     error: _Error | None = None
+    output: list[msgspec.Raw] | None = None
 
 
 class _Response(msgspec.Struct):
@@ -80,6 +81,9 @@ def _carries(data: bytes) -> bool:
     found = head(data)
     if isinstance(found, str) or not found.type.startswith("response."):
         return False
+    if found.type == "response.completed":  # with no output, and after none, it is no answer
+        inner = _inner(bytes(found.response))
+        return isinstance(inner, str) or inner.output != []
     return found.type not in _QUIET and not found.type.endswith(".delta")
 
 
