@@ -60,22 +60,22 @@ def test_stats(path):
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [
-        (["--older-than", "1w"], {"new"}),
-        (["--older-than", "1w", "--keep-failed"], {"new", "bad"}),
-        (["--older-than", "0s", "--tenant", "acme"], {"old", "bad"}),
-        (["--older-than", "20d"], {"old", "bad", "new"}),
-        (["--max-bytes", "0"], set()),
-        (["--run", "old"], {"bad", "new"}),
-        (["--run", "new"], {"old", "bad", "new"}),
-        (["--run", "new", "--tenant", "acme"], {"old", "bad"}),
-        (["--everything", "--tenant", "acme"], {"old", "bad"}),
+        (["--older-than", "1w"], ("new",)),
+        (["--older-than", "1w", "--keep-failed"], ("new", "bad")),
+        (["--older-than", "0s", "--tenant", "acme"], ("old", "bad")),
+        (["--older-than", "20d"], ("old", "bad", "new")),
+        (["--max-bytes", "0"], ()),
+        (["--run", "old"], ("bad", "new")),
+        (["--run", "new"], ("old", "bad", "new")),
+        (["--run", "new", "--tenant", "acme"], ("old", "bad")),
+        (["--everything", "--tenant", "acme"], ("old", "bad")),
     ],
     ids=" ".join,
 )
 def test_prune(path, arguments, kept):
     code, out, _ = run("prune", "--url", path, "--json", *arguments)
     assert code == 0
-    assert left(path) == kept
+    assert left(path) == set(kept)
     assert json.loads(out)["rows"].get("runs", 0) == 3 - len(kept)
 
 
