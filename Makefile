@@ -11,7 +11,7 @@ OPTIONAL := { echo "going on without it"; test "$$CI" != true; }
 # Tests that start servers and browsers: these run one after the other, all others side by side.
 ALONE := $(addprefix tests/,e2e faults integration security vllm)
 
-.PHONY: help setup run test test-fast check format samples postgres chromium embed vllm bench clean
+.PHONY: help setup run test test-fast check format samples postgres chromium embed vllm bench bench-gateway clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -93,5 +93,8 @@ bench: setup ## run the benchmarks that need no data
 	$(BIN)/python benchmarks/snapshots.py
 	$(BIN)/python benchmarks/pool.py
 
+bench-gateway: setup ## compare the proxy with others, which are installed first
+	$(BIN)/python -m benchmarks.gateway
+
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(EMBED) .venv-vllm .venv-inspect .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(EMBED) .venv-vllm .venv-inspect .venv-bench-* .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
