@@ -61,7 +61,7 @@ def test_runs_of_ones_own(tmp_path: Path) -> None:
     spoilt = run("verify", "shop", "--datasets", runs)
     assert spoilt.exit_code == 1
     assert "two.jsonl is changed" in spoilt.output
-    assert "two.jsonl, record" in spoilt.output
+    assert "two.jsonl, record" in " ".join(spoilt.output.split())  # a long path may break the line
 
 
 def test_files_that_belong_together_are_read_together(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_the_acceptance_test_sends_the_agent_back() -> None:
         drive(run, lambda messages: next(given))
     assert (run.answer, seats.booked[4]) == ("Seat 4 is booked.", 1)
     assert run.recoveries[-1].outcome is Outcome.CONFIRMED
-    assert "seat 4 is not booked" in "".join(str(message["content"]) for message in run.messages)
+    assert "Seat 4 is not booked" in "".join(str(message["content"]) for message in run.messages)
 
 
 def test_re_execution_starts_over_with_another_task_and_tells_what_was_done() -> None:

@@ -240,7 +240,7 @@ def test_the_acceptance_test_sends_the_agent_back() -> None:
 
     run = Run(make(accept=accept), script(say("All done."), calls(("book", BOOK)), say("Seat 4 is booked.")))
     assert run.go() == "Seat 4 is booked."
-    assert "seat 4 is not booked" in told(run.result.to_input_list())
+    assert "Seat 4 is not booked" in told(run.result.to_input_list())
 
 
 def two(answers: Answers, **options: Any) -> tuple[Agent[Any], Agent[Any], Seats, Scripted]:

@@ -32,8 +32,8 @@ def told(signature: list[str], context: list[str] | None = None, heuristics: lis
     return json.dumps({"signature": signature, "context": context or [], "heuristics": heuristics or []})
 
 
-def distil(url: str, record: Record = RECORD) -> Schema | None:
-    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=2))
+def distil(url: str, record: Record = RECORD, *, deadline_s: float = 20) -> Schema | None:
+    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=deadline_s))
     try:
         return ChatDistiller(endpoint).distil(record, ())
     finally:
@@ -121,7 +121,7 @@ def test_a_model_that_cannot_be_asked_is_a_judge_error(served: tuple[str, Script
     url, script = served
     script.always = what
     with pytest.raises(JudgeError, match="wrote no schema"):
-        distil(url)
+        distil(url, deadline_s=2)
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,16 @@ def test_what_is_let_through_is_what_came(inline: Inline, api: Api, turn: Turn, 
 def test_an_answer_that_is_told_as_a_stream_is_read_as_it_was(inline: Inline, api: Api, turn: Turn) -> None:
     made = api.answer(turn)
     dialect = GUARDABLE[api.name].dialect
-    _, guarded = opened(inline, api)
-    hold = GUARDABLE[api.name].hold(guarded._exchange, _WIRE)
-    hold.feed(dialect.stream(made, usage=True))
-    told = hold.whole()
-    guarded.settle()
+
+    async def read() -> dict[str, Any] | None:
+        _, guarded = opened(inline, api)
+        hold = GUARDABLE[api.name].hold(guarded._exchange, _WIRE)
+        hold.feed(dialect.stream(made, usage=True))
+        whole = hold.whole()
+        guarded.settle()
+        return whole
+
+    told = asyncio.run(read())
     assert told is not None
     assert api.calls(told) == api.calls(made)
     assert api.text(told) == api.text(made)
@@ -95,10 +100,15 @@ def test_blocks_of_every_kind_are_read_back(inline: Inline) -> None:
     hidden = {"type": "redacted_thinking", "data": "b3BhcXVl"}
     blocks = [claude.thinks("Hm."), hidden, search, found, cited, claude.uses("find", "t", where="x")]
     made = claude.message(*blocks)
-    _, guarded = opened(inline, MESSAGES)
-    hold = MessagesHold(guarded._exchange, _WIRE)
-    hold.feed(GUARDABLE["messages"].dialect.stream(made, usage=True))
-    told = hold.whole()
-    guarded.settle()
+
+    async def read() -> dict[str, Any] | None:
+        _, guarded = opened(inline, MESSAGES)
+        hold = MessagesHold(guarded._exchange, _WIRE)
+        hold.feed(GUARDABLE["messages"].dialect.stream(made, usage=True))
+        whole = hold.whole()
+        guarded.settle()
+        return whole
+
+    told = asyncio.run(read())
     assert told is not None
     assert told["content"] == blocks
