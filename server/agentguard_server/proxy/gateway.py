@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from agentguard.backends.base import Backend, Headers
 from agentguard.resilience.clock import MONOTONIC, Clock
@@ -12,13 +12,18 @@ from agentguard_server.proxy.keys import Keyring
 from agentguard_server.proxy.seam import Asked, Guarding, Recorder
 from agentguard_server.proxy.settings import ProxySettings
 
-if TYPE_CHECKING:
-    from agentguard_server.proxy.exchange import Exchange
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Live(Protocol):
+    """A request that is under way."""
+
+    def end(self, reason: str = "ending") -> None:
+        """End it early, with an error of its API."""
+        ...
 
 
 class Gateway:
@@ -60,7 +65,7 @@ class Gateway:
         self.upstream = upstream
         self.keys = Keyring.of(settings.keys)
         self.draining = False
-        self.live: set[Exchange] = set()
+        self.live: set[Live] = set()
         self.worker = 0
         self.reading = 0
         self.by_prefix = _by_prefix(settings)
