@@ -212,7 +212,7 @@ class Choice:
     def _make(self, key: tuple[str, str]) -> Offer:
         serving = [one for one in self.replicas.values() if not one.draining and one.serves(*key)]
         if not serving:
-            raise NoReplica
+            raise NoReplica(drained=any(one.serves(*key) for one in self.replicas.values()))
         sound = [one for one in serving if not one.corrupt]
         if not sound:
             raise CircuitOpen("every replica that serves this answers wrongly")

@@ -8,12 +8,20 @@ from agentguard.resilience import Priority
 
 
 class NoReplica(BackendError):
-    """No replica is there for the model and the API that were asked for; nothing was sent."""
+    """No replica is there for the model and the API that were asked for; nothing was sent.
+
+    Attributes:
+        drained: whether there are such replicas, and all of them are given no requests now.
+    """
 
     code = "no_replica"
 
-    def __init__(self) -> None:
-        super().__init__("no replica serves this model over this API", status=404, stage="unsent")
+    def __init__(self, *, drained: bool = False) -> None:
+        self.drained = drained
+        why = "every replica that serves this is drained"
+        if not drained:
+            why = "no replica serves this model over this API"
+        super().__init__(why, status=404, stage="unsent")
 
 
 class Trip:

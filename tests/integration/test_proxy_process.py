@@ -303,6 +303,56 @@ def test_what_comes_after_a_body_is_no_header(proxy, backend):
     assert backend.seen[-1].header("authorization") is None
 
 
+@pytest.mark.parametrize("asks", ["plain", "keep-alive", "head", "error"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_of_http_1_0_gets_no_chunks(proxy, backend, asks, stream):
+    """RFC 9112, 6.1: it could not read them; the end of the connection is the end of the body."""
+    body, more = chat(stream=stream), "Connection: keep-alive\r\n" if asks == "keep-alive" else ""
+    request = raw(body, headers=more).replace(b" HTTP/1.1", b" HTTP/1.0")
+    if asks == "head":
+        request = b"HEAD /v1/files/f HTTP/1.0\r\n\r\n"
+    if asks == "error":
+        backend.play(Truncate() if stream else Status(status=404))
+    with proxy.connect() as client:
+        client.sendall(request)
+        head, _, said = read_all(client).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    if asks == "head":
+        assert said == b""
+    elif stream:
+        events = said.strip().split(b"\n\n")
+        assert all(one.startswith((b"data: ", b":")) for one in events)
+        assert (events[-1] == b"data: [DONE]") == (asks != "error")
+    else:
+        assert int(re.search(rb"content-length: (\d+)", head.lower())[1]) == len(said)
+        json.loads(said)
+
+
+def test_administration_answers_a_client_of_http_1_0_without_chunks(proxy):
+    with proxy.connect() as client:
+        client.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        head, _, said = read_all(client).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert "workers" in json.loads(said)
+
+
+def test_a_model_that_no_replica_offers_is_told_from_one_that_is_drained(backend, tmp_path):
+    document = {"backends": backends(backend)}
+    document["backends"]["replicas"][0]["models"] = {"m": "served"}
+    with serving(tmp_path, document) as proxy:
+        code, _, body = proxy.ask(chat(model="nobodys"))
+        assert (code, json.loads(body)["error"]["code"]) == (404, "model_not_found")
+        code, _, body = proxy.ask({**chat(model="nobodys"), "max_tokens": 5}, path="/v1/messages")
+        assert (code, json.loads(body)["error"]["type"]) == (404, "not_found_error")
+        assert proxy.ask(method="POST", path="/agentguard/v1/replicas/b0/drain")[0] == 202
+        code, headers, body = proxy.ask(chat())
+        assert (code, json.loads(body)["error"]["code"]) == (503, "no_replica")
+        assert int(headers["retry-after"]) > 0
+        assert proxy.ask(chat(model="nobodys"))[0] == 404
+        assert not backend.seen
+
+
 def test_a_client_that_would_upgrade_is_answered_in_http_1(proxy, backend):
     """The JDK's client offers h2c with each request; a server that stops reading there gets no body."""
     offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"

@@ -20,6 +20,7 @@ from agentguard_server.proxy.intake import CONNECTION
 from agentguard_server.proxy.line import Line
 from agentguard_server.proxy.refusals import Refusal, body_of, headers_of
 from agentguard_server.proxy.settings import LimitsOptions
+from agentguard_server.proxy.unchunked import Unchunked
 
 _LINGER_S: Final = 1.0
 _IGNORED_UPGRADES: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
@@ -133,6 +134,8 @@ class Protocol(HttpToolsProtocol):
             return self._refuse(400, "invalid_request", "a request has one Host")
         self._phase, self._quiet = "body", 0
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.send = Unchunked(self.cycle)  # type: ignore[method-assign]
         self.scope[CONNECTION] = Line(self, self.cycle)  # type: ignore[typeddict-unknown-key]
         return None
 

@@ -14,6 +14,7 @@ from typing import Final
 import orjson
 
 from agentguard.backends.base import Answer, Refused
+from agentguard.backends.trip import NoReplica
 from agentguard.errors import (
     AgentGuardError,
     BackendError,
@@ -33,6 +34,8 @@ _MESSAGES_TYPES: Final = {
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
 _LAST_RETRY_S: Final = 3600.0
+_DRAINED_S: Final = 5.0
+"""When to come again where all replicas are drained: for how long is a person's to say."""
 
 
 class Refusal(AgentGuardError):
@@ -56,6 +59,10 @@ class Refusal(AgentGuardError):
 def refusal_of(error: ResilienceError) -> Refusal:
     """What a client is told of a call that was not carried out: a status for its code."""
     last = error.last if isinstance(error, RetriesExhausted) else error
+    if isinstance(last, NoReplica):
+        if last.drained:
+            return Refusal(503, last.code, str(last), retry_after_s=_DRAINED_S)
+        return Refusal(404, "model_not_found", str(last))
     status = 502
     if isinstance(last, DeadlineExceeded | Stalled):
         status = 504

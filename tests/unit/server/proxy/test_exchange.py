@@ -9,6 +9,7 @@ from agentguard_server.proxy.holders import Holders
 from agentguard_server.proxy.relay import Broken
 
 from agentguard.backends.base import Answer, Refused
+from agentguard.backends.trip import NoReplica
 from agentguard.errors import (
     BackendError,
     CircuitOpen,
@@ -166,6 +167,26 @@ def test_a_call_that_fails_is_told_in_the_shape_of_its_api(error, status, code, 
         assert got.json["error"]["code"] == code
         assert set(got.json["error"]) == {"message", "type", "param", "code"}
     assert got.headers.get("retry-after") == ("2" if code == "overloaded" else None)
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_model_that_nobody_offers_is_none_and_not_an_outage(path, again):
+    error = NoReplica()
+    got = ask(gateway(RetriesExhausted("no", attempts=2, last=error) if again else error), path=path)
+    assert (got.status, got.headers.get("retry-after")) == (404, None)
+    if path == "/v1/messages":
+        assert (got.json["type"], got.json["error"]["type"]) == ("error", "not_found_error")
+    else:
+        told = got.json["error"]
+        assert (told["type"], told["code"]) == ("invalid_request_error", "model_not_found")
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_a_model_whose_replicas_are_all_drained_comes_back(path):
+    got = ask(gateway(NoReplica(drained=True)), path=path)
+    assert (got.status, got.headers["retry-after"]) == (503, "5")
+    assert got.json["error"]["type"] == ("overloaded_error" if path == "/v1/messages" else "server_error")
 
 
 @pytest.mark.parametrize("again", [False, True])
