@@ -115,9 +115,11 @@ class Keeper:
         try:
             while True:
                 length = length_of(await reader.readexactly(HEAD))
-                for message in messages_of(await reader.readexactly(length)):
-                    self.take(message)
-                    self._handled[writer] += 1
+                messages = messages_of(await reader.readexactly(length))
+                with self.kept.together():  # one unit: the store's thread is woken once a frame
+                    for message in messages:
+                        self.take(message)
+                self._handled[writer] += len(messages)
                 writer.write(frame(self.report(self._handled[writer])))
                 await writer.drain()
         except (asyncio.IncompleteReadError, OSError):
