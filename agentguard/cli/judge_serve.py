@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import orjson
 import typer
 
 from agentguard.cli.judge_endpoint import key_of
+from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentguard.judge.serve.state import State
+
+TASKS: Final = ("chat", "classify", "score", "embed")
 
 
 def serve(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Model: a name or a folder, as vLLM takes it.")],
+    task: Annotated[
+        str, typer.Option(help=f"What it is for: {', '.join(TASKS)}; all but chat for a pooling judge.")
+    ] = "chat",
     name: Annotated[str, typer.Option(help="Name that clients ask for.")] = "judge",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 0,
@@ -39,18 +45,21 @@ def serve(
     log: Annotated[Path | None, typer.Option(help="File for the server's output.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print each state as a line of JSON.")] = False,
 ) -> None:
-    """Serve a chat judge with vLLM until SIGTERM or Ctrl-C; arguments after -- go to vLLM.
+    """Serve a judge with vLLM until SIGTERM or Ctrl-C; arguments after -- go to vLLM.
 
     Exit status: 0 it was ended, 1 it kept dying and was given up, 2 it could not be started.
     """
-    from agentguard.judge.serve.command import ServeOptions
+    from agentguard.judge.serve.command import Served, ServeOptions
     from agentguard.judge.serve.run import serve as run
     from agentguard.judge.serve.state import Phase
     from agentguard.judge.serve.supervisor import WatchOptions
 
+    if task not in TASKS:
+        raise ConfigError(f"judge serve: {task!r} is no task; there are: {', '.join(TASKS)}")
     key = key_of(key_env)
     options = ServeOptions(
         model=model,
+        task=cast("Served", task),
         served_name=name,
         host=host,
         port=port,

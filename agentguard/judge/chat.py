@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import secrets
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from agentguard.judge.base import Answer, Predicate, Question
 from agentguard.judge.canonical import content_digest
 from agentguard.judge.closed import MOST_OPTIONS, options_of, pick_option
 from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.loop import now
 from agentguard.judge.neutral import neutral, one_line
 from agentguard.judge.prompts import PROMPT_VERSION, SYSTEM, Rendered, fenced, nonce_of, render
 from agentguard.judge.wire import ALPHABET, LASTING, Facts, Failed, Fault, Message, Picked
@@ -137,7 +137,7 @@ class ChatJudge:
     async def _decide(self, case: _Case, questions: Sequence[Question]) -> tuple[Answer, ...]:
         if not case.run.steps:
             return tuple(Answer(question=q.id, error="the run has no step") for q in questions)
-        end = time.monotonic() + self.options.deadline_s
+        end = now() + self.options.deadline_s
         facts = await self.endpoint.facts(self.options.deadline_s)
         if isinstance(facts, Failed):
             return tuple(_error(q, facts) for q in questions)
@@ -222,7 +222,7 @@ class ChatJudge:
         ]
         asked = "\n".join([f"Question: {neutral(question.text)}", *lines, _ONE_LETTER])
         messages = conversation(shown, case.schemata, asked, beside=question.shown)
-        return await self.endpoint.pick(messages, tuple(labels), deadline_s=end - time.monotonic())
+        return await self.endpoint.pick(messages, tuple(labels), deadline_s=end - now())
 
     def _keep(self, key: str, shown: Rendered) -> None:
         with self._lock:

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError, MissingExtra
-from agentguard.judge.loop import BackgroundLoop
+from agentguard.judge.loop import BackgroundLoop, now
 from agentguard.judge.replies import failure, json_object, read_reply
 from agentguard.judge.wire import (
     PASSING,
@@ -120,7 +119,7 @@ class Endpoint:
         self, messages: Sequence[Message], among: Sequence[str], *, deadline_s: float | None = None
     ) -> Picked | Failed:
         """One of some single-token labels, with the probability of each."""
-        started = time.monotonic()
+        started = now()
         facts = await self.facts(deadline_s)
         if isinstance(facts, Failed):
             return facts
@@ -143,7 +142,7 @@ class Endpoint:
         deadline_s: float | None = None,
     ) -> tuple[Mapping[str, Any], Spent] | Failed:
         """A JSON object that fits a schema, complete; ``max_tokens`` bounds how long it can be."""
-        started = time.monotonic()
+        started = now()
         facts = await self.facts(deadline_s)
         if isinstance(facts, Failed):
             return facts
@@ -162,14 +161,14 @@ class Endpoint:
     async def _complete(
         self, facts: Facts, messages: Sequence[Message], body: Mapping[str, Any], deadline_s: float | None
     ) -> Reply | Failed:
-        started = time.monotonic()
+        started = now()
         request = {"model": facts.model, "messages": list(messages), **self.options.body, **body}
         raw = await self._bounded("chat", request, deadline_s)
         if isinstance(raw, Failed):
             if raw.fault is Fault.NO_MODEL:  # something else is served there now
                 self._facts = self._ids = None
             return raw
-        return read_reply(raw, time.monotonic() - started)
+        return read_reply(raw, now() - started)
 
     async def _token_ids(self, among: Sequence[str], deadline_s: float | None) -> Mapping[str, int]:
         """Token id of each label; empty where the server does not tell, or a label is no single token."""
@@ -192,7 +191,7 @@ class Endpoint:
         limit = max(0.0, limit)
         try:
             async with asyncio.timeout(limit):
-                return await self._tries(what, body, time.monotonic() + limit)
+                return await self._tries(what, body, now() + limit)
         except TimeoutError:
             return Failed(fault=Fault.TIMEOUT, message=f"no answer within {limit:.3g} s")
 
@@ -206,7 +205,7 @@ class Endpoint:
                 failed = failure(error)
             pause = failed.retry_after_s
             pause = _BACKOFF_S * 2**attempt if pause is None else pause
-            spent = attempt == self.options.retries or time.monotonic() + pause >= end
+            spent = attempt == self.options.retries or now() + pause >= end
             if spent or failed.fault not in PASSING:
                 return failed
             await asyncio.sleep(pause)
@@ -270,7 +269,7 @@ def _picked(reply: Reply, among: Sequence[str], *, raw: bool) -> Picked | Failed
 
 
 def _left(deadline_s: float | None, started: float) -> float | None:
-    return None if deadline_s is None else deadline_s - (time.monotonic() - started)
+    return None if deadline_s is None else deadline_s - (now() - started)
 
 
 def _check(base_url: str, options: EndpointOptions) -> None:

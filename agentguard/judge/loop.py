@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class BackgroundLoop:
-    """Runs coroutines on a loop that starts with the first of them; the thread ends with the program."""
+def now() -> float:
+    """Seconds by the clock of the running loop, by which its timeouts go; for coroutines alone."""
+    return asyncio.get_running_loop().time()
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+
+class BackgroundLoop:
+    """Runs coroutines on a loop that starts with the first of them; the thread ends with the program.
+
+    Args:
+        name: of the thread.
+        make: makes the loop; a parameter, so that tests can have one with a clock of theirs.
+    """
+
+    def __init__(
+        self, name: str, *, make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    ) -> None:
+        self._name, self._make = name, make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -51,7 +63,7 @@ class BackgroundLoop:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = self._make()
                 self._thread = threading.Thread(
                     target=_serve, args=(self._loop,), name=self._name, daemon=True
                 )

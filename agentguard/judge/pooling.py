@@ -15,72 +15,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import Answer, Choice, Predicate, Question
+from agentguard.judge.base import Answer, Predicate, Question
+from agentguard.judge.classifier import Classifier, Task, steps_of, texts_of
 from agentguard.judge.closed import options_of
 from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.head import Head
-from agentguard.judge.neutral import one_line
+from agentguard.judge.loop import now
 from agentguard.judge.pooling_replies import Row, class_rows, score_rows, vector_rows
-from agentguard.judge.prompts import block, render
 from agentguard.judge.replies import spent
 from agentguard.judge.wire import Facts, Failed, Fault, Spent
 from agentguard.trajectory.model import Trajectory
 
+__all__ = ["UNTRAINED", "Classifier", "PoolingJudge", "PoolingOptions", "request", "texts_of"]
+
 UNTRAINED: Final = "untrained"
 """The fault of a question that no classifier was trained for."""
 
-_NONCE: Final = "0" * 16
 _CONTEXT: Final = 512
 _SHORTER: Final = 0.6
 _TRIES: Final = 4
-_TASK: Final = 300
-_LEAST: Final = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Classifier:
-    """How one kind of question is put to a served model.
-
-    Attributes:
-        question: id of the questions it answers; ``"*"`` for all, which only a scorer can.
-        task: ``classify`` and ``embed`` read one text, ``score`` a question and a text.
-        options: what the model's classes mean, in their order; for ``classify``.
-        by: ``run``: one text, the run. ``step``: a text for each option, which must be the index of a step;
-            each step's share is its probability of ``chosen``, or its score.
-        chosen: the option that means "this one" of a step.
-        head: what makes probabilities of vectors; for ``embed``.
-
-    Raises:
-        ConfigError: these do not go together.
-    """
-
-    question: str
-    task: Literal["classify", "score", "embed"] = "classify"
-    options: tuple[str, ...] = ()
-    by: Literal["run", "step"] = "run"
-    chosen: str = "yes"
-    head: Head | None = None
-
-    def __post_init__(self) -> None:
-        if (self.task == "embed") != (self.head is not None):
-            raise ConfigError(f"classifier {self.question!r}: embed needs a head, and nothing else takes one")
-        if self.task == "classify" and len(set(self.options)) != max(2, len(self.options)):
-            raise ConfigError(f"classifier {self.question!r}: classify needs at least two different options")
-        if self.task != "score" and (
-            self.question == "*" or (self.by == "step" and self.chosen not in self.classes)
-        ):
-            raise ConfigError(f"classifier {self.question!r}: its classes do not answer that")
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """What the classes mean, in order; empty for a scorer."""
-        return self.head.options if self.head is not None else self.options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +120,14 @@ class PoolingJudge:
     async def _decide(self, run: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
         if not run.steps:
             return tuple(Answer(question=q.id, error="the run has no step") for q in questions)
-        end = time.monotonic() + self.options.deadline_s
+        end = now() + self.options.deadline_s
         facts = await self.endpoint.facts(self.options.deadline_s)
         if isinstance(facts, Failed):
             return tuple(_error(q, facts, Spent()) for q in questions)
         return tuple(await asyncio.gather(*(self._answer(facts, run, one, end) for one in questions)))
 
     async def _answer(self, facts: Facts, run: Trajectory, question: Question, end: float) -> Answer:
-        by = next((one for one in self.classifiers if _fits(one, question, run)), None)
+        by = next((one for one in self.classifiers if one.fits(question, run)), None)
         if by is None:
             error = f"{UNTRAINED}: no classifier was trained for this question"
             return Answer(question=question.id, error=error, usage={"fault": UNTRAINED})
@@ -205,13 +162,13 @@ class PoolingJudge:
         rows: list[Row] = []
         for start in range(0, len(pairs), self.options.batch):
             part = pairs[start : start + self.options.batch]
-            started = time.monotonic()
-            path, body = _request(work.by, facts.model, part)
+            started = now()
+            path, body = request(work.by.task, facts.model, part)
             said = await self.endpoint.post(path, body, deadline_s=work.end - started)
             if isinstance(said, Failed):
                 return said
             usage = said.get("usage") if isinstance(said, dict) else None
-            work.spent += spent(usage, time.monotonic() - started)
+            work.spent += spent(usage, now() - started)
             read = _read(work.by, said, len(part))
             if isinstance(read, Failed):
                 return read
@@ -219,47 +176,12 @@ class PoolingJudge:
         return tuple(rows)
 
 
-def texts_of(
-    run: Trajectory, question: Question, by: Classifier, *, room: int
-) -> tuple[tuple[str, str], ...]:
-    """What a classifier is given, as pairs of query and text: train it on texts made by this.
-
-    Args:
-        run: the run.
-        question: what is asked; its words are only given to a scorer.
-        by: the classifier.
-        room: characters a pair may have.
-
-    Raises:
-        ConfigError: there is no room for a single step.
-    """
-    asked = one_line(question.text, room // 2)
-    if by.by == "step":
-        head = f"task: {one_line(run.task, min(_TASK, room // 4))}\n"
-        left = max(_LEAST, room - len(head) - (len(asked) if by.task == "score" else 0))
-        steps = [run.steps[int(option)] for option in options_of(question)]
-        return tuple((asked, head + block(step, left)[:left]) for step in steps)
-    shown = render(run, nonce=_NONCE, limit=max(0, room - len(asked) - _LEAST)).text
-    if by.task == "score" and not isinstance(question, Predicate):
-        return tuple((f"{asked} {one_line(option, _LEAST)}", shown) for option in options_of(question))
-    return ((asked, shown),)
-
-
-def _fits(by: Classifier, question: Question, run: Trajectory) -> bool:
-    if by.question not in ("*", question.id):
-        return False
-    options = options_of(question)
-    if by.by == "step":
-        here = {str(step.index) for step in run.steps}
-        return isinstance(question, Choice) and bool(options) and set(options) <= here
-    return bool(options) and (by.task == "score" or set(options) <= set(by.classes))
-
-
-def _request(by: Classifier, model: str, pairs: Sequence[tuple[str, str]]) -> tuple[str, dict[str, Any]]:
+def request(task: Task, model: str, pairs: Sequence[tuple[str, str]]) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request about some pairs of query and text; only a scorer is given the queries."""
     texts = [text for _, text in pairs]
-    if by.task == "score":
+    if task == "score":
         return "/score", {"model": model, "text_1": [asked for asked, _ in pairs], "text_2": texts}
-    if by.task == "embed":
+    if task == "embed":
         return "/v1/embeddings", {"model": model, "input": texts, "encoding_format": "float"}
     return "/classify", {"model": model, "input": texts}
 
@@ -276,13 +198,14 @@ def _read(by: Classifier, said: Any, count: int) -> tuple[Row, ...] | Failed:
 def _shares(work: _Work, rows: Sequence[Row]) -> dict[str, float] | None:
     """The probability of each option of a question; None if all are 0."""
     options, by = options_of(work.question), work.by
-    if by.task == "score" and isinstance(work.question, Predicate):
+    if by.by == "step":
+        place = 0 if by.task == "score" else by.classes.index(by.chosen)
+        left = iter(rows)
+        masses = {option: max(next(left)[place] for _ in steps_of(option)) for option in options}
+    elif by.task == "score" and isinstance(work.question, Predicate):
         return {"yes": rows[0][0], "no": 1.0 - rows[0][0]}
-    if by.task == "score":
+    elif by.task == "score":
         masses = {option: row[0] for option, row in zip(options, rows, strict=True)}
-    elif by.by == "step":
-        place = by.classes.index(by.chosen)
-        masses = {option: row[place] for option, row in zip(options, rows, strict=True)}
     else:
         held = dict(zip(by.classes, rows[0], strict=True))
         masses = {option: held[option] for option in options}

@@ -18,8 +18,8 @@ _SUM: Final = 0.02
 _MOST: Final = 65_536
 
 
-def class_rows(data: Any, count: int, classes: int) -> tuple[Row, ...] | Failed:
-    """The probability of each of so many classes, for each text."""
+def class_rows(data: Any, count: int, classes: int | None) -> tuple[Row, ...] | Failed:
+    """The probability of each of so many classes, for each text; of any number if None."""
     return _rows(data, count, lambda one: _probabilities(one.get("probs"), classes))
 
 
@@ -28,8 +28,8 @@ def score_rows(data: Any, count: int) -> tuple[Row, ...] | Failed:
     return _rows(data, count, lambda one: _within(_floats([one.get("score")])))
 
 
-def vector_rows(data: Any, count: int, length: int) -> tuple[Row, ...] | Failed:
-    """A vector of a known length for each text."""
+def vector_rows(data: Any, count: int, length: int | None) -> tuple[Row, ...] | Failed:
+    """A vector of a known length for each text; of any length if None."""
     return _rows(data, count, lambda one: _long(_floats(one.get("embedding")), length))
 
 
@@ -51,7 +51,7 @@ def _rows(data: Any, count: int, read: Callable[[dict[str, Any]], Row | None]) -
     return tuple(held[place] for place in range(count))
 
 
-def _probabilities(value: Any, classes: int) -> Row | None:
+def _probabilities(value: Any, classes: int | None) -> Row | None:
     row = _within(_long(_floats(value), classes))
     return row if row is not None and abs(math.fsum(row) - 1.0) <= _SUM else None
 
@@ -60,8 +60,8 @@ def _within(row: Row | None) -> Row | None:
     return row if row is not None and all(0.0 <= one <= 1.0 for one in row) else None
 
 
-def _long(row: Row | None, length: int) -> Row | None:
-    return row if row is not None and len(row) == length else None
+def _long(row: Row | None, length: int | None) -> Row | None:
+    return row if row is not None and length in (None, len(row)) else None
 
 
 def _floats(value: Any) -> Row | None:

@@ -8,7 +8,8 @@ hundredths (1.5e-3 at most was measured on one prompt), corruption moves them fu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,27 +31,51 @@ class Canary:
     """How a server answered.
 
     Attributes:
-        shares: for each question the probability of ``"A"``; empty if one was not answered.
+        shares: probabilities: for each question that of ``"A"``, or all that a classifier or scorer gave;
+            empty if a question was not answered.
+        vectors: what an embedding model gave.
         right: how many of the questions it got right.
         asked: how many there were.
         fault: why there is no answer.
         seconds: what the answers took together.
+        farthest: the distance from the first answer at which its server counts as corrupted.
     """
 
     shares: tuple[float, ...] = ()
+    vectors: tuple[tuple[float, ...], ...] = ()
     right: int = 0
     asked: int = len(_ASKED)
     fault: str | None = None
     seconds: float = 0.0
+    farthest: float = FARTHEST
 
     def distance(self, first: Canary) -> float:
-        """Largest total variation distance of an answer to that of ``first``; 0 if either has none."""
-        pairs = zip(self.shares, first.shares, strict=False)
-        return max((abs(one - other) for one, other in pairs), default=0.0)
+        """How far an answer is from that of ``first`` at most; 0 if either has none.
+
+        Of probabilities their difference, of vectors 1 minus their cosine; 1 where there are more or fewer.
+        """
+        if not (self.shares or self.vectors) or not (first.shares or first.vectors):
+            return 0.0
+        sizes = [(len(one.shares), *map(len, one.vectors)) for one in (self, first)]
+        if sizes[0] != sizes[1]:
+            return 1.0
+        shares = [abs(one - other) for one, other in zip(self.shares, first.shares, strict=True)]
+        vectors = [1.0 - cosine(*pair) for pair in zip(self.vectors, first.vectors, strict=True)]
+        return max((*shares, *vectors))
+
+    def strays(self, first: Canary) -> bool:
+        """Whether its answers are no longer those of ``first``."""
+        return self.distance(first) > self.farthest
 
     def as_dict(self) -> Mapping[str, object]:
         """For a state that people and programs read."""
         return {"right": self.right, "asked": self.asked, "fault": self.fault, "seconds": self.seconds}
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """Of the angle between two vectors of one length; 0 where either has none."""
+    length = math.sqrt(math.fsum(x * x for x in one)) * math.sqrt(math.fsum(y * y for y in other))
+    return math.fsum(x * y for x, y in zip(one, other, strict=True)) / length if length else 0.0
 
 
 async def ask(endpoint: Endpoint, deadline_s: float) -> Canary:

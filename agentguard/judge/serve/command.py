@@ -3,7 +3,9 @@
 Why each: structured outputs are on by default; a served name keeps clients free of the model's path; prompt
 token details tell what the prefix cache gave; an interval of retention keeps the prompts of models with
 sliding windows in it (measured on vLLM 0.32); a shutdown timeout lets running requests end at SIGTERM, as the
-default lets none; a bounded queue answers 503 at once where waiting would be in vain.
+default lets none; a bounded queue answers 503 at once where waiting would be in vain. What concerns prompts
+that are answered token by token is left out for a classifier, a scorer or an embedding model, which the
+pooling runner serves.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from agentguard.errors import ConfigError
+from agentguard.judge.classifier import Task
+
+Served = Literal["chat"] | Task
+"""What a model is served for."""
 
 DRAIN_S: Final = 15
 _BLOCK: Final = 32
@@ -29,6 +35,7 @@ class ServeOptions:
 
     Attributes:
         model: name or folder, as vLLM takes it.
+        task: what it is served for: a chat judge, or what a pooling judge asks of it.
         served_name: name that clients ask for.
         host, port: address to listen on; port 0 takes a free one.
         api_key: what clients must send; None lets anybody in who can reach the port.
@@ -39,6 +46,7 @@ class ServeOptions:
     """
 
     model: str
+    task: Served = "chat"
     served_name: str = "judge"
     host: str = "127.0.0.1"
     port: int = 0
@@ -57,10 +65,13 @@ def command(options: ServeOptions, port: int) -> list[str]:
     """
     flags = [
         *("--served-model-name", options.served_name, "--host", options.host, "--port", str(port)),
-        *("--enable-prompt-tokens-details", "--block-size", str(_BLOCK)),
-        *("--prefix-cache-retention-interval", str(_BLOCK), "--shutdown-timeout", str(DRAIN_S)),
-        *("--max-num-queued-reqs", "64"),
+        *("--shutdown-timeout", str(DRAIN_S), "--max-num-queued-reqs", "64"),
     ]
+    if options.task == "chat":
+        flags += ["--enable-prompt-tokens-details", "--block-size", str(_BLOCK)]
+        flags += ["--prefix-cache-retention-interval", str(_BLOCK)]
+    else:
+        flags += ["--runner", "pooling"]
     if options.context is not None:
         flags += ["--max-model-len", str(options.context)]
     return [*_program(options), *flags, *options.extra]

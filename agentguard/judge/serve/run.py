@@ -14,7 +14,8 @@ from typing import Final
 
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.serve.canary import Canary, ask
-from agentguard.judge.serve.command import ServeOptions, command, environment
+from agentguard.judge.serve.canary_pooling import ask_pooling
+from agentguard.judge.serve.command import Served, ServeOptions, command, environment
 from agentguard.judge.serve.process import ServerProcess, free_port
 from agentguard.judge.serve.state import State, StateServer
 from agentguard.judge.serve.supervisor import Supervisor, WatchOptions
@@ -63,7 +64,7 @@ def serve(
         process,
         State(url=f"{root}/v1", model=options.model),
         heartbeat=lambda: answers(f"{root}/health"),
-        canary=lambda: _canary(endpoint),
+        canary=lambda: _canary(endpoint, options.task),
         options=watch,
     )
     server = StateServer(lambda: supervisor.state, port=state_port)
@@ -86,8 +87,9 @@ def answers(url: str) -> bool:
         return False
 
 
-def _canary(endpoint: Endpoint) -> Canary:
-    return endpoint.loop.run(ask(endpoint, CANARY_S))
+def _canary(endpoint: Endpoint, task: Served) -> Canary:
+    asked = ask(endpoint, CANARY_S) if task == "chat" else ask_pooling(endpoint, task, CANARY_S)
+    return endpoint.loop.run(asked)
 
 
 class _Signals:

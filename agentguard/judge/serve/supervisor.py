@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agentguard.errors import JudgeError
-from agentguard.judge.serve.canary import FARTHEST, Canary
+from agentguard.judge.serve.canary import Canary
 from agentguard.judge.serve.command import DRAIN_S
 from agentguard.judge.serve.state import Phase, State
 from agentguard.resilience.backoff import Backoff
@@ -187,17 +187,19 @@ class Supervisor:
         return True
 
     def _first_answer(self) -> bool:
+        why = ""
         if self._heartbeat():
             canary = self._canary()
             if canary.fault is None:
                 return self._accept(canary)
+            why = f"; the canary was not answered: {canary.fault}"
         if self._now() - self._began > self.options.start_s:
-            return self._again(f"no answer within {self.options.start_s:g} s of its start")
+            return self._again(f"no answer within {self.options.start_s:g} s of its start{why}")
         return True
 
     def _accept(self, canary: Canary) -> bool:
         """Take a new server for ready, unless it answers otherwise than the one before it did."""
-        if self._first is not None and canary.distance(self._first) > FARTHEST:
+        if self._first is not None and canary.strays(self._first):
             return self._again("its answers are not those it gave when it was new")
         self._first = self._first or canary
         self._ready_at = self._canary_at = self._now()
@@ -214,7 +216,7 @@ class Supervisor:
         self._state = replace(self._state, canary=dict(canary.as_dict()))
         if canary.fault is not None:
             return f"the canary was not answered: {canary.fault}"
-        if self._first is not None and canary.distance(self._first) > FARTHEST:
+        if self._first is not None and canary.strays(self._first):
             return "its answers are not those it gave when it was new"
         return None
 

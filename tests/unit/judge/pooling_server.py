@@ -10,13 +10,21 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from typing import Any
 
 from tests.unit.judge.chat_server import Handler, error
+
+
+def sure(text: str) -> float:
+    return 1.0 / (1.0 + math.exp(1.0 - text.count("flaw")))
+
+
+def flaws(text: str) -> list[float]:
+    return [float(text.count("flaw")), 1.0, 0.0]
 
 
 @dataclass
@@ -30,6 +38,8 @@ class Pooling:
     break_with: Any = None
     status: int | None = None
     hold_s: float = 0.0
+    scores: Callable[[str], float] = sure
+    vector: Callable[[str], list[float]] = flaws
     paths: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -54,10 +64,6 @@ def pooling(script: Pooling | None = None) -> Iterator[tuple[str, Pooling]]:
         thread.join()
 
 
-def sure(text: str) -> float:
-    return 1.0 / (1.0 + math.exp(1.0 - text.count("flaw")))
-
-
 class PoolingHandler(Handler):
     def do_POST(self) -> None:
         held: Pooling = self.server.script  # type: ignore[attr-defined]
@@ -75,15 +81,15 @@ class PoolingHandler(Handler):
             return
         rows = [self._row(place, text) for place, text in enumerate(texts)]
         usage = {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts), "completion_tokens": 0}
-        told = {"id": "x", "object": "list", "created": 1, "model": "judge", "data": rows, "usage": usage}
-        self.reply(200, told if held.break_with is None else held.break_with)
+        whole = {"id": "x", "object": "list", "created": 1, "model": "judge", "data": rows, "usage": usage}
+        self.reply(200, whole if held.break_with is None else held.break_with)
 
     def _row(self, place: int, text: str) -> dict[str, Any]:
-        p = sure(text)
+        held: Pooling = self.server.script  # type: ignore[attr-defined]
+        p = held.scores(text)
         if self.path == "/classify":
             label = "LABEL_1" if p > 0.5 else "LABEL_0"
             return {"index": place, "label": label, "probs": [1 - p, p], "num_classes": 2}
         if self.path == "/score":
             return {"index": place, "object": "score", "score": p}
-        vector = [float(text.count("flaw")), 1.0, 0.0]
-        return {"index": place, "object": "embedding", "embedding": vector}
+        return {"index": place, "object": "embedding", "embedding": held.vector(text)}

@@ -49,3 +49,11 @@ def test_the_key_is_in_the_environment_alone() -> None:
     assert told["VLLM_NO_USAGE_STATS"] == told["DO_NOT_TRACK"] == "1"
     assert told["HOME"] == "/home/me"
     assert "VLLM_API_KEY" not in environment(ServeOptions(model="m"), {})
+
+
+def test_a_pooling_model_is_served_without_what_is_for_prompts() -> None:
+    made = command(ServeOptions(model="m", task="classify", python=Path(sys.executable)), 1)
+    assert dict(itertools.pairwise(made))["--runner"] == "pooling"
+    assert {"--shutdown-timeout", "--max-num-queued-reqs"} < set(made)
+    assert not {"--block-size", "--prefix-cache-retention-interval"} & set(made)
+    assert "--runner" not in command(ServeOptions(model="m", python=Path(sys.executable)), 1)

@@ -180,3 +180,9 @@ def test_a_program_that_cannot_be_run_is_an_error() -> None:
 
     with pytest.raises(JudgeError, match="No such file"):
         watch(Absent(), {})
+
+
+def test_one_that_answers_no_canary_is_given_up_with_the_reason() -> None:
+    last, _ = watch(World(canary=Canary(fault="no_model")), {}, until=10_000)
+    assert last.phase is Phase.GIVEN_UP
+    assert "the canary was not answered: no_model" in last.reason
