@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from agentguard.registry import Registry
 from agentguard.trajectory.model import Step
@@ -59,6 +59,32 @@ class DetectorFailure:
     step: int | None
     error: str
     seconds: float = 0.0
+
+
+class Needs(NamedTuple):
+    """What a run must have for a detector with its defaults to find anything in it; also what a run has.
+
+    Attributes:
+        turns: steps of agents.
+        calls: whether a tool is called.
+        results: whether anything comes back: observations, or steps of the environment.
+    """
+
+    turns: int = 0
+    calls: bool = False
+    results: bool = False
+
+    def enough(self, needed: Needs) -> bool:
+        """Whether a run that has this has what is needed."""
+        turns, calls, results = needed
+        return self.turns >= turns and self.calls >= calls and self.results >= results
+
+
+ANYTHING: Final = Needs()
+"""The needs of a detector that does not say any."""
+
+SILENT: Final = Needs(turns=1 << 62)
+"""The needs of a detector that finds nothing unless it is given options."""
 
 
 @runtime_checkable

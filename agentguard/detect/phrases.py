@@ -79,6 +79,10 @@ _INTENT = re.compile(
     r"|\blet's(?: now)?(?: proceed| start| begin| continue| run| execute)|\bplease (?:wait|hold on|bear with)"
     r"|\bone moment|\bwe(?:'ll| will)(?: now| next)?|\bnow,? (?:i|we)(?:'ll| will))\b"
 )
+_INTENT_CUES = (
+    "i'll", "i will", "i am going to", "i'm going to", "let me", "let's", "we'll", "we will", "please ",
+    "one moment",
+)  # fmt: skip
 
 
 def success_claim(low: str) -> tuple[int, int, str] | None:
@@ -136,6 +140,8 @@ def refusal(low: str) -> tuple[int, int] | None:
 def last_intent(low: str) -> tuple[int, int] | None:
     """Span of an announcement in the last 300 code points, with nothing but its own sentence after it."""
     base = max(0, len(low) - 300)
+    if not any(low.find(cue, base) >= 0 for cue in _INTENT_CUES):
+        return None
     announced = list(_INTENT.finditer(low, base))
     if not announced:
         return None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any, ClassVar
 
-from agentguard.detect.base import Evidence, Finding
+from agentguard.detect.base import ANYTHING, Evidence, Finding, Needs
 from agentguard.detect.options import Option, Options
 from agentguard.detect.view import RunView
 from agentguard.trajectory.model import Source, Step
@@ -26,6 +27,8 @@ class Rule:
         foresees_all: `observe` finds in a turn just what `foresee` finds, and remembers nothing: of a turn
             that was judged before its tools ran it need not be asked again. It may look at the text and the
             calls of the turn, and at nothing that came back.
+        needs: what a run must have for a finding, where the options have their defaults; a recorded run that
+            has less is not shown to it then (`agentguard.detect.run.build`).
     """
 
     name: ClassVar[str] = ""
@@ -33,10 +36,12 @@ class Rule:
     codes: ClassVar[tuple[str, ...]] = ()
     declared: ClassVar[tuple[Option, ...]] = ()
     foresees_all: ClassVar[bool] = False
+    needs: ClassVar[Needs] = ANYTHING
     watches: Collection[Source] = (Source.AGENT,)
 
     def __init__(self, **options: Any) -> None:
-        self.options = Options(self.name, self.declared, options)
+        kind = type(self)
+        self.options = Options(kind.name, kind.declared, options) if options else _defaults(kind)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Look at one more step. The default sees nothing."""
@@ -70,3 +75,9 @@ class Rule:
             noticed_at=more.pop("noticed_at", step.index),
             data=more,
         )
+
+
+@cache
+def _defaults(kind: type[Rule]) -> Options:
+    """The options of a detector that is given none: they never change, and it is made anew for each run."""
+    return Options(kind.name, kind.declared, {})

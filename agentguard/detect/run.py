@@ -8,12 +8,21 @@ aborts the run or hides what the others found.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from agentguard.detect.base import Detector, DetectorFailure, Evidence, Finding, Foresight, detectors
+from agentguard.detect.base import (
+    ANYTHING,
+    Detector,
+    DetectorFailure,
+    Evidence,
+    Finding,
+    Foresight,
+    Needs,
+    detectors,
+)
 from agentguard.detect.view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -46,12 +55,14 @@ class DetectionResult:
     seconds: float
 
 
-def build(specs: Specs | None = None) -> list[Detector]:
+def build(specs: Specs | None = None, *, has: Needs | None = None) -> list[Detector]:
     """Make fresh detectors for one run.
 
     Args:
         specs: detector name to its options; ``{}``, None or True for the defaults, False to leave it out.
             Only those named are made; None makes all that are registered, with their defaults.
+        has: what a run has that has ended already; detectors that need more, and have their defaults, are
+            left out.
 
     Raises:
         UnknownPlugin: no detector has that name.
@@ -64,9 +75,9 @@ def build(specs: Specs | None = None) -> list[Detector]:
         factory = registry.get(name)
         if options is False:
             continue
-        if options is not None and options is not True and not isinstance(options, Mapping):
-            raise ConfigError(f"detector {name!r}: options must be a mapping, or false to switch it off")
-        given = {str(key): value for key, value in options.items()} if isinstance(options, Mapping) else {}
+        given = {} if options is None else _given(name, options)
+        if has is not None and not given and not has.enough(getattr(factory, "needs", ANYTHING)):
+            continue
         try:
             made.append(factory(**given))
         except AgentGuardError:
@@ -74,6 +85,14 @@ def build(specs: Specs | None = None) -> list[Detector]:
         except Exception as error:  # a third party's factory may raise anything on options it does not expect
             raise ConfigError(f"detector {name!r} cannot be made: {type(error).__name__}") from error
     return made
+
+
+def _given(name: str, options: Mapping[str, Any] | bool) -> dict[str, Any]:
+    if options is True:
+        return {}
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"detector {name!r}: options must be a mapping, or false to switch it off")
+    return {str(key): value for key, value in options.items()}
 
 
 class Watcher:
@@ -108,14 +127,18 @@ class Watcher:
         if step.index != len(self.view.steps):
             raise ValueError(f"step {step.index} given where step {len(self.view.steps)} was expected")
         view = self.view
-        foreseen = view.append(step).foreseen and len(self._foreseen) == self._spared[step.source]
+        asked = self._watching(step.source)
+        foreseen = (
+            view.append(step).foreseen and len(self._foreseen) == self._looking_ahead(step.source).spared
+        )
         found: list[Finding] = []
         if foreseen:
+            asked = self._looking_ahead(step.source).unspared
             for detector, before_tools in self._foreseen:
                 if before_tools:
                     found += self._again(detector, step, before_tools)
         before = time.perf_counter()
-        for detector in (self._unspared if foreseen else self._by_source)[step.source]:
+        for detector in asked:
             try:
                 yielded = detector.observe(step, view)
                 if yielded is not _EMPTY and yielded != []:
@@ -139,7 +162,7 @@ class Watcher:
         self._foreseen = []
         found: list[Finding] = []
         before = time.perf_counter()
-        for detector in self._foresighted[step.source]:
+        for detector in self._looking_ahead(step.source).can:
             try:
                 yielded = detector.foresee(step, self.view)
                 here = tuple(islice(yielded, MAX_FINDINGS)) if yielded is not _EMPTY else ()
@@ -158,15 +181,18 @@ class Watcher:
     def finish(self) -> tuple[Finding, ...]:
         """Say that the run has ended; return what is new. The deadline holds here too."""
         found: list[Finding] = []
+        before = time.perf_counter()
         for detector in tuple(self._active):
-            before = time.perf_counter()
             try:
-                found += self._new(detector.finish(self.view))
+                yielded = detector.finish(self.view)
+                if yielded is not _EMPTY:
+                    found += self._new(yielded)
             except Exception as error:  # as in observe
                 self._strike(detector, None, error, time.perf_counter() - before)
-            taken = time.perf_counter() - before
-            if taken > self.deadline_s:
-                self._strike(detector, None, _Overrun(), taken)
+            after = time.perf_counter()
+            if after - before > self.deadline_s:
+                self._strike(detector, None, _Overrun(), after - before)
+            before = after
         found.sort(key=_order)
         return tuple(found)
 
@@ -212,24 +238,49 @@ class Watcher:
             self._set_up()
 
     def _set_up(self) -> None:
-        """Which detectors a step of each source goes to: all that do not say what they watch.
+        """Forget which detectors a step of each source goes to; it is found out when one comes.
 
-        Those that need not be asked again of a turn that was foreseen are *spared* then. What `Foresight`
-        asks is asked by its name: isinstance takes a hundred times as long, and this is done for each run.
+        Many runs are short, and have steps of two sources: this is done for each of them.
         """
         self._foreseen = []  # not cleared: a loop over it may be under way
-        self._by_source = {
-            source: tuple(d for d in self._active if source in getattr(d, "watches", _SOURCES))
-            for source in _SOURCES
-        }
-        each = self._by_source.items()
-        can = {id(d) for d in self._active if getattr(d, "foresee", None) is not None}
-        spared = {id(d) for d in self._active if id(d) in can and getattr(d, "foresees_all", False)}
-        self._foresighted: dict[Source, tuple[Any, ...]] = {
-            at: tuple(d for d in all_ if id(d) in can) for at, all_ in each
-        }
-        self._unspared = {at: tuple(d for d in all_ if id(d) not in spared) for at, all_ in each}
-        self._spared = {at: len(all_) - len(self._unspared[at]) for at, all_ in each}
+        self._by_source: dict[Source, tuple[Any, ...]] = {}
+        self._ahead: dict[Source, _Ahead] = {}
+
+    def _watching(self, source: Source) -> tuple[Any, ...]:
+        """The detectors that a step of this source goes to: those that say so, or do not say."""
+        known = self._by_source.get(source)
+        if known is None:
+            active = self._active
+            known = tuple([d for d in active if source in getattr(d, "watches", _SOURCES)])
+            self._by_source[source] = known
+        return known
+
+    def _looking_ahead(self, source: Source) -> _Ahead:
+        """As `_watching`, of turns that are looked at before their tools run.
+
+        What `Foresight` asks is asked by its name: isinstance takes a hundred times as long.
+        """
+        known = self._ahead.get(source)
+        if known is None:
+            asked = self._watching(source)
+            can = tuple([d for d in asked if getattr(d, "foresee", None) is not None])
+            spared = [id(d) for d in can if getattr(d, "foresees_all", False)]
+            known = _Ahead(can, tuple([d for d in asked if id(d) not in spared]), len(spared))
+            self._ahead[source] = known
+        return known
+
+
+class _Ahead(NamedTuple):
+    """Detectors of a turn that was looked at before its tools ran.
+
+    Attributes:
+        can: those that can look at it then.
+        unspared: those that must be asked again once it has run; ``spared`` is the number of the others.
+    """
+
+    can: tuple[Any, ...]
+    unspared: tuple[Any, ...]
+    spared: int
 
 
 def detect(
@@ -246,6 +297,8 @@ def detect(
         UnknownPlugin, ConfigError: as `build` does.
     """
     start = time.perf_counter()
+    if specs is None or isinstance(specs, Mapping):
+        specs = build(specs, has=_had(trajectory.steps))
     watcher = Watcher(RunView.of(trajectory), specs, deadline_s=deadline_s)
     found: list[Finding] = []
     for step in trajectory.steps:
@@ -254,6 +307,14 @@ def detect(
     findings = tuple(sorted(found, key=_order))
     return DetectionResult(
         findings=findings, failures=tuple(watcher.failures), seconds=time.perf_counter() - start
+    )
+
+
+def _had(steps: Sequence[Step]) -> Needs:
+    return Needs(
+        turns=sum([step.source is Source.AGENT for step in steps]),
+        calls=any(step.tool_calls for step in steps),
+        results=any(step.observations or step.source is Source.ENVIRONMENT for step in steps),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import Finding, Needs
 from agentguard.detect.facts import Action, fences
 from agentguard.detect.options import Option
 from agentguard.detect.quotes import cite, cite_value
@@ -26,6 +26,7 @@ class UnknownTool(Rule):
     """A call of a tool that was not offered."""
 
     name = "unknown_tool"
+    needs = Needs(calls=True)
     sees = "a call of a tool that is not among the tools of the run"
     codes = ("agentrx:invalid_invocation", "agent_error:action.invalid_action")
 
@@ -54,6 +55,7 @@ class SchemaViolation(Rule):
     """Arguments that the tool's JSON Schema does not allow."""
 
     name = "schema_violation"
+    needs = Needs(calls=True)
     sees = "arguments that violate the tool's JSON Schema (ranges of numbers are left to `out_of_range`)"
     codes = ("agent_error:action.parameter_error", "agentrx:invalid_invocation")
 
@@ -93,6 +95,7 @@ class OutOfRange(Rule):
     """A number outside the range that was declared for it."""
 
     name = "out_of_range"
+    needs = Needs(calls=True)
     sees = "a number outside the range of the tool's JSON Schema or of the option `ranges`"
     codes = ("agent_error:action.parameter_error", "agent_error:planning.constraint_ignorance")
     declared = (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import Finding, Needs
 from agentguard.detect.facts import Facts, Form, Result
 from agentguard.detect.phrases import content_claim, notices_trouble, success_claim
 from agentguard.detect.quotes import cite, cite_move
@@ -29,6 +29,7 @@ class ContradictedClaim(Rule):
     """A claim against what had just come back: success after an error, another number than the result's."""
 
     name = "contradicted_claim"
+    needs = Needs(results=True)
     sees = "success claimed right after an error, or a number that differs from the one the result gives"
     codes = (
         "agentrx:misinterpretation_of_tool_output",
@@ -170,7 +171,8 @@ class MissingVerification(Rule):
             self._ran = True
         if self._asked is None:
             given = " ".join((view.task, *view.system_prompts.values()))
-            self._asked = _ASKED.search(given[:20_000].lower()) is not None
+            low = given[:20_000].lower()
+            self._asked = any(cue in low for cue in _ASKING) and _ASKED.search(low) is not None
         if self._asked and not self._checked and facts.is_agent and len(view.steps) > 1:
             self._checked = any(sign in facts.low for sign in _CHECKS) or any(
                 sign in f"{a.name} {a.key}".lower() for a in facts.actions for sign in _CHECKS
@@ -212,6 +214,7 @@ class MissingVerification(Rule):
 
 
 _CHECKS = ("verif", "check", "confirm", "test", "validat", "assert", "review", "make sure")
+_ASKING = ("verify ", "double-check ", "validate ")
 _ASKED = re.compile(r"\b(?:verify|double-check|validate) (?:your|the|that|its|all|whether)\b")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import Finding, Needs
 from agentguard.detect.facts import Facts, Form, Result
 from agentguard.detect.options import Option
 from agentguard.detect.phrases import notices_trouble
@@ -40,6 +40,7 @@ class ToolError(Rule):
     """A tool or the environment returned an error, or rejected the action."""
 
     name = "tool_error"
+    needs = Needs(results=True)
     sees = "a result that is flagged as, or has the shape of, an error or a rejection"
     codes = (*_EXECUTION, *_ENVIRONMENT, *_REJECTED, *_NO_ACTION)
     watches = tuple(Source)
@@ -99,6 +100,7 @@ class ToolErrorIgnored(Rule):
     """The agent went on after an error as if there had been none."""
 
     name = "tool_error_ignored"
+    needs = Needs(results=True)
     sees = "a turn that shows no sign of the error before it, or repeats the failed action unchanged"
     codes = ("agent_error:reflection.outcome_misinterpretation", "agentrx:misinterpretation_of_tool_output")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import SILENT, Finding
 from agentguard.detect.options import Option
 from agentguard.detect.quotes import cite_move
 from agentguard.detect.rule import NOTHING, Rule
@@ -17,6 +17,7 @@ class Budget(Rule):
     """A budget of steps, tokens, money or time that the run has used up."""
 
     name = "budget"
+    needs = SILENT
     sees = "more agent steps, tokens, US dollars or seconds than the run was given; silent where none is set"
     codes = ("agent_error:system.step_limit", "agent_error:system.llm_limit", "fault_model:timing")
     declared = (

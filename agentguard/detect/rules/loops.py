@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import Finding, Needs
 from agentguard.detect.facts import Facts
 from agentguard.detect.options import Option
 from agentguard.detect.quotes import cite_move
@@ -38,6 +38,7 @@ class ExactLoop(Rule):
     """The same move again and again, though nothing new came of it."""
 
     name = "exact_loop"
+    needs = Needs(turns=3)
     sees = "the same call, code or text of an agent repeated although its outcome did not change"
     codes = _REPETITION
     declared = (
@@ -87,6 +88,7 @@ class NearLoop(Rule):
     """Moves that differ in a word or two, though nothing new came of them."""
 
     name = "near_loop"
+    needs = Needs(turns=3)
     sees = "moves of one agent that differ in hardly a word and have the same or no outcome"
     codes = _REPETITION
     declared = (
@@ -155,6 +157,7 @@ class Oscillation(Rule):
     """A cycle of two or more different moves, gone through again and again."""
 
     name = "oscillation"
+    needs = Needs(turns=6)
     sees = "two to four different moves taken in turns, with outcomes that repeat as well"
     codes = _REPETITION
     declared = (

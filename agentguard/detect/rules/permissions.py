@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import SILENT, Finding
 from agentguard.detect.options import Option
 from agentguard.detect.quotes import cite
 from agentguard.detect.rule import NOTHING, Rule
@@ -17,6 +17,7 @@ class ControlFlow(Rule):
     """A tool called before those that must come first."""
 
     name = "control_flow"
+    needs = SILENT
     sees = "a tool called before a tool that must have succeeded first; silent where no order is declared"
     codes = (
         "agent_error:planning.constraint_ignorance",
@@ -80,6 +81,7 @@ class Capability(Rule):
     """A tool that this agent may not use."""
 
     name = "capability"
+    needs = SILENT
     sees = "a tool call by an agent that may not use that tool; silent where nothing is declared"
     codes = ("mast:disobey_role_specification", "agentrx:instruction_adherence_failure")
     declared = (

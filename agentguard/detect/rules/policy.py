@@ -11,7 +11,7 @@ from typing import Any
 
 import re2
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import SILENT, Finding
 from agentguard.detect.options import Option
 from agentguard.detect.quotes import cite
 from agentguard.detect.rule import NOTHING, Rule
@@ -43,6 +43,7 @@ class Policy(Rule):
     """Constraints that the user declares as patterns."""
 
     name = "policy"
+    needs = SILENT
     sees = "a text that a declared pattern forbids, a required one that never comes, or a call made before it"
     codes = (*_CONSTRAINT, "mast:disobey_task_specification")
     declared = (

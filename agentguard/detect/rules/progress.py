@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import Finding, Needs
 from agentguard.detect.facts import Facts
 from agentguard.detect.lazy import lazy
 from agentguard.detect.options import Option
@@ -18,6 +18,7 @@ from agentguard.detect.view import Move, RunView
 from agentguard.trajectory.model import Source, Step
 
 _MAX_OUTCOMES = 10_000
+_READ = 2_000
 _LONG_WORD = re.compile(r"[a-z]{4,}")
 _PLAN_ITEM = re.compile(r"^[ \t]*(?:\d{1,2}[.)]|[-*])[ \t]+\S", re.MULTILINE)
 _COMMON = frozenset((
@@ -33,6 +34,7 @@ class NoProgress(Rule):
     """A row of moves after which nothing new came back."""
 
     name = "no_progress"
+    needs = Needs(turns=7)
     sees = "a row of moves whose outcomes were all seen before, empty or errors"
     codes = ("mast:unaware_of_termination", "agent_error:reflection.progress_misjudge")
     declared = (
@@ -85,6 +87,7 @@ class GoalDrift(Rule):
     """Turns that no longer share a word with the task, the plan or what has come back."""
 
     name = "goal_drift"
+    needs = Needs(turns=5)
     sees = "a row of turns that share no word with the task, the first turns or recent replies"
     codes = ("mast:task_derailment", "agent_error:action.misalignment")
     declared = (
@@ -98,8 +101,8 @@ class GoalDrift(Rule):
         super().__init__(**options)
         self.turns, self.memory = self.options.int("turns"), self.options.int("memory")
         self._topic: frozenset[str] | None = None
-        self._plan: frozenset[str] = frozenset()
-        self._planned = 0
+        self._plans: list[str] = []
+        self._plan: frozenset[str] | None = None
         self._off: list[Step] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -118,7 +121,7 @@ class GoalDrift(Rule):
         stems = _stems(said)
         if len(stems) < 5:
             return NOTHING
-        if stems & self._plan or self._answers(stems, step, view):
+        if stems & self._planned() or self._answers(stems, step, view):
             self._on(said)
             return NOTHING
         self._off.append(step)
@@ -128,9 +131,15 @@ class GoalDrift(Rule):
 
     def _on(self, said: str) -> None:
         self._off.clear()
-        if self._planned < 3:
-            self._planned += 1
-            self._plan |= _stems(said)
+        if len(self._plans) < 3:
+            self._plans.append(said[:_READ])
+            self._plan = None
+
+    def _planned(self) -> frozenset[str]:
+        """The stems of the first turns on the topic; made only once a turn seems to be off it."""
+        if self._plan is None:
+            self._plan = frozenset().union(*map(_stems, self._plans))
+        return self._plan
 
     def _answers(self, stems: frozenset[str], step: Step, view: RunView) -> bool:
         for other in view.recent(self.memory):
@@ -159,6 +168,7 @@ class RepeatedPlan(Rule):
     """The same plan made again and again."""
 
     name = "repeated_plan"
+    needs = Needs(turns=3)
     sees = "a plan (planning module, or three list items or more) that one agent restates nearly unchanged"
     codes = ("agent_error:planning.inefficient_plan", "mast:step_repetition")
     declared = (
@@ -208,7 +218,7 @@ class RepeatedPlan(Rule):
 
 def _stems(low: str) -> frozenset[str]:
     """First five letters of the words of four letters and more, of the first 2,000 code points."""
-    return frozenset(word[:5] for word in _LONG_WORD.findall(low, 0, 2_000) if word not in _COMMON)
+    return frozenset([word[:5] for word in _LONG_WORD.findall(low, 0, _READ) if word not in _COMMON])
 
 
 class _Plan:

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentguard.detect.base import Detector, Evidence, Finding, detectors
+from agentguard.detect.base import Detector, Evidence, Finding, Needs, detectors
 from agentguard.detect.run import MAX_FAILURES, Watcher, build, detect
 from agentguard.detect.view import RunView
 from agentguard.errors import ConfigError, UnknownPlugin
 from agentguard.trajectory.model import Step
-from tests.unit.detect.make import call, code, env, run, said, user
+from tests.unit.detect.make import call, code, env, run, said, tool, user
 
 RUN = run(*[said(f"step {i}") for i in range(6)])
 MIXED = run(
@@ -218,3 +220,34 @@ def test_a_foreign_factory_that_raises_is_a_wrong_setting(monkeypatch: pytest.Mo
 def test_a_deadline_is_above_zero(deadline: float) -> None:
     with pytest.raises(ConfigError):
         Watcher(specs={}, deadline_s=deadline)
+
+
+SAID = (
+    user("Pay order K77, please, and verify that it is paid."),
+    said("I have paid the order successfully."),
+    said('```json\n{"action": \n```'),
+    said("I can't help with that."),
+    said("Let me look at the weather in Paris."),
+    said("Let's assume dummy data for the weather in Paris, and then plan the walk."),
+    said("1. look at the weather\n2. plan the walk\n3. write it all down for everybody\n"),
+    said(""),
+    code("f()"),
+    call("pay", {"order_id": "ZZ9912"}, "Error: no such order"),
+    call("look", {}, "nothing found"),
+    env("exitcode: 1 (execution failed)"),
+)
+
+
+@given(st.lists(st.sampled_from(SAID), max_size=9), st.booleans())
+def test_detectors_that_a_run_has_nothing_for_are_not_missed(steps: list[Any], offered: bool) -> None:
+    made = replace(run(*steps), tools=(tool("look"),) if offered else ())
+    watcher = Watcher(RunView.of(made), build())
+    found = [one for step in made.steps for one in watcher.observe(step)] + [*watcher.finish()]
+    assert sorted(map(repr, detect(made).findings)) == sorted(map(repr, found))
+
+
+def test_a_detector_with_options_is_made_whatever_a_run_has() -> None:
+    rules = [{"name": "greet", "forbid": "hello"}]
+    found = detect(run(said("hello there")), {"policy": {"rules": rules}, "exact_loop": {}}).findings
+    assert [one.detector for one in found] == ["policy"]
+    assert build({"exact_loop": True}, has=Needs()) == build({"policy": {}}, has=Needs(turns=9)) == []
