@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard.integrations.exchange.chat import HEAD, META, wants_json
 from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
-from agentguard.integrations.exchange.sse import data_of, event_bytes
+from agentguard.integrations.exchange.sse import data_of, event_bytes, parsed
 from agentguard.integrations.exchange.wire import How, Wire
+
+_BESIDE = frozenset({"refusal", "reasoning_content", "reasoning"})
+"""Text of an answer beside its content."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call as far as its pieces have come."""
+
+    id: str = ""
+    function: dict[str, list[str]] = field(default_factory=lambda: {"name": [], "arguments": []})
+
+    def whole(self) -> dict[str, Any]:
+        made = {name: "".join(pieces) for name, pieces in self.function.items()}
+        return {"id": self.id, "type": "function", "function": made}
 
 
 class ChatHold(Hold):
@@ -18,7 +34,7 @@ class ChatHold(Hold):
 
     def __init__(self, exchange: Exchange, wire: Wire, *, everything: bool = False) -> None:
         self._role = False
-        self._text = ""
+        self._earlier = ""
         super().__init__(exchange, wire, everything=everything)
 
     def failed(self, message: str) -> bytes:
@@ -28,17 +44,26 @@ class ChatHold(Hold):
     def _next(self) -> None:
         super()._next()
         self._done = False
-        self._answer: dict[str, Any] = {"role": "assistant", "content": None}
-        self._calls: dict[int, dict[str, Any]] = {}
+        self._content: list[str] = []
+        self._flowed = 0 if self._everything else None
+        self._said: dict[str, list[str]] = {}
+        self._calls: dict[int, _Call] = {}
         self._meta: dict[str, Any] = {}
         self._finish: str | None = None
-        self._held_text = ""
 
-    def _read(self, event: bytes) -> None:
+    @property
+    def _text(self) -> str:
+        """What the client has seen, of all answers."""
+        return self._earlier + "".join(self._content[: self._flowed])
+
+    @property
+    def _held_text(self) -> str:
+        """What it has not seen of this one."""
+        return "" if self._flowed is None else "".join(self._content[self._flowed :])
+
+    def _read_other(self, event: bytes) -> None:
         if (data_of(event) or b"").startswith(b"[DONE]"):
             self._done = self._finish is not None
-        elif (chunk := self._value(event)) is not None:
-            self._take(chunk)
 
     def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
         message = answer[0] if answer else {}
@@ -56,51 +81,56 @@ class ChatHold(Hold):
             choice = payload["choices"][0]
             message = {**choice["message"], "content": self._held_text or None}
             payload = {**payload, "choices": [{**choice, "message": message}]}
-            self._later = True
-            self._next()
+            self._begin_anew()
         usage = (self._exchange.request.get("stream_options") or {}).get("include_usage")
         return data + self.feed(self._exchange.dialect.stream(payload, usage=bool(usage))) + self.release()
 
     def _apart(self) -> str:
         return self._text if self._text.endswith("\n\n") else f"{self._text}\n\n"
 
-    def _take(self, chunk: dict[str, Any]) -> None:
-        self._error = self._error or bool(chunk.get("error"))
-        self._meta |= {k: v for k, v in chunk.items() if k in META and v is not None}
+    def _read(self, event: bytes, value: dict[str, Any]) -> None:
+        del event
+        self._error = self._error or bool(value.get("error"))
+        meta = self._meta
+        for name, said in value.items():
+            if said is not None and name in META:
+                meta[name] = said
         if not self._head:
-            self._head = {k: v for k, v in chunk.items() if k in HEAD}
-        for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
-            if delta.get("tool_calls") or delta.get("function_call") or choice.get("finish_reason"):
-                self._holding = True
+            self._head = {k: v for k, v in value.items() if k in HEAD}
+        for choice in value.get("choices") or ():
+            delta, finish = choice.get("delta") or {}, choice.get("finish_reason")
+            if finish or delta.get("tool_calls") or delta.get("function_call"):
+                self._finish, self._holding = finish or self._finish, True
+                if self._flowed is None:
+                    self._flowed = len(self._content)
             self._add(delta)
-            self._finish = choice.get("finish_reason") or self._finish
 
     def _add(self, delta: Mapping[str, Any]) -> None:
-        for name in ("content", "refusal", "reasoning_content", "reasoning"):
-            if isinstance(delta.get(name), str):
-                self._answer[name] = (self._answer.get(name) or "") + delta[name]
-        said = delta.get("content")
-        if isinstance(said, str):
-            if self._holding:
-                self._held_text += said
-            else:
-                self._text += said
-        for call in delta.get("tool_calls") or ():
-            self._add_call(call)
+        for name, said in delta.items():
+            if name == "content":
+                if isinstance(said, str):
+                    self._content.append(said)
+            elif name in _BESIDE and isinstance(said, str):
+                self._said.setdefault(name, []).append(said)
+            elif name == "tool_calls":
+                for call in said or ():
+                    self._add_call(call)
 
     def _add_call(self, call: Mapping[str, Any]) -> None:
-        known = self._calls.setdefault(
-            call.get("index", 0), {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-        )
-        known["id"] = call.get("id") or known["id"]
+        index = call.get("index", 0)
+        if (known := self._calls.get(index)) is None:
+            known = self._calls[index] = _Call()
+        known.id = call.get("id") or known.id
         for name, text in (call.get("function") or {}).items():
             if isinstance(text, str):
-                known["function"][name] = known["function"].get(name, "") + text
+                known.function.setdefault(name, []).append(text)
 
     def _message(self) -> dict[str, Any]:
-        calls = [self._calls[index] for index in sorted(self._calls)]
-        return {**self._answer, "tool_calls": calls} if calls else dict(self._answer)
+        said: dict[str, Any] = {"content": "".join(self._content) if self._content else None}
+        said |= {name: "".join(pieces) for name, pieces in self._said.items()}
+        if self._calls:
+            said["tool_calls"] = [self._calls[index].whole() for index in sorted(self._calls)]
+        return {"role": "assistant", **said}
 
     def _payload(self) -> dict[str, Any]:
         if not self._done:
@@ -108,14 +138,17 @@ class ChatHold(Hold):
         choice = {"index": 0, "message": self._message(), "finish_reason": self._finish}
         return {**self._meta, "choices": [choice]}
 
-    def _shown(self, event: bytes) -> bytes:
-        chunk = self._value(event)
-        if chunk is None:
-            return event
-        choices = chunk.get("choices") or []
+    def _shown(self, event: bytes, value: dict[str, Any]) -> bytes:
         if not self._later:
-            self._role = self._role or any("role" in (c.get("delta") or {}) for c in choices)
+            if not self._role:
+                choices = value.get("choices") or ()
+                self._role = any("role" in (choice.get("delta") or {}) for choice in choices)
             return event
+        return self._rewritten(parsed(event) or value)
+
+    def _rewritten(self, chunk: dict[str, Any]) -> bytes:
+        """A chunk of another answer as one of the answer that was begun."""
+        choices = chunk.get("choices") or []
         for choice in choices:
             delta = choice.get("delta") or {}
             if self._role:
@@ -133,12 +166,16 @@ class ChatHold(Hold):
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return event_bytes({**self._head, "choices": [choice]})
 
-    def _once_more(self) -> bytes:
-        self._later = True
+    def _begin_anew(self) -> None:
+        """Another answer follows."""
+        self._later, self._earlier = True, self._text
         self._next()
+
+    def _once_more(self) -> bytes:
+        self._begin_anew()
         if not self._text or self._text == self._apart():
             return b""
-        self._text = self._apart()
+        self._earlier = self._apart()
         return self._chunk({"content": "\n\n"})
 
     def _final(self) -> bytes:

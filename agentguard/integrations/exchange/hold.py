@@ -14,7 +14,7 @@ from typing import Any
 from agentguard.integrations.exchange.chat import wants_json
 from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
-from agentguard.integrations.exchange.sse import Events, parsed
+from agentguard.integrations.exchange.sse import Events, skimmed
 from agentguard.integrations.exchange.wire import Decision, How, Wire
 from agentguard.live import twins
 
@@ -34,17 +34,16 @@ class Hold(ABC):
     def __init__(self, exchange: Exchange, wire: Wire, *, everything: bool = False) -> None:
         self._exchange, self._wire = exchange, wire
         self._everything = everything or wants_json(exchange.request)
-        self._held: list[bytes] = []
+        self._held: list[tuple[bytes, dict[str, Any] | None]] = []
         self._head: dict[str, Any] = {}
         self._later = False
         self._broken: Exception | None = None
-        self._seen_event: bytes | None = None
-        self._seen_value: dict[str, Any] | None = None
         self._next()
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the current answer; returns what the client may have."""
-        return b"".join(self._event(event) for event in self._events.feed(data))
+        shown = [self._event(event) for event in self._events.feed(data)]
+        return shown[0] if len(shown) == 1 else b"".join(shown)
 
     def finish(self) -> twins.Body[tuple[bytes, Decision]]:
         """The answer's bytes are over: judge it; yields what asks for further candidates.
@@ -79,24 +78,25 @@ class Hold(ABC):
     def release(self) -> bytes:
         """All that is held, without a verdict."""
         held, self._held = self._held, []
-        return b"".join(self._safely_shown(event) for event in held) + self._events.rest
+        return b"".join([self._safely_shown(event, value) for event, value in held]) + self._events.rest
 
     @abstractmethod
     def failed(self, message: str) -> bytes:
         """What the client gets when the model could not be asked again."""
 
-    def _value(self, event: bytes) -> dict[str, Any] | None:
-        """The data of an event as an object, None if it is none; read once where it flows on at once."""
-        if event is not self._seen_event:
-            self._seen_event, self._seen_value = event, parsed(event)
-        return self._seen_value
+    @abstractmethod
+    def _read(self, event: bytes, value: dict[str, Any]) -> None:
+        """Take in what an event says; sets ``_holding`` where it and what follows are to be held.
+
+        What is kept of it, and may be sent again, is to be `parsed`: ``value`` is only skimmed.
+        """
+
+    def _read_other(self, event: bytes) -> None:
+        """Take in an event whose data is no object; most say nothing by it."""
+        del event
 
     @abstractmethod
-    def _read(self, event: bytes) -> None:
-        """Take in what an event says; sets ``_holding`` where it and what follows are to be held."""
-
-    @abstractmethod
-    def _shown(self, event: bytes) -> bytes:
+    def _shown(self, event: bytes, value: dict[str, Any]) -> bytes:
         """The event as the client gets it: as it came, or as one of the answer that was begun."""
 
     @abstractmethod
@@ -126,18 +126,22 @@ class Hold(ABC):
         self._holding, self._error = self._everything, False
 
     def _event(self, event: bytes) -> bytes:
+        value = skimmed(event)
         try:
-            self._read(event)
+            if value is None:
+                self._read_other(event)
+            else:
+                self._read(event, value)
         except _ODD as error:
             self._broken, self._holding = error, True
         if self._holding:
-            self._held.append(event)
+            self._held.append((event, value))
             return b""
-        return self._safely_shown(event)
+        return self._safely_shown(event, value)
 
-    def _safely_shown(self, event: bytes) -> bytes:
+    def _safely_shown(self, event: bytes, value: dict[str, Any] | None) -> bytes:
         try:
-            return self._shown(event)
+            return event if value is None else self._shown(event, value)
         except _ODD as error:
             self._broken = self._broken or error
             return event

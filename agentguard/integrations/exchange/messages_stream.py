@@ -14,7 +14,7 @@ from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
 from agentguard.integrations.exchange.messages_blocks import added, block_events, ended, started, whole
-from agentguard.integrations.exchange.sse import event_bytes
+from agentguard.integrations.exchange.sse import event_bytes, parsed
 from agentguard.integrations.exchange.wire import How, Wire
 
 Event = dict[str, Any]
@@ -39,10 +39,10 @@ class MessagesHold(Hold):
         self._blocks: dict[int, Event] = {}
         self._done = False
 
-    def _read(self, event: bytes) -> None:
-        value = self._value(event)
-        if value is not None:
-            self._take(value)
+    def _read(self, event: bytes, value: Event) -> None:
+        if value.get("type") == "content_block_start":
+            value = parsed(event) or value  # the arguments of a call may be in it
+        self._take(value)
 
     def _payload(self) -> dict[str, Any]:
         if not self._done:
@@ -88,10 +88,7 @@ class MessagesHold(Hold):
             case "error":
                 self._error = True
 
-    def _shown(self, event: bytes) -> bytes:
-        value = self._value(event)
-        if value is None:
-            return event
+    def _shown(self, event: bytes, value: Event) -> bytes:
         kind = value.get("type")
         if kind == "message_start":
             if self._later and self._head:
@@ -101,6 +98,7 @@ class MessagesHold(Hold):
             self._shown_blocks.append(whole(dict(self._blocks[value["index"]])))
         if not self._later or not isinstance(value.get("index"), int):
             return event
+        value = parsed(event) or value
         return event_bytes({**value, "index": value["index"] + len(self._before)}, named=True)
 
     def _final(self) -> bytes:

@@ -15,7 +15,7 @@ from agentguard.integrations.exchange.conversation import Item
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.hold import Hold
 from agentguard.integrations.exchange.responses_items import begun, guard_item, item_events
-from agentguard.integrations.exchange.sse import event_bytes
+from agentguard.integrations.exchange.sse import event_bytes, parsed
 from agentguard.integrations.exchange.wire import How, Wire
 
 _BEGIN = ("response.created", "response.queued", "response.in_progress")
@@ -40,10 +40,10 @@ class ResponsesHold(Hold):
         super()._next()
         self._response: dict[str, Any] | None = None
 
-    def _read(self, event: bytes) -> None:
-        value = self._value(event)
-        if value is not None:
-            self._take(value)
+    def _read(self, event: bytes, value: dict[str, Any]) -> None:
+        if value.get("type") in _TERMINAL:
+            value = parsed(event) or value  # the whole answer is in it, and may be sent again
+        self._take(value)
 
     def _payload(self) -> dict[str, Any]:
         if self._response is None:
@@ -79,10 +79,7 @@ class ResponsesHold(Hold):
         elif kind == "response.output_item.added" and isinstance(item, dict):
             self._holding = self._holding or item.get("type") not in _FLOW
 
-    def _shown(self, event: bytes) -> bytes:
-        value = self._value(event)
-        if value is None:
-            return event
+    def _shown(self, event: bytes, value: dict[str, Any]) -> bytes:
         kind = str(value.get("type", ""))
         if kind in _BEGIN:
             if self._later and self._head:
@@ -91,10 +88,11 @@ class ResponsesHold(Hold):
         if kind == "response.output_item.added":
             self._opened += 1
         elif kind == "response.output_item.done":
-            self._items.append(value.get("item") or {})
+            self._items.append((parsed(event) or value).get("item") or {})
         if not self._later:
             self._number = max(self._number, int(value.get("sequence_number") or 0) + 1)
             return event
+        value = parsed(event) or value
         if isinstance(value.get("output_index"), int):
             value["output_index"] += self._offset
         if kind in _TERMINAL and self._head:
