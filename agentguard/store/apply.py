@@ -24,9 +24,11 @@ from agentguard.store.rows import (
     DropSnapshotsRow,
     EffectRow,
     Row,
+    RunRow,
     SnapshotRow,
     StepRow,
 )
+from agentguard.store.statements import execute_all
 from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, SNAPSHOTS, STEPS, Home
 from agentguard.store.upkeep import Upkeep
 
@@ -38,9 +40,13 @@ Refusals = dict[int, str]
 
 
 _FORGET = tuple(
-    delete(table).where(table.c.tenant == bindparam("of_tenant"), table.c.run_id == bindparam("of_run"))
+    delete(table).where(table.c.tenant == bindparam("tenant"), table.c.run_id == bindparam("run_id"))
     for table in (STEPS, BRANCHES, SNAPSHOTS)
 )
+
+
+_WRITTEN = HOMES.keys() - {EffectRow, OverviewRow}
+_ONE_BY_ONE = (BranchRow, DropSnapshotsRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +71,31 @@ def prepare(rows: Sequence[Row]) -> Batch:
     return Batch(ready, refused)
 
 
-def apply(connection: Connection, batch: Batch) -> Refusals:
+def apply(connection: Connection, batch: Batch, *, careful: bool = True) -> Refusals:
     """Write rows, in order; returns all that were refused, by the database too. They harm no others.
+
+    Args:
+        connection: in the transaction.
+        batch: the rows.
+        careful: go on without a row that the database refuses. Otherwise that is an error, as an outage is:
+            nothing must be committed, and all of it can be tried again with care.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
+        ValueError, OverflowError: only without ``careful``: the driver does not take a row.
     """
     refused = dict(batch.refused)
     upkeep: Upkeep | None = None
     with _passed_over():
-        upkeep = Upkeep(connection, [(place, ready[1]) for place, ready in batch.ready])
+        upkeep = Upkeep(connection, [(place, row) for place, (_, row, _values) in batch.ready])
     for kind, group in groupby(_arranged(batch.ready), key=lambda one: one[1][0]):
-        _write(connection, kind, list(group), refused)
+        if careful:
+            _write(connection, kind, list(group), refused)
+        else:
+            _write_group(connection, kind, [ready for _, ready in group])
     with _passed_over():
         if upkeep is not None and (overviews := upkeep.rows(connection, refused)):
-            connection.execute(_upsert(HOMES[OverviewRow], connection.dialect.name), overviews)
+            execute_all(connection, _upsert(HOMES[OverviewRow], connection.dialect.name), overviews)
     return refused
 
 
@@ -90,17 +106,24 @@ def _arranged(ready: list[tuple[int, _Ready]]) -> list[tuple[int, _Ready]]:
     keep its place: branches, and forgetting what earlier rows of the batch have brought. Forgetting comes
     first else, as it does in each run.
     """
-    brought: set[tuple[Any, Any]] = set()
-    ranks: dict[type[Row], int] = {ClearRow: 0}
-    for _, (kind, _row, values) in ready:
-        if kind in (BranchRow, DropSnapshotsRow):
-            return ready
-        if kind is ClearRow and (values["tenant"], values["run_id"]) in brought:
-            return ready
-        if kind in (StepRow, SnapshotRow):
-            brought.add((values["tenant"], values["run_id"]))
-        ranks.setdefault(kind, len(ranks))
+    kinds = dict.fromkeys(kind for _, (kind, _, _) in ready)
+    if BranchRow in kinds or DropSnapshotsRow in kinds:
+        return ready
+    if ClearRow in kinds and _forgets_its_own(ready):
+        return ready
+    ranks = {kind: rank for rank, kind in enumerate(kinds, 1)} | {ClearRow: 0}
     return sorted(ready, key=lambda one: ranks[one[1][0]])
+
+
+def _forgets_its_own(ready: list[tuple[int, _Ready]]) -> bool:
+    """Whether rows forget what rows before them bring."""
+    brought: set[tuple[Any, Any]] = set()
+    for _, (kind, _row, values) in ready:
+        if kind is StepRow or kind is SnapshotRow:
+            brought.add((values["tenant"], values["run_id"]))
+        elif kind is ClearRow and (values["tenant"], values["run_id"]) in brought:
+            return True
+    return False
 
 
 @contextmanager
@@ -115,22 +138,21 @@ def _passed_over() -> Iterator[None]:
 
 
 def _parameters(row: Row) -> dict[str, Any]:
+    if type(row) in _WRITTEN:
+        return fitted(row)
     if isinstance(row, EffectRow):
         raise Refused("an effect is claimed, not written")
     if isinstance(row, ClearRow | DropSnapshotsRow):
         tenant = checked_id(row.tenant, "tenant", most=MAX_TENANT, empty=True)
         return {"tenant": tenant, "run_id": checked_id(row.run_id, "run_id")}
-    if type(row) not in HOMES or isinstance(row, OverviewRow):
-        raise Refused("no row of the store")
-    return fitted(row)
+    raise Refused("no row of the store")
 
 
 def _write(
     connection: Connection, kind: type[Row], group: list[tuple[int, _Ready]], refused: Refusals
 ) -> None:
     """Write rows of one type at once; where that fails, each on its own to find the bad ones."""
-    one_by_one = kind in (BranchRow, DropSnapshotsRow)
-    if not one_by_one:
+    if kind not in _ONE_BY_ONE:
         try:
             with connection.begin_nested():
                 _write_all(connection, kind, [one[2] for _, one in group])
@@ -148,13 +170,33 @@ def _write(
             refused[place] = f"{kind.__name__}: the database refused it ({_cause(error)})"
 
 
+def _write_group(connection: Connection, kind: type[Row], group: list[_Ready]) -> None:
+    """As `_write`, of rows of which none is expected to be refused."""
+    if kind in _ONE_BY_ONE:
+        for ready in group:
+            _write_one(connection, ready)
+    else:
+        _write_all(connection, kind, [values for _, _, values in group])
+
+
 def _write_all(connection: Connection, kind: type[Row], values: list[dict[str, Any]]) -> None:
     if kind is ClearRow:
-        cleared = [{"of_tenant": one["tenant"], "of_run": one["run_id"]} for one in values]
         for statement in _FORGET:
-            connection.execute(statement, cleared)
-    else:
-        connection.execute(_upsert(HOMES[kind], connection.dialect.name), values)
+            execute_all(connection, statement, values)
+        return
+    if kind is RunRow:
+        values = _last_of_each(values)
+    execute_all(connection, _upsert(HOMES[kind], connection.dialect.name), values)
+
+
+def _last_of_each(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs as all of these rows leave them: a run is written again and again while it goes on."""
+    last: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in values:
+        key = one["tenant"], one["id"]
+        first = last.get(key)
+        last[key] = one if first is None else one | {name: first[name] for name in HOMES[RunRow].keep}
+    return list(last.values())
 
 
 def _write_one(connection: Connection, ready: _Ready) -> None:

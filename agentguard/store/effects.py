@@ -24,6 +24,9 @@ from agentguard.store.place import Place
 from agentguard.store.rows import Data, EffectRow
 from agentguard.store.tables import EFFECTS
 
+SHARED_LINE = "shared-"
+"""What the line of effects begins with that a proxy keeps for others, and no run of the store's."""
+
 ClaimState = Literal["new", "attempted", "done", "compensated"]
 
 _MAY_BECOME = {"done": ("attempted",), "compensated": ("attempted", "done")}

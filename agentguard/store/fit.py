@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Boolean, Column, Double, RowMapping
@@ -28,11 +29,9 @@ def fitted(row: Row) -> dict[str, Any]:
     Raises:
         Refused: an id that cannot name a row, a number out of range, data that is not JSON.
     """
+    names, fits, given = _PLANS[type(row)]
     originals: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    for column in HOMES[type(row)].table.columns:
-        if column.name != "data":
-            values[column.name] = _value(column, getattr(row, column.name), originals)
+    values = {name: fit(value, originals) for name, fit, value in zip(names, fits, given(row), strict=True)}
     values["data"] = pack(row.data, originals)
     return values
 
@@ -75,7 +74,8 @@ def checked_id(value: object, name: str, *, most: int = MAX_ID, empty: bool = Fa
 
 def cleaned(text: str) -> str:
     """A text as a column keeps it: short, and without what a database refuses."""
-    return _NOT_TEXT.sub("\ufffd", text[:MAX_TEXT])
+    short = text[:MAX_TEXT]
+    return short if short.isprintable() else _NOT_TEXT.sub("\ufffd", short)
 
 
 def asked_id(value: object, name: str = "run_id") -> str:
@@ -94,51 +94,90 @@ def asked_tenant(value: object) -> str:
         raise StoreError(str(error)) from None
 
 
-def _value(column: Column[Any], value: Any, originals: dict[str, str]) -> Any:
-    return _FITS[column.info["kind"]](column, value, originals)
+_Fit = Callable[[Any, dict[str, str]], Any]
+"""Takes what a row has for a column, and where to put texts that had to be altered; gives what is stored."""
 
 
-def _fit_tenant(column: Column[Any], value: Any, _: dict[str, str]) -> str:
-    return checked_id(value, column.name, most=MAX_TENANT, empty=True)
+def _fit_tenant(column: Column[Any]) -> _Fit:
+    return _fitting_id(column, most=MAX_TENANT, empty=True)
 
 
-def _fit_id(column: Column[Any], value: Any, _: dict[str, str]) -> str | None:
-    if value is None and column.nullable:
-        return None
-    return checked_id(value, column.name, empty=column.info.get("empty", False))
+def _fit_id(column: Column[Any]) -> _Fit:
+    return _fitting_id(column, most=MAX_ID, empty=column.info.get("empty", False))
 
 
-def _fit_text(column: Column[Any], value: Any, originals: dict[str, str]) -> str:
-    if not isinstance(value, str):
-        raise Refused(f"{column.name} is a {type(value).__name__}, not text")
-    text = cleaned(value)
-    if text != value:
-        originals[column.name] = value
-    return text
+def _fitting_id(column: Column[Any], *, most: int, empty: bool) -> _Fit:
+    name, null = column.name, column.nullable
+
+    def fit(value: Any, _: dict[str, str]) -> str | None:
+        # What most ids are, told at one look; whatever else is printable takes the longer way.
+        if type(value) is str and 0 < len(value) <= most and value.isprintable():
+            return value
+        if value is None and null:
+            return None
+        return checked_id(value, name, most=most, empty=empty)
+
+    return fit
 
 
-def _fit_packed(_: Column[Any], value: Any, __: dict[str, str]) -> bytes:
-    return pack(value)
+def _fit_text(column: Column[Any]) -> _Fit:
+    name = column.name
+
+    def fit(value: Any, originals: dict[str, str]) -> str:
+        if type(value) is str and len(value) <= MAX_TEXT and value.isprintable():
+            return value
+        if not isinstance(value, str):
+            raise Refused(f"{name} is a {type(value).__name__}, not text")
+        text = cleaned(value)
+        if text != value:
+            originals[name] = value
+        return text
+
+    return fit
 
 
-def _fit_bytes(column: Column[Any], value: Any, _: dict[str, str]) -> bytes:
-    if not isinstance(value, bytes):
-        raise Refused(f"{column.name} is a {type(value).__name__}, not bytes")
-    if len(value) > MAX_STATE:
-        raise Refused(f"{column.name} is larger than {MAX_STATE:,} bytes")
-    return value
+def _fit_packed(_: Column[Any]) -> _Fit:
+    return lambda value, _: pack(value)
 
 
-def _fit_plain(column: Column[Any], value: Any, _: dict[str, str]) -> Any:
-    if value is None and column.nullable:
-        return None
-    if isinstance(column.type, Boolean):
-        if not isinstance(value, bool):
-            raise Refused(f"{column.name} is a {type(value).__name__}, not true or false")
+def _fit_bytes(column: Column[Any]) -> _Fit:
+    name = column.name
+
+    def fit(value: Any, _: dict[str, str]) -> bytes:
+        if not isinstance(value, bytes):
+            raise Refused(f"{name} is a {type(value).__name__}, not bytes")
+        if len(value) > MAX_STATE:
+            raise Refused(f"{name} is larger than {MAX_STATE:,} bytes")
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"{column.name} is a {type(value).__name__}, not a number")
-    return _real(column, value) if isinstance(column.type, Double) else _whole(column, value)
+
+    return fit
+
+
+def _fit_plain(column: Column[Any]) -> _Fit:
+    name, null = column.name, column.nullable
+    if isinstance(column.type, Boolean):
+        return _fit_flag(name, null)
+    number, usual = (_real, float) if isinstance(column.type, Double) else (_whole, int)
+
+    def fit(value: Any, _: dict[str, str]) -> Any:
+        if type(value) is usual:
+            return number(column, value)
+        if value is None and null:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Refused(f"{name} is a {type(value).__name__}, not a number")
+        return number(column, value)
+
+    return fit
+
+
+def _fit_flag(name: str, null: bool | None) -> _Fit:
+    def fit(value: Any, _: dict[str, str]) -> bool | None:
+        if isinstance(value, bool) or (value is None and null):
+            return value
+        raise Refused(f"{name} is a {type(value).__name__}, not true or false")
+
+    return fit
 
 
 def _real(column: Column[Any], value: int | float) -> float | None:
@@ -162,7 +201,7 @@ def _whole(column: Column[Any], value: int | float) -> int:
     return int(value)
 
 
-_FITS: dict[str, Callable[[Column[Any], Any, dict[str, str]], Any]] = {
+_FITS: dict[str, Callable[[Column[Any]], _Fit]] = {
     "tenant": _fit_tenant,
     "id": _fit_id,
     "text": _fit_text,
@@ -170,6 +209,13 @@ _FITS: dict[str, Callable[[Column[Any], Any, dict[str, str]], Any]] = {
     "bytes": _fit_bytes,
     "plain": _fit_plain,
 }
+
+
+def _plan(kind: type[Row]) -> tuple[tuple[str, ...], tuple[_Fit, ...], Callable[[Row], tuple[Any, ...]]]:
+    """Columns but for the data, how each is made to fit, and how to get all of them from a row."""
+    columns = [one for one in HOMES[kind].table.columns if one.name != "data"]
+    names = tuple(one.name for one in columns)
+    return names, tuple(_FITS[one.info["kind"]](one) for one in columns), attrgetter(*names)
 
 
 def _packed(kind: type[Row]) -> tuple[str, ...]:
@@ -185,3 +231,5 @@ def _fields(kind: type[Row]) -> tuple[str, ...]:
 # Fields that are columns as they are, and packed columns beside ``data``.
 _PLAIN = {kind: _fields(kind) for kind in HOMES}
 _PACKED = {kind: _packed(kind) for kind in HOMES}
+# How to make each kind of row fit: looked up once, as rows are many.
+_PLANS = {kind: _plan(kind) for kind in HOMES}

@@ -15,6 +15,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from agentguard.errors import StoreError
 
 PLAIN_BYTES = 4096
@@ -33,6 +35,7 @@ def _other(value: object) -> object:
     raise Refused(f"data holds a {type(value).__name__}, which JSON does not know")
 
 
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_other)
 _ESCAPED = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=_other)
 
@@ -74,6 +77,16 @@ def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _raw(value: Any) -> bytes:
+    try:
+        raw = orjson.dumps(value, default=_other, option=_STRICT)
+    except TypeError:
+        return _rare(value)
+    # NaN and infinities become null there.
+    return _rare(value) if b"null" in raw else raw
+
+
+def _rare(value: Any) -> bytes:
+    """What orjson does not take, or would not bring back: numbers of any size, NaN, broken Unicode, depth."""
     try:
         return _PLAIN.encode(value).encode("utf-8")
     except UnicodeEncodeError:

@@ -12,12 +12,14 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, f
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
+from agentguard.store.effects import SHARED_LINE
 from agentguard.store.engine import IMMEDIATE, unavailable
 from agentguard.store.fit import asked_id, asked_tenant
 from agentguard.store.place import Place
 from agentguard.store.tables import (
     BACKEND_EVENTS,
     DIAGNOSES,
+    EFFECTS,
     HINTS,
     JUDGEMENTS,
     OF_RUN,
@@ -105,12 +107,18 @@ class Retention:
         return self._measured(work)
 
     def forget_shared(self, *, sessions_s: float, hints_s: float) -> int:
-        """Remove conversations and hints of which nothing was told for so long; returns how many."""
+        """Remove conversations and hints of which nothing was told for so long; returns how many.
+
+        Effects that were kept for others go with the last conversation of their run.
+        """
         gone: Counter[str] = Counter()
         now = time.time()
         try:
             for table, seconds in ((SESSIONS, sessions_s), (HINTS, hints_s)):
                 self._remove(table, table.c.updated_at < now - seconds, gone)
+            of_run = and_(SESSIONS.c.tenant == EFFECTS.c.tenant, SESSIONS.c.run_id == EFFECTS.c.run_id)
+            old = and_(EFFECTS.c.line.startswith(SHARED_LINE), EFFECTS.c.created_at < now - sessions_s)
+            self._remove(EFFECTS, and_(old, not_(exists().where(of_run))), gone)
         except (SQLAlchemyError, OSError) as error:
             raise unavailable(error, self._place.address) from None
         return gone.total()

@@ -25,6 +25,9 @@ class Spent(NamedTuple):
     cost_usd: float | None = None
 
 
+NOTHING = Spent()
+
+
 def blank(tenant: str, run_id: str, created_at: float) -> Held:
     """The overview of a run of which nothing is known."""
     return {
@@ -57,13 +60,13 @@ def add_run(held: Held, row: r.RunRow) -> None:
     if not held["known"]:
         held["created_at"] = row.created_at
     extra = row.data.get("extra")
-    tags = extra.get(TAGS) if isinstance(extra, Mapping) else None
+    tags = _texts(extra.get(TAGS)) if isinstance(extra, Mapping) else []
     held.update(
         known=True,
         task=cleaned(row.task),
         format=cleaned(row.format),
         failed=row.failed,
-        tags=cleaned(packed_labels(_texts(tags))),
+        tags=cleaned(packed_labels(tags)) if tags else "",
     )
     _begin(held)
 
@@ -74,21 +77,23 @@ def forget_steps(held: Held) -> None:
     _begin(held)
 
 
-def add_step(held: Held, row: r.StepRow, before: Spent = Spent()) -> Spent:  # noqa: B008  immutable
+def add_step(held: Held, row: r.StepRow, before: Spent = NOTHING) -> Spent:
     """A step, in place of one that used ``before``; returns what it uses itself.
 
     A step that takes another's place can widen the time of a run and add a model; it does not take them back.
     """
     data = row.data
     spent = spent_by(data)
-    held["tokens"] = _replaced(held["tokens"], spent.tokens, before.tokens)
-    held["cost_usd"] = _replaced(held["cost_usd"], spent.cost_usd, before.cost_usd)
+    if spent != before:
+        held["tokens"] = _replaced(held["tokens"], spent.tokens, before.tokens)
+        held["cost_usd"] = _replaced(held["cost_usd"], spent.cost_usd, before.cost_usd)
     model = data.get("model")
     if isinstance(model, str) and f"\n{label(model)}\n" not in held["models"]:
         held["models"] = cleaned(packed_labels((*labels(held["models"]), model)))
     if not row.line:
         held["steps"] = max(held["steps"], steps_to(row.index))
-    _widen(held, _moment(data.get("started_at")), _moment(data.get("ended_at")))
+    if "started_at" in data or "ended_at" in data:
+        _widen(held, _moment(data.get("started_at")), _moment(data.get("ended_at")))
     return spent
 
 
@@ -100,8 +105,8 @@ def steps_to(index: int) -> int:
 def spent_by(data: Mapping[str, Any]) -> Spent:
     """What a step used; None where it does not say."""
     usage = data.get("usage")
-    if not isinstance(usage, Mapping):
-        return Spent()
+    if usage is None or not isinstance(usage, Mapping):
+        return NOTHING
     counts = [_whole(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")]
     known = [count for count in counts if count is not None]
     return Spent(sum(known) if known else None, _number(usage.get("cost_usd")))

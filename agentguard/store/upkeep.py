@@ -7,16 +7,19 @@ takes another's place is compared with it. Rows that are few a run (recoveries, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, func, select, tuple_
+import orjson
+from sqlalchemy import Connection, Table, Text, any_, bindparam, func, select, tuple_
 from sqlalchemy.dialects import postgresql
 
 from agentguard.errors import StoreError
 from agentguard.store import rows as r
 from agentguard.store.fit import row_of
 from agentguard.store.pack import unpack
+from agentguard.store.statements import ask, execute_all
 from agentguard.store.tables import (
     BRANCHES,
     DIAGNOSES,
@@ -28,6 +31,7 @@ from agentguard.store.tables import (
     STEPS,
 )
 from agentguard.store.tally import (
+    NOTHING,
     Held,
     Spent,
     add_diagnosis,
@@ -46,16 +50,32 @@ Key = tuple[str, str]
 
 # Built once: to build a statement costs more than to carry it out. SQLite passes over FOR UPDATE, as it locks
 # the whole file; in PostgreSQL rows are locked in one order, so that two writers never wait for each other.
+# The ids are one parameter, so that the text of the statement is the same for any number of them.
 _COLUMNS = tuple(OVERVIEWS.c.keys())
-_OF_TENANT = select(OVERVIEWS).where(OVERVIEWS.c.tenant == bindparam("tenant")).with_for_update()
-_LOCK_ONE = _OF_TENANT.where(OVERVIEWS.c.run_id == bindparam("id"))
-_LOCK_MANY = _OF_TENANT.where(OVERVIEWS.c.run_id.in_(bindparam("ids", expanding=True))).order_by(
-    OVERVIEWS.c.run_id
+_OF_TENANT = (
+    select(OVERVIEWS)
+    .where(OVERVIEWS.c.tenant == bindparam("tenant"))
+    .with_for_update()
+    .order_by(OVERVIEWS.c.run_id)
 )
+_ARRAY = bindparam("ids", type_=postgresql.ARRAY(Text))
+_IDS = func.json_each(bindparam("ids", type_=Text)).table_valued("value")
+_LOCK = {
+    "sqlite": _OF_TENANT.where(OVERVIEWS.c.run_id.in_(select(_IDS.c.value))),
+    "postgresql": _OF_TENANT.where(OVERVIEWS.c.run_id == any_(_ARRAY)),
+}
+_ADD_NEW = postgresql.insert(OVERVIEWS).on_conflict_do_nothing()
 
-_StepKey = tuple[str, str, str, int]
+_Line = tuple[str, int]
+"""A step of a run: its line and index."""
+
 _COUNTED = (r.FindingRow, r.RecoveryRow, r.JudgementRow)
-_SEEN = frozenset((r.RunRow, r.StepRow, r.BranchRow, r.ClearRow, r.DiagnosisRow, *_COUNTED))
+_OF_RUN: Callable[[Any], Key] = attrgetter("tenant", "run_id")
+_KEYS: dict[type[r.Row], Callable[[Any], Key]] = {
+    r.RunRow: attrgetter("tenant", "id"),
+    **dict.fromkeys((r.StepRow, r.BranchRow, r.ClearRow, r.DiagnosisRow, *_COUNTED), _OF_RUN),
+}
+"""How to tell the run of a row that changes an overview."""
 
 
 class Upkeep:
@@ -66,51 +86,51 @@ class Upkeep:
         batch: the rows with their positions, in order.
     """
 
-    def __init__(self, connection: Connection, batch: Sequence[tuple[int, r.Row]]) -> None:
-        self._batch = [(place, row) for place, row in batch if type(row) in _SEEN and key_of(row)[1]]
-        self._held = _load(connection, [row for _, row in self._batch]) if self._batch else {}
-        self._old: dict[_StepKey, Spent] = {}
+    def __init__(self, connection: Connection, batch: Iterable[tuple[int, r.Row]]) -> None:
+        self._batch = [
+            (place, row, key)
+            for place, row in batch
+            if (key_of := _KEYS.get(type(row))) is not None and (key := key_of(row))[1]
+        ]
+        self._held = _load(connection, self._batch) if self._batch else {}
+        self._old: dict[Key, dict[_Line, Spent]] = {}
         self._forked: set[tuple[str, str, str]] = set()
         if self._batch:
             self._look(connection)
 
     def _look(self, connection: Connection) -> None:
         """Find what the batch replaces: branches that are there, and what steps used that others replace."""
-        forks = [row for _, row in self._batch if isinstance(row, r.BranchRow) and row.takes]
+        forks = [(*key, row.id) for _, row, key in self._batch if isinstance(row, r.BranchRow) and row.takes]
         if forks:
-            keys = [(row.tenant, row.run_id, row.id) for row in forks]
             branch = (BRANCHES.c.tenant, BRANCHES.c.run_id, BRANCHES.c.id)
-            there = connection.execute(select(*branch).where(tuple_(*branch).in_(keys)))
+            there = connection.execute(select(*branch).where(tuple_(*branch).in_(forks)))
             self._forked = {(row.tenant, row.run_id, row.id) for row in there}
         if replaced := self._replaced():
             columns = (STEPS.c.tenant, STEPS.c.run_id, STEPS.c.line, STEPS.c.index)
             found = connection.execute(
                 select(*columns, STEPS.c.data).where(tuple_(*columns).in_(sorted(replaced)))
             )
-            self._old = {(row[0], row[1], row[2], row[3]): _spent(row.data) for row in found}
+            for tenant, run_id, line, index, data in found:
+                self._old.setdefault((tenant, run_id), {})[line, index] = _spent(data)
 
-    def _replaced(self) -> set[_StepKey]:
+    def _replaced(self) -> set[tuple[str, str, str, int]]:
         """Steps that may take the place of others: all but those that follow the last one."""
-        length = {key: int(held["steps"]) for key, held in self._held.items()}
+        length = {key: held["steps"] for key, held in self._held.items()}
         cleared: set[Key] = set()
-        found: set[_StepKey] = set()
-        for _, row in self._batch:
-            key = key_of(row)
-            if isinstance(row, r.ClearRow):
-                cleared.add(key)
-            elif isinstance(row, r.BranchRow):
-                if self._takes(row):
-                    length[key] = min(length[key], row.fork_step)
-            elif isinstance(row, r.StepRow) and key not in cleared:
+        found: set[tuple[str, str, str, int]] = set()
+        for _, row, key in self._batch:
+            if isinstance(row, r.StepRow):
+                if key in cleared:
+                    continue
                 if row.line or row.index < length[key]:
                     found.add((*key, row.line, row.index))
                 else:
                     length[key] = row.index + 1
+            elif isinstance(row, r.ClearRow):
+                cleared.add(key)
+            elif isinstance(row, r.BranchRow) and self._takes(row):
+                length[key] = min(length[key], row.fork_step)
         return found
-
-    def _forks(self, row: r.Row) -> TypeGuard[r.BranchRow]:
-        """Whether the row is a branch that takes steps now."""
-        return isinstance(row, r.BranchRow) and self._takes(row)
 
     def _takes(self, row: r.BranchRow) -> bool:
         """Whether the branch takes steps now: written again after a lost answer it does not."""
@@ -119,14 +139,17 @@ class Upkeep:
     def rows(self, connection: Connection, refused: Mapping[int, str]) -> list[Held]:
         """The overviews as they are with the batch, after it was written; ``refused`` rows were not."""
         counted: dict[type[r.Row], set[Key]] = {kind: set() for kind in _COUNTED}
-        for place, row in self._batch:
-            if place not in refused:
-                self._add(row)
-                if type(row) in counted:
-                    counted[type(row)].add(key_of(row))
+        forked: set[Key] = set()
+        for place, row, key in self._batch:
+            if place in refused:
+                continue
+            self._add(row, key)
+            if type(row) in counted:
+                counted[type(row)].add(key)
+            elif isinstance(row, r.BranchRow) and self._takes(row):
+                forked.add(key)
         stale = {key for key, held in self._held.items() if held["stale"]}
         count(connection, self._held, {kind: keys - stale for kind, keys in counted.items()})
-        forked = {key_of(row) for place, row in self._batch if place not in refused and self._forks(row)}
         count_steps(connection, self._held, forked - stale)
         if stale:
             self._held |= rebuilt(connection, stale)
@@ -135,23 +158,22 @@ class Upkeep:
             held["updated_at"] = now
         return list(self._held.values())
 
-    def _add(self, row: r.Row) -> None:
-        key = key_of(row)
+    def _add(self, row: r.Row, key: Key) -> None:
         held = self._held[key]
         if isinstance(row, r.StepRow):
-            step = (*key, row.line, row.index)
-            self._old[step] = add_step(held, row, self._old.get(step, Spent()))
+            old, step = self._old.setdefault(key, {}), (row.line, row.index)
+            old[step] = add_step(held, row, old.get(step, NOTHING))
         elif isinstance(row, r.RunRow):
             add_run(held, row)
         elif isinstance(row, r.DiagnosisRow):
             add_diagnosis(held, row)
         elif isinstance(row, r.ClearRow):
             forget_steps(held)
-            self._old = {step: spent for step, spent in self._old.items() if step[:2] != key}
-        elif self._forks(row):
-            left = [one for one in self._old if one[:3] == (*key, "") and one[3] >= row.fork_step]
-            for step in left:  # now the branch's: what comes in their place replaces nothing
-                del self._old[step]
+            self._old.pop(key, None)
+        elif isinstance(row, r.BranchRow) and self._takes(row):
+            old = self._old.get(key, {})
+            for step in [one for one in old if not one[0] and one[1] >= row.fork_step]:
+                del old[step]  # now the branch's: what comes in its place replaces nothing
 
 
 def _spent(packed: bytes) -> Spent:
@@ -160,11 +182,6 @@ def _spent(packed: bytes) -> Spent:
         return spent_by(unpack(packed)[0])
     except StoreError:
         return Spent()
-
-
-def key_of(row: r.Row) -> Key:
-    """Tenant and run of a row that belongs to one."""
-    return row.tenant, row.id if isinstance(row, r.RunRow) else getattr(row, "run_id", "")
 
 
 def rebuilt(connection: Connection, keys: Iterable[Key]) -> dict[Key, Held]:
@@ -222,29 +239,26 @@ def count_steps(connection: Connection, held: dict[Key, Held], keys: Iterable[Ke
             held[tenant, run_id]["steps"] = steps_to(last.get(run_id, -1))
 
 
-def _load(connection: Connection, rows: Sequence[r.Row]) -> dict[Key, Held]:
+def _load(connection: Connection, batch: Iterable[tuple[int, r.Row, Key]]) -> dict[Key, Held]:
     """The overviews of the runs of these rows, locked until the transaction ends; new ones are blank."""
     first: dict[Key, float] = {}
-    for row in rows:
-        first.setdefault(key_of(row), row.created_at)
+    for _, row, key in batch:
+        first.setdefault(key, row.created_at)
     held = _locked(connection, first)
     new = {key: blank(*key, at) for key, at in first.items() if key not in held}
     if new and connection.dialect.name == "postgresql":
         # Another process may write rows of the same new run: both go on from one row, one after the other.
-        insert = postgresql.insert(OVERVIEWS).on_conflict_do_nothing()
-        connection.execute(insert, [new[key] for key in sorted(new)])
+        execute_all(connection, _ADD_NEW, [new[key] for key in sorted(new)])
         new |= _locked(connection, new)
     return new | held
 
 
 def _locked(connection: Connection, keys: Iterable[Key]) -> dict[Key, Held]:
     found: dict[Key, Held] = {}
+    dialect = connection.dialect.name
     for tenant, ids in sorted(_by_tenant(keys).items()):
-        if len(ids) == 1:
-            rows = connection.execute(_LOCK_ONE, {"tenant": tenant, "id": ids[0]})
-        else:
-            rows = connection.execute(_LOCK_MANY, {"tenant": tenant, "ids": ids})
-        for one in rows:
+        given = ids if dialect == "postgresql" else orjson.dumps(ids).decode()
+        for one in ask(connection, _LOCK[dialect], {"tenant": tenant, "ids": given}):
             held = dict(zip(_COLUMNS, one, strict=True))
             found[tenant, held["run_id"]] = held
     return found

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import AgentGuardError
 from agentguard.store.apply import Batch, Refusals, apply, prepare
-from agentguard.store.engine import IMMEDIATE, explain
+from agentguard.store.engine import IMMEDIATE, explain, is_outage
 from agentguard.store.inbox import Inbox, Unit, weigh
 from agentguard.store.place import Place
 from agentguard.store.receipt import Receipt
@@ -145,8 +146,12 @@ class Writer:
         if not batch.ready:
             return batch.refused
         engine = self._place.engine()
-        with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
-            refused = apply(connection, batch)
+        try:
+            refused = _applied(engine, batch, careful=False)
+        except (SQLAlchemyError, ValueError, OverflowError) as error:
+            if is_outage(error):
+                raise
+            refused = _applied(engine, batch, careful=True)
         self._place.confirm(engine)
         return refused
 
@@ -205,3 +210,9 @@ class Writer:
             refused = self._health.refused + rows
             self._health = replace(self._health, refused=refused, last_refusal=reason)
             receipt._settle("refused", reason)
+
+
+def _applied(engine: Engine, batch: Batch, *, careful: bool) -> Refusals:
+    """Write a batch in a transaction of its own: savepoints only where a row was refused before."""
+    with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+        return apply(connection, batch, careful=careful)

@@ -34,7 +34,9 @@ USUAL = st.one_of(RUN, STEP, STEP, SNAPSHOT, FINDING, CLEAR)
 ANY = st.one_of(USUAL, BRANCH, DROP)
 
 
-def left(batches: list[list[Row]], monkeypatch: Any, *, arranged: bool) -> dict[str, list[Any]]:
+def left(
+    batches: list[list[Row]], monkeypatch: Any, *, arranged: bool, careful: bool = True
+) -> dict[str, list[Any]]:
     """What all tables hold after batches of rows, but for when their overviews were made."""
     engine = create_engine("sqlite://")
     metadata.create_all(engine)
@@ -42,7 +44,7 @@ def left(batches: list[list[Row]], monkeypatch: Any, *, arranged: bool) -> dict[
         if not arranged:
             patched.setattr(applying, "_arranged", lambda ready: ready)
         for rows in batches:
-            assert applying.apply(connection, applying.prepare(rows)) == {}
+            assert applying.apply(connection, applying.prepare(rows), careful=careful) == {}
         found = {}
         for name, table in TABLES.items():
             columns = [column for column in table.c if column.name not in ("updated_at", "created_at")]
@@ -56,6 +58,27 @@ def left(batches: list[list[Row]], monkeypatch: Any, *, arranged: bool) -> dict[
 def test_the_outcome_is_that_of_the_order_given(batches: list[list[Row]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         assert left(batches, monkeypatch, arranged=True) == left(batches, monkeypatch, arranged=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(ANY, max_size=10), min_size=1, max_size=3))
+def test_the_outcome_is_the_same_without_savepoints(batches: list[list[Row]]) -> None:
+    """Each row of a run by itself, with a savepoint each, and all at once."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        quick = left(batches, monkeypatch, arranged=True, careful=False)
+        assert quick == left([[row] for rows in batches for row in rows], monkeypatch, arranged=False)
+
+
+def test_a_run_written_several_times_at_once_keeps_when_it_was_first_written() -> None:
+    engine = create_engine("sqlite://")
+    metadata.create_all(engine)
+    rows = [RunRow(id="a", created_at=float(at), length=at, tenant=name) for at in (1, 2, 3) for name in "xy"]
+    with engine.begin() as connection:
+        for some in (rows[:4], rows[4:]):
+            assert applying.apply(connection, applying.prepare(some), careful=False) == {}
+        found = connection.execute(select(TABLES["runs"].c["tenant", "created_at", "length"])).all()
+    engine.dispose()
+    assert sorted(map(tuple, found)) == [("x", 1.0, 3), ("y", 1.0, 3)]
 
 
 def test_many_short_runs_are_few_groups() -> None:

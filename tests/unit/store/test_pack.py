@@ -2,7 +2,11 @@
 
 import math
 import zlib
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, IntEnum, StrEnum
 from types import MappingProxyType
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -44,6 +48,35 @@ def test_nan_and_mappings():
         {"a": {"b": [1, 2]}},
         {},
     )
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Size(IntEnum):
+    BIG = 7
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+def test_members_of_enumerations_and_uuids_are_their_values():
+    known = UUID(int=5)
+    data = {"a": Colour.RED, "b": Size.BIG, "c": Word.YES, "d": known}
+    assert unpack(pack(data))[0] == {"a": 1, "b": 7, "c": "yes", "d": str(known)}
+
+
+@dataclass
+class Thing:
+    name: str = "x"
+
+
+@pytest.mark.parametrize("value", [Thing(), datetime(2026, 1, 1), b"bytes"], ids=repr)
+def test_what_only_some_writers_of_json_know_is_refused(value):
+    with pytest.raises(Refused, match=f"data holds a {type(value).__name__}"):
+        pack({"a": {"b": value}})
 
 
 def circle() -> dict:
