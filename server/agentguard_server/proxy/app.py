@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import MutableMapping
+from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
 from agentguard_server.proxy.admit import admit
 from agentguard_server.proxy.exchange import Exchange
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
-from agentguard_server.proxy.intake import CONNECTION, Left, body_of
+from agentguard_server.proxy.intake import CONNECTION, Left, body_of, taken
 from agentguard_server.proxy.refusals import Refusal
-from agentguard_server.proxy.relay import Broken, Out
+from agentguard_server.proxy.relay import Out
 from agentguard_server.proxy.routes import Route, route
 from agentguard_server.proxy.wire import onward
 
@@ -27,23 +27,16 @@ class App:
         self.gateway = gateway
         self._stem, self._count = secrets.token_hex(4), 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Answer one request. Connections that are no HTTP are closed."""
         if scope["type"] != "http":
-            return await _other(scope, receive, send)
+            return _other(scope, receive, send)
         self._count += 1
         request_id = f"{self._stem}{self._count:06x}"
         found = route(scope["method"], scope["raw_path"])
         if found.kind in ("open", "admin"):
-            return await self._own(found, scope, receive, send, request_id)
-        try:
-            await Exchange(self.gateway, scope, send, route=found, request_id=request_id).run(receive)
-        except Broken:
-            connection = scope.get(CONNECTION)
-            if connection is None:
-                raise
-            connection.abort()
-        return None
+            return self._own(found, scope, receive, send, request_id)
+        return Exchange(self.gateway, scope, send, route=found, request_id=request_id).run(receive)
 
     async def _own(self, found: Route, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         """What is no model API: health, figures, state; the key is checked here for all of it but health."""
@@ -54,7 +47,9 @@ class App:
                 scope["agentguard.caller"] = admit(gateway, scope, found, ours)
             if gateway.admin is None:
                 raise Refusal(404, "not_found", "there is nothing at this path")
-            body = await body_of(gateway, scope, receive, ours.get(b"content-length"))
+            body = taken(gateway, scope.get(CONNECTION), ours.get(b"content-length"))
+            if body is None:
+                body = await body_of(gateway, scope.get(CONNECTION), receive)
         except Refusal as refusal:
             connection = scope.get(CONNECTION)
             if connection is not None and connection.refusing():

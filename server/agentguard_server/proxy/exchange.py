@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agentguard.backends.base import Answer, BackendRequest, Headers, Streamed
 from agentguard.errors import BackendError, ResilienceError
@@ -17,7 +17,7 @@ from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy import asking, models
 from agentguard_server.proxy.admit import admit
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
-from agentguard_server.proxy.intake import CONNECTION, Left, body_of
+from agentguard_server.proxy.intake import CONNECTION, Left, body_of, taken
 from agentguard_server.proxy.keys import ANYBODY, Caller
 from agentguard_server.proxy.recording import place, tell
 from agentguard_server.proxy.refusals import Refusal, refusal_of, refused_answer
@@ -25,6 +25,9 @@ from agentguard_server.proxy.relay import Broken, Out
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.seam import Asked, Guarded, Guarding, Hold
 from agentguard_server.proxy.wire import onward
+
+if TYPE_CHECKING:
+    from agentguard_server.proxy.line import Line
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -44,8 +47,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_asked", "_body", "_caller", "_ending", "_gateway", "_guarded", "_id", "_on", "_ours", "_out",
-        "_request", "_route", "_scope", "_started", "_task",
+        "_asked", "_body", "_caller", "_ending", "_gateway", "_guarded", "_id", "_line", "_on", "_ours",
+        "_out", "_request", "_route", "_scope", "_started", "_task",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, scope: Scope, send: Send, *, route: Route, request_id: str) -> None:
@@ -59,13 +62,14 @@ class Exchange:
         self._request: BackendRequest | None = None
         self._task: asyncio.Task[Any] | None = None
         self._ending = ""
-        self._out = Out(gateway, send, request_id, route, line=scope.get(CONNECTION))
+        self._line: Line | None = scope.get(CONNECTION)
+        self._out = Out(gateway, send, request_id, route, line=self._line)
 
     async def run(self, receive: Receive) -> None:
         """Carry it out.
 
         Raises:
-            Broken: the answer broke off, and the connection must be cut to say so.
+            Broken: the answer broke off, and the connection must be cut to say so; our own server's is.
             CancelledError: somebody other than the client or `end` cancelled it.
         """
         self._task = asyncio.current_task()
@@ -77,26 +81,34 @@ class Exchange:
             entered = True
             await self._carry_out(receive)
         except Refusal as refusal:
-            connection = self._scope.get(CONNECTION)
-            if connection is not None and connection.refusing():
+            if self._line is not None and self._line.refusing():
                 refusal.close = True
-            await self._out.refuse(refusal)
+            await self._refuse(refusal)
         except ResilienceError as error:
             await self._failed(error)
         except Left:
             self._out.left()
         except asyncio.CancelledError:
             await self._cancelled()
-        except Broken:
-            raise
         except Exception as error:
             logger.error("request %s failed in the proxy: %s", self._id, place(error))
-            await self._out.refuse(Refusal(500, "internal_error", "the proxy failed; its log says more"))
+            await self._refuse(Refusal(500, "internal_error", "the proxy failed; its log says more"))
         finally:
             self._gateway.live.discard(self)
             if entered:
                 self._caller.leave()
-            self._settle()
+            if self._guarded is not None:
+                self._guarded.settle()
+            if self._gateway.recorders:
+                tell(self._gateway, self._asking(), self._out, self._guarded)
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        try:
+            await self._out.refuse(refusal)
+        except Broken:
+            if self._line is None:
+                raise
+            self._line.abort()
 
     def end(self, reason: str = "ending") -> None:
         """End it early: because the client has ``left``, or because the proxy is ``ending``."""
@@ -117,23 +129,35 @@ class Exchange:
             raise Refusal(429, "rate_limit_exceeded", "this key has used up its limit", retry_after_s=after)
 
     async def _carry_out(self, receive: Receive) -> None:
-        gateway, scope, ours = self._gateway, self._scope, self._ours
-        self._body = body = await body_of(gateway, scope, receive, ours.get(b"content-length"))
-        watch = self._watch(receive)
+        gateway, scope, ours, line = self._gateway, self._scope, self._ours, self._line
+        body = taken(gateway, line, ours.get(b"content-length"))
+        if body is None:
+            body = await body_of(gateway, line, receive)
+        self._body = body
+        watch = None
+        if line is None:  # from now on the client's leaving ends the request; other servers must be asked
+            watch = asyncio.create_task(self._wait_for_end(receive))
+        else:
+            line.on_lost(self._lost)
         try:
-            self._request = asking.request_of(gateway, scope, self._route, self._on, ours, body)
-            await self._answer(self._request)
+            self._request = request = asking.request_of(gateway, scope, self._route, self._on, ours, body)
+            if gateway.guarding is not None or gateway.upstream is not None or self._route.kind == "models":
+                found = await self._prepared(request)
+                if found is None:
+                    return None
+                request = found
+            answer = await gateway.pool.send(request, _NEVER)
+            if type(answer) is not Answer:
+                return await self._stream_back(cast(Streamed, answer))
+            if self._route.api == "responses":
+                gateway.holders.learn(answer.body, answer.replica)
+            if self._guarded is None:
+                return await self._out.answer(answer)
+            answer = await self._guarded.judge(answer, self._ask)
+            return await self._out.answer(answer, self._guarded.headers)
         finally:
             if watch is not None:
                 watch.cancel()
-
-    def _watch(self, receive: Receive) -> asyncio.Task[None] | None:
-        """From now on the client's leaving ends the request: our own server tells, others are asked."""
-        connection = self._scope.get(CONNECTION)
-        if connection is None:
-            return asyncio.create_task(self._wait_for_end(receive))
-        connection.on_lost(self._lost)
-        return None
 
     def _lost(self) -> None:
         self.end("left")
@@ -143,30 +167,25 @@ class Exchange:
             pass
         self.end("left")
 
-    async def _answer(self, request: BackendRequest) -> None:
+    async def _prepared(self, request: BackendRequest) -> BackendRequest | None:
+        """The request as it is sent, once those who have a say were asked; None if it is answered already."""
         gateway = self._gateway
         if self._route.kind == "models":
             known = models.listed(gateway, self._scope["raw_path"])
             if known is not None:
-                return await self._out.answer(known)
+                await self._out.answer(known)
+                return None
         if gateway.guarding is not None and self._route.api:
             final = await self._open(gateway.guarding)
             guarded = self._guarded
             if final is not None:
-                return await self._out.answer(final, () if guarded is None else guarded.headers)
+                await self._out.answer(final, () if guarded is None else guarded.headers)
+                return None
             if guarded is not None and (body := guarded.body) is not None:
                 request = replace(request, body=body)
         if gateway.upstream is not None:
             request = self._request = replace(request, headers=self._traced(request.headers))
-        answer = await gateway.pool.send(request, _NEVER)
-        if not isinstance(answer, Answer):
-            return await self._stream_back(answer)
-        if self._route.api == "responses":
-            gateway.holders.learn(answer.body, answer.replica)
-        if self._guarded is None:
-            return await self._out.answer(answer)
-        answer = await self._guarded.judge(answer, self._ask)
-        return await self._out.answer(answer, self._guarded.headers)
+        return request
 
     async def _open(self, guarding: Guarding) -> Answer | None:
         """Ask who guards; returns the answer where that is the guard's own."""
@@ -187,7 +206,8 @@ class Exchange:
                 async for chunk in answer:
                     if learns:
                         learns = not self._gateway.holders.learn(chunk, answer.replica)
-                    await out.chunk(chunk)
+                    if not out.pushed(chunk):
+                        await out.chunk(chunk)
                 await out.end()
             else:
                 await self._hold(answer, guarded.hold())
@@ -244,7 +264,7 @@ class Exchange:
         """Hand on the endpoint's own error as it came, or tell of ours."""
         given = None if self._out.status else refused_answer(error)
         if given is None:
-            return await self._out.refuse(refusal_of(error))
+            return await self._refuse(refusal_of(error))
         self._out.error = error.code
         return await self._out.answer(given, () if self._guarded is None else self._guarded.headers)
 
@@ -255,7 +275,7 @@ class Exchange:
         if self._ending == "left":
             self._out.left()
         elif not self._out.complete:
-            await self._out.refuse(_ENDING)
+            await self._refuse(_ENDING)
 
     def _asking(self) -> Asked:
         if self._asked is None:
@@ -274,10 +294,3 @@ class Exchange:
                 started=self._started,
             )
         return self._asked
-
-    def _settle(self) -> None:
-        """Whatever became of it: the run goes on, and those who want to know are told."""
-        if self._guarded is not None:
-            self._guarded.settle()
-        if self._gateway.recorders:
-            tell(self._gateway, self._asking(), self._out, self._guarded)

@@ -3,47 +3,63 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from agentguard_server.proxy.gateway import Gateway, Receive, Scope
+from agentguard_server.proxy.gateway import Gateway, Receive
 from agentguard_server.proxy.refusals import Refusal
 
+if TYPE_CHECKING:
+    from agentguard_server.proxy.line import Line
+
 CONNECTION: Final = "agentguard.connection"
-"""Where our own server puts a request's connection; see `agentguard_server.proxy.connection`."""
+"""Where our own server puts a request's connection; see `agentguard_server.proxy.line`."""
 
 
 class Left(Exception):
     """The client has left before its request was whole."""
 
 
-async def body_of(gateway: Gateway, scope: Scope, receive: Receive, declared: bytes | None) -> bytes:
-    """The body.
+def taken(gateway: Gateway, line: Line | None, declared: bytes | None) -> bytes | None:
+    """The body, if all of it is there; None if it must be waited for.
 
     Args:
         gateway: has the limits.
-        scope: of ASGI.
-        receive: of ASGI.
+        line: the connection, where the server is our own.
         declared: what the request says of its body's length.
 
     Raises:
-        Refusal: 413 where it is too long, before it is read where that is said; 408 where it takes too long;
-            503 where too many bodies are being read.
-        Left: the client has left.
+        Refusal: 413 where it is too long, before it is read where that is said.
     """
     limits = gateway.settings.limits
     if declared is not None and len(declared) < 20 and int(declared) > limits.body_bytes:
         raise _too_long(limits.body_bytes)
-    connection = scope.get(CONNECTION)
-    if connection is not None and (whole := connection.whole()) is not None:
-        return bytes(whole) if len(whole) <= limits.body_bytes else _refuse(limits.body_bytes)
+    whole = None if line is None else line.whole()
+    if whole is not None and len(whole) > limits.body_bytes:
+        raise _too_long(limits.body_bytes)
+    return whole
+
+
+async def body_of(gateway: Gateway, line: Line | None, receive: Receive) -> bytes:
+    """The body, waited for.
+
+    Args:
+        gateway: has the limits.
+        line: the connection, where the server is our own.
+        receive: of ASGI.
+
+    Raises:
+        Refusal: 413 where it is too long; 408 where it takes too long; 503 where too many bodies are being
+            read.
+        Left: the client has left.
+    """
     try:
-        async with asyncio.timeout(limits.body_s):
+        async with asyncio.timeout(gateway.settings.limits.body_s):
             return await _read(gateway, receive)
     except TimeoutError:
         raise Refusal(408, "request_timeout", "the body did not come in time", close=True) from None
     finally:
-        if connection is not None:
-            connection.listen()
+        if line is not None:
+            line.listen()
 
 
 async def _read(gateway: Gateway, receive: Receive) -> bytes:
@@ -68,10 +84,6 @@ async def _read(gateway: Gateway, receive: Receive) -> bytes:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         gateway.reading -= size
-
-
-def _refuse(limit: int) -> bytes:
-    raise _too_long(limit)
 
 
 def _too_long(limit: int) -> Refusal:

@@ -69,18 +69,22 @@ class Out:
 
     async def answer(self, answer: Answer, extra: Headers = ()) -> None:
         """Hand on a whole answer, with headers of ours."""
-        self.replica, self.notes = answer.replica, answer.notes
-        headers, body = back(answer.headers), answer.body
-        if answer.status not in _BODILESS:
-            headers.append((b"content-length", _length(answer)))
-        self._complete_head(answer.status, headers, extra)
-        if self._room:
-            self._keep(body)
-        line = self._line
+        headers = self._of_answer(answer, extra)
+        body, line = answer.body, self._line
         if line is None or answer.status in _BODILESS or not line.respond(answer.status, headers, body):
             await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})
         self.complete = True
+
+    def _of_answer(self, answer: Answer, extra: Headers) -> list[tuple[bytes, bytes]]:
+        self.replica, self.notes = answer.replica, answer.notes
+        headers = back(answer.headers)
+        if answer.status not in _BODILESS:
+            headers.append((b"content-length", _length(answer)))
+        self._complete_head(answer.status, headers, extra)
+        if self._room:
+            self._keep(answer.body)
+        return headers
 
     async def begin(self, status: int, headers: Headers, extra: Headers = ()) -> None:
         """Begin an answer whose body comes in chunks."""
@@ -90,15 +94,26 @@ class Out:
 
     async def chunk(self, data: bytes) -> None:
         """Hand on a part of the body; waits while the client does not read."""
-        if data:
+        if not self.pushed(data):
             if self._room:
                 self._keep(data)
-            if self._line is None or not self._line.push(data):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def pushed(self, data: bytes) -> bool:
+        """Hand on a part of the body if the client need not be waited for; whether that was so."""
+        if not data:
+            return True
+        line = self._line
+        if line is None or not line.push(data):
+            return False
+        if self._room:
+            self._keep(data)
+        return True
 
     async def end(self) -> None:
         """The body is whole."""
-        await self._send({"type": "http.response.body", "body": b""})
+        if self._line is None or not self._line.finish():
+            await self._send({"type": "http.response.body", "body": b""})
         self.complete = True
 
     async def refuse(self, refusal: Refusal) -> None:
@@ -131,7 +146,8 @@ class Out:
 
     async def _head(self, status: int, headers: list[tuple[bytes, bytes]], extra: Headers) -> None:
         self._complete_head(status, headers, extra)
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        if self._line is None or not self._line.begin(status, headers):
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def _complete_head(self, status: int, headers: list[tuple[bytes, bytes]], extra: Headers) -> None:
         headers.append((REQUEST_ID, self._id.encode()))
