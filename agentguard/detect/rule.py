@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import cache
 from typing import Any, ClassVar
 
 from agentguard.detect.base import ANYTHING, Evidence, Finding, Needs
@@ -77,7 +76,12 @@ class Rule:
         )
 
 
-@cache
 def _defaults(kind: type[Rule]) -> Options:
     """The options of a detector that is given none: they never change, and it is made anew for each run."""
-    return Options(kind.name, kind.declared, {})
+    known = _DEFAULTS.get(kind)
+    if known is None:
+        known = _DEFAULTS[kind] = Options(kind.name, kind.declared, {})
+    return known
+
+
+_DEFAULTS: dict[type[Rule], Options] = {}

@@ -73,19 +73,19 @@ class Redactor:
 
     def data(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return JSON data without its secrets; itself if it has none. Raises FormatError on other data."""
-        if not self._own and self._harmless(data):
+        if self.harmless(data):
             return data
         first = _Pass(self, {})
         cleaned = first.walk(data)
         return _Pass(self, first.learnt).walk(data) if first.learnt else cleaned
 
-    def _harmless(self, data: dict[str, Any]) -> bool:
+    def harmless(self, data: dict[str, Any]) -> bool:
         """Whether it is plain at one look that there is no secret in it: no pattern looks past its own line.
 
         All texts are searched as one, line after line. What a pattern would find in one of them, it or
         another finds in the whole, so nothing found means nothing there; the rest is for a walk to tell.
         """
-        texts = texts_of(data)
+        texts = None if self._own else texts_of(data)
         if texts is None:
             return False
         whole = "\n".join(texts)

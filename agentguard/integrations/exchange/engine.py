@@ -51,6 +51,9 @@ class Engine:
         keep: takes what was done to a conversation, for another process that may go on with it.
     """
 
+    exchange: type[Exchange] = Exchange
+    """What a request is taken in by."""
+
     def __init__(
         self,
         guard: Guard,
@@ -118,7 +121,7 @@ class Engine:
         elif before is not None:  # the server has the history, and so has the conversation
             history = [*found.history, *found.answer, *given] if found.answer else found.history
         found.weight = weight
-        exchange = Exchange(self, dialect, found, body, history=history, again=keys[-1], seed=run)
+        exchange = self.exchange(self, dialect, found, body, history=history, again=keys[-1], seed=run)
         exchange.begin(None if known else edits)
         return exchange
 

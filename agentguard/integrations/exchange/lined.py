@@ -46,12 +46,7 @@ class Lined:
     def _task(self, turns: Sequence[tuple[int, int]], *, renewed: bool) -> int:
         """Steps before the latest task: they are the model's context, and no part of the run."""
         given = [self._is_given(self._history[start:end]) for start, end in turns]
-        asked = max((place for place, is_given in enumerate(given) if is_given), default=None)
-        if asked is None:
-            return len(self._of.line) + len(turns) if renewed else 0
-        while asked and given[asked - 1]:
-            asked -= 1
-        return len(self._of.line) + asked if renewed or not all(given[:asked]) else 0
+        return len(self._of.line) + before_the_task(given, renewed=renewed)
 
     def _is_given(self, items: Sequence[Item]) -> bool:
         return self.dialect.step(items, self._engine.agent).source in (Source.USER, Source.SYSTEM)
@@ -132,3 +127,19 @@ class Lined:
     def _first_answer(self) -> int:
         """The step after the latest task."""
         return max((i for i, held in enumerate(self._of.line.steps) if held.given), default=-1) + 1
+
+
+def before_the_task(given: Sequence[bool], *, renewed: bool) -> int:
+    """How many turns stand before the latest task.
+
+    Args:
+        given: of each turn, whether a user or a system prompt gave it.
+        renewed: they follow a run that has ended; else they are all that is known, and where nothing but
+            prompts comes before the task, these belong to the run.
+    """
+    asked = max((place for place, is_given in enumerate(given) if is_given), default=None)
+    if asked is None:
+        return len(given) if renewed else 0
+    while asked and given[asked - 1]:
+        asked -= 1
+    return asked if renewed or not all(given[:asked]) else 0

@@ -74,7 +74,8 @@ class Keeper:
         finally:
             for task in (*beside, *self._open):
                 task.cancel()
-            self.observer.end_idle(-1.0)
+            with self.kept.together():
+                self.observer.end_idle(-1.0)
             self.kept.close()
 
     def take(self, message: Message) -> None:
@@ -97,7 +98,7 @@ class Keeper:
         health = self._store.health()
         return Report(
             handled=handled,
-            failed=self._failed,
+            failed=self._failed + self.kept.failed,
             written=health.written,
             pending=health.pending,
             lost=health.lost,
@@ -134,7 +135,8 @@ class Keeper:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._config.runs.idle_s / _SWEEPS)
-            self.observer.end_idle()
+            with self.kept.together():
+                self.observer.end_idle()
 
     async def _tell(self) -> None:
         """Say now and then what was written since the last message."""

@@ -6,20 +6,25 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
 
+from agentguard.detect.keep import finding_rows
+from agentguard.detect.run import detect
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.localize.keep import diagnosis_rows
 from agentguard.recover.keep import decode_recovery, recovery_row
 from agentguard.store.log import StoreLog
-from agentguard.store.rows import ClearRow
+from agentguard.store.rows import ClearRow, Row, RunRow, StepRow
 from agentguard.store.store import Store
+from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.redact import Redactor
 from agentguard_server.proxy.guarding.frames import Happened, Recovered
+from agentguard_server.proxy.guarding.kept_runs import KeptRun, cleaned
 
 logger = logging.getLogger("agentguard.keeper")
 
@@ -33,31 +38,49 @@ class Kept:
 
     Args:
         store: where.
-        guard: diagnoses; None leaves it.
+        guard: diagnoses, and looks through the runs in which no tool was called; None leaves both.
         redact: whether secrets are taken out first.
 
     Attributes:
         ended: runs that have ended.
         diagnosed: those of them that were diagnosed: the ones in which tools were called.
+        failed: runs of which something could not be kept.
     """
 
     def __init__(self, store: Store, guard: Guard | None, *, redact: bool) -> None:
         self.store, self._guard = store, guard
         self._redactor = Redactor() if redact else None
         self._logs: OrderedDict[tuple[str, str], KeptLog] = OrderedDict()
+        self._touched: dict[KeptRun, None] = {}
+        self._over: list[tuple[str, str]] = []
         self._due: queue.Queue[tuple[str, str] | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._diagnose, name="agentguard-diagnosing", daemon=True)
         self._thread.start()
-        self.ended = self.diagnosed = 0
+        self.ended = self.diagnosed = self.failed = 0
 
-    def together(self) -> AbstractContextManager[None]:
-        """What is written inside of it becomes durable as one."""
-        return self.store.together()
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What happens to runs inside of it is looked through at once, and becomes durable as one.
+
+        Nothing is written outside of it.
+        """
+        try:
+            with self.store.together():
+                try:
+                    yield
+                finally:
+                    self._write()
+        finally:
+            self._put_over()
 
     def begun(self, tenant: str, run: str) -> KeptLog:
         """Takes the events of a new run; what is stored under its id is replaced."""
         self.store.write(ClearRow(tenant=tenant, run_id=run))
         return KeptLog(self, tenant)
+
+    def passed(self, tenant: str, meta: Trajectory) -> KeptRun:
+        """Takes what happens in a new run that has passed; what is stored under its id is replaced."""
+        return KeptRun(meta, tenant, self._note)
 
     def happened(self, message: Happened) -> None:
         """An event of a run that a worker guards. Raises FormatError if it is none."""
@@ -83,11 +106,48 @@ class Kept:
         return event if self._redactor is None else self._redactor.data(event)
 
     def over(self, tenant: str, run: str, *, worth: bool) -> None:
-        """A run has ended; ``worth`` says whether it is diagnosed."""
+        """A run has ended; ``worth`` says whether it is diagnosed, once all of it is written."""
         self.ended += 1
         if worth and self._guard is not None:
+            self._over.append((tenant, run))
+
+    def _note(self, run: KeptRun) -> None:
+        self._touched[run] = None
+
+    def _write(self) -> None:
+        """Write what is new of runs that have passed."""
+        runs, self._touched = list(self._touched), {}
+        made = [(run, run.rows()) for run in runs]
+        harmless = self._harmless([row for _, rows in made for row in rows])
+        for run, rows in made:
             try:
-                self._due.put_nowait((tenant, run))
+                self._write_run(run, rows, harmless=harmless or self._harmless(rows))
+            except Exception as error:  # whatever passed, the next run is no worse for it
+                self.failed += 1
+                logger.warning("a run that has passed could not be kept: %s", type(error).__name__)
+
+    def _write_run(self, run: KeptRun, rows: list[RunRow | StepRow], *, harmless: bool) -> None:
+        if not harmless:
+            rows = [cleaned(row, self.clean) for row in rows]
+        self.store.write(*run.written(rows, was_cleaned=not harmless))
+        if not run.ended:
+            return
+        self.over(run.tenant, run.id, worth=run.worth)
+        if self._guard is not None and not run.worth:
+            found = detect(run.run(), self._guard.detectors, deadline_s=self._guard.parts.detector_deadline_s)
+            if found.findings:
+                self.store.write(*finding_rows(run.id, found.findings, tenant=run.tenant))
+
+    def _harmless(self, rows: Sequence[Row]) -> bool:
+        """Whether it is plain at one look that there is no secret in any of them."""
+        redactor = self._redactor
+        return redactor is None or redactor.harmless({"rows": [row.data for row in rows]})
+
+    def _put_over(self) -> None:
+        over, self._over = self._over, []
+        for one in over:
+            try:
+                self._due.put_nowait(one)
             except queue.Full:
                 logger.warning("a run that has ended was not diagnosed: too many wait for it")
 

@@ -1,4 +1,4 @@
-"""Looks at what has passed: the engine that guards, where it can do nothing but take notes."""
+"""Looks at what has passed: requests and their answers, joined to runs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ from typing import Any, Final, cast
 
 from agentguard.guard import Guard
 from agentguard.integrations.exchange.apis import APIS, hold_of
-from agentguard.integrations.exchange.engine import Engine
 from agentguard.integrations.exchange.exchange import Exchange
+from agentguard.integrations.exchange.passing import PassingEngine
 from agentguard.integrations.exchange.wire import Wire
+from agentguard.live.observing import Observing
 from agentguard.live.rules import Rules
 from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities
 from agentguard.trajectory.model import Trajectory
-from agentguard.trajectory.recorder import Recorder
 from agentguard_server.proxy.guarding.frames import Seen
 from agentguard_server.proxy.guarding.gate import decoded
 from agentguard_server.proxy.guarding.kept import Kept
 from agentguard_server.proxy.guarding.options import RunsOptions
 
 logger = logging.getLogger("agentguard.keeper")
-
-_NEVER: Final = 2.0
-"""A threshold that no probability reaches: nothing that is found sets off a recovery."""
 
 
 def _nobody(_: Any) -> Any:
@@ -36,19 +32,18 @@ _WIRE: Final = Wire(send=_nobody, received=_nobody)
 
 
 class Observer:
-    """Joins requests to runs, and has detectors look at them.
+    """Joins requests to runs, and hands these on to be kept; call its methods inside `Kept.together`.
 
     Args:
-        guard: whose detectors they are.
+        guard: whose rules tell who is told of a run that has ended.
         kept: where runs are kept.
         runs: how requests are joined to runs, and when those have ended.
     """
 
     def __init__(self, guard: Guard, kept: Kept, runs: RunsOptions) -> None:
-        rules = cast(Rules, guard.parts.rules)
-        self._rules = replace(rules, threshold=_NEVER, protect=None, accept=None, safety=None)
+        self._rules = replace(cast(Rules, guard.parts.rules), accept=None, safety=None)
         self._guard, self._kept, self._runs = guard, kept, runs
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, PassingEngine] = {}
 
     def take(self, seen: Seen) -> None:
         """Take in a request and its answer. Raises whatever is wrong with them."""
@@ -70,9 +65,9 @@ class Observer:
         after = self._runs.idle_s if idle_s is None else idle_s
         return sum(engine.end_idle(after) for engine in self._engines.values())
 
-    def _engine(self, tenant: str) -> Engine:
+    def _engine(self, tenant: str) -> PassingEngine:
         runs = self._runs
-        made = Engine(
+        made = PassingEngine(
             self._guard,
             agent=runs.agent,
             kept=runs.kept,
@@ -84,10 +79,7 @@ class Observer:
 
     def _begins(self, tenant: str) -> Callable[[Trajectory], Session]:
         def begin(meta: Trajectory) -> Session:
-            recorder = Recorder(meta, log=self._kept.begun(tenant, meta.id))
-            session = Session(self._rules, meta, Capabilities(), recorder=recorder)
-            session.together = self._kept.together
-            return session
+            return Observing(self._rules, meta, self._kept.passed(tenant, meta))
 
         return begin
 

@@ -1,0 +1,104 @@
+"""Runs that have passed, as rows: what is new of a run is made into rows once, and written with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentguard.store.rows import ClearRow, Row, RunRow, StepRow
+from agentguard.store.runs import head_row, step_row
+from agentguard.trajectory.codec import decode_meta, decode_step
+from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory.model import Step, Trajectory
+
+Clean = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class KeptRun:
+    """Takes what happens in one run; an `agentguard.live.observing.Passed`.
+
+    Args:
+        meta: the run without its steps.
+        tenant: whose run it is.
+        touched: told whenever something is new: `rows`, and then `written`, are to be called some time.
+
+    Attributes:
+        id: of the run.
+        tenant: whose it is.
+        worth: whether tools were called in it.
+        ended: whether it has ended.
+    """
+
+    __slots__ = (
+        "_fresh", "_head", "_length", "_meta", "_new", "_stored", "_touched",
+        "ended", "id", "tenant", "worth",
+    )  # fmt: skip
+
+    def __init__(self, meta: Trajectory, tenant: str, touched: Callable[[KeptRun], None]) -> None:
+        self.id, self.tenant = meta.id, tenant
+        self._meta, self._touched = meta, touched
+        self._head = head_row(meta, tenant=tenant)
+        self._fresh, self.worth, self.ended = True, False, False
+        self._length = 0
+        self._new: list[Step] = []
+        self._stored: list[Step] = []
+        touched(self)
+
+    def add(self, step: Step) -> None:
+        """Take the next step."""
+        self._new.append(step)
+        self.worth = self.worth or bool(step.tool_calls)
+        self._touched(self)
+
+    def end(self) -> None:
+        """The run has ended."""
+        self.ended = True
+        self._touched(self)
+
+    def rows(self) -> list[RunRow | StepRow]:
+        """What is new, secrets and all."""
+        steps = [step_row(self.id, step, tenant=self.tenant) for step in self._new]
+        return [self._head, *steps] if self._fresh else list(steps)
+
+    def written(self, rows: Sequence[RunRow | StepRow], *, was_cleaned: bool) -> list[Row]:
+        """All that is to be written, given what `rows` returned, without its secrets if it had any."""
+        fresh, self._fresh = self._fresh, False
+        if fresh:
+            self._take_head(rows[0])
+        steps = rows[1:] if fresh else rows
+        self._length += len(steps)
+        self._keep(steps, was_cleaned=was_cleaned)
+        made: list[Row] = [ClearRow(tenant=self.tenant, run_id=self.id)] if fresh else []
+        if self.ended:
+            data = {**self._head.data, "ended": True}
+            made.append(replace(self._head, length=self._length, data=data))
+        elif fresh:
+            made.append(self._head)
+        return [*made, *steps]
+
+    def run(self) -> Trajectory:
+        """The run as it is stored; its steps are known only while no tool was called in it."""
+        return replace(self._meta, steps=tuple(self._stored))
+
+    def _take_head(self, head: Row) -> None:
+        if head is not self._head and isinstance(head, RunRow):
+            self._head, self._meta = head, decode_meta(Node.of(head.data))
+
+    def _keep(self, rows: Sequence[Row], *, was_cleaned: bool) -> None:
+        """Remember the new steps as they are stored; of a run with calls others read the store."""
+        given, self._new = self._new, []
+        if self.worth:
+            self._stored = []
+            return
+        self._stored += [decode_step(Node.of(row.data)) for row in rows] if was_cleaned else given
+
+
+def cleaned(row: RunRow | StepRow, clean: Clean) -> RunRow | StepRow:
+    """A row without its secrets."""
+    data = clean(dict(row.data))
+    if data == row.data:
+        return row
+    if isinstance(row, StepRow):
+        return replace(row, data=data, source=data["source"], agent=data["agent"])
+    return head_row(decode_meta(Node.of(data)), tenant=row.tenant, created_at=row.created_at)
