@@ -132,7 +132,7 @@ class Policy(BaseModel):
     schemata: bool | str = False
     """Learn from recoveries: true for the guard's store, or a file or database of schemata."""
     judge: JudgeSettings | None = None
-    """A chat model; `fused` is then the default localizer, and the others that ask a judge ask this one."""
+    """Who judges; `fused` is then the default localizer, and the others that ask a judge ask this one."""
     safety: SafetySettings | None = None
     """Response safety; asks the judge."""
 
@@ -140,6 +140,10 @@ class Policy(BaseModel):
     def _safety_has_a_judge(self) -> Policy:
         if self.safety is not None and self.judge is None:
             raise ValueError("safety asks a judge: give judge: {base_url: ...}, too")
+        if self.safety is not None and self.judge is not None:
+            for one in (self.judge, self.judge.second):
+                if one is not None and not one.answers("response_safety"):
+                    raise ValueError("safety asks a judge that has no classifier for response_safety")
         return self
 
     def chosen_localizer(self) -> LocalizerSettings:

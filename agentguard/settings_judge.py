@@ -9,6 +9,13 @@
       deadline_s: 30
       second: {base_url: http://127.0.0.1:8001/v1}    # who must agree before an action with effects
       replicas: [http://10.0.0.1:8000/v1, http://10.0.0.2:8000/v1]    # in place of base_url: several servers
+    judge:                          # or trained classifiers, served by vLLM's pooling runner
+      kind: pooling
+      base_url: http://127.0.0.1:8001/v1
+      classifiers:
+        - {question: run_failed, options: ["no", "yes"]}    # in the order of the model's classes
+        - {question: "root_cause*", options: ["no", "yes"], by: step}
+        - {question: response_safety, task: embed, head: safety.json, by: shown}
     safety:                         # what an agent says in the end, in four tiers
       unsafe: {threshold: 0.5, action: block}
       focused_attention: {threshold: 0.5, action: escalate}
@@ -19,16 +26,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 ActionName = Literal["pass", "condition", "escalate", "block"]
+Task = Literal["classify", "score", "embed"]
+"""What a pooling server does with a text."""
+
 Rungs = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
+
+_BARE: Final = {True: "yes", False: "no"}
 
 
 class EndpointSettings(BaseModel):
-    """An OpenAI-compatible endpoint of a chat model that judges, or several of the same model.
+    """An OpenAI-compatible endpoint of a model that judges, or several of the same model.
 
     Attributes:
         base_url: where it is, up to and with ``/v1``.
@@ -59,18 +72,83 @@ class EndpointSettings(BaseModel):
         return self
 
 
-class JudgeSettings(EndpointSettings):
+class ClassifierSettings(BaseModel):
+    """What a served classifier was trained for; see `agentguard.judge.classifier.Classifier`.
+
+    Attributes:
+        question: id of the questions it answers, or how their ids begin, with ``*`` at the end.
+        task: which of the server's endpoints is asked.
+        options: what the classes mean, in their order; the tiers of ``response_safety`` by their ids.
+        by: what it reads: the run, a step at a time, or what the question shows.
+        chosen: the option that means "this one" of a step.
+        head: file with a head for the vectors of an embedding model (`agentguard.judge.head.Head`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: Annotated[str, Field(min_length=1)]
+    task: Task = "classify"
+    options: tuple[str, ...] = ()
+    by: Literal["run", "step", "shown"] = "run"
+    chosen: Annotated[str, Field(min_length=1)] = "yes"
+    head: Path | None = None
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        """YAML reads a bare ``yes`` or ``no`` as true or false."""
+        if isinstance(given, list | tuple):
+            return [_BARE.get(one, one) if isinstance(one, bool) else one for one in given]
+        return given
+
+    @field_validator("chosen", mode="before")
+    @classmethod
+    def _word(cls, given: Any) -> Any:
+        return _BARE[given] if isinstance(given, bool) else given
+
+
+class AskedSettings(EndpointSettings):
+    """Who is asked: a chat model, or classifiers that were trained for the questions.
+
+    Attributes:
+        kind: which of the two.
+        classifiers: what the served model was trained for, where it is a pooling judge.
+    """
+
+    kind: Literal["chat", "pooling"] = "chat"
+    classifiers: tuple[ClassifierSettings, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> AskedSettings:
+        if self.kind == "pooling" and not self.classifiers:
+            raise ValueError("a judge of the kind pooling needs classifiers: what its model was trained for")
+        if self.kind == "chat" and self.classifiers:
+            raise ValueError("classifiers are for a judge of the kind pooling: say kind: pooling")
+        return self
+
+    def answers(self, question: str) -> bool:
+        """Whether it may be able to answer questions of an id."""
+        return self.kind == "chat" or any(
+            question.startswith(one.question[:-1]) if one.question.endswith("*") else question == one.question
+            for one in self.classifiers
+        )
+
+
+class JudgeSettings(AskedSettings):
     """The judge of a policy.
 
     Attributes:
-        kind: what it is; a chat model.
-        swap: ask each question in both orders of its options.
+        swap: ask a chat model each question in both orders of its options; a classifier sees no order.
         second: another judge, which must agree before anything with effects is done on the judge's word.
     """
 
-    kind: Literal["chat"] = "chat"
     swap: bool = True
-    second: EndpointSettings | None = None
+    second: AskedSettings | None = None
+
+    @property
+    def asks_twice(self) -> bool:
+        """Whether each question is asked in both orders."""
+        return self.swap and self.kind == "chat"
 
 
 class TierSettings(BaseModel):

@@ -39,6 +39,10 @@ def doctor(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.1, max=600, metavar="S", help="Seconds for one of them.")
     ] = 5.0,
+    canaries: Annotated[
+        bool,
+        typer.Option("--canaries", help="See how well chat judges judge, too, as `judge check` does: slow."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check the installation: Python, extras, model files, the store; with CONFIG the proxy and its backends.
@@ -47,7 +51,8 @@ def doctor(
     """
     from agentguard.cli.doctoring import Asked, run
 
-    lines = list(run(Asked(config=config, store=store, network=network, timeout_s=timeout_s)))
+    asked = Asked(config=config, store=store, network=network, timeout_s=timeout_s, canaries=canaries)
+    lines = list(run(asked))
     wrong = sum(line.condition == "wrong" for line in lines)
     if json:
         data = {"ok": not wrong, "wrong": wrong, "checks": [line.as_dict() for line in lines]}

@@ -68,12 +68,14 @@ class Asked:
         store: path or URL of a store; None: the usual one, if it is there.
         network: whether the endpoints that are configured are asked.
         timeout_s: longest wait for one of them.
+        canaries: whether chat judges are asked about the canary runs, as ``agentguard judge check`` does.
     """
 
     config: Path | None = None
     store: str | None = None
     network: bool = True
     timeout_s: float = 5.0
+    canaries: bool = False
 
 
 Checks = Callable[[Asked], Iterator[Line]]

@@ -12,10 +12,10 @@ from agentguard.judge.closed import options_of
 from agentguard.judge.head import Head
 from agentguard.judge.neutral import neutral, one_line
 from agentguard.judge.prompts import block, render
+from agentguard.settings_judge import Task
 from agentguard.trajectory.model import Trajectory
 
-Task = Literal["classify", "score", "embed"]
-"""What a pooling server does with a text."""
+__all__ = ["ANY", "Classifier", "Task", "steps_of", "texts_of"]
 
 ANY: Final = "*"
 _NONCE: Final = "0" * 16

@@ -1,8 +1,9 @@
-"""The judges that a policy names: one way from settings to a chat judge, for whoever needs one."""
+"""The judges that a policy names: one way from settings to a judge, for whoever needs one."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agentguard.errors import ConfigError
@@ -10,30 +11,45 @@ from agentguard.judge.cache import CachedJudge
 from agentguard.judge.chat import ChatJudge, ChatOptions
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.wire import EndpointOptions
-from agentguard.settings_judge import EndpointSettings
+from agentguard.settings_judge import AskedSettings, ClassifierSettings, EndpointSettings
 
 if TYPE_CHECKING:
     from agentguard.judge.chat import Schemata
+    from agentguard.judge.classifier import Classifier
+    from agentguard.judge.pooling import PoolingJudge
 
 KEY: Final = "AGENTGUARD_JUDGE_KEY"
 """Environment variable with an endpoint's key, where ``api_key_env`` names no other."""
 
 
 def judge_from(settings: EndpointSettings, *, schemata: Schemata = ()) -> CachedJudge:
-    """A chat judge that remembers its answers; nothing is connected here.
+    """A judge that remembers its answers: classifiers, or else a chat model; nothing is connected here.
 
     Args:
         settings: where it is and how it is asked.
-        schemata: texts of earlier failures to show after a run, or what finds them.
+        schemata: texts of earlier failures to show a chat model after a run, or what finds them.
 
     Raises:
-        ConfigError: the address or a limit is wrong, or the variable that is to hold the key is not set.
+        ConfigError: the address or a limit is wrong, the variable that is to hold the key is not set, or
+            what is said of a classifier does not go together.
+        ModelFileError: a classifier's head cannot be read.
         MissingExtra: the openai package is not installed.
     """
-    endpoint = _endpoint(settings)
+    if isinstance(settings, AskedSettings) and settings.kind == "pooling":
+        return CachedJudge(pooling_judge(settings))
+    endpoint = endpoint_of(settings)
     return CachedJudge(
         ChatJudge(endpoint, schemata=schemata, options=ChatOptions(deadline_s=settings.deadline_s))
     )
+
+
+def pooling_judge(settings: AskedSettings) -> PoolingJudge:
+    """The judge behind some classifiers. Raises as `judge_from`."""
+    from agentguard.judge.pooling import PoolingJudge, PoolingOptions
+
+    classifiers = tuple(_classifier(one) for one in settings.classifiers)
+    options = PoolingOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens)
+    return PoolingJudge(endpoint_of(settings), classifiers, options=options)
 
 
 def close_judge(judge: object) -> None:
@@ -48,7 +64,43 @@ def close_judge(judge: object) -> None:
         close_judge(inner)
 
 
-def _endpoint(settings: EndpointSettings) -> Endpoint:
+def _classifier(given: ClassifierSettings) -> Classifier:
+    from agentguard.judge.classifier import Classifier
+    from agentguard.judge.head import Head
+
+    head = None if given.head is None else Head.load(given.head)
+    if head is not None:
+        head = replace(head, options=_meant(given, head.options))
+    return Classifier(
+        question=given.question,
+        task=given.task,
+        options=_meant(given, given.options),
+        by=given.by,
+        chosen=given.chosen,
+        head=head,
+    )
+
+
+def _meant(given: ClassifierSettings, options: tuple[str, ...]) -> tuple[str, ...]:
+    """The options as questions have them: those of response safety are named by the ids of the tiers.
+
+    Raises:
+        ConfigError: they are not its tiers, so that the question could never be answered.
+    """
+    from agentguard.judge.safety import TAXONOMY, SafetyTier, described
+
+    if given.question != TAXONOMY or not (options or given.task == "classify"):
+        return options
+    known = {tier.value: described(tier) for tier in SafetyTier}
+    if given.task != "score" and set(options) != set(known):
+        raise ConfigError(
+            f"judge: a classifier of {TAXONOMY} has the classes {', '.join(known)}, and no other"
+        )
+    return tuple(known[option] for option in options)
+
+
+def endpoint_of(settings: EndpointSettings) -> Endpoint:
+    """The client to where a judge is. Raises as `judge_from`."""
     options = EndpointOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens)
     variable = settings.api_key_env or KEY
     key = os.environ.get(variable)

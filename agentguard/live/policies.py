@@ -44,7 +44,7 @@ def localizer_of(policy: Policy, judge: Judge | None) -> Localizer:
     options = settings.options()
     own = {"judge", "base_url", "replicas"} & set(options)
     if judge is not None and policy.judge is not None and settings.name in ASKING and not own:
-        options = {"judge": judge, "swap": policy.judge.swap, **options}
+        options = {"judge": judge, "swap": policy.judge.asks_twice, **options}
     return localizer_named(settings.name, options)
 
 

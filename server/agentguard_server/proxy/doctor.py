@@ -13,16 +13,15 @@ import orjson
 from agentguard.backends.base import Answer, BackendRequest, Refused
 from agentguard.backends.options import ANY, ReplicaOptions
 from agentguard.cli.doctoring import Asked, Line, open_store
+from agentguard.cli.doctoring_judge import judges
 from agentguard.errors import AgentGuardError, BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
 
 if TYPE_CHECKING:
     from agentguard.settings import Policy
-    from agentguard.settings_judge import EndpointSettings
     from agentguard_server.proxy.settings import ProxySettings
 
 _SKEW_S: Final = 30.0
-_QUESTION: Final = ({"role": "user", "content": "Say one short word, as JSON with the one field text."},)
 
 
 def check(asked: Asked) -> Iterator[Line]:
@@ -49,10 +48,7 @@ def check(asked: Asked) -> Iterator[Line]:
     yield from _collector(settings)
     yield from _replicas(settings, asked)
     if policy is not None and policy.judge is not None and asked.network:
-        for one in (policy.judge, policy.judge.second):
-            if one is not None:
-                for url in _urls(one):
-                    yield _judge(url, one, asked.timeout_s)
+        yield from judges(policy.judge, asked)
 
 
 def _listen(settings: ProxySettings) -> Iterator[Line]:
@@ -198,41 +194,3 @@ def _clock(replica: ReplicaOptions, answer: Answer) -> Iterator[Line]:
         yield Line(area="backends", what=f"{replica.name}: clock", condition="wrong",
                    found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
                    way_out="synchronise both clocks (NTP)")  # fmt: skip
-
-
-def _urls(settings: EndpointSettings) -> tuple[str, ...]:
-    """Where a judge is: one address, or those of its replicas."""
-    if settings.base_url is not None:
-        return (settings.base_url,)
-    return tuple(one if isinstance(one, str) else str(one.get("url", "")) for one in settings.replicas)
-
-
-def _judge(url: str, settings: EndpointSettings, timeout_s: float) -> Line:
-    """Whether a judge's endpoint answers and keeps to a JSON schema; not how well it judges."""
-    from agentguard.cli.judge_endpoint import key_of
-    from agentguard.judge.endpoint import Endpoint
-    from agentguard.judge.wire import EndpointOptions, Failed
-    from agentguard.judge.writing import FORM
-
-    def line(condition: Any, found: str, way_out: str = "") -> Line:
-        return Line(area="judge", what=url, condition=condition, found=found, way_out=way_out)
-
-    try:
-        endpoint = Endpoint(
-            url,
-            model=settings.model,
-            api_key=key_of(settings.api_key_env),
-            options=EndpointOptions(deadline_s=timeout_s),
-        )
-    except AgentGuardError as error:
-        return line("wrong", str(error), "correct the policy's judge")
-    try:
-        facts = endpoint.loop.run(endpoint.facts(timeout_s))
-        if isinstance(facts, Failed):
-            return line("wrong", f"{facts.fault}: {facts.message}", "look whether its server runs")
-        written = endpoint.loop.run(endpoint.write(_QUESTION, FORM, max_tokens=200, deadline_s=timeout_s))
-    finally:
-        endpoint.close()
-    if isinstance(written, Failed):
-        return line("wrong", f"no structured output: {written.fault}", "serve it with structured outputs on")
-    return line("ok", f"{facts.version}, structured outputs; how well: agentguard judge check URL")

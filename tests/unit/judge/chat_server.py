@@ -47,6 +47,7 @@ class Script:
     hold_s: float = 0.0
     seen: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -103,11 +104,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.script.paths.append(self.path)
+        self.script.keys.append(self.headers.get("Authorization"))
         told = [_model(name, self.script) for name in self.script.models]
         self.reply(200, {"object": "list", "data": told})
 
     def do_POST(self) -> None:
         self.script.paths.append(self.path)
+        self.script.keys.append(self.headers.get("Authorization"))
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/tokenize":
             known = {"count": 1, "tokens": [_FIRST_ID + ord(body["prompt"]) - 65], "token_strs": None}

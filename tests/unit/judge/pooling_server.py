@@ -40,6 +40,8 @@ class Pooling:
     hold_s: float = 0.0
     scores: Callable[[str], float] = sure
     vector: Callable[[str], list[float]] = flaws
+    classes: Callable[[str], list[float]] | None = None
+    keys: list[str | None] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -89,7 +91,8 @@ class PoolingHandler(Handler):
         p = held.scores(text)
         if self.path == "/classify":
             label = "LABEL_1" if p > 0.5 else "LABEL_0"
-            return {"index": place, "label": label, "probs": [1 - p, p], "num_classes": 2}
+            probs = [1 - p, p] if held.classes is None else held.classes(text)
+            return {"index": place, "label": label, "probs": probs, "num_classes": len(probs)}
         if self.path == "/score":
             return {"index": place, "object": "score", "score": p}
         return {"index": place, "object": "embedding", "embedding": held.vector(text)}
