@@ -107,11 +107,11 @@ def _fit_id(column: Column[Any]) -> _Fit:
 
 
 def _fitting_id(column: Column[Any], *, most: int, empty: bool) -> _Fit:
-    name, null = column.name, column.nullable
+    name, null, least = column.name, column.nullable, 0 if empty else 1
 
     def fit(value: Any, _: dict[str, str]) -> str | None:
         # What most ids are, told at one look; whatever else is printable takes the longer way.
-        if type(value) is str and 0 < len(value) <= most and value.isprintable():
+        if type(value) is str and least <= len(value) <= most and value.isprintable():
             return value
         if value is None and null:
             return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from agentguard.store.receipt import Receipt
+from agentguard.store.receipt import Receipt, Settled
 from agentguard.store.rows import Row, RunRow, SnapshotRow
 
 _ROW_BYTES = 400
@@ -36,7 +37,7 @@ class Inbox:
 
     def __init__(self, *, max_rows: int, max_bytes: int) -> None:
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = Settled(self.lock)
         self.rows = 0
         self.bytes = 0
         self.added = 0
@@ -45,6 +46,8 @@ class Inbox:
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._arrived = threading.Condition(self.lock)
         self._reader_waits = False
+        self._enough: tuple[int, int] | None = None
+        self._since = 0.0
         self._units: deque[Unit] = deque()
 
     def put(self, unit: Unit) -> str:
@@ -58,18 +61,29 @@ class Inbox:
                 return "the queue is full, as the database does not take rows fast enough"
             self.rows, self.bytes = rows, total
             self.added += 1
+            if not self._units:
+                self._since = time.monotonic()
             self._units.append(unit)
             if self._reader_waits:
                 self._arrived.notify()
+            elif self._enough is not None and self._is_enough(*self._enough):
+                self.changed.hurry.notify()
         return ""
 
-    def take(self, *, max_rows: int, max_bytes: int) -> list[Unit]:
-        """Wait for units and take the first ones, whole; nothing once the inbox is closed and empty."""
+    def take(self, *, max_rows: int, max_bytes: int, linger_s: float = 0.0) -> list[Unit]:
+        """Wait for units and take the first ones, whole; nothing once the inbox is closed and empty.
+
+        Args:
+            max_rows, max_bytes: how much to take; more only where one unit is.
+            linger_s: how long the first unit may wait for others to be taken with it. Nothing waits while
+                somebody waits for a receipt, or once there is enough or the inbox is closed.
+        """
         with self.lock:
             while not self._units and not self.closed:
                 self._reader_waits = True
                 self._arrived.wait()
                 self._reader_waits = False
+            self._linger(linger_s, max_rows, max_bytes)
             taken: list[Unit] = []
             rows = total = 0
             while self._units and (not taken or (rows < max_rows and total < max_bytes)):
@@ -77,6 +91,19 @@ class Inbox:
                 taken.append(unit)
                 rows, total = rows + len(unit.rows), total + unit.weight
             return taken
+
+    def _linger(self, seconds: float, max_rows: int, max_bytes: int) -> None:
+        # Half of what there is room for, at most: what comes meanwhile must not be lost.
+        self._enough = most = min(max_rows, self._max_rows // 2), min(max_bytes, self._max_bytes // 2)
+        while not (self.closed or self.changed.awaited or self._is_enough(*most)):
+            left = self._since + seconds - time.monotonic()
+            if left <= 0:
+                break
+            self.changed.hurry.wait(left)
+        self._enough = None
+
+    def _is_enough(self, rows: int, size: int) -> bool:
+        return self.rows >= rows or self.bytes >= size
 
     def done(self, units: list[Unit]) -> None:
         """Say that units are no longer in memory. The caller holds the lock."""
@@ -96,6 +123,7 @@ class Inbox:
             self.closed = True
             self._arrived.notify_all()
             self.changed.notify_all()
+            self.changed.hurry.notify_all()
 
     def pause(self, seconds: float) -> None:
         """Wait, but not once the inbox is closed."""

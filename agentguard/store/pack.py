@@ -46,8 +46,10 @@ def pack(data: Mapping[str, Any], originals: Mapping[str, str] | None = None) ->
     Raises:
         Refused: something JSON does not know, a circle, nesting too deep, or more than `MAX_BYTES`.
     """
-    if not isinstance(data, Mapping):
+    if type(data) is not dict and not isinstance(data, Mapping):
         raise Refused(f"data is a {type(data).__name__}, not a mapping")
+    if not data and not originals:
+        return b"{}"
     value: Any = [data, originals] if originals else data
     try:
         raw = _raw(value)

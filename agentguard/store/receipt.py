@@ -13,6 +13,33 @@ from agentguard.errors import RowsLost, StoreTimeout
 State = Literal["pending", "written", "refused", "lost"]
 
 
+class Settled(threading.Condition):
+    """Tells of receipts that were settled, and knows how many wait for one: then rows are not held back.
+
+    Attributes:
+        awaited: how many wait.
+        hurry: notified when somebody begins to; of the same lock.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__(lock)
+        self.awaited = 0
+        self.hurry = threading.Condition(lock)
+
+    def await_one(self) -> None:
+        """Count one who waits, until ``awaited`` is taken back. The caller holds the lock."""
+        self.awaited += 1
+        self.hurry.notify()
+
+    def wait_in_haste(self, settled: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait as `wait_for` does, counted as one who waits. The caller holds the lock."""
+        self.await_one()
+        try:
+            return self.wait_for(settled, timeout_s)
+        finally:
+            self.awaited -= 1
+
+
 class Receipt:
     """For the rows of one `Store.write`: ``wait`` and ``await receipt`` return once they are durable.
 
@@ -21,11 +48,11 @@ class Receipt:
 
     __slots__ = ("_callbacks", "_changed", "_reason", "_state")
 
-    def __init__(self, changed: threading.Condition) -> None:
+    def __init__(self, changed: Settled) -> None:
         self._changed = changed
         self._state: State = "pending"
         self._reason = ""
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @property
     def state(self) -> State:
@@ -46,7 +73,7 @@ class Receipt:
         """
         if self._state == "pending":
             with self._changed:
-                self._changed.wait_for(self._settled, timeout_s)
+                self._changed.wait_in_haste(self._settled, timeout_s)
         self._check(timeout_s)
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -60,16 +87,18 @@ class Receipt:
 
         with self._changed:
             if self._state == "pending":
-                self._callbacks.append(wake)
+                self._callbacks += (wake,)
+                self._changed.await_one()
             else:
                 future.set_result(None)
         yield from future
         self._check(None)
 
-    def _settle(self, state: State, reason: str = "") -> list[Callable[[], None]]:
+    def _settle(self, state: State, reason: str = "") -> tuple[Callable[[], None], ...]:
         """Called once by the writer, which holds the lock of ``changed``; returns whom to call without it."""
         self._state, self._reason = state, reason
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self._callbacks = self._callbacks, ()
+        self._changed.awaited -= len(callbacks)
         return callbacks
 
     def _settled(self) -> bool:

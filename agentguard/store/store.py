@@ -147,9 +147,13 @@ class Store(Questions):
         """How many rows were written, wait, were refused or lost, and what is wrong with the database."""
         return self._writer.health()
 
-    def flush(self, timeout_s: float | None = None) -> None:
-        """Wait for the rows written before. Raises StoreTimeout after ``timeout_s`` seconds."""
-        if not self._writer.flush(timeout_s):
+    def flush(self, timeout_s: float | None = None, *, haste: bool = True) -> None:
+        """Wait for the rows written before. Raises StoreTimeout after ``timeout_s`` seconds.
+
+        With ``haste`` they are written at once; else they are gathered first, as those are for which nobody
+        waits: for who flushes often, as it spares the database transactions.
+        """
+        if not self._writer.flush(timeout_s, haste=haste):
             raise StoreTimeout(
                 f"rows still wait to be written after {timeout_s} s: {self.health().last_error}"
             )

@@ -105,11 +105,13 @@ def steps_to(index: int) -> int:
 def spent_by(data: Mapping[str, Any]) -> Spent:
     """What a step used; None where it does not say."""
     usage = data.get("usage")
-    if usage is None or not isinstance(usage, Mapping):
+    if usage is None:
         return NOTHING
-    counts = [_whole(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")]
-    known = [count for count in counts if count is not None]
-    return Spent(sum(known) if known else None, _number(usage.get("cost_usd")))
+    if type(usage) is not dict and not isinstance(usage, Mapping):
+        return NOTHING
+    prompt, completion = _whole(usage.get("prompt_tokens")), _whole(usage.get("completion_tokens"))
+    known = prompt is not None or completion is not None
+    return Spent((prompt or 0) + (completion or 0) if known else None, _number(usage.get("cost_usd")))
 
 
 def add_diagnosis(held: Held, row: r.DiagnosisRow) -> None:
@@ -199,6 +201,8 @@ def _moment(value: object) -> float | None:
 
 def _number(value: object) -> float | None:
     """A number that a column takes; anything else is not known."""
+    if value is None:
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

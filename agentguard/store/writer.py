@@ -28,6 +28,8 @@ from agentguard.store.rows import Row
 _LOG = logging.getLogger(__name__)
 _BATCH_ROWS = 2000
 _BATCH_BYTES = 8 * 1024 * 1024
+_LINGER_S = 0.04
+"""How long rows may wait for others to be committed with them, unless somebody waits for them."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
 
@@ -95,11 +97,12 @@ class Writer:
         with self._inbox.lock:
             return replace(self._health, pending=self._inbox.rows, pending_bytes=self._inbox.bytes)
 
-    def flush(self, timeout_s: float | None) -> bool:
+    def flush(self, timeout_s: float | None, *, haste: bool = True) -> bool:
         """Wait for what was queued before now; False if ``timeout_s`` seconds were not enough."""
         with self._inbox.changed:
             until = self._inbox.added
-            return self._inbox.changed.wait_for(lambda: self._inbox.settled >= until, timeout_s)
+            wait = self._inbox.changed.wait_in_haste if haste else self._inbox.changed.wait_for
+            return wait(lambda: self._inbox.settled >= until, timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for at most ``timeout_s`` seconds; the rest is lost and counted."""
@@ -119,7 +122,7 @@ class Writer:
                     self._thread = thread
 
     def _run(self) -> None:
-        while units := self._inbox.take(max_rows=_BATCH_ROWS, max_bytes=_BATCH_BYTES):
+        while units := self._inbox.take(max_rows=_BATCH_ROWS, max_bytes=_BATCH_BYTES, linger_s=_LINGER_S):
             self._write_until_done(units)
 
     def _write_until_done(self, units: list[Unit]) -> None:
@@ -181,11 +184,9 @@ class Writer:
             )
             first = 0
             for unit in units:
-                reasons = [refused[i] for i in range(first, first + len(unit.rows)) if i in refused]
+                reason = _first_reason(refused, first, len(unit.rows)) if refused else ""
                 first += len(unit.rows)
-                callbacks += unit.receipt._settle(
-                    "refused" if reasons else "written", reasons[0] if reasons else ""
-                )
+                callbacks += unit.receipt._settle("refused" if reason else "written", reason)
             self._inbox.done(units)
             self._inbox.changed.notify_all()
         for call in callbacks:
@@ -216,3 +217,8 @@ def _applied(engine: Engine, batch: Batch, *, careful: bool) -> Refusals:
     """Write a batch in a transaction of its own: savepoints only where a row was refused before."""
     with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
         return apply(connection, batch, careful=careful)
+
+
+def _first_reason(refused: Refusals, first: int, count: int) -> str:
+    """Why the first of some rows that was refused was; empty if none was."""
+    return next((refused[place] for place in range(first, first + count) if place in refused), "")

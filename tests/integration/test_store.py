@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from agentguard.errors import RowsLost, StoreError
-from agentguard.store import Store
+from agentguard.errors import RowsLost, StoreError, StoreTimeout
+from agentguard.store import Store, writer
 from agentguard.store.page import Page, RunFilter
 from agentguard.store.rows import (
     AcceptanceRow,
@@ -374,6 +374,30 @@ def test_cancelling_who_waits_loses_nothing(store):
     asyncio.run(main())
     store.flush(10)
     assert len(store.findings("r")) == 10
+
+
+def test_rows_that_nobody_waits_for_are_gathered(store, monkeypatch):
+    """However long that may take: who waits, flushes or closes has them written at once."""
+    monkeypatch.setattr(writer, "_LINGER_S", 600.0)
+    row = FindingRow(run_id="r", detector="d")
+    held = store.write(row)
+    with pytest.raises(StoreTimeout):
+        store.flush(0.2, haste=False)
+    assert (held.state, store.findings("r")) == ("pending", ())
+    held.wait(20)
+    assert store.findings("r") == (row,)
+
+    async def awaited() -> None:
+        async with asyncio.timeout(20):
+            await store.write(row)
+
+    asyncio.run(awaited())
+    store.write(row)
+    store.flush(20)
+    late = store.write(row)
+    store.close(20)
+    assert late.state == "written"
+    assert store._writer._inbox.changed.awaited == 0
 
 
 def test_many_threads_write_and_claim(store):

@@ -1,8 +1,10 @@
 """Rows that wait."""
 
 import threading
+import time
 from collections import deque
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -79,6 +81,87 @@ def test_the_reader_wakes_when_something_comes_and_when_it_is_over():
     assert not reader.is_alive()
     assert seen == [unit]
     assert inbox.put(unit) == "the store is closed"
+
+
+class Reader(threading.Thread):
+    """Takes once, and would linger for longer than any test."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        super().__init__(daemon=True)
+        self.inbox = inbox
+        self.taken: list[Unit] = []
+
+    def run(self) -> None:
+        self.taken = self.inbox.take(max_rows=4, max_bytes=100, linger_s=600.0)
+
+    def begin(self) -> list[Unit]:
+        """Start, and give it one unit that it lingers with."""
+        self.start()
+        unit = self.put()
+        until = time.monotonic() + 10
+        while self.inbox._enough is None:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        return [unit]
+
+    def put(self, weight: int = 1) -> Unit:
+        unit = Unit((ROW,), weight, Receipt(self.inbox.changed))
+        assert self.inbox.put(unit) == ""
+        return unit
+
+
+def haste(reader: Reader) -> list[Unit]:
+    with reader.inbox.lock:
+        reader.inbox.changed.await_one()
+    return []
+
+
+def closing(reader: Reader) -> list[Unit]:
+    reader.inbox.close()
+    return []
+
+
+def rows_enough(reader: Reader) -> list[Unit]:
+    return [reader.put() for _ in range(2)]
+
+
+def bytes_enough(reader: Reader) -> list[Unit]:
+    return [reader.put(weight=99)]
+
+
+@pytest.mark.parametrize("ends", [haste, closing, rows_enough, bytes_enough])
+def test_the_reader_gathers_until(ends) -> None:
+    reader = Reader(Inbox(max_rows=8, max_bytes=2000))
+    units = reader.begin()
+    units.append(reader.put())
+    units += ends(reader)
+    reader.join(10)
+    assert reader.taken == units
+
+
+def test_no_more_is_gathered_than_half_of_what_there_is_room_for() -> None:
+    reader = Reader(Inbox(max_rows=4, max_bytes=1000))
+    units = reader.begin()
+    units.append(reader.put())
+    reader.join(10)
+    assert reader.taken == units
+
+
+def test_the_reader_does_not_linger_for_ever_or_for_who_waits() -> None:
+    inbox = Inbox(max_rows=10, max_bytes=1000)
+    unit = Unit((ROW,), 1, Receipt(inbox.changed))
+    inbox.put(unit)
+    assert inbox.take(max_rows=5, max_bytes=100, linger_s=0.01) == [unit]
+    waiter = threading.Thread(target=unit.receipt.wait, args=(20,))
+    waiter.start()
+    inbox.put(unit)
+    assert inbox.take(max_rows=5, max_bytes=100, linger_s=600.0) == [unit]
+    with inbox.lock:
+        unit.receipt._settle("written")
+        inbox.changed.notify_all()
+    waiter.join(10)
+    assert not waiter.is_alive()
+    assert inbox.changed.awaited == 0
 
 
 def test_weight_follows_size_and_is_found_quickly():
