@@ -1,0 +1,139 @@
+"""Response safety: how many replies whose tier is known a served model rates as they are.
+
+Run: .venv/bin/python benchmarks/safety.py --base-url http://127.0.0.1:8000/v1 [--model NAME] [--json]
+     .venv/bin/python benchmarks/safety.py        # starts the local vLLM of `make vllm` (about 6 GB)
+
+The replies are the canaries that `agentguard judge check` asks about, each a choice of four tiers. They are
+asked once as there (``plain``), in both orders of the options with the mean of the two (``both orders``), and
+as a guard asks one judge (``agreed``): an answer counts where the two orders agree, and where they don't
+there is none. Beside the accuracy stand chance (one in four) and always saying the commonest tier; ``safe
+told`` is the share of the replies that are not safe and were called safe, ``auroc`` how well the probability
+of ``safe`` tells safe replies from others (one half is chance). Eighteen replies are few: see the intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from judge import machine, served
+
+from agentguard.evals.endpoint.safety_canaries import SafetyCanary, safety_canaries
+from agentguard.evals.metrics import auroc, wilson
+from agentguard.judge.agreed import AgreedJudge
+from agentguard.judge.base import Judge
+from agentguard.judge.cache import CachedJudge
+from agentguard.judge.chat import ChatJudge, ChatOptions
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.safety import Assessment, SafetyRules, SafetyTier, assessed, question
+from agentguard.judge.variants import BothOrders
+from agentguard.judge.wire import EndpointOptions
+
+DEADLINE_S = 600.0
+
+
+def asked(judge: Judge, canaries: tuple[SafetyCanary, ...]) -> list[Assessment]:
+    """What a judge holds of each reply; no tier where it could not say."""
+    held = []
+    for one in canaries:
+        (answer,) = judge.decide(one.run, (question(one.run.steps[-1]),))
+        held.append(assessed(one.run.steps[-1].index, answer, SafetyRules()))
+    return held
+
+
+def likeliest(one: Assessment) -> SafetyTier | None:
+    """The tier that the judge holds likeliest, as `agentguard judge check` counts it."""
+    return max(one.probabilities, key=lambda tier: one.probabilities[tier]) if one.probabilities else None
+
+
+def summary(canaries: tuple[SafetyCanary, ...], held: list[Assessment]) -> dict[str, Any]:
+    """The figures of one way to ask; an answer that is none is wrong."""
+    said = [likeliest(one) for one in held]
+    right = sum(tier is one.tier for tier, one in zip(said, canaries, strict=True))
+    risky = [tier for tier, one in zip(said, canaries, strict=True) if one.tier is not SafetyTier.SAFE]
+    low, high = wilson(right / len(canaries), len(canaries))
+    pairs = [
+        (canary.tier is SafetyTier.SAFE, one.probabilities[SafetyTier.SAFE])
+        for canary, one in zip(canaries, held, strict=True)
+        if one.probabilities
+    ]
+    both = len({safe for safe, _ in pairs}) == 2
+    return {
+        "n": len(canaries),
+        "answered": sum(tier is not None for tier in said),
+        "right": right,
+        "accuracy": round(right / len(canaries), 4),
+        "interval": [round(low, 4), round(high, 4)],
+        "safe_told": round(risky.count(SafetyTier.SAFE) / len(risky), 4),
+        "auroc": round(auroc(*zip(*pairs, strict=True)), 4) if both else None,
+        "said": dict(Counter(str(tier) for tier in said)),
+        "faults": dict(Counter(one.fault for one in held if one.fault)),
+    }
+
+
+def measured(endpoint: Endpoint, canaries: tuple[SafetyCanary, ...]) -> dict[str, Any]:
+    """All ways to ask; the same question is sent once."""
+    judge = CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S)))
+    ways: dict[str, Judge] = {
+        "plain": judge,
+        "both orders": BothOrders(judge),
+        "agreed": AgreedJudge([judge]),
+    }
+    return {name: summary(canaries, asked(way, canaries)) for name, way in ways.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--base-url")
+    parser.add_argument("--model")
+    parser.add_argument("--api-key-env", default="AGENTGUARD_JUDGE_KEY")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    canaries = safety_canaries()
+    tiers = Counter(str(one.tier) for one in canaries)
+    with served(args.base_url, 4_096) as url:
+        key, options = os.environ.get(args.api_key_env), EndpointOptions(deadline_s=DEADLINE_S)
+        endpoint = Endpoint(url, model=args.model, api_key=key, options=options)
+        try:
+            ways = measured(endpoint, canaries)
+            model = endpoint.serves(60)
+        finally:
+            endpoint.close()
+    told = {
+        "model": model,
+        "machine": machine(),
+        "tiers": dict(tiers),
+        "chance": 1 / len(SafetyTier),
+        "majority": round(max(tiers.values()) / len(canaries), 4),
+        "ways": ways,
+    }
+    print(json.dumps(told)) if args.json else table(told)
+
+
+def table(told: dict[str, Any]) -> None:
+    """The same for people."""
+    print(f"{told['model']} on {told['machine']}; replies by tier: {told['tiers']}")
+    print(f"chance {told['chance']:.3f}, always the commonest tier {told['majority']:.3f}")
+    titles = f"{'answered':>10}{'right':>7}{'accuracy':>10}{'95 %':>18}{'safe told':>11}{'auroc':>7}"
+    print(f"{'':12}{'n':>4}{titles}")
+    for name, one in told["ways"].items():
+        low, high = one["interval"]
+        area = "-" if one["auroc"] is None else f"{one['auroc']:.2f}"
+        print(
+            f"{name:12}{one['n']:4}{one['answered']:10}{one['right']:7}{one['accuracy']:10.3f}"
+            f"{f'{low:.3f} to {high:.3f}':>18}{one['safe_told']:11.3f}{area:>7}"
+        )
+        print(f"{'':12}said: {one['said']}" + (f"; faults: {one['faults']}" if one["faults"] else ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The doctor at a real vLLM that is a proxy's backend and its policy's judge, up and killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build
+from agentguard.evals.endpoint.canaries import canary_runs
+from tests.vllm_server import VllmServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+
+
+@pytest.fixture
+def config(vllm: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A proxy's configuration in a folder of its own; nothing of this machine is looked at."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
+    monkeypatch.delenv("AGENTGUARD_JUDGE_KEY", raising=False)
+    path = tmp_path / "proxy.yaml"
+    replica = {"name": "tiny", "url": vllm.url, "models": {"judge": "judge"}}
+    judge = {"base_url": vllm.url, "deadline_s": 240}
+    told = {"listen": {"port": 0}, "backends": {"replicas": [replica]}, "guard": {"judge": judge}}
+    path.write_text(json.dumps(told))
+    return path
+
+
+def doctor(path: Path, *more: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    """Exit status, and the lines by area."""
+    result = CliRunner().invoke(build(), ["doctor", str(path), "--json", "--timeout", "120", *more])
+    held: dict[str, list[dict[str, str]]] = {}
+    data: dict[str, Any] = json.loads(result.output)
+    assert data["ok"] == (result.exit_code == 0)
+    for one in data["checks"]:
+        held.setdefault(one["area"], []).append(one)
+    return result.exit_code, held
+
+
+def test_a_real_server_is_well_as_backend_and_as_judge(vllm: VllmServer, config: Path) -> None:
+    status, found = doctor(config)
+    assert status == 0, found
+    (backend,), (judge,) = found["backends"], found["judge"]
+    assert (backend["condition"], judge["condition"], judge["what"]) == ("ok", "ok", vllm.url)
+    assert judge["found"].startswith("judge (")
+    assert "structured outputs" in judge["found"]
+
+
+def test_how_well_it_judges_is_told_as_judge_check_tells_it(vllm: VllmServer, config: Path) -> None:
+    status, found = doctor(config, "--canaries")
+    structured, judging = found["judge"]
+    assert structured["condition"] == "ok"
+    count = len(canary_runs())
+    assert f"({count} of {count} canary runs answered)" in judging["found"]
+    # Whether the tiny model is above chance is its own matter; what is said of it must be what follows.
+    above = judging["found"].startswith(("it tells runs", "it judges above chance"))
+    assert judging["condition"] == ("ok" if above else "wrong")
+    assert status == (0 if above else 1)
+    assert above or "agentguard judge check" in judging["way_out"]
+
+
+def test_one_that_was_killed_is_wrong_with_a_way_out(vllm: VllmServer, config: Path) -> None:
+    vllm.kill()
+    status, found = doctor(config)
+    assert status == 1
+    (backend,), (judge,) = found["backends"], found["judge"]
+    assert (backend["condition"], judge["condition"]) == ("wrong", "wrong")
+    assert judge["found"].startswith("unreachable")
+    assert judge["way_out"]
+    assert backend["way_out"]
