@@ -143,6 +143,28 @@ class CircuitBreaker:
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on, or raise CircuitOpen; a stream counts when it has ended."""
+        if self._state is not State.CLOSED:
+            return await self._probe(request, deadline)
+        generation = self._generation  # what ends in a later one counts no more
+        try:
+            response = await self._inner(request, deadline)
+        except BaseException as error:
+            self._over(generation, error, deadline)
+            raise
+        if isinstance(response, Stream):
+            response.on_end(lambda error: self._over(generation, error, deadline))
+        elif generation == self._generation:
+            self._count(True)
+        return response
+
+    def _over(self, generation: int, error: BaseException | None, deadline: Deadline) -> None:
+        """A call of the closed state ended."""
+        outcome = verdict(error, deadline)
+        if generation == self._generation and outcome is not Verdict.NOTHING:
+            self._count(outcome is Verdict.GOOD)
+
+    async def _probe(self, request: Any, deadline: Deadline) -> Response:
+        """Send the one call that may find out whether the endpoint is well again, or raise CircuitOpen."""
         permit = self.enter()
         try:
             response = await self._inner(request, deadline)

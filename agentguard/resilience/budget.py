@@ -67,8 +67,9 @@ class Budget:
 
     def deposit(self) -> None:
         """An ordinary request was made."""
-        self._refill()
         options = self._options
+        if self._tokens < options.reserve:  # else the time gives nothing, until some are taken
+            self._refill()
         tokens = self._tokens + options.ratio
         self._tokens = tokens if tokens < options.burst else options.burst
 

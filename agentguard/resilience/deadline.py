@@ -23,9 +23,11 @@ EARLY = 1e-6
 """asyncio ends a timer up to its clock's resolution early; that still is the deadline."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Deadline:
-    """The clock time by which a call must have ended; ``inf`` is never.
+    """The clock time by which a call must have ended; ``inf`` is never. It is not to be changed.
+
+    Not frozen, as other values are: one is made for each request, and that would take three times as long.
 
     >>> import asyncio
     >>> asyncio.run(Deadline.after(5).run(asyncio.sleep(0, "done")))

@@ -109,13 +109,15 @@ class Hedger:
         if delay is None or not request.idempotent or delay >= deadline.at - started:
             response = await self._inner(request, deadline)
         else:
-            race = _Race(self, request, deadline)
+            race = _Race(self, request, deadline, delay)
             try:
-                response = await race.run_first(delay)
+                response = await self._inner(request, deadline)
             except BaseException as error:
-                response = await race.instead(error)
-            if race.second is not None:
-                await race.drop_second(response)
+                response = await race.instead(race.over(error))
+            else:
+                race.over(None)
+                if race.second is not None:
+                    await race.drop_second(response)
         self.latencies.add(now() - started)
         self._changes += 1
         return response
@@ -126,11 +128,6 @@ class Hedger:
             return None
         self._runtime.tell(EventKind.HEDGE, self._options.name, seconds=self.delay or 0.0)
         return asyncio.create_task(self._inner(request, deadline))
-
-    @property
-    def inner(self) -> Send:
-        """Where requests go on to; the first one in the caller's task."""
-        return self._inner
 
     def take(self, task: asyncio.Task[Response]) -> Response:
         """The second's answer, which came first."""
@@ -175,16 +172,39 @@ class _Race:
         second: the double, while it may still bring an answer.
     """
 
-    __slots__ = ("_deadline", "_first", "_hedger", "_interrupted", "_request", "second")
+    __slots__ = (
+        "_cancelling", "_deadline", "_first", "_hedger", "_interrupted", "_request", "_timer", "_timers",
+        "second",
+    )  # fmt: skip
 
-    def __init__(self, hedger: Hedger, request: Request, deadline: Deadline) -> None:
+    def __init__(self, hedger: Hedger, request: Request, deadline: Deadline, delay: float) -> None:
         self._hedger, self._request, self._deadline = hedger, request, deadline
-        self._first: asyncio.Task[Any] | None = None
         self.second: asyncio.Task[Response] | None = None
         self._interrupted = False
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None  # for mypy: a coroutine that runs is in a task
+        self._first: asyncio.Task[Any] | None = task
+        self._cancelling = task.cancelling()
+        self._timers = timers_of(loop)
+        self._timer = self._timers.after(loop, delay, self._start)
 
-    async def instead(self, error: BaseException) -> Response:
+    def over(self, error: BaseException | None) -> BaseException | None:
+        """The first has ended; returns its error, or that it was interrupted since the second has an answer.
+
+        In between comes no await: nobody is interrupted by what has ended.
+        """
+        self._timers.off(self._timer)
+        first, self._first = self._first, None
+        if not self._interrupted or first is None:
+            return error
+        ours = isinstance(error, asyncio.CancelledError) and first.cancelling() - 1 <= self._cancelling
+        first.uncancel()
+        return _Interrupted() if ours else error
+
+    async def instead(self, error: BaseException | None) -> Response:
         """The second's answer, where the first failed or was interrupted for it; else the first's error."""
+        assert error is not None  # for mypy: there is one
         second, self.second = self.second, None
         if second is None:
             raise error
@@ -201,28 +221,6 @@ class _Race:
         except BaseException:
             await discard(answer)
             raise
-
-    async def run_first(self, delay: float) -> Response:
-        """The first's answer. Raises _Interrupted if the second has brought one before."""
-        task = self._first = asyncio.current_task()
-        assert task is not None  # for mypy: a coroutine that runs is in a task
-        cancelling = task.cancelling()
-        loop = asyncio.get_running_loop()
-        timers = timers_of(loop)
-        timer = timers.after(loop, delay, self._start)
-        ours = False
-        try:
-            return await self._hedger.inner(self._request, self._deadline)
-        except asyncio.CancelledError:
-            ours = self._interrupted and task.cancelling() - 1 <= cancelling
-            if ours:
-                raise _Interrupted from None
-            raise
-        finally:
-            timers.off(timer)
-            self._first = None
-            if self._interrupted:
-                task.uncancel()
 
     async def _await_second(self, second: asyncio.Task[Response], error: Exception) -> Response:
         """The second's answer. Raises the first's error if there is none."""

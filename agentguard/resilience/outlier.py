@@ -129,13 +129,17 @@ class Outliers:
 
     def record(self, host: str, good: bool) -> None:
         """A call to the host ended; what a host answers while it is ejected changes nothing."""
-        self._pass_time()
+        if self._runtime.clock.now() >= self._due:
+            self._pass_time()
         state = self._hosts.get(host)
         if state is None or state.ejected:
             return
-        state.good += good
         state.total += 1
-        state.in_a_row = 0 if good else state.in_a_row + 1
+        if good:
+            state.good += 1
+            state.in_a_row = 0
+            return
+        state.in_a_row += 1
         if state.in_a_row >= self._options.in_a_row:
             self._eject(host, state, f"{state.in_a_row} failures in a row")
 

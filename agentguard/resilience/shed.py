@@ -115,7 +115,7 @@ class Shedder:
 
     async def send(self, request: Request, deadline: Deadline) -> Response:
         """Send on when it is the call's turn, or raise Overloaded; a stream holds its leave until its end."""
-        if self.inflight < int(self.limit.value) and not any(self._queues):  # as `acquire` does, at less cost
+        if self.inflight + 1 <= self.limit.value and not any(self._queues):  # as `acquire` does, at less cost
             self.inflight += 1
             started = self._runtime.clock.now()
         else:

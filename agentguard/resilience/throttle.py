@@ -64,7 +64,8 @@ class Throttler:
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on, or raise Overloaded."""
-        share = self.held_back()
+        window = self._window
+        share = 0.0 if window.good == window.total else self.held_back()  # nothing was refused lately
         if share and self._runtime.rng.random() < share:
             self._window.add(False)
             self._runtime.tell(EventKind.THROTTLE, self._options.name, reason=f"{share:.0%} held back")

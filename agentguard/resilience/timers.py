@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 import weakref
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class Timers:
         self._loop = weakref.ref(loop)
         self._heap: list[Timer] = []
         self._handle: asyncio.TimerHandle | None = None
-        self._at = 0.0
+        self._at = math.inf  # when that rings
         self._off = 0
         self._number = itertools.count()
 
@@ -41,7 +42,7 @@ class Timers:
         when = loop.time() + seconds
         timer: Timer = [when, next(self._number), call]
         heappush(self._heap, timer)
-        if self._handle is None or when < self._at:
+        if when < self._at:
             self._set(loop, when)
         return timer
 
@@ -49,6 +50,9 @@ class Timers:
         """Switch a timer off; nothing happens if it has rung, or was off."""
         if timer[2] is not None:
             timer[2] = None
+            if self._heap[0] is timer:  # as where few calls run: the next one to ring
+                heappop(self._heap)
+                return
             self._off += 1
             if self._off > _SWEEP and self._off * 2 > len(self._heap):
                 self._heap = [one for one in self._heap if one[2] is not None]
@@ -62,7 +66,7 @@ class Timers:
 
     def _ring(self) -> None:
         """Call what is due, and set the loop's timer to the next that is not off."""
-        self._handle = None
+        self._handle, self._at = None, math.inf
         loop = self._loop()
         if loop is None:
             return

@@ -14,46 +14,51 @@ class Window:
 
     Attributes:
         SLOTS: how many slots there are.
+        good: good events, and ``total`` all of them, as of the last `add` or `counts`.
     """
 
     SLOTS = 10
 
-    __slots__ = ("_clock", "_good", "_last", "_slots", "_total", "_width")
+    __slots__ = ("_ends", "_last", "_now", "_slot", "_slots", "_width", "good", "total")
 
     def __init__(self, seconds: float, clock: Clock) -> None:
-        self._clock, self._width = clock, seconds / self.SLOTS
+        self._now, self._width = clock.now, seconds / self.SLOTS
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self._slots = [[0, 0] for _ in range(self.SLOTS)]
-        self._good = self._total = 0
-        self._last = int(self._clock.now() / self._width)
+        self.good = self.total = 0
+        self._go_on(int(self._now() / self._width))
 
     def add(self, good: bool) -> tuple[int, int]:
         """Count one event; returns the `counts` with it."""
-        now = int(self._clock.now() / self._width)
-        if now > self._last:
-            self._pass(now)
-        slot = self._slots[self._last % self.SLOTS]
-        slot[0] += good
+        if self._now() >= self._ends:
+            self._pass()
+        slot = self._slot
+        if good:
+            slot[0] += 1
+            self.good += 1
         slot[1] += 1
-        self._good += good
-        self._total += 1
-        return self._good, self._total
+        self.total += 1
+        return self.good, self.total
 
     def counts(self) -> tuple[int, int]:
         """(good events, all events) in the window."""
-        now = int(self._clock.now() / self._width)
-        if now > self._last:
-            self._pass(now)
-        return self._good, self._total
+        if self._now() >= self._ends:
+            self._pass()
+        return self.good, self.total
 
-    def _pass(self, now: int) -> None:
-        """Go on to a slot, and empty those that fall out of the window."""
+    def _pass(self) -> None:
+        """Go on to the slot of now, and empty those that fall out of the window."""
+        now = max(self._last + 1, int(self._now() / self._width))
         for number in range(max(self._last + 1, now - self.SLOTS + 1), now + 1):
             slot = self._slots[number % self.SLOTS]
-            self._good -= slot[0]
-            self._total -= slot[1]
+            self.good -= slot[0]
+            self.total -= slot[1]
             slot[0] = slot[1] = 0
-        self._last = now
+        self._go_on(now)
+
+    def _go_on(self, number: int) -> None:
+        self._last, self._ends = number, (number + 1) * self._width
+        self._slot = self._slots[number % self.SLOTS]
