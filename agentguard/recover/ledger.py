@@ -99,7 +99,14 @@ class EffectBook(Protocol):
 
 
 class MemoryBook:
-    """Effects of one run in memory; thread-safe. Nothing of it survives the process."""
+    """Effects of one run in memory; thread-safe. Nothing of it survives the process.
+
+    Attributes:
+        where: the run and the line under which a store has these effects, too, for whoever goes on with the
+            run elsewhere; None where nobody else is told of them.
+    """
+
+    where: tuple[str, str] | None = None
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,6 +131,12 @@ class MemoryBook:
         """As `EffectBook.effects`."""
         with self._lock:
             return tuple(self._held.values())
+
+    def take_up(self, where: tuple[str, str], effects: Iterable[Effect]) -> None:
+        """Go on with the effects of a run that was begun elsewhere; before any is claimed here."""
+        with self._lock:
+            self.where = where
+            self._held.update({effect.id: effect for effect in effects})
 
 
 _BARS = frozenset({EffectState.ATTEMPTED, EffectState.DONE})
@@ -154,6 +167,16 @@ class Ledger:
         self._calls: Counter[str] = (
             Counter()
         )  # calls of each key on the line: work a call does not grow with it
+
+    @property
+    def where(self) -> tuple[str, str] | None:
+        """The run and the line under which another process finds these effects; None if it does not."""
+        return self._book.where if isinstance(self._book, MemoryBook) else None
+
+    def take_up(self, where: tuple[str, str], effects: Iterable[Effect]) -> None:
+        """Go on with what was done elsewhere, see `MemoryBook.take_up`; a book of another kind knows it."""
+        if isinstance(self._book, MemoryBook):
+            self._book.take_up(where, effects)
 
     def declared(self, tool: str) -> ToolEffect:
         """What is known of a tool."""

@@ -24,10 +24,11 @@ class StoreBook:
         store: where they are kept.
         run_id: the run they belong to.
         tenant: whose run it is.
+        line: tells effects of runs that bear the same id apart.
     """
 
-    def __init__(self, store: Store, run_id: str, *, tenant: str = "") -> None:
-        self._store, self._run, self._tenant = store, run_id, tenant
+    def __init__(self, store: Store, run_id: str, *, tenant: str = "", line: str = "") -> None:
+        self._store, self._run, self._tenant, self._line = store, run_id, tenant, line
         self._lock = threading.Lock()
         self._generation: dict[tuple[str, int], int] = {}
 
@@ -53,6 +54,8 @@ class StoreBook:
         """As `EffectBook.effects`."""
         latest: dict[tuple[str, int], tuple[int, Effect]] = {}
         for row in self._store.effects(self._run, tenant=self._tenant):
+            if row.line != self._line:
+                continue
             effect = _effect(row)
             generation = int(row.logical_step.partition(".")[2])
             known = latest.setdefault(effect.id, (generation, effect))
@@ -69,6 +72,7 @@ class StoreBook:
         return EffectRow(
             tenant=self._tenant,
             run_id=self._run,
+            line=self._line,
             tool=effect.tool,
             arguments=effect.key,
             logical_step=f"{effect.occurrence}.{generation}",

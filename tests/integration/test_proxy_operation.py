@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import signal
@@ -15,8 +16,9 @@ from agentguard.testing.faults import FaultBackend, Ok, Status
 from tests.otlp_receiver import receiving
 from tests.postgres import postgres, postgres_url  # noqa: F401
 from tests.proxy_server import CHAT, chat, serving, within
-from tests.unit.integrations import openai_server
+from tests.unit.integrations import openai_responses_server, openai_server
 from tests.unit.server.proxy.guarding.played import CHAT as CHAT_API
+from tests.unit.server.proxy.guarding.played import RESPONSES as RESPONSES_API
 from tests.unit.server.proxy.guarding.played import calls
 
 pytestmark = pytest.mark.slow
@@ -433,3 +435,115 @@ def test_a_run_that_was_taken_back_stays_so_at_another_machine(
     assert [id for id in ("find0", "find1", "find2", "b") if f'"{id}"' in last] == ["find0", "b"]
     assert "[guard]" in last
     assert any("agentguard-recoveries" in head for head in replies)
+
+
+def moving(server, store: str, **listen) -> dict:
+    """A configuration under which runs go on at any proxy or worker."""
+    return {
+        "listen": {"port": 0, "grace_s": 1, **listen},
+        "backends": {"replicas": [{"name": "m", "url": server.url}], "health": "off"},
+        "guard": {
+            "localizer": {"name": "first_finding"},
+            "recover": {"on_fail": ["rollback"]},
+            "tools": {"book": {"effect": "write"}, "find": {"effect": "read"}},
+        },
+        "shared": {"store": store, "wait_s": 5, "hints": False},
+    }
+
+
+def test_what_one_machine_saw_done_another_does_not_let_be_done_again(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Though the client has dropped it from its history: the ledger of effects is in PostgreSQL."""
+    database = request.getfixturevalue("postgres_url")
+    turns = iter([
+        ("call", "book", "call_1a2b3c4d5e6f", "4"), ("call", "find", "call_6f5e4d3c2b1a", "x"),
+        ("call", "book", "call_00ff11ee22dd", "4"), ("say", "It is booked."),
+    ])  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(openai_server.serving(lambda _: CHAT_API.answer(next(turns))))
+        proxies = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            proxies.append(stack.enter_context(serving(tmp_path / name, moving(server, database))))
+        history: list = [{"role": "user", "content": "Book seat 4."}]
+        for _ in range(2):
+            message = json.loads(proxies[0].ask(CHAT_API.body(history))[2])["choices"][0]["message"]
+            history += [message, CHAT_API.result(message["tool_calls"][0]["id"], "booked as 77")]
+        with contextlib.closing(connection(proxies[0])) as door:
+            within(20, lambda: written(door))
+        del history[1:3]
+        made = json.loads(proxies[1].ask(CHAT_API.body(history))[2])
+        assert CHAT_API.text(made) == "It is booked."
+        assert "already taken effect" in json.dumps(server.bodies[-1])
+        assert "booked as 77" in json.dumps(server.bodies[-1])
+
+
+@pytest.mark.parametrize("where", ["two machines", "two workers"])
+def test_a_run_that_is_told_by_the_response_before_goes_on_anywhere(
+    where: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The Responses API: the client tells what is new, and names the response that it goes on from."""
+    ours = ("find0", "find1", "find2", "b", "f4")
+    with contextlib.ExitStack() as stack:
+        model = openai_responses_server.Model(
+            [openai_responses_server.called("find" if id != "b" else "book", id, where=place)]
+            for id, place in zip((*ours, "f5"), ["aisle"] * 3 + ["4", "door", "exit"], strict=True)
+        )
+        server = stack.enter_context(openai_server.serving(model))
+        if where == "two machines":
+            database = request.getfixturevalue("postgres_url")
+            doors = []
+            for name in ("one", "other"):
+                (tmp_path / name).mkdir()
+                proxy = stack.enter_context(serving(tmp_path / name, moving(server, database)))
+                doors.append(stack.enter_context(contextlib.closing(connection(proxy))))
+        else:
+            document = moving(server, str(tmp_path / "shared.db"), workers=2)
+            proxy = stack.enter_context(serving(tmp_path, document))
+            doors = doors_of_both(stack, proxy)
+        given: list = [{"role": "user", "content": "Book seat 4."}]
+        before, heads = None, []
+        for turn in range(6):  # to and fro between them
+            body = {**RESPONSES_API.body(given), **({"previous_response_id": before} if before else {})}
+            head, made = asked(doors[turn % 2], "/v1/responses", body)
+            before, given = made["id"], [RESPONSES_API.result(id, "none") for id in RESPONSES_API.calls(made)]
+            heads.append(head)
+            within(20, lambda turn=turn: written(doors[turn % 2]))
+    assert any("agentguard-recoveries" in head for head in heads)
+    shown = json.dumps(model.seen[-1])
+    assert [id for id in ours if f'"{id}"' in shown] == ["find0", "b", "f4"], "what was taken back stays so"
+    assert "Book seat 4." in shown
+
+
+def connection(proxy) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=20)
+
+
+def asked(door: http.client.HTTPConnection, path: str, body: dict) -> tuple[dict, dict]:
+    """Headers and answer of a request on a connection that stays."""
+    door.request("POST", path, json.dumps(body))
+    answer = door.getresponse()
+    head, said = {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    assert answer.status == 200, said
+    return head, json.loads(said)
+
+
+def written(door: http.client.HTTPConnection) -> bool:
+    """Whether the worker behind a connection has told the database all: it does so behind the requests."""
+    door.request("GET", "/status")
+    told = json.loads(door.getresponse().read())
+    (mine,) = (one for one in told["workers"] if one["worker"] == told["answered_by"])
+    return mine["shared"]["ok"] and not mine["shared"]["waiting"]
+
+
+def doors_of_both(stack: contextlib.ExitStack, proxy) -> list[http.client.HTTPConnection]:
+    """A connection to each of two workers."""
+    found: dict[int, http.client.HTTPConnection] = {}
+    for _ in range(200):
+        door = stack.enter_context(contextlib.closing(connection(proxy)))
+        door.request("GET", "/status")
+        found.setdefault(json.loads(door.getresponse().read())["answered_by"], door)
+        if len(found) == 2:
+            break
+    return [found[0], found[1]]

@@ -118,6 +118,8 @@ class Conversation:
         left: names of turns that were taken back (`agentguard.integrations.exchange.edits`).
         version: counts its requests.
         weight: bytes of its last request, about what it takes to remember it.
+        chain: keys under which others find what was said; None where they do not need it.
+        chained: items that are under those keys.
     """
 
     session: Session
@@ -141,6 +143,8 @@ class Conversation:
     left: set[str] = field(default_factory=set)
     version: int = 0
     weight: int = 0
+    chain: tuple[str, ...] | None = ()
+    chained: int = 0
 
     def forget_answer(self) -> None:
         """What was answered last has been taken in, or was never received."""

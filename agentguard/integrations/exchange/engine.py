@@ -14,7 +14,7 @@ from agentguard.integrations.exchange.conversation import Conversation, Conversa
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
 from agentguard.integrations.exchange.edits import Edits
 from agentguard.integrations.exchange.exchange import Exchange
-from agentguard.integrations.exchange.rejoin import answer_key, laid_anew, last_turn
+from agentguard.integrations.exchange.rejoin import answer_key, laid_anew, last_turn, told_apart
 from agentguard.integrations.exchange.wire import release
 from agentguard.live.session import Session
 from agentguard.recover.base import Capabilities
@@ -111,13 +111,17 @@ class Engine:
         if found is None and repeat and (found := self.waiting.repeated(keys[-1])) is not None:
             release(found)
             found.answer = []
+            found.chain = None  # what others find ends with an answer that nobody got
         if edits is not None and before is None:
             found = None  # what was known here is of an earlier turn than what is known elsewhere
         elif found is None and before is None:
             found = self._rejoined(dialect, given, run)
         history, known = given, found is not None
         if found is None:
+            history = history if edits is None or before is None else [*edits.history, *given]
             found = self._begin(dialect, body, history, run=run)
+            if edits is not None and edits.chain:
+                found.root, found.chain, found.chained = edits.root, edits.chain, len(edits.history)
         elif before is not None:  # the server has the history, and so has the conversation
             history = [*found.history, *found.answer, *given] if found.answer else found.history
         found.weight = weight
@@ -131,14 +135,22 @@ class Engine:
         None where it goes on with one of this process from its latest turn, or has just begun.
         """
         given, before = dialect.items(body), body.get("previous_response_id")
-        if before is not None or not any(map(dialect.result, given)):
+        if before is not None:
+            named = response_key(before) if isinstance(before, str) else b""
+            return [] if not named or named in self.waiting else [named]
+        if not any(map(dialect.result, given)):
             return []
         keys = chain(given, dialect.key, seed=f"{run}\0")
-        last = last_turn(dialect, given) or (len(given), len(given))
+        turn = last_turn(dialect, given)
+        last = turn or (len(given), len(given))
         answered = next((place for place in range(*last) if dialect.result(given[place])), len(given))
         # One that waits here may be of an earlier turn: what came since then was asked elsewhere.
         here = max((place for place, key in enumerate(keys) if key in self.waiting), default=0)
-        return keys[answered:here:-1]
+        likely = keys[answered:here:-1]
+        if turn is None or not likely or not (run or told_apart(dialect, given[slice(*turn)])):
+            return likely
+        answer = answer_key(dialect, given[slice(*turn)], run)  # of a client that has dropped older turns
+        return [] if answer in self.waiting else [likely[0], answer, *likely[1:]]
 
     def knows(self, run: str) -> bool:
         """Whether a client gave this name to a run."""

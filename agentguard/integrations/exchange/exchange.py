@@ -16,7 +16,7 @@ from agentguard.errors import RecoveryError
 from agentguard.integrations.exchange.chat import with_cost
 from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, extended
 from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
-from agentguard.integrations.exchange.edits import Edits, edits_as_data
+from agentguard.integrations.exchange.edits import Edits, told_to_others
 from agentguard.integrations.exchange.lined import Lined
 from agentguard.integrations.exchange.rejoin import answer_key
 from agentguard.integrations.exchange.wire import (
@@ -103,6 +103,8 @@ class Exchange(Lined):
         """
         of, renewed = self._of, self._of.over
         self._edits = edits
+        if edits is not None and edits.where is not None:
+            self.session.ledger.take_up(edits.where, edits.known)
         if renewed:
             self._renew()
         turns = self.dialect.turns(self._history, of.known)
@@ -234,7 +236,7 @@ class Exchange(Lined):
         tips.append(answer_key(self.dialect, of.answer, self._seed))
         self._engine.waiting.put(of, tips, self._again_key)
         if self._engine.keep is not None:
-            data = edits_as_data(of, self.dialect, self._history)
+            data = told_to_others(of, self.dialect, self._history, self.request)
             if data is not None:
                 of.version += 1
                 self._engine.keep(of, data)

@@ -37,6 +37,8 @@ class Lined:
     def _take_over(self, edits: Edits) -> None:
         """Go on as it was gone on elsewhere; the turns have been taken in."""
         of, self._edits = self._of, None
+        of.version += 1
+        self.session.ledger.rewind(len(self.session))
         of.left |= edits.left
         of.withheld |= edits.withheld
         of.session.account.take_up(edits.spent, {})
@@ -66,8 +68,11 @@ class Lined:
         if self._edits is not None:
             name = turn_name(self.dialect, items)
             if name in self._edits.left:
+                if len(of.line) >= of.base:
+                    self._enter(self.dialect.step(items, self._engine.agent))
                 of.base -= len(of.line) < of.base
                 return
+            self.session.ledger.rewind(len(self.session))  # what was left before it is not on the line
             for item in self._edits.notes.get(name, ()):
                 of.line.tell(item)
         step = self.dialect.step(items, self._engine.agent)
@@ -80,6 +85,11 @@ class Lined:
 
     def _take_in(self, step: Step) -> None:
         """Commit a step, its calls whose results are there as done."""
+        self._enter(step)
+        self.session.commit(step)
+
+    def _enter(self, step: Step) -> None:
+        """Enter a step's calls in the ledger; of a turn that was taken back, too, as they were made."""
         seen = {one.call_id: one.content for one in step.observations}
         for call in step.tool_calls:
             claim = self._of.claims.pop(call.id, None)
@@ -87,7 +97,6 @@ class Lined:
                 claim = self.session.begin_tool(call.name, call.arguments or {})
             if call.id in seen:
                 self.session.end_tool(claim, seen[call.id])
-        self.session.commit(step)
 
     def _carry_out(self, plan: Plan) -> None:
         """Make the line agree with a plan that the session has carried out."""

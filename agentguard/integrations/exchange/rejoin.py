@@ -9,11 +9,14 @@ calls and stay out of it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 from agentguard.integrations.exchange.conversation import Conversation, Held, Item, Line, extended
 from agentguard.integrations.exchange.dialect import Dialect
 from agentguard.trajectory.model import Source, Step
+
+_RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,}")
 
 
 def answer_key(dialect: Dialect, items: Sequence[Item], seed: str) -> bytes:
@@ -28,6 +31,12 @@ def last_turn(dialect: Dialect, history: Sequence[Item]) -> tuple[int, int] | No
         return None
     turns = dialect.turns(history, 0)
     return turns[-1] if len(turns) > 1 else None
+
+
+def told_apart(dialect: Dialect, turn: Sequence[Item]) -> bool:
+    """Whether ids of a turn's calls are such as no other run has: some servers just count them."""
+    ids = [call.id for call in dialect.step(turn, "").tool_calls]
+    return any(_RANDOM.search(id or "") for id in ids)
 
 
 def laid_anew(of: Conversation, dialect: Dialect, history: Sequence[Item], agent: str) -> None:

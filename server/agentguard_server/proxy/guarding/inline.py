@@ -16,6 +16,7 @@ from agentguard.integrations.exchange.edits import Edits, edits_of
 from agentguard.integrations.exchange.engine import CAN, Engine
 from agentguard.live.session import Session
 from agentguard.recover.base import Recovery
+from agentguard.recover.ledger import EffectBook
 from agentguard.settings import Policy
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.recorder import EventSink, Recorder
@@ -56,6 +57,10 @@ class Shared(Protocol):
 
     async def find(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
         """The state under the first of the keys that has one; never raises."""
+        ...
+
+    def book(self, run: str, *, tenant: str) -> EffectBook | None:
+        """Where the effects of a run that begins here are kept for others; None if they are not."""
         ...
 
 
@@ -138,7 +143,8 @@ class Inline:
         engine = self._engines.get(asked.tenant) or self._engine(asked.tenant)
         run = run_name(asked.run)
         must = self._all or (bool(run) and engine.knows(run))
-        if not must and not may_act(asked.body, going_on=bool(len(engine.waiting))):
+        going_on = self._shared is not None or bool(len(engine.waiting))
+        if not must and not may_act(asked.body, going_on=going_on):
             return None
         if len(asked.body) > self.runs.most_bytes:
             self.counts.too_long += 1
@@ -179,7 +185,8 @@ class Inline:
             body = decoded(asked.body)
             if body is None or not dialect.guards(body):
                 return None
-            if not (asking.must or acts(dialect, body) or engine.continues(body)):
+            known = edits is not None or engine.continues(body)
+            if not (asking.must or known or acts(dialect, body)):
                 return None
             exchange = engine.open(
                 dialect,
@@ -262,7 +269,8 @@ class Inline:
         def begin(meta: Trajectory) -> Session:
             named = replace(meta, id=f"{meta.id}{self._tag}")
             log = None if self._log is None else self._log.run(tenant)
-            session = guard.session(named, CAN, recorder=Recorder(named, log=log))
+            book = None if self._shared is None else self._shared.book(named.id, tenant=tenant)
+            session = guard.session(named, CAN, recorder=Recorder(named, log=log), book=book)
             self.sessions.add(tenant, session)
             return session
 

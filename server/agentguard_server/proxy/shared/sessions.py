@@ -17,13 +17,16 @@ from agentguard.store.rows import SessionRow
 from agentguard.store.tables import SESSIONS
 
 if TYPE_CHECKING:
+    from agentguard.recover.ledger import EffectBook
     from agentguard.store.store import Store
+    from agentguard_server.proxy.shared.effects import SharedEffects
 
 _LOG = logging.getLogger(__name__)
 _THREADS: Final = 2
 _MOST_WAITING: Final = 32
 _PAUSE_S: Final = 5.0
 _MOST_KEYS: Final = 16
+_AT_ONCE: Final = 200
 
 
 class SharedSessions:
@@ -32,13 +35,14 @@ class SharedSessions:
     Args:
         store: where; opened without waiting for the database.
         wait_s: longest wait of `find`.
+        effects: reads what was done in a run; nothing is known of it if absent.
 
     Attributes:
         missed: times that nothing could be looked up, as the database was away or slow.
     """
 
-    def __init__(self, store: Store, *, wait_s: float = 0.25) -> None:
-        self._store, self._wait_s = store, wait_s
+    def __init__(self, store: Store, *, wait_s: float = 0.25, effects: SharedEffects | None = None) -> None:
+        self._store, self._wait_s, self._effects = store, wait_s, effects
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="agentguard-sessions")
         self._waiting = 0
         self._paused_until = float("-inf")
@@ -57,10 +61,19 @@ class SharedSessions:
             run: id of the run.
             version: counts the conversation's requests; what is older replaces nothing.
         """
+        links, items = state.get("chain"), state.get("items")
+        if items is not None and links:  # what was said since the last time, once for all keys
+            state = {name: value for name, value in state.items() if name != "items"}
+            said = SessionRow(key=links[-1], tenant=tenant, run_id=run, data={"items": items})
+            self._store.write(said)
         for key in list(keys)[:_MOST_KEYS]:
             self._store.write(
                 SessionRow(key=key.hex(), tenant=tenant, run_id=run, version=version, data=state)
             )
+
+    def book(self, run: str, *, tenant: str) -> EffectBook | None:
+        """Where the effects of a run that begins here are kept for others; None if they are not."""
+        return None if self._effects is None else self._effects.book(run, tenant=tenant)
 
     async def find(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
         """The latest state under the first of the keys that has one; None if there is none, or no database.
@@ -105,4 +118,27 @@ class SharedSessions:
         with self._store.reading() as connection:
             found = {row["key"]: row for row in connection.execute(query).mappings()}
         first = next((found[name] for name in names if name in found), None)
-        return None if first is None else row_of(SessionRow, first).data
+        if first is None:
+            return None
+        data = row_of(SessionRow, first).data
+        if links := data.get("chain"):
+            history = self._history(links, tenant)
+            if history is None:
+                return None
+            data = {**data, "history": history}
+        if self._effects is not None and (where := data.get("effects")):
+            data = {**data, "known": self._effects.read((str(where[0]), str(where[1])), tenant=tenant)}
+        return data
+
+    def _history(self, links: Sequence[str], tenant: str) -> list[Any] | None:
+        """What was said, from all requests of a conversation; None if a part of it is gone."""
+        parts: dict[str, list[Any]] = {}
+        with self._store.reading() as connection:
+            for at in range(0, len(links), _AT_ONCE):
+                wanted = SESSIONS.c.key.in_(links[at : at + _AT_ONCE])
+                query = select(SESSIONS).where(and_(SESSIONS.c.tenant == tenant, wanted))
+                for row in connection.execute(query).mappings():
+                    parts[row["key"]] = row_of(SessionRow, row).data["items"]
+        if len(parts) != len(links):
+            return None
+        return [item for link in links for item in parts[link]]

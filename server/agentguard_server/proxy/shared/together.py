@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError
+from agentguard_server.proxy.shared.effects import SharedEffects
 from agentguard_server.proxy.shared.hints import SharedHints
 from agentguard_server.proxy.shared.options import SharedOptions
 from agentguard_server.proxy.shared.sessions import SharedSessions
@@ -29,6 +30,7 @@ class Shared:
             once there are too many of them.
         hints: for the pool; None if they are not shared.
         sessions: for who guards; None if they are not shared.
+        effects: what was done in these runs; None if they are not shared.
 
     Raises:
         ConfigError: no store is named.
@@ -46,7 +48,12 @@ class Shared:
         self.hints = (
             SharedHints(self.store, every_s=options.every_s, keep_s=options.keep_s) if options.hints else None
         )
-        self.sessions = SharedSessions(self.store, wait_s=options.wait_s) if options.sessions else None
+        self.effects = SharedEffects(self.store) if options.sessions else None
+        self.sessions = (
+            SharedSessions(self.store, wait_s=options.wait_s, effects=self.effects)
+            if options.sessions
+            else None
+        )
 
     def start(self) -> None:
         """Begin to look for what others say; in the loop that is to hear of it."""
@@ -59,6 +66,8 @@ class Shared:
             yield "shared_errors", ("hints",), self.hints.failed
         if self.sessions is not None:
             yield "shared_errors", ("sessions",), self.sessions.missed
+        if self.effects is not None:
+            yield "shared_errors", ("effects",), self.effects.lost
         yield "shared_errors", ("lost",), self.store.health().lost
 
     def status(self) -> dict[str, Any]:
@@ -67,7 +76,7 @@ class Shared:
         return {
             "database": self.store.address.kind,
             "ok": health.ok,
-            "waiting": health.pending,
+            "waiting": health.pending + (0 if self.effects is None else self.effects.waiting),
             "lost": health.lost,
             "hints": self.hints is not None,
             "sessions": self.sessions is not None,
@@ -79,4 +88,6 @@ class Shared:
             self.hints.close()
         if self.sessions is not None:
             self.sessions.close()
+        if self.effects is not None:
+            self.effects.close()
         self.store.close(_CLOSE_S)

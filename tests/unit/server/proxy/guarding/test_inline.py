@@ -337,6 +337,9 @@ class Held:
         for key in keys:
             self.states[tenant, key] = (version, json.dumps(state))
 
+    def book(self, run: str, *, tenant: str) -> None:
+        """Effects stay at home."""
+
     async def find(self, keys: Sequence[bytes], *, tenant: str) -> Any:
         found = [self.states[tenant, key] for key in keys[:16] if (tenant, key) in self.states]
         self.found.append(bool(found))
