@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from agentguard.detect.base import (
     ANYTHING,
     Detector,
+    DetectorFactory,
     DetectorFailure,
     Evidence,
     Finding,
@@ -68,23 +69,41 @@ def build(specs: Specs | None = None, *, has: Needs | None = None) -> list[Detec
         UnknownPlugin: no detector has that name.
         ConfigError: an option does not exist or is out of its range; names detector and option.
     """
-    registry = detectors()
-    chosen: Specs = dict.fromkeys(registry.names()) if specs is None else specs
     made: list[Detector] = []
-    for name, options in chosen.items():
-        factory = registry.get(name)
-        if options is False:
-            continue
-        given = {} if options is None else _given(name, options)
+    for name, factory, given in _all_known() if specs is None else _chosen(specs):
         if has is not None and not given and not has.enough(getattr(factory, "needs", ANYTHING)):
             continue
         try:
-            made.append(factory(**given))
+            made.append(factory(**given) if given else factory())
         except AgentGuardError:
             raise
         except Exception as error:  # a third party's factory may raise anything on options it does not expect
             raise ConfigError(f"detector {name!r} cannot be made: {type(error).__name__}") from error
     return made
+
+
+_Chosen = Sequence[tuple[str, DetectorFactory, dict[str, Any]]]
+
+
+def _chosen(specs: Specs) -> _Chosen:
+    known = detectors()
+    return [
+        (name, known.get(name), {} if options is None else _given(name, options))
+        for name, options in specs.items()
+        if known.get(name) is not None and options is not False
+    ]
+
+
+def _all_known() -> _Chosen:
+    """All that are registered; found out anew once others are."""
+    names = detectors().names()
+    if names not in _ALL:
+        _ALL.clear()
+        _ALL[names] = _chosen(dict.fromkeys(names))
+    return _ALL[names]
+
+
+_ALL: dict[tuple[str, ...], _Chosen] = {}
 
 
 def _given(name: str, options: Mapping[str, Any] | bool) -> dict[str, Any]:

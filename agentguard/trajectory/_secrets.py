@@ -98,7 +98,7 @@ def texts_of(data: dict[str, Any]) -> list[str] | None:
             if kind is str and value[:1] not in ("{", "["):
                 found.append(value)
             elif kind is dict:
-                if not all(type(key) is str and name_of(key) not in SENSITIVE for key in value):
+                if not (_PLAIN.issuperset(value) or _plainly_named(value)):
                     return None
                 found.extend(value)
                 below.extend(value.values())
@@ -110,6 +110,21 @@ def texts_of(data: dict[str, Any]) -> list[str] | None:
             return found
         level = below
     return None
+
+
+_PLAIN: set[str] = set()
+"""Names that are not sensitive: rows and messages have the same few."""
+
+_MOST_NAMES = 1024
+_LONGEST_NAME = 64
+
+
+def _plainly_named(value: dict[Any, Any]) -> bool:
+    if not all(type(key) is str and name_of(key) not in SENSITIVE for key in value):
+        return False
+    if len(_PLAIN) < _MOST_NAMES:
+        _PLAIN.update(key for key in value if len(key) <= _LONGEST_NAME)
+    return True
 
 
 def _bare(value: Any) -> bool:

@@ -121,10 +121,14 @@ def _plain(value: Any) -> dict[str, Any]:
     data = {}
     for name, default in _defaults(type(value)):
         item = getattr(value, name)
-        if default is MISSING or item != default:
-            data[name] = dict(item) if isinstance(item, Mapping) else item
+        if item is not default and (default is MISSING or item != default):
+            plain = type(item) in _SCALARS or not isinstance(item, Mapping)
+            data[name] = item if plain else dict(item)
     return data
 
+
+_SCALARS = frozenset({str, int, float, bool, tuple, Source, type(None)})
+"""What most fields are: whether something is a `Mapping` takes longer to find out than all else here."""
 
 _DEFAULTS: dict[type, tuple[tuple[str, Any], ...]] = {}
 

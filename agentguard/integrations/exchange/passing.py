@@ -24,20 +24,34 @@ class Passing(Exchange):
     def begin(self, edits: Edits | None = None) -> None:
         """Take in the turns that are new."""
         del edits  # nobody edits what has passed
-        of, history, agent = self._of, self._history, self._engine.agent
-        renewed = of.over
-        begins = renewed or not of.known
-        steps = [
-            self.dialect.step(history[start:end], agent)
-            for start, end in self.dialect.turns(history, of.known)
-        ]
+        of, renewed = self._of, self._of.over
+        turns = self.dialect.turns(self._history, of.known)
+        steps = self._since_the_task(turns) if renewed else [self._read(turn) for turn in turns]
         if renewed:
             self._anew(steps)
-        given = [step.source in (Source.USER, Source.SYSTEM) for step in steps] if begins else []
-        for step in steps[before_the_task(given, renewed=renewed) :]:
+        elif not of.known:
+            steps = steps[before_the_task([*map(_is_given, steps)], renewed=False) :]
+        for step in steps:
             of.session.commit(step)
-        of.known = len(history)
+        of.known = len(self._history)
         of.forget_answer()
+
+    def _since_the_task(self, turns: Sequence[tuple[int, int]]) -> list[Step]:
+        """The steps from the latest task on; what was said before it is not read, since nobody needs it."""
+        found: list[Step] = []
+        asked = False
+        for turn in reversed(turns):
+            step = self._read(turn)
+            given = _is_given(step)
+            if asked and not given:
+                break
+            found.append(step)
+            asked = asked or given
+        return found[::-1] if asked else []
+
+    def _read(self, turn: tuple[int, int]) -> Step:
+        start, end = turn
+        return self.dialect.step(self._history[start:end], self._engine.agent)
 
     def observing(self, payload: Mapping[str, Any]) -> None:
         """Take in an answer that the client has got.
@@ -53,13 +67,12 @@ class Passing(Exchange):
 
     def _anew(self, steps: Sequence[Step]) -> None:
         """Begin another run in a conversation whose last one has ended, with these steps."""
-        of, dialect, agent = self._of, self.dialect, self._engine.agent
+        of, dialect = self._of, self.dialect
         of.runs, of.over = of.runs + 1, False
-        if any(step.source is Source.USER for step in steps):
-            start, end = dialect.turns(self._history, 0)[0]
-            said = [dialect.step(self._history[start:end], agent), *steps]
+        if any(step.source is Source.USER for step in steps):  # the first step may be the system prompt
+            said = [self._read(dialect.turns(self._history, 0)[0]), *steps]
         else:
-            said = steps_of(dialect, self._history, agent)
+            said = steps_of(dialect, self._history, self._engine.agent)
         of.session = self._engine.session(dialect, self.request, said, f"{of.name}.{of.runs}")
 
 
@@ -76,3 +89,7 @@ class PassingEngine(Engine):
         if found is not None:
             found.known = last[0]
         return found
+
+
+def _is_given(step: Step) -> bool:
+    return step.source in (Source.USER, Source.SYSTEM)

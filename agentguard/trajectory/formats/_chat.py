@@ -28,6 +28,7 @@ _SOURCES = {
 }
 _RESULTS = ("tool", "function")
 _STANDARD = ("system", "user", "assistant")
+_OF_A_TURN = frozenset({"role", "content", "tool_calls", "function_call", "reasoning_content"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,21 +189,18 @@ class _Builder:
         self.step_of[index] = step.index
 
     def _turn(self, index: int, message: Node, role: str) -> Step:
-        source = _SOURCES.get(role, Source.AGENT)
-        default = self.agent if role == "assistant" else role
-        extra = message.rest("role", "content", "tool_calls", "function_call", "reasoning_content")
+        data = message.data
+        content, refusal = data.get("content"), data.get("refusal")
+        extra = {name: value for name, value in data.items() if name not in _OF_A_TURN}
         if role not in _STANDARD:
             extra["role"] = role
-        if isinstance(message.raw("content"), list) or (
-            message.raw("content") == "" and "tool_calls" in message
-        ):
-            extra["content"] = message.raw("content")
-        text = content_text(message.raw("content"), message.at("content"))
-        refusal = message.raw("refusal")
+        if isinstance(content, list) or (content == "" and "tool_calls" in message):
+            extra["content"] = content
+        text = content if isinstance(content, str) else content_text(content, message.at("content"))
         return Step(
             index=len(self.steps),
-            source=source,
-            agent=message.text_or("name") or default,
+            source=_SOURCES.get(role, Source.AGENT),
+            agent=message.text_or("name") or (self.agent if role == "assistant" else role),
             content=text or (refusal if isinstance(refusal, str) else ""),
             reasoning=message.text_or("reasoning_content"),
             tool_calls=_calls(index, message),
@@ -225,6 +223,8 @@ class _Builder:
 
 
 def _calls(index: int, message: Node) -> tuple[ToolCall, ...]:
+    if "tool_calls" not in message and "function_call" not in message:
+        return ()
     calls = [
         tool_call(node, fallback_id=f"call-{index}-{i}")
         for i, node in enumerate(message.nodes_or("tool_calls"))
