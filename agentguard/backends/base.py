@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BackendRequest:
-    """One request to a model endpoint; `agentguard.resilience.Request` with HTTP in it.
+    """One request to a model endpoint; `agentguard.resilience.Request` with HTTP in it. Not to be changed.
+
+    Not frozen, and nor is `Answer`: they are made for each request, and that would take three times as long.
 
     Attributes:
         target: path and query below the endpoint's base URL, e.g. ``/chat/completions?x=1``.
@@ -57,9 +59,9 @@ class BackendRequest:
     tried: list[str] = field(default_factory=list, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answer:
-    """A whole answer.
+    """A whole answer. Not to be changed.
 
     Attributes:
         status: of HTTP.

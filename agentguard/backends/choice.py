@@ -91,42 +91,46 @@ class Choice:
 
     async def send(self, trip: Trip, deadline: Deadline) -> Any:
         """Send a request to the replica that is chosen; to another one where that can't take it after all."""
-        hedge = trip.running > 0
+        request, hedge, now = trip.request, trip.running > 0, self._runtime.clock.now
         skipped: Tier = ()
         refused: ResilienceError | None = None
         trip.running += 1
         try:
             while True:
                 replica = self._pick(trip, skipped, refused, hedge=hedge)
-                trip.request.tried.append(replica.name)
+                request.tried.append(replica.name)
                 trip.attempts += 1
                 trip.hedged = trip.hedged or hedge
+                replica.inflight += 1
+                started = now()
                 try:
-                    return await self._through(replica, trip, deadline)
-                except (CircuitOpen, Overloaded) as error:  # held back at the replica: nothing was sent
-                    refused, skipped = error, (*skipped, replica)
-                    trip.request.tried.remove(replica.name)
+                    response = await replica.send(request, deadline)
+                except BaseException as error:
+                    self._over(replica, error, deadline)
+                    if not isinstance(error, CircuitOpen | Overloaded):
+                        if isinstance(error, BackendError):
+                            self._rest(replica, trip, error)
+                        raise
+                    refused, skipped = (
+                        error,
+                        (*skipped, replica),
+                    )  # held back at the replica: nothing was sent
+                    request.tried.remove(replica.name)
                     trip.attempts -= 1
+                else:
+                    return self._answered(replica, response, now() - started, deadline)
         finally:
             trip.running -= 1
 
-    async def _through(self, replica: Replica, trip: Trip, deadline: Deadline) -> Any:
-        """Send to a replica, and keep its records until the answer is over."""
-        now = self._runtime.clock.now
-        started = now()
-        replica.inflight += 1
-        try:
-            response = await replica.send(trip.request, deadline)
-        except BaseException as error:
-            self._over(replica, error, deadline)
-            if isinstance(error, BackendError):
-                self._rest(replica, trip, error)
-            raise
-        replica.succeeded(now() - started)
+    def _answered(self, replica: Replica, response: Any, seconds: float, deadline: Deadline) -> Any:
+        """A replica gave an answer, or the beginning of one: keep its records until that is over."""
+        replica.succeeded(seconds)
         if isinstance(response, Stream):
             response.on_end(lambda error: self._over(replica, error, deadline))
         else:
-            self._over(replica, None, deadline)
+            replica.left()
+            if self.outlier is not None and self.replicas.get(replica.name) is replica:
+                self.outliers.record(replica.name, True)
         return response
 
     def _over(self, replica: Replica, error: BaseException | None, deadline: Deadline) -> None:

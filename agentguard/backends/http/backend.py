@@ -77,12 +77,15 @@ class HttpBackend:
             DeadlineExceeded: the time is up.
         """
         head = self._heads.make(request)
-        left = deadline.remaining()
+        left = deadline.at - deadline.clock.now()
         if left <= _EARLY:
             raise DeadlineExceeded("no time was left for the call", stage="unsent")
-        connection = self._connections.take() or await self._connections.get(deadline)
+        connection, now = self._connections.take(), time.monotonic()
+        if connection is None:
+            connection = await self._connections.get(deadline)
+            left, now = deadline.remaining(), time.monotonic()
         try:
-            self._connections.begin(connection, time.monotonic() + deadline.remaining())
+            self._connections.begin(connection, now + left)
             raw = request.stream and request.api is None
             await connection.ask(head, request.body, bodiless=request.method == "HEAD", raw=raw)
         except BaseException:
@@ -109,6 +112,8 @@ class HttpBackend:
         status, headers, body = reader.status, reader.headers, reader.take()
         encoding, until_close = reader.encoding, reader.until_close
         self._connections.release(connection)
+        if status == 200 and not encoding and not until_close:
+            return Answer(status=status, headers=headers, body=body, replica=self.name)
         if status >= 300:
             self._refuse(status, headers, body)
         if until_close and not self_contained(body):

@@ -87,9 +87,10 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def flushed(self) -> bool:
-        """Whether all that was written has gone out."""
-        return self._transport is not None and self._transport.get_write_buffer_size() == 0
+    def clear(self) -> bool:
+        """Whether it is open, and all that was written has gone out."""
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0
 
     def usable(self, now: float) -> bool:
         """Whether a request may go out on it; one that the endpoint has closed may not carry any."""

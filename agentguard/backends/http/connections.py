@@ -85,7 +85,7 @@ class Connections:
         self._busy.discard(connection)
         connection.busy = False
         reader = connection.reader
-        if self._closed or not (reader.reusable and connection.open and connection.flushed):
+        if self._closed or not (reader.reusable and connection.clear):
             connection.drop()
             return
         connection.since = time.monotonic()

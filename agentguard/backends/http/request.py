@@ -57,10 +57,10 @@ class Heads:
             if not (_TOKEN.fullmatch(name) and _VALUE.fullmatch(value)):
                 raise ConfigError("a backend's key, or one of its headers, has characters that none may have")
         self._path = origin.path
-        self._own = frozenset(name.lower() for name, _ in fixed) | (_KEYS if key is not None else frozenset())
+        own = frozenset(name.lower() for name, _ in fixed) | (_KEYS if key is not None else frozenset())
         self._fixed = b"".join(b"%s: %s\r\n" % field for field in fixed)
         self._starts: dict[tuple[str, str], bytes] = {}
-        self._passes: dict[bytes, bool] = {}
+        self._passes = _Passes(own)
 
     def make(self, request: BackendRequest) -> bytes:
         """The head with its blank line. Raises BackendError (400, unsent) for what can't be sent."""
@@ -69,19 +69,11 @@ class Heads:
         except KeyError:
             start = self._start(request.method, request.target)
         passes = self._passes
-        lines = []
-        for name, value in request.headers:
-            passed = passes.get(name)
-            if passed is None:
-                passed = self._look(name)
-            if passed:
-                lines.append(name + b": " + value)
-        block = b"\r\n".join(lines)
-        breaks = max(0, len(lines) - 1)
+        lines = [name + b": " + value for name, value in request.headers if passes[name]]
+        lines.append(b"")
+        block, breaks = b"\r\n".join(lines), len(lines) - 1
         if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
             raise _unsent("a header has characters that none may have")
-        if lines:
-            block += b"\r\n"
         if request.body or request.method not in _BODILESS:
             return b"%b%bcontent-length: %d\r\n\r\n" % (start, block, len(request.body))
         return start + block + b"\r\n"
@@ -99,14 +91,21 @@ class Heads:
             self._starts[method, target] = start
         return start
 
-    def _look(self, name: bytes) -> bool:
-        """Whether a field passes; names of our own proxy's fields do not."""
+
+class _Passes(dict[bytes, bool]):
+    """Whether a field passes, by its name; names of our own proxy's fields do not."""
+
+    def __init__(self, own: frozenset[bytes]) -> None:
+        super().__init__()
+        self._own = own
+
+    def __missing__(self, name: bytes) -> bool:
         if not _TOKEN.fullmatch(name):
             raise _unsent("a header has a name that none may have")
         low = name.lower()
         passed = low not in _OURS and low not in self._own and not low.startswith(b"agentguard-")
-        if len(self._passes) < _REMEMBERED and len(name) < 128:
-            self._passes[name] = passed
+        if len(self) < _REMEMBERED and len(name) < 128:
+            self[name] = passed
         return passed
 
 

@@ -140,10 +140,11 @@ class Reader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head, or of the trailer, which is read and left out."""
-        self._room -= len(name) + len(value) + 4
-        if self._room < 0:
-            self._refuse("its head is too large")
-        if not self.head:
+        if self.head:
+            self._room -= len(name) + len(value) + 4
+            if self._room < 0:
+                self._refuse("its trailer is too large")
+        else:
             self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -156,8 +157,11 @@ class Reader:
             if status == 101 or self._interims > _INTERIMS:
                 self._refuse("it switches protocols, or only announces an answer")
             return
-        if len(fields) > self._limits.head_fields:
+        limits = self._limits
+        if len(fields) > limits.head_fields:
             self._refuse("its head has too many fields")
+        if self._seen > limits.head_bytes and sum(len(n) + len(v) + 4 for n, v in fields) > limits.head_bytes:
+            self._refuse("its head is too large")
         self.status, self.head, self._interim = status, True, False
         self._framing(fields)
         self.streaming = (self.events or self._raw) and status < 400
@@ -183,30 +187,31 @@ class Reader:
         kept: list[tuple[bytes, bytes]] = []
         special: dict[bytes, bytes] = {}
         for field in fields:
-            name, value = field
-            if name not in _SPECIAL:
-                kept.append(field)
-                continue
-            before = special.get(name)
-            special[name] = value if before is None else before + b"," + value
-            if name in _KEPT or (self._bodiless and name == b"content-length"):
-                kept.append(field)
-        self.events = special.get(b"content-type", b"")[:17].lower() == b"text/event-stream"
-        coding = special.get(b"content-encoding", b"").strip().lower()
-        self.encoding = b"" if coding == b"identity" else coding
+            name = field[0]
+            if name in _SPECIAL:
+                special[name] = special[name] + b"," + field[1] if name in special else field[1]
+                if name not in _KEPT and not (self._bodiless and name == b"content-length"):
+                    continue
+            kept.append(field)
+        if b"content-type" in special:
+            self.events = special[b"content-type"][:17].lower() == b"text/event-stream"
+        if b"content-encoding" in special:
+            coding = special[b"content-encoding"].strip().lower()
+            self.encoding = b"" if coding == b"identity" else coding
         self._bounds(special.get(b"content-length", b""), special.get(b"transfer-encoding", b""))
         if b"keep-alive" in special:
             self._kept_for(special[b"keep-alive"])
-        named = special.get(b"connection", b"").lower()
-        if named not in (b"", b"keep-alive", b"close"):
-            drop = {word.strip() for word in named.split(b",")}
-            kept = [field for field in kept if field[0] not in drop]
+        if b"connection" in special:
+            named = special[b"connection"].lower()
+            if named not in (b"", b"keep-alive", b"close"):
+                drop = {word.strip() for word in named.split(b",")}
+                kept = [field for field in kept if field[0] not in drop]
         self.headers = tuple(kept)
 
     def _bounds(self, length: bytes, codings: bytes) -> None:
         """How the body ends (RFC 9112, 6.3)."""
         version = self._parser.get_http_version()
-        if version not in ("1.1", "1.0"):
+        if version != "1.1" and version != "1.0":
             self._refuse("its version of HTTP is another")
         if codings and (codings.strip().lower() != b"chunked" or length or version == "1.0"):
             self._refuse("its transfer coding is none that can be read safely")

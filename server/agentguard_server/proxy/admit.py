@@ -14,6 +14,7 @@ from agentguard_server.proxy.settings import Scope as Permission
 from agentguard_server.proxy.wire import key_in
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_SITES: Final = frozenset({b"host", b"origin", b"sec-fetch-site"})
 _TRUSTED: dict[bytes, bool] = {}
 _MOST_NAMES: Final = 256
 
@@ -51,10 +52,13 @@ def _check_site(scope: Scope) -> None:
     A site can point a name of its own at 127.0.0.1 (DNS rebinding), and can send forms anywhere.
     """
     for name, value in scope["headers"]:
-        if name in (b"host", b"origin") and not _ours(value):
+        if name not in _SITES:
+            continue
+        if name == b"sec-fetch-site":
+            if value == b"cross-site":
+                raise Refusal(403, "foreign_site", "this was sent by a page of another site")
+        elif not (_TRUSTED.get(value) or _ours(value)):
             raise Refusal(403, "foreign_site", "without keys only this machine is answered, by its own name")
-        if name == b"sec-fetch-site" and value == b"cross-site":
-            raise Refusal(403, "foreign_site", "this was sent by a page of another site")
 
 
 def _ours(value: bytes) -> bool:

@@ -35,34 +35,40 @@ def request_of(
         Refusal: 400 where the body is no JSON, or a header of ours or the query can't be read; 405 for a
             method that is not passed on; 415 where the body is encoded.
     """
-    found, prefix = _NOTHING, b""
-    _check(scope)
-    if route.kind == "model":
-        if ours.get(b"content-encoding", b"identity") != b"identity":
+    found, prefix, is_model = _NOTHING, b"", route.kind == "model"
+    method: str = scope["method"]
+    if scope["query_string"] or method != "POST":
+        _check(scope)
+    if is_model:
+        if b"content-encoding" in ours and ours[b"content-encoding"] != b"identity":
             raise Refusal(415, "unsupported_encoding", "a body must come as it is, without Content-Encoding")
-        found, prefix = peek_with_prefix(body) if gateway.by_prefix else (peek(body), b"")
-    session, votes, priority = found.session, 1, Priority.CRITICAL
+        if gateway.by_prefix:
+            found, prefix = peek_with_prefix(body)
+        else:
+            found = peek(body)
+    session, votes, priority, replica = found.session, 1, Priority.CRITICAL, ""
     if b"agentguard-run" in ours and ours[b"agentguard-run"] != b"off":
         session = _run(ours[b"agentguard-run"])
     if b"agentguard-votes" in ours:
         votes = _votes(ours[b"agentguard-votes"])
     if b"agentguard-priority" in ours:
         priority = _priority(ours[b"agentguard-priority"])
-    method: str = scope["method"]
+    if not is_model or found.previous_response_id is not None:
+        replica = gateway.holders.find(_stored(scope["raw_path"], found))
     return BackendRequest(
         target=target_of(scope)[len(BASE) :].decode("latin-1"),
         method=method,
         headers=tuple(on),
         body=body,
         api=API.get(route.api),
-        stream=bool(found.stream) if route.kind == "model" else method != "HEAD",  # files may be long
-        idempotent=method in _HARMLESS or (route.kind == "model" and not found.background),
+        stream=bool(found.stream) if is_model else method != "HEAD",  # files may be long
+        idempotent=(is_model and not found.background) or method in _HARMLESS,
         priority=priority,
         model=found.model if isinstance(found.model, str) else "",
         session=session,
         prefix=prefix,
         votes=votes,
-        replica=gateway.holders.find(_stored(scope["raw_path"], found)),
+        replica=replica,
     )
 
 

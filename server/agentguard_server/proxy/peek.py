@@ -36,6 +36,8 @@ class Peek(msgspec.Struct, gc=False):
     @property
     def session(self) -> str:
         """What the requests of one run have in common, as far as the body says."""
+        if self.prompt_cache_key is None and self.conversation is None and self.user is None:
+            return ""
         for given in (self.prompt_cache_key, self.conversation, self.user):
             if isinstance(given, str) and given:
                 return given

@@ -24,9 +24,12 @@ ApiName = str
 """``chat``, ``completions``, ``embeddings``, ``responses``, ``messages``; empty for what passes through."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Asked:
-    """A request of a client, read whole.
+    """A request of a client, read whole. Not to be changed.
+
+    Not frozen, and nor is `Recorded`: they are made for each request, and that would take three times as
+    long.
 
     Attributes:
         api: which API it is of.
@@ -124,9 +127,9 @@ class Guarding(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Recorded:
-    """One request and what came of it, for those who are told afterwards.
+    """One request and what came of it, for those who are told afterwards. Not to be changed.
 
     Attributes:
         asked: the request.

@@ -17,11 +17,12 @@ _SECRETS: Final = {b"authorization", b"x-api-key", b"api-key", b"cookie"}
 _OURS: Final = {b"agentguard-run", b"agentguard-votes", b"agentguard-priority"}
 _MADE: Final = {b"host", b"content-length", b"expect", b"accept-encoding"}
 """What is made anew where the request is sent."""
-_ENCODING: Final = b"content-encoding"
-"""Goes on, and is looked at."""
-_NOT_ON: Final = frozenset(_CONNECTION | _SECRETS | _OURS | _MADE | {_ENCODING})
+_NOT_ON: Final = frozenset(_CONNECTION | _SECRETS | _OURS | _MADE | {b"content-encoding"})
 _NOT_BACK: Final = frozenset(_CONNECTION | {b"content-length"})
 _AUTH: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
+_BOTH: Final = frozenset({b"content-encoding"})
+"""Goes on, and is looked at."""
+_BOTH_WITH_AUTH: Final = _BOTH | _AUTH
 
 Raw = Iterable[tuple[bytes, bytes]]
 
@@ -38,21 +39,22 @@ def onward(raw: Raw, *, auth: bool) -> tuple[list[tuple[bytes, bytes]], dict[byt
     """
     on: list[tuple[bytes, bytes]] = []
     ours: dict[bytes, bytes] = {}
+    both = _BOTH_WITH_AUTH if auth else _BOTH
     for pair in raw:
         name = pair[0]
-        if name in _NOT_ON:
-            if name not in ours:
-                ours[name] = pair[1]
-            elif name in _AUTH:
-                ours[name] = b""  # two of them: who reads which one is nothing to rely on
-            elif name == b"connection":
-                ours[name] += b"," + pair[1]
-            if name == _ENCODING or (auth and name in _AUTH):
+        if name not in _NOT_ON:
+            if not name.startswith(b"agentguard-"):
                 on.append(pair)
-        elif not name.startswith(b"agentguard-"):
+            continue
+        if name not in ours:
+            ours[name] = pair[1]
+        elif name in _AUTH:
+            ours[name] = b""  # two of them: who reads which one is nothing to rely on
+        elif name == b"connection":
+            ours[name] += b"," + pair[1]
+        if name in both:
             on.append(pair)
-    named = ours.get(b"connection")
-    if named is not None and named not in (b"keep-alive", b"close"):
+    if b"connection" in ours and (named := ours[b"connection"]) not in (b"keep-alive", b"close"):
         hops = {token.strip().lower() for token in named.split(b",")}
         on = [pair for pair in on if pair[0] not in hops]
     return on, ours
