@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 LETTERS = "ABCDEFGHIJKLMNOPQRST"
+LONG_S = 60.0
 _FIRST_ID = 236_776
 
 Prefer = Callable[[str, str], float]
@@ -30,7 +31,14 @@ def evenly(prompt: str, label: str) -> float:
 
 @dataclass
 class Script:
-    """What the server does; tests change it while it runs."""
+    """What the server does; tests change it while it runs.
+
+    Attributes:
+        meet: answers wait until so many requests were there at once (or a minute has passed).
+        hold: called before each answer.
+        stuck: called by a fault that would never end, once the client waits for it.
+        released: set when the server is to end; what hangs, hangs until then.
+    """
 
     prefer: Prefer = evenly
     text: str | None = None
@@ -44,13 +52,22 @@ class Script:
     longest: int | None = None
     faults: list[str] = field(default_factory=list)
     always: str | None = None
-    hold_s: float = 0.0
+    meet: int = 1
+    hold: Callable[[], object] = bool
+    stuck: Callable[[], object] = bool
+    released: threading.Event = field(default_factory=threading.Event)
     seen: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def gather(self) -> None:
+        """Wait for the others that are to be there at the same time."""
+        end = time.monotonic() + LONG_S
+        while self.most_at_once < self.meet and time.monotonic() < end:
+            time.sleep(0.005)
 
     def prompts(self) -> list[str]:
         return ["\n".join(m["content"] for m in body["messages"]) for body in self.seen]
@@ -75,6 +92,7 @@ def serving_on(host: str, port: int, script: Script | None = None) -> Iterator[t
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", held
     finally:
+        held.released.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -122,7 +140,8 @@ class Handler(BaseHTTPRequestHandler):
             self.script.most_at_once = max(self.script.most_at_once, self.script.at_once)
             fault = self.script.faults.pop(0) if self.script.faults else self.script.always
         try:
-            time.sleep(self.script.hold_s)
+            self.script.gather()
+            self.script.hold()
             self.chat(body, fault)
         except OSError:  # the client has left, as it may
             pass
@@ -132,7 +151,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def chat(self, body: Mapping[str, Any], fault: str | None) -> None:
         if fault == "hang":
-            time.sleep(3)
+            self.script.stuck()
+            self.script.released.wait(LONG_S)
             return
         if fault == "drip":
             self.drip()
@@ -180,10 +200,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", "100000")
         self.end_headers()
-        for _ in range(60):
+        for sent in range(int(LONG_S / 0.05)):
+            if sent == 3:
+                self.script.stuck()
             self.wfile.write(b" ")
             self.wfile.flush()
-            time.sleep(0.05)
+            if self.script.released.wait(0.05):
+                return
 
 
 _LONG = (

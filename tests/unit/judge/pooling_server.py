@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from tests.unit.judge.chat_server import Handler, error
+from tests.unit.judge.chat_server import LONG_S, Handler, error
 
 
 def sure(text: str) -> float:
@@ -37,7 +36,9 @@ class Pooling:
     longest: int | None = None
     break_with: Any = None
     status: int | None = None
-    hold_s: float = 0.0
+    hang: bool = False
+    stuck: Callable[[], object] = bool
+    released: threading.Event = field(default_factory=threading.Event)
     scores: Callable[[str], float] = sure
     vector: Callable[[str], list[float]] = flaws
     classes: Callable[[str], list[float]] | None = None
@@ -61,6 +62,7 @@ def pooling(script: Pooling | None = None) -> Iterator[tuple[str, Pooling]]:
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", held
     finally:
+        held.released.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -72,7 +74,10 @@ class PoolingHandler(Handler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         held.paths.append(self.path)
         held.seen.append(body)
-        time.sleep(held.hold_s)
+        if held.hang:
+            held.stuck()
+            held.released.wait(LONG_S)
+            return
         if held.status is not None:
             self.reply(*error(held.status, "no", "InternalServerError"))
             return

@@ -1,6 +1,8 @@
 """The chat judge against a real HTTP server that answers as vLLM does."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +14,8 @@ from agentguard.judge.closed import BEAM, pick_option, split
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.wire import EndpointOptions, Failed, Fault, Picked, Spent
 from agentguard.trajectory.model import Source, Step, Trajectory
-from tests.unit.judge.chat_server import Script, closed_port, serving
+from tests.unit.judge.chat_server import LONG_S, Script, closed_port, serving
+from tests.unit.judge.clock import Clock
 from tests.unit.judge.runs import group_chat
 
 RUN = group_chat(3).trajectory
@@ -30,8 +33,13 @@ def served() -> Iterator[tuple[str, Script]]:
         yield url, script
 
 
+def patient(url: str) -> Endpoint:
+    """An endpoint that waits longer than a busy machine takes."""
+    return Endpoint(url, options=EndpointOptions(deadline_s=60))
+
+
 def decide(url: str, run: Trajectory = RUN, questions: tuple[Question, ...] = QUESTIONS, **more: object):  # type: ignore[no-untyped-def]
-    judge = ChatJudge(Endpoint(url, options=EndpointOptions(deadline_s=2)), **more)  # type: ignore[arg-type]
+    judge = ChatJudge(patient(url), **more)  # type: ignore[arg-type]
     try:
         return judge.decide(run, questions)
     finally:
@@ -91,21 +99,27 @@ def test_schemata_leave_the_transcripts_bytes_as_they_are(served: tuple[str, Scr
 
 def test_the_first_question_is_asked_alone_and_the_others_together(served: tuple[str, Script]) -> None:
     url, script = served
-    script.hold_s = 0.15
-    judge = ChatJudge(Endpoint(url))
+    judge = ChatJudge(patient(url))
+
+    def before_the_first() -> None:
+        script.hold = bool
+        time.sleep(0.15)  # time for another to come, if it could
+        assert script.at_once == script.most_at_once == 1
+        script.meet = 3
+
     try:
-        judge.decide(RUN, (RUN_FAILED,))
-        assert script.most_at_once == 1
-        judge.decide(RUN, QUESTIONS)
+        script.hold = before_the_first
+        answers = judge.decide(RUN, QUESTIONS)
     finally:
         judge.close()
+    assert [one.error for one in answers] == [None] * 4
     assert script.most_at_once == 3
 
 
 def test_the_async_twin_gives_the_same_and_leaves_the_loop_free(served: tuple[str, Script]) -> None:
     url, script = served
-    script.hold_s = 0.1
-    judge = ChatJudge(Endpoint(url))
+    judge = ChatJudge(patient(url))
+    ticked = threading.Event()
 
     async def main() -> tuple[object, int]:
         ticks = 0
@@ -114,6 +128,8 @@ def test_the_async_twin_gives_the_same_and_leaves_the_loop_free(served: tuple[st
             nonlocal ticks
             while True:
                 ticks += 1
+                if ticks > 3:
+                    ticked.set()  # the server answers only now
                 await asyncio.sleep(0.01)
 
         ticking = asyncio.create_task(tick())
@@ -121,12 +137,14 @@ def test_the_async_twin_gives_the_same_and_leaves_the_loop_free(served: tuple[st
         ticking.cancel()
         return answers, ticks
 
+    script.hold = lambda: ticked.wait(LONG_S)
     try:
         answers, ticks = asyncio.run(main())
         again = judge.decide(RUN, QUESTIONS)
     finally:
         judge.close()
     assert [a.probabilities for a in answers] == [a.probabilities for a in again]  # type: ignore[attr-defined]
+    assert all(a.probabilities for a in again)
     assert ticks > 3
 
 
@@ -153,10 +171,17 @@ def test_what_cannot_be_answered_is_an_error_for_each_question(served: tuple[str
 
 def test_a_hanging_server_ends_the_whole_within_one_deadline(served: tuple[str, Script]) -> None:
     url, script = served
-    script.always = "hang"
-    answers = decide(url, options=ChatOptions(deadline_s=0.5))
+    clock = Clock()
+    judge = ChatJudge(clock.on(patient(url)), options=ChatOptions(deadline_s=50))
+    script.always, script.stuck = "hang", lambda: clock.forward(50)
+    started = clock.now()
+    try:
+        answers = judge.decide(RUN, QUESTIONS)
+    finally:
+        judge.close()
     assert {a.usage["fault"] for a in answers} == {Fault.TIMEOUT}
     assert len(script.seen) == 1  # the others would have met the same
+    assert clock.now() - started < 2 * 50
 
 
 def test_nobody_there_is_found_out_once() -> None:
@@ -278,7 +303,7 @@ def test_groups_are_consecutive_and_of_equal_size() -> None:
 
 def test_the_version_names_model_prompts_and_schemata(served: tuple[str, Script]) -> None:
     url, _ = served
-    judges = [ChatJudge(Endpoint(url), schemata=shown) for shown in ((), ("a",), ("b",))]
+    judges = [ChatJudge(patient(url), schemata=shown) for shown in ((), ("a",), ("b",))]
     try:
         versions = {judge.version(RUN) for judge in judges}
     finally:
@@ -290,7 +315,7 @@ def test_the_version_names_model_prompts_and_schemata(served: tuple[str, Script]
 
 def test_a_growing_run_keeps_the_bytes_of_its_beginning(served: tuple[str, Script]) -> None:
     url, script = served
-    judge = ChatJudge(Endpoint(url))
+    judge = ChatJudge(patient(url))
     try:
         for count in (5, 6):
             judge.decide(long_run(count), (Predicate(id="stuck", text="Is it stuck?"),))

@@ -20,6 +20,8 @@ from agentguard.judge.pooling import UNTRAINED, Classifier, PoolingJudge, Poolin
 from agentguard.judge.pooling_replies import class_rows, score_rows, vector_rows
 from agentguard.judge.wire import EndpointOptions, Failed, Fault
 from agentguard.trajectory.model import Source, Step, Trajectory
+from tests.unit.judge.chat_server import LONG_S
+from tests.unit.judge.clock import Clock
 from tests.unit.judge.pooling_server import Pooling, pooling, sure
 
 FAILED = Classifier(question="run_failed", options=("no", "yes"))
@@ -44,7 +46,7 @@ def ask(
     url: str, classifiers: tuple[Classifier, ...], run: Trajectory, *questions: Question, **options: Any
 ) -> tuple[Answer, ...]:
     judge = PoolingJudge(
-        Endpoint(url, options=EndpointOptions(deadline_s=5)), classifiers, options=PoolingOptions(**options)
+        Endpoint(url, options=EndpointOptions(deadline_s=60)), classifiers, options=PoolingOptions(**options)
     )
     try:
         return judge.decide(run, questions)
@@ -151,12 +153,31 @@ def test_a_server_that_fails_or_is_slow_is_a_fault_within_the_deadline(served: t
     assert ask(url, (FAILED,), run_of("x"), RUN_FAILED)[0].usage["fault"] == Fault.SERVER
     script.status = 404
     assert ask(url, (FAILED,), run_of("x"), RUN_FAILED)[0].usage["fault"] == Fault.NO_MODEL
-    script.status, script.hold_s = None, 3.0
+    script.status, script.hang = None, True
     started = time.monotonic()
     (answer,) = ask(url, (FAILED,), run_of("x"), RUN_FAILED, deadline_s=0.3)
     assert answer.usage["fault"] == Fault.TIMEOUT
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < LONG_S / 2  # the server would take LONG_S
     assert ask(url, (FAILED,), run_of(), RUN_FAILED)[0].error == "the run has no step"
+
+
+def test_all_questions_of_a_call_share_one_deadline(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    clock = Clock()
+    judge = PoolingJudge(
+        clock.on(Endpoint(url, options=EndpointOptions(deadline_s=60))),
+        (FAILED, CAUSE),
+        options=PoolingOptions(deadline_s=50, batch=1),
+    )
+    script.hang, script.stuck = True, lambda: clock.forward(50)
+    run, started = run_of("one", "two", "three"), clock.now()
+    try:
+        told = judge.decide(run, (root_cause_question(run),))
+    finally:
+        judge.close()
+    assert {one.usage["fault"] for one in told} == {Fault.TIMEOUT}
+    assert len(script.seen) == 1, "three batches, and the first took all the time there was"
+    assert clock.now() - started < 2 * 50
 
 
 def test_its_answers_are_remembered_by_model_and_classifier(served: tuple[str, Pooling]) -> None:

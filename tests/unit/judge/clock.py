@@ -1,0 +1,48 @@
+"""A judge's loop with a clock that a test puts forward, so that a deadline passes when the test says so.
+
+A deadline of a minute is then never missed by a busy machine, and is over at once where it is meant to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.loop import BackgroundLoop
+
+
+class Clock:
+    """The time of all loops it has made: real seconds, and those that were put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self._loops: list[asyncio.AbstractEventLoop] = []
+
+    def now(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def forward(self, seconds: float) -> None:
+        """Put it forward, and let the loops see that; callable from any thread."""
+        self.ahead += seconds
+        for loop in self._loops:
+            loop.call_soon_threadsafe(lambda: None)
+
+    def on(self, endpoint: Endpoint) -> Endpoint:
+        """Give an endpoint that was not used yet a loop of this clock."""
+        endpoint.loop = BackgroundLoop("agentguard-judge", make=self._make)
+        return endpoint
+
+    def _make(self) -> asyncio.AbstractEventLoop:
+        loop = _Loop(self)
+        self._loops.append(loop)
+        return loop
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self, clock: Clock) -> None:
+        self._of = clock
+        super().__init__()
+
+    def time(self) -> float:
+        return self._of.now()
