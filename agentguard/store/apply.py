@@ -28,7 +28,7 @@ from agentguard.store.rows import (
     SnapshotRow,
     StepRow,
 )
-from agentguard.store.statements import execute_all
+from agentguard.store.statements import any_id, execute_all, ids_given
 from agentguard.store.tables import BRANCHES, HOMES, MAX_TENANT, SNAPSHOTS, STEPS, Home
 from agentguard.store.upkeep import Upkeep
 
@@ -39,12 +39,13 @@ Refusals = dict[int, str]
 """Position of a row to the reason why it cannot be stored."""
 
 
-_FORGET = tuple(
-    delete(table).where(table.c.tenant == bindparam("tenant"), table.c.run_id == bindparam("run_id"))
-    for table in (STEPS, BRANCHES, SNAPSHOTS)
-)
-
-
+_FORGET = {
+    dialect: tuple(
+        delete(table).where(table.c.tenant == bindparam("tenant"), any_id(table.c.run_id, dialect))
+        for table in (STEPS, BRANCHES, SNAPSHOTS)
+    )
+    for dialect in ("sqlite", "postgresql")
+}
 _WRITTEN = HOMES.keys() - {EffectRow, OverviewRow}
 _ONE_BY_ONE = (BranchRow, DropSnapshotsRow)
 
@@ -181,12 +182,22 @@ def _write_group(connection: Connection, kind: type[Row], group: list[_Ready]) -
 
 def _write_all(connection: Connection, kind: type[Row], values: list[dict[str, Any]]) -> None:
     if kind is ClearRow:
-        for statement in _FORGET:
-            execute_all(connection, statement, values)
+        _forget(connection, values)
         return
     if kind is RunRow:
         values = _last_of_each(values)
     execute_all(connection, _upsert(HOMES[kind], connection.dialect.name), values)
+
+
+def _forget(connection: Connection, values: list[dict[str, Any]]) -> None:
+    """Forget the steps, branches and snapshots of runs."""
+    dialect = connection.dialect.name
+    by_tenant: dict[str, list[str]] = {}
+    for one in values:
+        by_tenant.setdefault(one["tenant"], []).append(one["run_id"])
+    gone = [{"tenant": tenant, "ids": ids_given(ids, dialect)} for tenant, ids in by_tenant.items()]
+    for statement in _FORGET[dialect]:
+        execute_all(connection, statement, gone)
 
 
 def _last_of_each(values: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, CursorResult, Executable
+import orjson
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Executable,
+    Text,
+    any_,
+    bindparam,
+    func,
+    select,
+)
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Values = Mapping[str, Any]
@@ -21,6 +34,22 @@ class _Ready(NamedTuple):
 
     text: str
     given: Callable[[Values], Any]
+
+
+def any_id(column: Column[str], dialect: str) -> ColumnElement[bool]:
+    """Whether a column holds one of the ids in the parameter ``ids`` (`ids_given`).
+
+    They are one parameter, so that the text of a statement is the same for any number of them.
+    """
+    if dialect == "postgresql":
+        return column == any_(bindparam("ids", type_=postgresql.ARRAY(Text)))
+    given = func.json_each(bindparam("ids", type_=Text)).table_valued("value")
+    return column.in_(select(given.c.value))
+
+
+def ids_given(ids: list[str], dialect: str) -> list[str] | str:
+    """Ids as `any_id` takes them."""
+    return ids if dialect == "postgresql" else orjson.dumps(ids).decode()
 
 
 _READY: dict[tuple[Executable, str], _Ready] = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agentguard.store import rows as r
 from agentguard.store.fit import cleaned
 from agentguard.store.overview import TAGS, label, labels, packed_labels
 from agentguard.store.pack import pack
+from agentguard.store.tables import MAX_TEXT
 
 Held = dict[str, Any]
 """Columns of an overview to their values, as the database takes them."""
@@ -28,23 +30,6 @@ class Spent(NamedTuple):
 NOTHING = Spent()
 
 
-def blank(tenant: str, run_id: str, created_at: float) -> Held:
-    """The overview of a run of which nothing is known."""
-    return {
-        "tenant": tenant,
-        "run_id": run_id,
-        "created_at": created_at,
-        "data": _EMPTY,
-        "began_at": created_at,
-        **dict.fromkeys(_TEXTS, ""),
-        **dict.fromkeys(_UNKNOWN),
-        **dict.fromkeys(_COUNTS, 0),
-        "known": False,
-        "stale": False,
-        "updated_at": created_at,
-    }
-
-
 _TEXTS = (
     "task", "format", "models", "tags", "verdict", "method", "agent", "module", "code", "recovered", "judged",
 )  # fmt: skip
@@ -55,19 +40,35 @@ _UNKNOWN = (
 _COUNTS = ("steps", "findings", "recoveries")
 
 
+_BLANK = {
+    "data": _EMPTY,
+    **dict.fromkeys(_TEXTS, ""),
+    **dict.fromkeys(_UNKNOWN),
+    **dict.fromkeys(_COUNTS, 0),
+    "known": False,
+    "stale": False,
+}
+
+
+def blank(tenant: str, run_id: str, created_at: float) -> Held:
+    """The overview of a run of which nothing is known."""
+    held: Held = _BLANK.copy()
+    held["tenant"], held["run_id"] = tenant, run_id
+    held["created_at"] = held["began_at"] = held["updated_at"] = created_at
+    return held
+
+
 def add_run(held: Held, row: r.RunRow) -> None:
     """What is known of a run as a whole."""
     if not held["known"]:
         held["created_at"] = row.created_at
     extra = row.data.get("extra")
     tags = _texts(extra.get(TAGS)) if isinstance(extra, Mapping) else []
-    held.update(
-        known=True,
-        task=cleaned(row.task),
-        format=cleaned(row.format),
-        failed=row.failed,
-        tags=cleaned(packed_labels(tags)) if tags else "",
-    )
+    held["known"] = True
+    held["task"] = cleaned(row.task)
+    held["format"] = cleaned(row.format)
+    held["failed"] = row.failed
+    held["tags"] = cleaned(packed_labels(tags)) if tags else ""
     _begin(held)
 
 
@@ -88,13 +89,27 @@ def add_step(held: Held, row: r.StepRow, before: Spent = NOTHING) -> Spent:
         held["tokens"] = _replaced(held["tokens"], spent.tokens, before.tokens)
         held["cost_usd"] = _replaced(held["cost_usd"], spent.cost_usd, before.cost_usd)
     model = data.get("model")
-    if isinstance(model, str) and f"\n{label(model)}\n" not in held["models"]:
-        held["models"] = cleaned(packed_labels((*labels(held["models"]), model)))
-    if not row.line:
-        held["steps"] = max(held["steps"], steps_to(row.index))
+    if isinstance(model, str):
+        held["models"] = _with_model(held["models"], model)
+    if not row.line and row.index >= held["steps"]:
+        held["steps"] = steps_to(row.index)
     if "started_at" in data or "ended_at" in data:
         _widen(held, _moment(data.get("started_at")), _moment(data.get("ended_at")))
     return spent
+
+
+def _with_model(models: str, model: str) -> str:
+    # There are few, and they come again and again.
+    return _known_model(models, model) if len(model) <= MAX_TEXT else _new_model(models, model)
+
+
+def _new_model(models: str, model: str) -> str:
+    if f"\n{label(model)}\n" in models:
+        return models
+    return cleaned(packed_labels((*labels(models), model)))
+
+
+_known_model = lru_cache(maxsize=1024)(_new_model)
 
 
 def steps_to(index: int) -> int:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-import orjson
-from sqlalchemy import Connection, Table, Text, any_, bindparam, func, select, tuple_
+from sqlalchemy import Connection, Table, bindparam, func, select, tuple_
 from sqlalchemy.dialects import postgresql
 
 from agentguard.errors import StoreError
 from agentguard.store import rows as r
 from agentguard.store.fit import row_of
 from agentguard.store.pack import unpack
-from agentguard.store.statements import ask, execute_all
+from agentguard.store.statements import any_id, ask, execute_all, ids_given
 from agentguard.store.tables import (
     BRANCHES,
     DIAGNOSES,
@@ -50,7 +49,6 @@ Key = tuple[str, str]
 
 # Built once: to build a statement costs more than to carry it out. SQLite passes over FOR UPDATE, as it locks
 # the whole file; in PostgreSQL rows are locked in one order, so that two writers never wait for each other.
-# The ids are one parameter, so that the text of the statement is the same for any number of them.
 _COLUMNS = tuple(OVERVIEWS.c.keys())
 _OF_TENANT = (
     select(OVERVIEWS)
@@ -58,12 +56,7 @@ _OF_TENANT = (
     .with_for_update()
     .order_by(OVERVIEWS.c.run_id)
 )
-_ARRAY = bindparam("ids", type_=postgresql.ARRAY(Text))
-_IDS = func.json_each(bindparam("ids", type_=Text)).table_valued("value")
-_LOCK = {
-    "sqlite": _OF_TENANT.where(OVERVIEWS.c.run_id.in_(select(_IDS.c.value))),
-    "postgresql": _OF_TENANT.where(OVERVIEWS.c.run_id == any_(_ARRAY)),
-}
+_LOCK = {name: _OF_TENANT.where(any_id(OVERVIEWS.c.run_id, name)) for name in ("sqlite", "postgresql")}
 _ADD_NEW = postgresql.insert(OVERVIEWS).on_conflict_do_nothing()
 
 _Line = tuple[str, int]
@@ -144,7 +137,7 @@ class Upkeep:
             if place in refused:
                 continue
             self._add(row, key)
-            if type(row) in counted:
+            if isinstance(row, _COUNTED):
                 counted[type(row)].add(key)
             elif isinstance(row, r.BranchRow) and self._takes(row):
                 forked.add(key)
@@ -257,8 +250,7 @@ def _locked(connection: Connection, keys: Iterable[Key]) -> dict[Key, Held]:
     found: dict[Key, Held] = {}
     dialect = connection.dialect.name
     for tenant, ids in sorted(_by_tenant(keys).items()):
-        given = ids if dialect == "postgresql" else orjson.dumps(ids).decode()
-        for one in ask(connection, _LOCK[dialect], {"tenant": tenant, "ids": given}):
+        for one in ask(connection, _LOCK[dialect], {"tenant": tenant, "ids": ids_given(ids, dialect)}):
             held = dict(zip(_COLUMNS, one, strict=True))
             found[tenant, held["run_id"]] = held
     return found
