@@ -516,6 +516,24 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_anywhere(
     assert "Book seat 4." in shown
 
 
+def test_a_key_that_reaches_one_worker_of_two_has_all_of_its_limit(tmp_path: Path) -> None:
+    limited = {**key("call", CALL, "call"), "limits": {"requests_per_minute": 6}}
+    with FaultBackend() as backend, contextlib.ExitStack() as stack:
+        document = {
+            "listen": {"port": 0, "grace_s": 1, "workers": 2},
+            "backends": replicas(backend),
+            "keys": [limited, key("read", READ, "read")],
+        }
+        doors = doors_of_both(stack, stack.enter_context(serving(tmp_path, document)), **bearer(READ))
+        got = []
+        for door in (doors[0], *[doors[1]] * 4, doors[0], doors[0], doors[1]):
+            door.request("POST", CHAT, json.dumps(chat()), bearer(CALL))
+            answer = door.getresponse()
+            answer.read()
+            got.append(answer.status)
+        assert got == [200] * 6 + [429] * 2
+
+
 def connection(proxy) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=20)
 
@@ -537,12 +555,12 @@ def written(door: http.client.HTTPConnection) -> bool:
     return mine["shared"]["ok"] and not mine["shared"]["waiting"]
 
 
-def doors_of_both(stack: contextlib.ExitStack, proxy) -> list[http.client.HTTPConnection]:
+def doors_of_both(stack: contextlib.ExitStack, proxy, **headers: str) -> list[http.client.HTTPConnection]:
     """A connection to each of two workers."""
     found: dict[int, http.client.HTTPConnection] = {}
     for _ in range(200):
         door = stack.enter_context(contextlib.closing(connection(proxy)))
-        door.request("GET", "/status")
+        door.request("GET", "/status", headers=headers)
         found.setdefault(json.loads(door.getresponse().read())["answered_by"], door)
         if len(found) == 2:
             break

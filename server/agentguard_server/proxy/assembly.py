@@ -13,6 +13,7 @@ from agentguard.errors import MissingExtra
 from agentguard.settings import Policy
 from agentguard_server.proxy.gateway import Gateway
 from agentguard_server.proxy.keys import Keyring
+from agentguard_server.proxy.quotas import Quotas
 from agentguard_server.proxy.settings import ProxySettings
 
 if TYPE_CHECKING:
@@ -67,8 +68,10 @@ class Assembly:
             capture_bytes=0 if capture is None else capture.most_bytes,
         )
         self.gateway.worker = worker
-        self._share = 1 / settings.listen.workers
-        self.gateway.keys = Keyring.of(settings.keys, share=self._share)
+        workers = settings.listen.workers
+        self._share = 1 / workers
+        self._quotas = None if folder is None else Quotas(folder, worker=worker, workers=workers)
+        self.gateway.keys = Keyring.of(settings.keys, share=self._share, quotas=self._quotas)
         operation.join(self.gateway, self.pool)
 
     async def start(self) -> None:
@@ -89,7 +92,7 @@ class Assembly:
         if policy != self._policy or settings.stream != before.stream:
             guarding = self._made_guarding(settings, policy)
         await self.pool.apply(settings.backends)
-        keys = Keyring.of(settings.keys, share=self._share)
+        keys = Keyring.of(settings.keys, share=self._share, quotas=self._quotas)
         if keys is not None and gateway.keys is not None:
             keys.inherit(gateway.keys)
         if guarding is not self._guarding and self._guarding is not None:

@@ -12,6 +12,7 @@ import hmac
 import secrets
 from collections.abc import Iterable
 
+from agentguard_server.proxy.quotas import Quota, Quotas
 from agentguard_server.proxy.settings import KeyLimits, KeyOptions, Scope
 
 PREFIX = "ag-"
@@ -67,17 +68,63 @@ class Caller:
         self._allowed, self._at = min(self._allowed, before._allowed), before._at
 
 
-class Keyring:
-    """The keys that are known."""
+class OneOfSeveral(Caller):
+    """A caller whose limits hold over all workers of the machine.
 
-    def __init__(self, keys: Iterable[KeyOptions], *, share: float = 1.0) -> None:
-        hashed = [(bytes.fromhex(key.hash.partition(":")[2]), Caller(key, share=share)) for key in keys]
-        self._callers = {digest: (digest, caller) for digest, caller in hashed}
+    Args:
+        options: of the key.
+        quota: what all workers have given out of its limits.
+    """
+
+    __slots__ = ("_quota",)
+
+    def __init__(self, options: KeyOptions, quota: Quota) -> None:
+        super().__init__(options)
+        self._quota = quota
+
+    def enter(self, now: float) -> float | None:
+        """As `Caller.enter`; the clock must be the same in all workers."""
+        most, quota = self._concurrent, self._quota
+        if most is not None and not quota.begin(most):
+            return 1.0
+        if self._rate is not None and (after := quota.spend(now, self._rate)):
+            if most is not None:
+                quota.end()
+            return after
+        self.running += 1
+        return None
+
+    def leave(self) -> None:
+        """As `Caller.leave`."""
+        self.running -= 1
+        if self._concurrent is not None:
+            self._quota.end()
+
+    def inherit(self, before: Caller) -> None:
+        """Nothing is to be done: the counts are where they were."""
+
+
+class Keyring:
+    """The keys that are known.
+
+    Args:
+        keys: as they are configured.
+        share: of their limits that this worker may give out, where the workers do not count together.
+        quotas: what all workers of the machine have given out; each gives out its share if absent.
+    """
+
+    def __init__(
+        self, keys: Iterable[KeyOptions], *, share: float = 1.0, quotas: Quotas | None = None
+    ) -> None:
+        digests = ((bytes.fromhex(key.hash.partition(":")[2]), key) for key in keys)
+        self._callers = {digest: (digest, _caller(key, digest, share, quotas)) for digest, key in digests}
 
     @classmethod
-    def of(cls, keys: tuple[KeyOptions, ...] | None, *, share: float = 1.0) -> Keyring | None:
+    def of(
+        cls, keys: tuple[KeyOptions, ...] | None, *, share: float = 1.0, quotas: Quotas | None = None
+    ) -> Keyring | None:
         """A ring of configured keys; None where there are none, and everybody is let in."""
-        return None if keys is None else cls(keys, share=share)
+        return None if keys is None else cls(keys, share=share, quotas=quotas)
 
     def find(self, key: bytes) -> Caller | None:
         """Whose key it is; None if nobody's."""
@@ -102,6 +149,13 @@ def make() -> tuple[str, str]:
     """A new key and the hash that goes into the configuration."""
     key = PREFIX + secrets.token_urlsafe(32)
     return key, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _caller(key: KeyOptions, digest: bytes, share: float, quotas: Quotas | None) -> Caller:
+    limits = key.limits
+    limited = limits.concurrent is not None or limits.requests_per_minute is not None
+    quota = quotas.of(digest) if quotas is not None and limited else None
+    return Caller(key, share=share) if quota is None else OneOfSeveral(key, quota)
 
 
 def _share(limit: int | None, share: float) -> int | None:
