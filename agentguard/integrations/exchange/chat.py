@@ -13,13 +13,16 @@ import orjson
 from agentguard.integrations._chat import repaired_message
 from agentguard.integrations.exchange.conversation import Item, Line, canonical_key, view
 from agentguard.integrations.exchange.sse import event_bytes
-from agentguard.trajectory.formats.kit import chat_run
+from agentguard.trajectory.formats.kit import chat_run, with_results
 from agentguard.trajectory.model import Source, Step, Usage
 
 META = frozenset({"id", "object", "created", "model", "usage", "system_fingerprint", "service_tier"})
 """Fields of a completion and of each of its chunks."""
 
 HEAD = META - {"usage"}
+
+GIVEN = ("user", "system", "developer", "human")
+"""Roles of messages that no model said."""
 
 _RESULTS = ("tool", "function")
 _WHOLE = ("stop", "tool_calls", "function_call")
@@ -62,6 +65,14 @@ class Chat:
     def step(self, items: Sequence[Item], agent: str) -> Step:
         """A turn as a step. Raises FormatError if it is malformed."""
         return chat_run([dict(item) for item in items], agent=agent).steps[0]
+
+    def answered(self, step: Step, results: Sequence[Item]) -> Step:
+        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        return with_results(step, results)
+
+    def given(self, items: Sequence[Item]) -> bool:
+        """Whether a turn is a user's or a system prompt."""
+        return items[0].get("role") in GIVEN
 
     def result(self, item: Item) -> bool:
         """Whether an item is what a call returned."""
@@ -211,6 +222,7 @@ def _text(content: Any) -> str:
 
 
 __all__ = [
+    "GIVEN",
     "HEAD",
     "META",
     "Chat",

@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from agentguard.live.session import Session
+from agentguard.trajectory.model import Step
 
 Item = dict[str, Any]
 
@@ -106,6 +107,7 @@ class Conversation:
         base: steps of the line before those of the run: what other runs left.
         known: items of the client's history that are on the line or were taken back.
         claims: calls of the answer that was given last, by id.
+        judged: that answer as a step, where it has calls and the client got it as it came.
         withheld: tools that were taken away in this run.
         runs: runs begun in it: each task of a user is one.
         over: whether its run has ended, so that what comes next begins another.
@@ -128,6 +130,7 @@ class Conversation:
     base: int = 0
     known: int = 0
     claims: dict[str, Any] = field(default_factory=dict)
+    judged: Step | None = None
     withheld: set[str] = field(default_factory=set)
     runs: int = 1
     over: bool = False
@@ -149,6 +152,7 @@ class Conversation:
     def forget_answer(self) -> None:
         """What was answered last has been taken in, or was never received."""
         self.claims, self.answer, self.better, self.anchor, self.aliases = {}, [], None, None, ()
+        self.judged = None
 
 
 class Conversations:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from agentguard.integrations.exchange.conversation import Item, Line
-from agentguard.trajectory.model import Step, Usage
+from agentguard.trajectory.model import Source, Step, Usage
 
 
 class Dialect(Protocol):
@@ -33,6 +33,14 @@ class Dialect(Protocol):
 
     def step(self, items: Sequence[Item], agent: str) -> Step:
         """A turn as a step. Raises FormatError if it is malformed."""
+        ...
+
+    def answered(self, step: Step, results: Sequence[Item]) -> Step:
+        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        ...
+
+    def given(self, items: Sequence[Item]) -> bool:
+        """Whether a turn is a user's or a system prompt; `step` says so at more cost."""
         ...
 
     def result(self, item: Item) -> bool:
@@ -93,6 +101,15 @@ class Dialect(Protocol):
 def steps_of(dialect: Dialect, items: Sequence[Item], agent: str) -> list[Step]:
     """All turns of a history as steps."""
     return [dialect.step(items[start:end], agent) for start, end in dialect.turns(items, 0)]
+
+
+def basis_of(dialect: Dialect, items: Sequence[Item], agent: str) -> list[Step]:
+    """The steps that a run goes back to: its first one if that was given, and what a user asked for last."""
+    turns = [items[start:end] for start, end in dialect.turns(items, 0)]
+    given = (dialect.step(turn, agent) for turn in reversed(turns) if dialect.given(turn))
+    asked = next((step for step in given if step.source is Source.USER), None)
+    first = [dialect.step(turn, agent) for turn in turns[:1] if dialect.given(turn)]
+    return first if asked is None else [*first, asked]
 
 
 def response_key(id: str) -> bytes:

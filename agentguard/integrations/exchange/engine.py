@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentguard.integrations.exchange.conversation import Conversation, Conversations, Item, chain
-from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
+from agentguard.integrations.exchange.dialect import Dialect, basis_of, response_key
 from agentguard.integrations.exchange.edits import Edits
 from agentguard.integrations.exchange.exchange import Exchange
 from agentguard.integrations.exchange.rejoin import answer_key, laid_anew, last_turn, told_apart
@@ -213,7 +213,7 @@ class Engine:
         self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Item], *, run: str
     ) -> Conversation:
         name = self._name(run) if run else f"run-{self._ids.getrandbits(64):016x}"
-        session = self.session(dialect, body, steps_of(dialect, history, self.agent), name)
+        session = self.session(dialect, body, basis_of(dialect, history, self.agent), name)
         return Conversation(session=session, name=name, root=body.get("previous_response_id"))
 
     def _name(self, run: str) -> str:

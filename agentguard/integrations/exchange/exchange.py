@@ -15,7 +15,7 @@ from typing import Any
 from agentguard.errors import RecoveryError
 from agentguard.integrations.exchange.chat import with_cost
 from agentguard.integrations.exchange.conversation import Conversation, Held, Item, chain, extended
-from agentguard.integrations.exchange.dialect import Dialect, response_key, steps_of
+from agentguard.integrations.exchange.dialect import Dialect, basis_of, response_key
 from agentguard.integrations.exchange.edits import Edits, told_to_others
 from agentguard.integrations.exchange.lined import Lined
 from agentguard.integrations.exchange.rejoin import answer_key
@@ -137,8 +137,9 @@ class Exchange(Lined):
         answer = self.dialect.answer(payload)
         if answer is None:
             return self._deliver([], payload)
-        step = self._step(payload)
-        if self._asked < MOST_REFUSALS:
+        if self._asked >= MOST_REFUSALS:
+            step = self._step(payload)
+        else:
             choice = yield from self._choosing(payload, wire)
             if choice.plan is not None:
                 return self._again(choice.plan)
@@ -158,6 +159,7 @@ class Exchange(Lined):
         if self._kept_otherwise():
             self._of.aliases = (*self._of.aliases, *filter(None, [id]))
             payload = {**payload, "id": None}
+        self._of.judged = step if step.tool_calls and self.how == "same" and seen is None else None
         return self._deliver(answer, payload, seen=seen)
 
     def observing(self, payload: Mapping[str, Any]) -> None:
@@ -247,7 +249,7 @@ class Exchange(Lined):
         of.runs, of.over, of.claims = of.runs + 1, False, {}
         of.withheld.clear()
         self._before = 0
-        steps = steps_of(self.dialect, self._history, self._engine.agent)
+        steps = basis_of(self.dialect, self._history, self._engine.agent)
         of.session = self._engine.session(self.dialect, self.request, steps, f"{of.name}.{of.runs}")
 
     def _called(self, step: Step) -> Decision:

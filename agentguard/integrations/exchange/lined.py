@@ -10,7 +10,7 @@ from agentguard.integrations.exchange.edits import Edits, turn_name
 from agentguard.integrations.exchange.wire import Host
 from agentguard.live.session import Session
 from agentguard.recover.base import Plan, Repair, Restart, Rewind, Tell, Withhold
-from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.model import Step
 
 
 class Lined:
@@ -47,11 +47,8 @@ class Lined:
 
     def _task(self, turns: Sequence[tuple[int, int]], *, renewed: bool) -> int:
         """Steps before the latest task: they are the model's context, and no part of the run."""
-        given = [self._is_given(self._history[start:end]) for start, end in turns]
+        given = [self.dialect.given(self._history[start:end]) for start, end in turns]
         return len(self._of.line) + before_the_task(given, renewed=renewed)
-
-    def _is_given(self, items: Sequence[Item]) -> bool:
-        return self.dialect.step(items, self._engine.agent).source in (Source.USER, Source.SYSTEM)
 
     def _retake(self) -> None:
         """Commit the steps of the line that the session does not have."""
@@ -75,13 +72,21 @@ class Lined:
             self.session.ledger.rewind(len(self.session))  # what was left before it is not on the line
             for item in self._edits.notes.get(name, ()):
                 of.line.tell(item)
-        step = self.dialect.step(items, self._engine.agent)
         if len(of.line) >= of.base:
-            self._take_in(step)
-        held = Held(items=places, given=step.source in (Source.USER, Source.SYSTEM))
+            self._take_in(self._turn(items, answer=answer))
+        held = Held(items=places, given=self.dialect.given(items))
         if answer and of.anchor is not None:
             held.anchor, held.kept = of.anchor, len(places) - len(results)
         of.line.add(held)
+
+    def _turn(self, items: Sequence[Item], *, answer: bool) -> Step:
+        """A turn as a step: the one that was judged, where the client resends the answer as it got it."""
+        judged, given = self._of.judged, len(self._of.answer)
+        if answer and judged is not None and _alike(items[:given], self._of.answer):
+            results = items[given:]
+            if all(map(self.dialect.result, results)):
+                return self.dialect.answered(judged, results)
+        return self.dialect.step(items, self._engine.agent)
 
     def _take_in(self, step: Step) -> None:
         """Commit a step, its calls whose results are there as done."""
@@ -152,3 +157,15 @@ def before_the_task(given: Sequence[bool], *, renewed: bool) -> int:
     while asked and given[asked - 1]:
         asked -= 1
     return asked if renewed or not all(given[:asked]) else 0
+
+
+def _alike(some: Sequence[Item], others: Sequence[Item]) -> bool:
+    """Whether items are equal but for fields that are null, which clients add and leave out."""
+    return len(some) == len(others) and all(
+        one is other or one == other or _said(one) == _said(other)
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+def _said(item: Item) -> Item:
+    return {name: value for name, value in item.items() if value is not None}

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.detect.facts import canonical
-from agentguard.integrations.exchange.chat import tool_name, wants_json, without_tools
+from agentguard.integrations.exchange.chat import GIVEN, tool_name, wants_json, without_tools
 from agentguard.integrations.exchange.conversation import Item, Line, canonical_key, view
 from agentguard.integrations.exchange.messages_blocks import message_stream
-from agentguard.trajectory.formats.kit import chat_run
+from agentguard.trajectory.formats.kit import chat_run, with_results
 from agentguard.trajectory.model import Step, ToolCall, Usage
 
 _WHOLE = ("end_turn", "tool_use", "stop_sequence")
@@ -65,12 +65,15 @@ class Messages:
 
     def step(self, items: Sequence[Item], agent: str) -> Step:
         """A turn as a step. Raises FormatError if it is malformed."""
-        made = chat_run([_chat(item) for item in items], agent=agent).steps[0]
-        failed = [one["tool_use_id"] for one in map(_only, items) if one.get("is_error") is True]
-        if not failed:
-            return made
-        seen = (replace(one, is_error=one.call_id in failed) for one in made.observations)
-        return replace(made, observations=tuple(seen))
+        return _flagged(chat_run([_chat(item) for item in items], agent=agent).steps[0], items)
+
+    def answered(self, step: Step, results: Sequence[Item]) -> Step:
+        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        return _flagged(with_results(step, [_chat(item) for item in results]), results)
+
+    def given(self, items: Sequence[Item]) -> bool:
+        """Whether a turn is a user's or a system prompt."""
+        return items[0].get("role") in GIVEN and not self.result(items[0])
 
     def result(self, item: Item) -> bool:
         """Whether an item is what a call returned."""
@@ -246,6 +249,15 @@ def _chat(item: Item) -> Item:
     if any(thought):
         made["reasoning_content"] = "\n".join(filter(None, thought))
     return {**made, "tool_calls": calls} if calls else made
+
+
+def _flagged(step: Step, items: Sequence[Item]) -> Step:
+    """The step with those of its results marked that are errors."""
+    failed = [one["tool_use_id"] for one in map(_only, items) if one.get("is_error") is True]
+    if not failed:
+        return step
+    seen = (replace(one, is_error=one.call_id in failed) for one in step.observations)
+    return step.answered(tuple(seen))
 
 
 def _result(block: Mapping[str, Any]) -> Item:

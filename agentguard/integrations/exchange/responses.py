@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentguard.detect.facts import canonical
-from agentguard.integrations.exchange.chat import arguments_key, wants_json, without_tools
+from agentguard.integrations.exchange.chat import GIVEN, arguments_key, wants_json, without_tools
 from agentguard.integrations.exchange.conversation import Item, Line, canonical_key, view
 from agentguard.integrations.exchange.responses_items import guard_item, response_stream
-from agentguard.trajectory.formats.kit import chat_run
+from agentguard.trajectory.formats.kit import chat_run, with_results
 from agentguard.trajectory.model import Step, ToolCall, Usage
 
 
@@ -76,6 +76,15 @@ class Responses:
             return chat_run([_assistant(models), *results], agent=agent).steps[0]
         given = [{"role": item.get("role", "user"), "content": item.get("content")} for item in models]
         return chat_run([*given, *results], agent=agent).steps[0]
+
+    def answered(self, step: Step, results: Sequence[Item]) -> Step:
+        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        return with_results(step, [_tool_message(item) for item in results])
+
+    def given(self, items: Sequence[Item]) -> bool:
+        """Whether a turn is a user's or a system prompt."""
+        first = items[0]
+        return not (self.result(first) or _is_models(first)) and first.get("role", "user") in GIVEN
 
     def told(self, text: str) -> Item:
         """What the guard says, as an item."""

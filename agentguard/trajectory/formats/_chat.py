@@ -8,8 +8,8 @@ ENVIRONMENT step: folding it into an earlier turn would show that turn something
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard.errors import FormatError
@@ -57,11 +57,25 @@ def chat_run(messages: list[Any], *, at: str = "messages", agent: str = "assista
         agent: name of the assistant where a message has no ``name``.
     """
     builder = _Builder(agent=agent)
-    for index, message in enumerate(nodes(messages, at)):
-        builder.add(index, message)
+    for index, message in enumerate(messages):
+        if not builder.add_plain(index, message):
+            builder.add(index, Node.of(message, f"{at}[{index}]"))
     steps = tuple(builder.steps)
     task = next((step.content for step in steps if step.source is Source.USER), "")
     return ChatRun(steps=steps, task=task, system_prompts=_prompts(steps), step_of=builder.step_of)
+
+
+def with_results(step: Step, messages: Sequence[Any], *, at: str = "messages") -> Step:
+    """A turn that was one message, with the tool messages that followed it, as `chat_run` folds them.
+
+    Raises:
+        FormatError: one of them is malformed; names its field.
+    """
+    builder = _Builder(agent=step.agent, steps=[step], _calls=step.tool_calls, _open=list(step.tool_calls))
+    for index, message in enumerate(messages, start=1):
+        if not builder.add_plain(index, message):
+            builder.add(index, Node.of(message, f"{at}[{index}]"))
+    return builder.steps[0]
 
 
 def is_message(value: Any) -> bool:
@@ -173,6 +187,46 @@ class _Builder:
         self.step_of[index] = step.index
         self.steps.append(step)
 
+    def add_plain(self, index: int, message: Any) -> bool:
+        """Add a message that has the usual fields and no other, at less cost; False if it is no such one.
+
+        What comes of it is what `add` makes of it.
+        """
+        if type(message) is not dict or "content" not in message:
+            return False
+        role, content, size = message.get("role"), message["content"], len(message)
+        if role == "tool":
+            return size == 3 and type(content) is str and self._fold_plain(index, message, content)
+        calls: tuple[ToolCall, ...] | None = ()
+        if role == "assistant" and size == 3 and (content is None or (type(content) is str and content)):
+            calls = _plain_calls(message.get("tool_calls"))
+        elif size != 2 or type(content) is not str or role not in _STANDARD:
+            return False
+        if calls is None:
+            return False
+        self._calls, self._open, self._turn_at = calls, list(calls), len(self.steps)
+        step = Step(
+            index=self._turn_at,
+            source=_SOURCES.get(role, Source.AGENT),
+            agent=self.agent if role == "assistant" else role,
+            content=content or "",
+            tool_calls=calls,
+            source_index=index,
+        )
+        self.step_of[index] = step.index
+        self.steps.append(step)
+        return True
+
+    def _fold_plain(self, index: int, message: dict[str, Any], content: str) -> bool:
+        id = message.get("tool_call_id")
+        if type(id) is not str or not id:
+            return False
+        call = next((call for call in (*self._open, *self._calls) if call.id == id), None)
+        if call is None:
+            return False
+        self._answer(index, call, Observation(content=content, call_id=id, tool=call.name))
+        return True
+
     def _answered(self, message: Node) -> ToolCall | None:
         """The call a tool message answers; a second answer to the same call counts as one."""
         call_id = message.scalar_or("tool_call_id")
@@ -182,10 +236,12 @@ class _Builder:
         return next((call for call in self._open if not name or call.name == name), None)
 
     def _fold(self, index: int, message: Node, call: ToolCall) -> None:
+        self._answer(index, call, _observation(message, call))
+
+    def _answer(self, index: int, call: ToolCall, seen: Observation) -> None:
         self._open = [other for other in self._open if other is not call]
         step = self.steps[self._turn_at]
-        seen = _observation(message, call)
-        self.steps[self._turn_at] = replace(step, observations=(*step.observations, seen))
+        self.steps[self._turn_at] = step.answered((*step.observations, seen))
         self.step_of[index] = step.index
 
     def _turn(self, index: int, message: Node, role: str) -> Step:
@@ -220,6 +276,29 @@ class _Builder:
             source_index=index,
             extra=extra,
         )
+
+
+_CALL, _TYPED_CALL, _FUNCTION = {"id", "function"}, {"id", "type", "function"}, {"name", "arguments"}
+
+
+def _plain_calls(values: Any) -> tuple[ToolCall, ...] | None:
+    """Calls that have the usual fields alone; None if there are none, or others."""
+    if type(values) is not list or not values:
+        return None
+    made = []
+    for call in values:
+        if type(call) is not dict or (call.keys() != _TYPED_CALL and call.keys() != _CALL):
+            return None
+        id, function = call["id"], call["function"]
+        if type(id) is not str or not id or call.get("type", "function") != "function":
+            return None
+        if type(function) is not dict or function.keys() != _FUNCTION or type(function["name"]) is not str:
+            return None
+        if type(function["arguments"]) is not str and type(function["arguments"]) is not dict:
+            return None
+        arguments, raw = parse_arguments(function["arguments"], "")
+        made.append(ToolCall(id=id, name=function["name"], arguments=arguments, raw_arguments=raw))
+    return tuple(made)
 
 
 def _calls(index: int, message: Node) -> tuple[ToolCall, ...]:

@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._chat import chat_run, parse_arguments, tool_specs
+from agentguard.trajectory.formats._chat import chat_run, parse_arguments, tool_specs, with_results
 from agentguard.trajectory.formats.base import formats
 from agentguard.trajectory.model import Source, Step
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
@@ -185,3 +187,54 @@ class TestDump:
         record = records(SAMPLES / "who_and_when.json")[0]
         dumped = formats().get("openai_chat").dump(record)  # type: ignore[attr-defined]
         assert dumped["messages"][0] == {"role": "system", "name": "Counter_Expert", "content": "You count."}
+
+
+class Odd(dict[str, Any]):
+    """A message that is read in the general way, whatever its fields."""
+
+
+TEXTS = st.sampled_from(["", "a", "{}", '{"a": 1}', "[1]"])
+ANY = st.one_of(TEXTS, st.none(), st.just([{"type": "text", "text": "x"}]), st.just({"a": 1}), st.just(3))
+CALLS = st.fixed_dictionaries(
+    {"id": ANY, "function": st.fixed_dictionaries({"name": ANY, "arguments": ANY}, optional={"strict": ANY})},
+    optional={"type": st.sampled_from(["function", "custom"]), "more": ANY},
+)
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "assistant", "tool", "developer", "function"])},
+    optional={
+        "content": ANY,
+        "tool_calls": st.one_of(ANY, st.lists(CALLS, max_size=2)),
+        "tool_call_id": TEXTS,
+        "name": ANY,
+        "refusal": ANY,
+    },
+)
+
+
+class TestUsualFields:
+    """Messages that have the usual fields alone are read at less cost, and to the same steps."""
+
+    @settings(max_examples=300)
+    @given(st.lists(MESSAGES, max_size=4))
+    def test_any_messages(self, messages: list[dict[str, Any]]) -> None:
+        found: list[Any] = []
+        for given_ in (messages, [Odd(one) for one in messages]):
+            try:
+                found.append(chat_run(given_))
+            except FormatError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+
+    @given(st.lists(st.tuples(st.sampled_from("abc"), TEXTS), max_size=4), st.booleans())
+    def test_calls_and_results(self, results: list[tuple[str, str]], typed: bool) -> None:
+        calls = [{"id": id, "function": {"name": f"f{id}", "arguments": '{"a": 1}'}} for id in "ab"]
+        turn = asked(*({**one, "type": "function"} if typed else one for one in calls))
+        told_ = [told(*one) for one in results]
+        whole = chat_run([turn, *told_])
+        assert whole == chat_run([Odd(turn), *map(Odd, told_)])
+        (alone,) = chat_run([turn]).steps
+        assert with_results(alone, told_) == whole.steps[0]
+
+    def test_a_message_that_is_none(self) -> None:
+        with pytest.raises(FormatError, match=r"messages\[1\]"):
+            with_results(steps(asked(call("a")))[0], ["no message"])
