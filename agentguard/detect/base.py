@@ -65,7 +65,7 @@ class Needs(NamedTuple):
     """What a run must have for a detector with its defaults to find anything in it; also what a run has.
 
     Attributes:
-        turns: steps of agents.
+        turns: steps of agents; more than 64 are taken for 64, unless nothing is ever enough (`SILENT`).
         calls: whether a tool is called.
         results: whether anything comes back: observations, or steps of the environment.
     """

@@ -70,9 +70,7 @@ def build(specs: Specs | None = None, *, has: Needs | None = None) -> list[Detec
         ConfigError: an option does not exist or is out of its range; names detector and option.
     """
     made: list[Detector] = []
-    for name, factory, given in _all_known() if specs is None else _chosen(specs):
-        if has is not None and not given and not has.enough(getattr(factory, "needs", ANYTHING)):
-            continue
+    for name, factory, given in _all_known(has) if specs is None else _chosen(specs, has):
         try:
             made.append(factory(**given) if given else factory())
         except AgentGuardError:
@@ -85,25 +83,34 @@ def build(specs: Specs | None = None, *, has: Needs | None = None) -> list[Detec
 _Chosen = Sequence[tuple[str, DetectorFactory, dict[str, Any]]]
 
 
-def _chosen(specs: Specs) -> _Chosen:
-    known = detectors()
-    return [
-        (name, known.get(name), {} if options is None else _given(name, options))
-        for name, options in specs.items()
-        if known.get(name) is not None and options is not False
-    ]
+def _chosen(specs: Specs, has: Needs | None) -> _Chosen:
+    known, chosen = detectors(), []
+    for name, options in specs.items():
+        factory = known.get(name)
+        if options is False:
+            continue
+        given = {} if options is None else _given(name, options)
+        if given or has is None or has.enough(getattr(factory, "needs", ANYTHING)):
+            chosen.append((name, factory, given))
+    return chosen
 
 
-def _all_known() -> _Chosen:
-    """All that are registered; found out anew once others are."""
+def _all_known(has: Needs | None) -> _Chosen:
+    """All that are registered and have something to look for; found out anew once others are registered."""
     names = detectors().names()
-    if names not in _ALL:
-        _ALL.clear()
-        _ALL[names] = _chosen(dict.fromkeys(names))
-    return _ALL[names]
+    if has is not None and has.turns > _MOST_TURNS:
+        has = Needs(_MOST_TURNS, has.calls, has.results)
+    if (names, has) not in _ALL:
+        if len(_ALL) > 4 * _MOST_TURNS:
+            _ALL.clear()
+        _ALL[names, has] = _chosen(dict.fromkeys(names), has)
+    return _ALL[names, has]
 
 
-_ALL: dict[tuple[str, ...], _Chosen] = {}
+_MOST_TURNS = 64
+"""Turns of a run with which a detector has enough; no detector of ours needs as many."""
+
+_ALL: dict[tuple[tuple[str, ...], Needs | None], _Chosen] = {}
 
 
 def _given(name: str, options: Mapping[str, Any] | bool) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -169,7 +168,7 @@ def with_cost(step: Step, usage: Usage | None, model: Any) -> Step:
     """A step of the agent with what it cost and who gave it."""
     if step.source is not Source.AGENT:
         return step
-    return replace(step, usage=usage, model=model if isinstance(model, str) else None)
+    return step.costing(usage, model if isinstance(model, str) else None)
 
 
 def wants_json(body: Mapping[str, Any]) -> bool:

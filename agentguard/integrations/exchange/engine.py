@@ -212,12 +212,14 @@ class Engine:
     def _begin(
         self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Item], *, run: str
     ) -> Conversation:
-        name = self._name(run) if run else f"run-{self._ids.getrandbits(64):016x}"
+        name = self._name_of(run)
         session = self.session(dialect, body, basis_of(dialect, history, self.agent), name)
         return Conversation(session=session, name=name, root=body.get("previous_response_id"))
 
-    def _name(self, run: str) -> str:
-        """The name a client gave; numbered where it begins another conversation under it."""
+    def _name_of(self, run: str) -> str:
+        """The name a client gave, numbered where it begins another conversation under it; else our own."""
+        if not run:
+            return f"run-{self._ids.getrandbits(64):016x}"
         number = self._named.pop(run, 0) + 1
         self._named[run] = number
         while len(self._named) > self._kept:

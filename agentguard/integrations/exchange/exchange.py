@@ -235,7 +235,8 @@ class Exchange(Lined):
         else:
             key = chain([*self._history, *of.answer], self.dialect.key, seed=f"{self._seed}\0")[-1]
         tips = [key, *(response_key(one) for one in (*of.aliases, of.anchor) if one)]
-        tips.append(answer_key(self.dialect, of.answer, self._seed))
+        if not of.over:  # calls were made in it: their results follow, whatever else the client drops
+            tips.append(answer_key(self.dialect, of.answer, self._seed))
         self._engine.waiting.put(of, tips, self._again_key)
         if self._engine.keep is not None:
             data = told_to_others(of, self.dialect, self._history, self.request)

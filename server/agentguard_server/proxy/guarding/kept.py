@@ -31,6 +31,7 @@ logger = logging.getLogger("agentguard.keeper")
 _MOST_RUNS: Final = 4096
 _MOST_WAITING: Final = 1024
 _FLUSH_S: Final = 5.0
+_WRITTEN_S: Final = 30.0
 
 
 class Kept:
@@ -170,7 +171,7 @@ class Kept:
 
     def _diagnosed(self, tenant: str, run: str) -> None:
         assert self._guard is not None  # for mypy: nothing waits without one
-        self.store.flush(_FLUSH_S)
+        self.store.flush(_WRITTEN_S)
         found = self.store.trajectory(run, tenant=tenant)
         if found is not None:
             self.store.write(*diagnosis_rows(self._guard.diagnose(found), tenant=tenant))

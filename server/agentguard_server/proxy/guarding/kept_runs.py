@@ -103,7 +103,7 @@ class KeptRun:
 
 
 def _ended(head: RunRow, length: int) -> RunRow:
-    """The row of a run that has ended; made for each one, and `dataclasses.replace` takes five times as long."""
+    """The row of a run that has ended; `dataclasses.replace` takes five times as long."""
     return RunRow(
         tenant=head.tenant,
         created_at=head.created_at,
