@@ -534,6 +534,26 @@ def test_a_key_that_reaches_one_worker_of_two_has_all_of_its_limit(tmp_path: Pat
         assert got == [200] * 6 + [429] * 2
 
 
+def test_whichever_worker_is_asked_lists_the_runs_of_all(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(openai_server.serving(lambda _: CHAT_API.answer(("say", "ok"))))
+        document = moving(server, str(tmp_path / "shared.db"), workers=2)
+        doors = doors_of_both(stack, stack.enter_context(serving(tmp_path, document)))
+        runs = []
+        for number in (0, 1, 0, 1, 1):
+            head, _ = asked(doors[number], CHAT, CHAT_API.body([{"role": "user", "content": "hi"}]))
+            runs.insert(0, (head["agentguard-run"], number))
+
+        def listed(door: http.client.HTTPConnection, most: int) -> list[tuple[str, int]]:
+            door.request("GET", f"/agentguard/v1/sessions?most={most}")
+            found = json.loads(door.getresponse().read())["sessions"]
+            return [(one["id"], one["worker"]) for one in found]
+
+        for door in doors:
+            within(10, lambda door=door: listed(door, 100) == runs)
+            assert listed(door, 2) == runs[:2]
+
+
 def connection(proxy) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=20)
 

@@ -73,7 +73,9 @@ class Quota:
 
     __slots__ = ("_counts", "_first", "_last", "_mine", "_next", "_times")
 
-    def __init__(self, counts: memoryview, times: memoryview, row: int, *, worker: int, workers: int) -> None:
+    def __init__(
+        self, counts: memoryview[int], times: memoryview[float], row: int, *, worker: int, workers: int
+    ) -> None:
         self._counts, self._times, self._next = counts, times, row + 1
         self._first, self._last = row + _HEAD, row + _HEAD + workers
         self._mine = self._first + worker

@@ -17,7 +17,8 @@ from agentguard_server.proxy.telling.tally import Figure, Tally
 
 _STATES: Final = ("up", "draining", "leaving", "corrupt", "down", "ejected", "open", "hinted", "resting")
 _SESSIONS: Final = "sessions"
-_MOST_TOLD: Final = 100
+_MOST_TOLD: Final = 400
+_MOST_OF_A_TENANT: Final = 100
 Part = Callable[[], Mapping[str, Any]]
 
 
@@ -119,19 +120,21 @@ class State:
         """What the other workers are told: `Board.publish` takes it, and may wait for the disk."""
         told = self.mine()
         if (held := self._sessions()) is not None:
-            told[_SESSIONS] = held.listed(None, most=_MOST_TOLD)
+            told[_SESSIONS] = held.told(each=_MOST_OF_A_TENANT, most=_MOST_TOLD)
         return (Tally() if self.metrics is None else self.metrics.tally()), told
 
     def sessions(self, tenant: str, *, most: int) -> list[dict[str, Any]] | None:
-        """A tenant's guarded runs, this worker's first, those of the others as they told last.
+        """A tenant's guarded runs in all workers, the latest used first; None if nothing is guarded.
 
-        None if nothing is guarded.
+        Those of other workers are as they told last: the latest hundred of a tenant, in each of them.
         """
         held = self._sessions()
         if held is None:
             return None
         found: list[dict[str, Any]] = held.listed(tenant, most=most)
-        return [*found, *self._elsewhere(tenant)][:most]
+        mine = [one | {"worker": self.gateway.worker} for one in found]
+        whole = [*mine, *self._elsewhere(tenant)]
+        return sorted(whole, key=lambda one: float(one.get("used_at") or 0), reverse=True)[:most]
 
     def session(self, id: str, tenant: str) -> dict[str, Any] | None:
         """One guarded run: whole if this worker has it, at a glance if another one has."""

@@ -6,7 +6,8 @@ Nothing here holds what was said: `agentguard.store` has that, if capture is on.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ class Sessions:
     def __init__(self, most: int, *, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
         self._bytes: dict[tuple[str, str], int] = {}
+        self._at: dict[tuple[str, str], float] = {}
         self._total = 0
         self._held: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self._lock = threading.Lock()
@@ -38,6 +40,7 @@ class Sessions:
         """A run has begun."""
         with self._lock:
             self._held[tenant, session.id] = session
+            self._at[tenant, session.id] = time.time()
             self._trim()
 
     def used(self, tenant: str, session: Session, size: int) -> None:
@@ -46,6 +49,7 @@ class Sessions:
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
+                self._at[key] = time.time()
                 self._total += size - self._bytes.get(key, 0)
                 self._bytes[key] = size
                 self._trim()
@@ -54,6 +58,7 @@ class Sessions:
         while len(self._held) > self._most or (self._total > self._most_bytes and len(self._held) > 1):
             key, _ = self._held.popitem(last=False)
             self._total -= self._bytes.pop(key, 0)
+            self._at.pop(key, None)
 
     def listed(self, tenant: str | None = None, *, most: int = 100) -> list[dict[str, Any]]:
         """Runs at a glance, the latest used first; of all tenants for None."""
@@ -61,7 +66,19 @@ class Sessions:
         for of, session in self._of(tenant):
             if len(made) == most:
                 break
-            made.append(_glance(of, session))
+            made.append(self._glance(of, session))
+        return made
+
+    def told(self, *, each: int, most: int) -> list[dict[str, Any]]:
+        """The latest runs at a glance, for other workers to list: so many of each tenant, and in all."""
+        made: list[dict[str, Any]] = []
+        count = Counter[str]()
+        for of, session in self._of(None):
+            count[of] += 1
+            if count[of] <= each:
+                made.append(self._glance(of, session))
+                if len(made) == most:
+                    break
         return made
 
     def one(self, id: str, tenant: str | None = None) -> dict[str, Any] | None:
@@ -69,7 +86,7 @@ class Sessions:
         for of, session in self._of(tenant):
             if session.id == id:
                 return {
-                    **_glance(of, session),
+                    **self._glance(of, session),
                     "steps": [
                         {
                             "index": step.index,
@@ -84,26 +101,26 @@ class Sessions:
                 }
         return None
 
+    def _glance(self, tenant: str, session: Session) -> dict[str, Any]:
+        return {
+            "id": session.id,
+            "tenant": tenant,
+            "used_at": round(self._at.get((tenant, session.id), 0.0), 3),
+            "length": len(session),
+            "ended": session.ended,
+            "stopped": session.stopped,
+            "codes": codes_of(session.findings),
+            "recovered": len(session.recoveries),
+            "failures": len(session.failures),
+            "guard_s": round(session.seconds, 6),
+        }
+
     def _of(self, tenant: str | None) -> Iterator[tuple[str, Session]]:
         with self._lock:
             held = list(reversed(self._held.items()))
         for (of, _), session in held:
             if tenant is None or of == tenant:
                 yield of, session
-
-
-def _glance(tenant: str, session: Session) -> dict[str, Any]:
-    return {
-        "id": session.id,
-        "tenant": tenant,
-        "length": len(session),
-        "ended": session.ended,
-        "stopped": session.stopped,
-        "codes": codes_of(session.findings),
-        "recovered": len(session.recoveries),
-        "failures": len(session.failures),
-        "guard_s": round(session.seconds, 6),
-    }
 
 
 def codes_of(findings: list[Finding]) -> list[str]:
