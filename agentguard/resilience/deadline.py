@@ -146,11 +146,12 @@ class Watch:
 
     def wind(self, seconds: float) -> None:
         """Cancel the present task in so many seconds, unless `over` is called before."""
-        task = asyncio.current_task(self._loop)
+        loop = self._loop
+        task = asyncio.current_task(loop)
         assert task is not None  # for mypy: whoever awaits is in a task
         self._task, self._cancelling, self._ours = task, task.cancelling(), False
-        self._at = self._loop.time() + seconds
-        if self._timer is None or self._at < self._rings_at:
+        self._at = at = loop.time() + seconds
+        if self._timer is None or at < self._rings_at:
             self._set(seconds)
 
     def over(self) -> bool:

@@ -13,7 +13,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
 from agentguard.resilience.deadline import Deadline, Watch
@@ -170,50 +170,48 @@ class Stream:
             await discard(self._source)
 
     async def _next(self) -> Any:
-        """The next chunk; ends the stream at its end and on any error."""
+        """The next chunk, in the time left since the last one; ends the stream at its end and on errors."""
+        clock, watch = self._runtime.clock, self._watch
+        before = clock.now()
         try:
-            chunk = await self._pull()
-        except StopAsyncIteration:
+            watch.wind(max(0.0, min(self._left, self._deadline.at - before)))
+            try:
+                chunk = await self._source.__anext__()
+            finally:
+                ours = watch.over()
+            wrong = None if self._fault is None else self._fault(chunk)
+            if wrong is not None:
+                raise BackendError(f"the stream is not what it should be: {wrong}", stage=self._stage)
+            if self._carries(chunk):
+                self._started, self._left = True, self._options.idle_s
+            else:
+                self._left -= clock.now() - before
+            if self._started and not self._complete and self._ends is not None:
+                self._complete = self._ends(chunk)  # the end of something: of nothing there is none
+        except BaseException as error:
+            await self._stop(self._late() if ours and isinstance(error, asyncio.CancelledError) else error)
+        return chunk
+
+    def _late(self) -> ResilienceError:
+        if self._deadline.expired:
+            return DeadlineExceeded("the stream took longer than the call may")
+        return Stalled("the stream made no progress in its time")
+
+    async def _stop(self, error: BaseException) -> NoReturn:
+        """End the stream with what ended its source, and raise it, or what it means."""
+        if isinstance(error, StopAsyncIteration):
             if self._ends is not None and not self._complete:
                 await self._fail(BackendError("the stream ended before its last event", stage=self._stage))
             self._end(None)
-            raise
-        except ResilienceError as error:
+        elif isinstance(error, ResilienceError):
             error.stage = self._stage  # whatever the backend thought: the caller may have a part of it
             await self._fail(error)
-        except (OSError, EOFError) as error:
+        elif isinstance(error, OSError | EOFError):
             await self._fail(BackendError(f"the stream broke off: {type(error).__name__}", stage=self._stage))
-        except BaseException as error:
+        else:
             self._end(error)
             await discard(self._source)
-            raise
-        return chunk
-
-    async def _pull(self) -> Any:
-        """Read one chunk in the time that is left since the last progress."""
-        clock, watch = self._runtime.clock, self._watch
-        before = clock.now()
-        watch.wind(max(0.0, min(self._left, self._deadline.at - before)))
-        try:
-            chunk = await self._source.__anext__()
-        except asyncio.CancelledError:
-            if not watch.over():
-                raise
-            if self._deadline.expired:
-                raise DeadlineExceeded("the stream took longer than the call may") from None
-            raise Stalled("the stream made no progress in its time") from None
-        finally:
-            watch.over()
-        wrong = None if self._fault is None else self._fault(chunk)
-        if wrong is not None:
-            raise BackendError(f"the stream is not what it should be: {wrong}", stage=self._stage)
-        if self._carries(chunk):
-            self._started, self._left = True, self._options.idle_s
-        else:
-            self._left -= clock.now() - before
-        if self._started and not self._complete and self._ends is not None:
-            self._complete = self._ends(chunk)  # the end of something: of nothing there is none
-        return chunk
+        raise error
 
     @property
     def _stage(self) -> Any:

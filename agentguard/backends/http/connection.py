@@ -50,6 +50,7 @@ class Connection(asyncio.Protocol):
         reader: of the response under way.
         busy: whether it carries a request.
         at: monotonic time by which that must be over.
+        paused: whether nothing is read for now.
         since: when it became idle.
     """
 
@@ -58,12 +59,12 @@ class Connection(asyncio.Protocol):
         "_fd",
         "_loop",
         "_owner",
-        "_paused",
         "_sink",
         "_transport",
         "_waiter",
         "at",
         "busy",
+        "paused",
         "reader",
         "since",
     )
@@ -74,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
-        self._paused = False
+        self.paused = False
         self._fd = -1
         self._error: ResilienceError | None = None
         self.reader = Reader(limits)
@@ -133,14 +134,14 @@ class Connection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Read no more for now: what comes stays with the system, and then with the endpoint."""
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._paused = True
+        if not self.paused and self._transport is not None and not self._transport.is_closing():
+            self.paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
 
@@ -192,7 +193,7 @@ class Connection(asyncio.Protocol):
             self._push(self._sink)
         if whole:
             self._done()
-        elif reader.streaming:
+        elif self._waiter is not None and reader.streaming:
             self._wake()
 
     def eof_received(self) -> bool:
@@ -219,7 +220,8 @@ class Connection(asyncio.Protocol):
         self._owner.lost(self)
 
     def _push(self, sink: Sink) -> None:
-        data = self.reader.take()
+        body = self.reader.body
+        data = body.pop() if len(body) == 1 else self.reader.take()
         if data:
             try:
                 sink.push(data)

@@ -106,12 +106,17 @@ class Reader:
             if not self.complete:
                 raise Malformed(self._reason or "it is no HTTP response") from None
             self.reusable = False  # it was whole; what came after it belongs to nobody
-        if not self.head:
-            if self._seen > self._limits.head_bytes:
-                raise Malformed("its head is too large")
-        elif self._seen - self.size > 2 * self._limits.head_bytes + _CHUNK_BYTES * self.size:
-            raise Malformed("its chunks are mostly framing")
+        if self._seen > self._limits.head_bytes:
+            self._weigh()
         return self.complete
+
+    def _weigh(self) -> None:
+        """See whether what came is more than a head and a body may take. Raises Malformed."""
+        most = self._limits.head_bytes
+        if not self.head:
+            raise Malformed("its head is too large")
+        if self._seen - self.size > 2 * most + _CHUNK_BYTES * self.size:
+            raise Malformed("its chunks are mostly framing")
 
     def end(self) -> None:
         """The connection ended. Raises Malformed if the response had not."""

@@ -56,7 +56,8 @@ class HttpStream:
         Raises:
             ResilienceError: it broke off, was closed, or is out of time. What came before was given out.
         """
-        while not self._ready:
+        ready = self._ready
+        while not ready:
             if self._over:
                 if self._error is None:
                     raise StopAsyncIteration
@@ -70,7 +71,13 @@ class HttpStream:
                 raise
             finally:
                 self._waiter = None
-        return self._take()
+        self._given = True
+        if len(ready) > 1 or self._unbounded:
+            return self._take()
+        self._size, connection = 0, self._connection
+        if connection is not None and connection.paused:
+            connection.resume()
+        return ready.pop()
 
     async def aclose(self) -> None:
         """Close it, and the connection with it unless all of it has come."""
@@ -78,9 +85,10 @@ class HttpStream:
 
     def push(self, data: bytes) -> None:
         """More of the body, from the connection. Raises BackendError for an event without an end."""
-        if self._cutter is not None:
-            data = self._cutter.feed(data)
-            if self._cutter.size > self._limits.event_bytes:
+        cutter, waiter = self._cutter, self._waiter
+        if cutter is not None:
+            data = cutter.feed(data)
+            if cutter.size > self._limits.event_bytes:
                 raise BackendError("an event of the stream is too large", stage="sent")
             if not data:
                 return
@@ -88,7 +96,8 @@ class HttpStream:
         self._size += len(data)
         if self._size > self._limits.ahead_bytes and self._connection is not None:
             self._connection.pause()
-        self._wake()
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def finish(self, error: ResilienceError | None) -> None:
         """The body is over."""
@@ -112,10 +121,11 @@ class HttpStream:
         return BackendError("the stream ended with the connection, before its last event", stage="sent")
 
     def _take(self) -> bytes:
+        """All that is there."""
         ready = self._ready
         data = ready[0] if len(ready) == 1 else b"".join(ready)
         ready.clear()
-        self._size, self._given = 0, True
+        self._size = 0
         if self._unbounded:
             self._last = data
         if self._connection is not None:

@@ -111,6 +111,9 @@ def _plain(chunk: bytes) -> bool:
     try:
         if not chunk.isascii():
             chunk.decode()
+        if chunk.startswith(b"data: {") and chunk.find(b"\n") == len(chunk) - 2:  # one event
+            found = _quick(chunk[6:])  # what follows it is white space
+            return found.error is None and found.choices is not None
         for event in chunk.split(b"\n\n"):
             data = event[6:]
             if event[:6] != b"data: " or b"\n" in data:

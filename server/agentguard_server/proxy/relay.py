@@ -106,7 +106,7 @@ class Out:
         line = self._line
         if line is None or not line.push(data):
             return False
-        if self._room:
+        if self._room > 0:
             self._keep(data)
         return True
 
@@ -161,9 +161,10 @@ class Out:
         self.first_at = self._gateway.clock.now()
 
     def _keep(self, data: bytes) -> None:
-        if self._room > 0:
-            self._kept.append(data[: self._room])
-            self._room -= len(data)
+        room = self._room
+        if room > 0:
+            self._kept.append(data if len(data) <= room else data[:room])
+            self._room = room - len(data)
 
 
 def _length(answer: Answer) -> bytes:
