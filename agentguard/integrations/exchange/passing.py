@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.integrations.exchange.conversation import Conversation, Item
-from agentguard.integrations.exchange.dialect import Dialect, steps_of
+from agentguard.integrations.exchange.dialect import Dialect, basis_of
 from agentguard.integrations.exchange.edits import Edits
 from agentguard.integrations.exchange.engine import Engine
 from agentguard.integrations.exchange.exchange import Exchange
@@ -25,7 +25,7 @@ class Passed(Conversation):
 
     Attributes:
         first: the first step of its history, which may be the system prompt.
-        read: its first steps, until they are taken in.
+        read: the first steps of its first run, until they are taken in.
     """
 
     first: Step
@@ -40,37 +40,19 @@ class Passing(Exchange):
     def begin(self, edits: Edits | None = None) -> None:
         """Take in the turns that are new."""
         del edits  # nobody edits what has passed
-        of = self._of
-        if of.over:
-            steps = self._since_the_task()
-            self._anew(steps)
-        elif of.read:
+        of, dialect, history, agent = self._of, self.dialect, self._history, self._engine.agent
+        if of.read:
             steps, of.read = of.read, []
-            steps = steps[before_the_task([*map(_is_given, steps)], renewed=False) :]
         else:
-            steps = [self._step_of(turn) for turn in self.dialect.turns(self._history, of.known)]
+            steps = _since_the_task(dialect, history, agent, known=of.known, renewed=of.over)
+        if of.over:
+            of.runs, of.over = of.runs + 1, False
+            basis = _basis(dialect, history, agent, [of.first, *steps])
+            of.session = self._engine.session(dialect, self.request, basis, f"{of.name}.{of.runs}")
         for step in steps:
             of.session.commit(step)
-        of.known = len(self._history)
+        of.known = len(history)
         of.forget_answer()
-
-    def _since_the_task(self) -> list[Step]:
-        """The steps from the latest task on; what was said before it is not read, since nobody needs it."""
-        of, found, asked = self._of, list[Step](), False
-        for turn in reversed(self.dialect.turns(self._history, of.known)):
-            if of.answer and turn[0] == of.known:
-                break  # the answer, by which the conversation was found
-            step = self._step_of(turn)
-            given = _is_given(step)
-            if asked and not given:
-                break
-            found.append(step)
-            asked = asked or given
-        return found[::-1] if asked else []
-
-    def _step_of(self, turn: tuple[int, int]) -> Step:
-        start, end = turn
-        return self.dialect.step(self._history[start:end], self._engine.agent)
 
     def observing(self, payload: Mapping[str, Any]) -> None:
         """Take in an answer that the client has got.
@@ -84,16 +66,6 @@ class Passing(Exchange):
             of.over = True
             of.session.end(refusable=False)
 
-    def _anew(self, steps: Sequence[Step]) -> None:
-        """Begin another run in a conversation whose last one has ended, with these steps."""
-        of, dialect = self._of, self.dialect
-        of.runs, of.over = of.runs + 1, False
-        if any(step.source is Source.USER for step in steps):
-            said = [of.first, *steps]
-        else:
-            said = steps_of(dialect, self._history, self._engine.agent)
-        of.session = self._engine.session(dialect, self.request, said, f"{of.name}.{of.runs}")
-
 
 class PassingEngine(Engine):
     """As `Engine`, of conversations that have passed."""
@@ -103,10 +75,13 @@ class PassingEngine(Engine):
     def _begin(
         self, dialect: Dialect, body: Mapping[str, Any], history: Sequence[Item], *, run: str
     ) -> Passed:
-        name, steps = self._name_of(run), steps_of(dialect, history, self.agent)
-        session = self.session(dialect, body, steps, name)
+        name, agent = self._name_of(run), self.agent
+        start, end = dialect.turns(history, 0)[0]
+        first = dialect.step(history[start:end], agent)
+        steps = _since_the_task(dialect, history, agent, known=0, renewed=False)
+        session = self.session(dialect, body, _basis(dialect, history, agent, [first, *steps]), name)
         root = body.get("previous_response_id")
-        return Passed(session=session, name=name, root=root, first=steps[0], read=steps)
+        return Passed(session=session, name=name, root=root, first=first, read=steps)
 
     def _rejoined(self, dialect: Dialect, given: Sequence[Item], run: str) -> Conversation | None:
         last = last_turn(dialect, given)
@@ -119,5 +94,18 @@ class PassingEngine(Engine):
         return found
 
 
-def _is_given(step: Step) -> bool:
-    return step.source in (Source.USER, Source.SYSTEM)
+def _since_the_task(
+    dialect: Dialect, history: Sequence[Item], agent: str, *, known: int, renewed: bool
+) -> list[Step]:
+    """The steps that are new; of a run that begins, those before its task are not read: nobody needs them."""
+    turns = dialect.turns(history, known)
+    if renewed or not known:
+        given = [dialect.given(history[start:end]) for start, end in turns]
+        turns = turns[before_the_task(given, renewed=renewed) :]
+    return [dialect.step(history[start:end], agent) for start, end in turns]
+
+
+def _basis(dialect: Dialect, history: Sequence[Item], agent: str, steps: list[Step]) -> list[Step]:
+    """As `basis_of`, from the first step and the new ones, where these hold what was asked."""
+    asked = any(step.source is Source.USER for step in steps[1:])
+    return steps if asked else basis_of(dialect, history, agent)

@@ -171,7 +171,7 @@ class Kept:
 
     def _diagnosed(self, tenant: str, run: str) -> None:
         assert self._guard is not None  # for mypy: nothing waits without one
-        self.store.flush(_WRITTEN_S)
+        self.store.flush(_WRITTEN_S, haste=False)  # gathered with what else waits
         found = self.store.trajectory(run, tenant=tenant)
         if found is not None:
             self.store.write(*diagnosis_rows(self._guard.diagnose(found), tenant=tenant))
