@@ -28,7 +28,7 @@ from agentguard.judge.serve.run import answers
 from agentguard.judge.wire import EndpointOptions, Fault
 from agentguard.trajectory.model import Trajectory
 from tests.judge_serving import Serving, children, serving
-from tests.vllm_server import VllmServer
+from tests.vllm_server import CPU_ENVIRONMENT, VllmServer
 from tests.vllm_setup import PYTHON, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -163,7 +163,8 @@ def watched(model: Path, task: str, tmp_path: Path) -> Iterator[Serving]:
     """It under ``agentguard judge serve``."""
     often = ("--heartbeat-s", "1", "--canary-s", "1", "--start-s", "400", "--restarts", "1", "--offline")
     flags = ("--task", task, *often, "--log", str(tmp_path / "server.log"))
-    with serving(str(model), PYTHON, *flags, "--", "--dtype", "float32", "--enforce-eager") as process:
+    more = ("--", "--dtype", "float32", "--enforce-eager")
+    with serving(str(model), PYTHON, *flags, *more, environment=CPU_ENVIRONMENT) as process:
         yield process
 
 
