@@ -65,7 +65,7 @@ def export(
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="The store that has the runs.")
     ] = None,
-    tenant: Annotated[str, typer.Option(help="sft, preference: whose record.")] = "",
+    tenant: Annotated[str, typer.Option(help="Whose runs of the store they are.")] = "",
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="otlp: address of the collector's traces.")
     ] = None,
@@ -102,25 +102,24 @@ def export(
     if output is not None and not force:
         check_free(output, hint="--force replaces it")
     redactor = Redaction(pattern) if redact or pattern else None
+    ways = _Ways(format, output, annotation, store, tenant)
     if to in _TRAINING:
-        raise typer.Exit(
-            _trained_on(runs or [], to, redactor, _Ways(format, output, annotation, store), tenant)
-        )
-    if tenant:
-        raise ConfigError("--tenant goes with --to sft or preference")
+        raise typer.Exit(_trained_on(runs or [], to, redactor, ways))
+    if tenant and store is None:
+        raise ConfigError("--tenant goes with --store: runs of files are nobody's")
     if not runs:
         raise ConfigError("name the runs to export: files or folders, or ids with --store")
     if to == _OTLP:
-        raise typer.Exit(_sent(runs, wishes, redactor, store))
+        raise typer.Exit(_sent(runs, wishes, redactor, ways))
     if to in exporters():
-        document = _document(runs, to, redactor, _Ways(format, output, annotation, store))
+        document = _document(runs, to, redactor, ways)
         with _opened(output) as stream:
             stream.write(document)
             stream.flush()
         if output is not None:
             typer.echo(f"1 run written to {output}", err=True)
         return
-    raise typer.Exit(_written(runs, to, redactor, _Ways(format, output, annotation, store)))
+    raise typer.Exit(_written(runs, to, redactor, ways))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +130,17 @@ class _Ways:
     output: Path | None
     annotation: bool
     store: str | None
+    tenant: str
 
 
-def _trained_on(ids: list[str], to: str, redactor: Redaction | None, ways: _Ways, tenant: str) -> int:
+def _trained_on(ids: list[str], to: str, redactor: Redaction | None, ways: _Ways) -> int:
     """Write the record of acceptance tests; returns the exit status."""
     from agentguard.cli.export_training import export_training, store_of
     from agentguard.store.store import Store
 
     url = store_of(ways.store, ways.format)
     with Store.open(url) as opened:
-        lines = export_training(opened, ids, to, tenant=tenant, redaction=redactor)
+        lines = export_training(opened, ids, to, tenant=ways.tenant, redaction=redactor)
         first = next(lines, None)
         if first is None:
             return 2
@@ -159,7 +159,7 @@ def _written(runs: list[str], to: str, redactor: Redaction | None, ways: _Ways) 
     found = (
         records_of([Path(run) for run in runs], ways.format, tallies)
         if ways.store is None
-        else _stored(ways.store, runs, tallies)
+        else _stored(ways.store, runs, tallies, ways.tenant)
     )
     dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in found)
     first = next(dumped, None)
@@ -170,12 +170,12 @@ def _written(runs: list[str], to: str, redactor: Redaction | None, ways: _Ways) 
     return status_of(tallies)
 
 
-def _sent(runs: list[str], wishes: Wishes, redactor: Redaction | None, url: str | None) -> int:
+def _sent(runs: list[str], wishes: Wishes, redactor: Redaction | None, ways: _Ways) -> int:
     """Send runs to a collector; returns the exit status."""
-    if url is not None:
+    if ways.store is not None:
         if redactor is not None:
             raise ConfigError("stored runs cannot be redacted: redact runs when they are stored")
-        return send_runs(wishes, store=url, ids=runs)
+        return send_runs(wishes, store=ways.store, ids=runs, tenant=ways.tenant)
     tallies: list[Tally] = []
     found = records_of([Path(run) for run in runs], None, tallies)
     status = send_runs(
@@ -184,8 +184,8 @@ def _sent(runs: list[str], wishes: Wishes, redactor: Redaction | None, url: str 
     return max(status, status_of(tallies))
 
 
-def _stored(url: str, ids: list[str], tallies: list[Tally]) -> Iterator[Record]:
-    for id, record in stored_records(url, ids):
+def _stored(url: str, ids: list[str], tallies: list[Tally], tenant: str) -> Iterator[Record]:
+    for id, record in stored_records(url, ids, tenant=tenant):
         tallies.append(Tally(id))
         if record is None:
             typer.echo(f"not read: there is no run {id} in the store", err=True)
@@ -203,7 +203,7 @@ def _document(runs: list[str], to: str, redactor: Redaction | None, ways: _Ways)
         return record_document(found, runs[0], to)
     if redactor is not None:
         raise ConfigError(f"{to} of a stored run cannot be redacted: redact runs when they are stored")
-    return stored_document(ways.store, runs[0], to)
+    return stored_document(ways.store, runs[0], to, tenant=ways.tenant)
 
 
 def _writer(name: str) -> Dumps:

@@ -20,7 +20,7 @@ class Exporter(Protocol):
         """The document of a run that was read from a file."""
         ...
 
-    def of_stored(self, store: Store, run_id: str) -> bytes | None:
+    def of_stored(self, store: Store, run_id: str, *, tenant: str = "") -> bytes | None:
         """The document of a run in a store, with all that the store knows of it; None if it is not there."""
         ...
 
@@ -33,21 +33,21 @@ def exporters() -> Registry[Exporter]:
     return _REGISTRY
 
 
-def stored_records(url: str, ids: list[str]) -> Iterator[tuple[str, Record | None]]:
-    """Runs of a store by their ids; None for one that is not there."""
+def stored_records(url: str, ids: list[str], *, tenant: str = "") -> Iterator[tuple[str, Record | None]]:
+    """A tenant's runs of a store by their ids; None for one that is not there."""
     from agentguard.store.store import Store
 
     with Store.open(url) as store:
         for id in ids:
-            yield id, store.record(id)
+            yield id, store.record(id, tenant=tenant)
 
 
-def stored_document(url: str, id: str, to: str) -> bytes:
-    """The document of a stored run. Raises ConfigError if it is not in the store."""
+def stored_document(url: str, id: str, to: str, *, tenant: str = "") -> bytes:
+    """The document of a tenant's stored run. Raises ConfigError if it is not in the store."""
     from agentguard.store.store import Store
 
     with Store.open(url) as store:
-        document = exporters().get(to).of_stored(store, id)
+        document = exporters().get(to).of_stored(store, id, tenant=tenant)
     if document is None:
         raise ConfigError(f"there is no run {id} in the store {store.address}")
     return document

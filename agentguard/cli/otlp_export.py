@@ -49,16 +49,24 @@ class Wishes:
         )
 
 
-def send_runs(wishes: Wishes, *, records: Iterable[Record] = (), store: str | None, ids: list[str]) -> int:
+def send_runs(
+    wishes: Wishes,
+    *,
+    records: Iterable[Record] = (),
+    store: str | None,
+    ids: list[str],
+    tenant: str = "",
+) -> int:
     """Send runs of files, or those of a store with all that is known of them; returns the exit status.
 
-    A run of a file is sent as it is: a diagnosis is something that a store keeps.
+    Those of a store are the tenant's. A run of a file is sent as it is: a diagnosis is what a store keeps.
     """
     from agentguard.otlp.send import send
 
     target = wishes.target()
     runs, missing, total = 0, 0, None
-    for spans in _of_store(store, ids, wishes) if store is not None else _of_records(records, wishes):
+    found = _of_records(records, wishes) if store is None else _of_store(store, ids, wishes, tenant)
+    for spans in found:
         if spans is None:
             missing += 1
             continue
@@ -79,13 +87,13 @@ def _of_records(records: Iterable[Record], wishes: Wishes) -> Iterator[tuple[Spa
         yield exported(record.trajectory, content=wishes.content)
 
 
-def _of_store(url: str, ids: list[str], wishes: Wishes) -> Iterator[tuple[Span, ...] | None]:
+def _of_store(url: str, ids: list[str], wishes: Wishes, tenant: str) -> Iterator[tuple[Span, ...] | None]:
     from agentguard.otlp.export import stored
     from agentguard.store.store import Store
 
     with Store.open(url) as store:
         for id in ids:
-            found = stored(store, id, content=wishes.content)
+            found = stored(store, id, tenant=tenant, content=wishes.content)
             if found is None:
                 typer.echo(f"not sent: there is no run {id} in the store", err=True)
             yield found

@@ -49,9 +49,9 @@ class HtmlExporter:
 
         return _bytes(Bundle.of(record.trajectory, diagnose(record.trajectory)))
 
-    def of_stored(self, store: Store, run_id: str) -> bytes | None:
+    def of_stored(self, store: Store, run_id: str, *, tenant: str = "") -> bytes | None:
         """A run of a store with all that is known of it; diagnosed now where nobody has."""
-        bundle = Bundle.load(store, run_id)
+        bundle = Bundle.load(store, run_id, tenant)
         if bundle is not None and not bundle.diagnoses:
             from agentguard.guard import diagnose
 

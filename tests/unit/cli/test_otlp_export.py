@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,21 @@ def test_runs_of_a_store_are_sent_with_what_was_said(tmp_path: Path) -> None:
         assert "no run nobody" in result.stderr
         assert "0 evaluations" not in result.stderr
         assert "agentguard.verdict" in str(one.checked())
+
+
+def test_a_tenants_run_is_sent_for_who_names_the_tenant(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        ids = write_samples(store, most=1)
+        record = store.record(ids[0])
+        assert record is not None
+        theirs = replace(record.trajectory, id="theirs")
+        store.write_run(replace(record, trajectory=theirs), tenant="a")
+    with receiving(tmp_path) as one:
+        given = ("theirs", "--store", tmp_path / "s.db", "--to", "otlp", "--endpoint", one.url)
+        assert call(*given).exit_code == 2
+        assert not one.checked()
+        assert call(*given, "--tenant", "a").exit_code == 0
+        assert len(one.checked()) == 1
 
 
 def test_the_environment_names_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
