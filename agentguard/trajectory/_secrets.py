@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from agentguard.errors import FormatError
+from agentguard.trajectory.formats._json import loads
+
 SENSITIVE = (
     *(
         "password",
@@ -87,7 +90,8 @@ def name_of(text: str) -> str:
 def texts_of(data: dict[str, Any]) -> list[str] | None:
     """The names and texts of JSON data; None where one must be looked at by itself.
 
-    That is a sensitive name, a long number, a text that may be JSON, and whatever is no plain JSON data.
+    That is a sensitive name, a long number, and whatever is no plain JSON data. Of a text that is JSON what
+    it holds is looked at: escapes could hide a secret in the text itself.
     """
     found: list[str] = []
     level: list[Any] = [data]
@@ -95,8 +99,12 @@ def texts_of(data: dict[str, Any]) -> list[str] | None:
         below: list[Any] = []
         for value in level:
             kind = type(value)
-            if kind is str and value[:1] not in ("{", "["):
-                found.append(value)
+            if kind is str:
+                held = _held(value) if value[:1] in ("{", "[") else None
+                if held is None:
+                    found.append(value)
+                else:
+                    below.append(held)
             elif kind is dict:
                 if not (_PLAIN.issuperset(value) or _plainly_named(value)):
                     return None
@@ -110,6 +118,15 @@ def texts_of(data: dict[str, Any]) -> list[str] | None:
             return found
         level = below
     return None
+
+
+def _held(text: str) -> Any:
+    """The data that a text holds which is JSON; None if it is none."""
+    try:
+        data = loads(text, strict=True)
+    except FormatError:
+        return None
+    return data if isinstance(data, dict | list) else None
 
 
 _PLAIN: set[str] = set()

@@ -247,3 +247,21 @@ class TestRecords:
         assert {k: v for k, v in before.items() if k != "content"} == {
             k: v for k, v in after.items() if k != "content"
         }
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ('{"city": "Bern", "rows": [{"at": 8.5}, null]}', True),
+        ('{"password": "hunter22x"}', False),
+        ('[{"note": "\\u0073k-' + "a1B2" * 12 + '"}]', False),
+        ('{"number": 4111111111111111}', False),
+        ('{"inner": "{\\"api_key\\": \\"hunter22x\\"}"}', False),
+        ("{no JSON, password: hunter22x", False),
+        ("[no JSON, and no secret", True),
+    ],
+)
+def test_text_that_is_json_is_looked_into_at_one_look(text: str, harmless: bool) -> None:
+    redactor, data = Redactor(), {"step": {"content": text}}
+    assert redactor.harmless(data) is harmless
+    assert (redactor.data(data) == data) is harmless

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from agentguard.guard import Guard
 from agentguard.localize.keep import diagnosis_rows
 from agentguard.recover.keep import decode_recovery, recovery_row
 from agentguard.store.log import StoreLog
-from agentguard.store.rows import ClearRow, Row, RunRow, StepRow
+from agentguard.store.rows import ClearRow, RunRow, StepRow
 from agentguard.store.store import Store
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.redact import Redactor
@@ -30,6 +30,7 @@ logger = logging.getLogger("agentguard.keeper")
 
 _MOST_RUNS: Final = 4096
 _MOST_WAITING: Final = 1024
+_FAILURES_TOLD: Final = 100
 _FLUSH_S: Final = 5.0
 _WRITTEN_S: Final = 30.0
 
@@ -53,6 +54,7 @@ class Kept:
         self._redactor = Redactor() if redact else None
         self._logs: OrderedDict[tuple[str, str], KeptLog] = OrderedDict()
         self._touched: dict[KeptRun, None] = {}
+        self._events: list[tuple[KeptLog, dict[str, Any]]] = []
         self._over: list[tuple[str, str]] = []
         self._due: queue.Queue[tuple[str, str] | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._diagnose, name="agentguard-diagnosing", daemon=True)
@@ -70,14 +72,10 @@ class Kept:
                 try:
                     yield
                 finally:
+                    self._write_events()
                     self._write()
         finally:
             self._put_over()
-
-    def begun(self, tenant: str, run: str) -> KeptLog:
-        """Takes the events of a new run; what is stored under its id is replaced."""
-        self.store.write(ClearRow(tenant=tenant, run_id=run))
-        return KeptLog(self, tenant)
 
     def passed(self, tenant: str, meta: Trajectory) -> KeptRun:
         """Takes what happens in a new run that has passed; what is stored under its id is replaced."""
@@ -88,12 +86,11 @@ class Kept:
         key = (message.tenant, message.run)
         log = self._logs.get(key)
         if message.fresh or log is None:
-            log = self.begun(*key) if message.fresh else KeptLog(self, message.tenant)
-            self._logs[key] = log
+            log = self._logs[key] = KeptLog(self, message.tenant, fresh=message.fresh)
             while len(self._logs) > _MOST_RUNS:
                 self._logs.popitem(last=False)
         event = orjson.loads(message.event)
-        log.append(event)
+        self._events.append((log, event))
         if event.get("event") == "end":
             self._logs.pop(key, None)
 
@@ -119,13 +116,28 @@ class Kept:
         """Write what is new of runs that have passed."""
         runs, self._touched = list(self._touched), {}
         made = [(run, run.rows()) for run in runs]
-        harmless = self._harmless([row for _, rows in made for row in rows])
+        harmless = self._harmless([row.data for _, rows in made for row in rows])
         for run, rows in made:
             try:
-                self._write_run(run, rows, harmless=harmless or self._harmless(rows))
+                plain = harmless or self._harmless([row.data for row in rows])
+                self._write_run(run, rows, harmless=plain)
             except Exception as error:  # whatever passed, the next run is no worse for it
-                self.failed += 1
-                logger.warning("a run that has passed could not be kept: %s", type(error).__name__)
+                self._not_kept(error)
+
+    def _write_events(self) -> None:
+        """Write what happened to runs that workers guard."""
+        events, self._events = self._events, []
+        harmless = self._harmless([event for _, event in events])
+        for log, event in events:
+            try:
+                log.append(event if harmless else self.clean(event))
+            except Exception as error:  # as above
+                self._not_kept(error)
+
+    def _not_kept(self, error: Exception) -> None:
+        self.failed += 1
+        if self.failed <= _FAILURES_TOLD:
+            logger.warning("what passed could not be kept: %s", type(error).__name__)
 
     def _write_run(self, run: KeptRun, rows: list[RunRow | StepRow], *, harmless: bool) -> None:
         if not harmless:
@@ -139,10 +151,9 @@ class Kept:
             if found.findings:
                 self.store.write(*finding_rows(run.id, found.findings, tenant=run.tenant))
 
-    def _harmless(self, rows: Sequence[Row]) -> bool:
-        """Whether it is plain at one look that there is no secret in any of them."""
-        redactor = self._redactor
-        return redactor is None or redactor.harmless({"rows": [row.data for row in rows]})
+    def _harmless(self, data: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether it is plain at one look that there is no secret in any of it."""
+        return self._redactor is None or self._redactor.harmless({"data": list(data)})
 
     def _put_over(self) -> None:
         over, self._over = self._over, []
@@ -179,10 +190,16 @@ class Kept:
 
 
 class KeptLog:
-    """Takes the events of one run; an `agentguard.trajectory.recorder.EventSink`."""
+    """Takes the events of one run, without their secrets.
 
-    def __init__(self, kept: Kept, tenant: str) -> None:
-        self._kept, self._tenant = kept, tenant
+    Args:
+        kept: writes them.
+        tenant: whose run it is.
+        fresh: whether the run begins, so that what is stored under its id is replaced.
+    """
+
+    def __init__(self, kept: Kept, tenant: str, *, fresh: bool) -> None:
+        self._kept, self._tenant, self._fresh = kept, tenant, fresh
         self._log = StoreLog(kept.store, tenant=tenant)
         self._run, self._worth = "", False
 
@@ -191,11 +208,10 @@ class KeptLog:
         name = event.get("event")
         if name == "header":
             self._run = str(event.get("id"))
+            if self._fresh:
+                self._kept.store.write(ClearRow(tenant=self._tenant, run_id=self._run))
         elif name == "step":
             self._worth = self._worth or bool(event["step"].get("tool_calls"))
-        self._log.append(self._kept.clean(event))
+        self._log.append(event)
         if name == "end":
             self._kept.over(self._tenant, self._run, worth=self._worth)
-
-    def close(self) -> None:
-        """Nothing is held here."""

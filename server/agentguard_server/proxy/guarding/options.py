@@ -47,7 +47,8 @@ class CaptureOptions(BaseModel):
         most_bytes: of a body, or of an answer, that is kept; a longer one is noted without its contents.
         queue_bytes: that may wait for the keeper, in each worker; what comes on top is lost and counted.
         redact: whether secrets are taken out of steps before they are written.
-        diagnose: whether a run is diagnosed when it has ended.
+        diagnose: whether a run in which tools were called is diagnosed when it has ended, and detectors look
+            through one in which none were.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
