@@ -15,6 +15,7 @@ from agentguard.store.rows import Row, RunRow, SnapshotRow
 
 _ROW_BYTES = 400
 _VALUE_BYTES = 48
+_SMALL = frozenset({int, float, bool, type(None)})
 _MOST_LOOKED_AT = 512
 _MOST_CONTAINERS = 512
 
@@ -157,6 +158,8 @@ def _weight(data: Mapping[str, Any]) -> int:
             kind = type(value)
             if kind is str or kind is bytes:
                 total += len(value)
-            elif kind is list or kind is tuple or isinstance(value, Mapping):
+            elif kind in _SMALL:
+                continue
+            elif kind is dict or kind is list or kind is tuple or isinstance(value, Mapping):
                 waiting += [value] if value and len(waiting) < _MOST_CONTAINERS else []
     return total

@@ -51,20 +51,7 @@ class StoreLog:
 
     def _of_run(self, name: str, node: Node, head: RunRow) -> tuple[Row, ...]:
         if name == "step":
-            step = node.node("step")
-            line = node.text_or("branch")
-            if not line:
-                self._length = step.integer("index") + 1
-            row = StepRow(
-                tenant=self._tenant,
-                run_id=head.id,
-                line=line,
-                index=step.integer("index"),
-                source=step.text_or("source"),
-                agent=step.text_or("agent"),
-                data=step.data,
-            )
-            return (row,)
+            return (self._step(node, head),)
         if name in ("fork", "branch"):
             return (self._branch(name, node, head),)
         if name == "annotation":
@@ -72,6 +59,21 @@ class StoreLog:
             return (self._head,)
         whole = self._with_length(head)
         return (replace(whole, data={**whole.data, "ended": True}),) if name == "end" else (whole,)
+
+    def _step(self, node: Node, head: RunRow) -> StepRow:
+        step, line = node.node("step"), node.text_or("branch")
+        index = step.integer("index")
+        if not line:
+            self._length = index + 1
+        return StepRow(
+            tenant=self._tenant,
+            run_id=head.id,
+            line=line,
+            index=index,
+            source=step.text_or("source"),
+            agent=step.text_or("agent"),
+            data=step.data,
+        )
 
     def _branch(self, name: str, node: Node, head: RunRow) -> BranchRow:
         at = node.integer("at" if name == "fork" else "fork_step")

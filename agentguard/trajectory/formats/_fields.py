@@ -54,7 +54,10 @@ class Node:
 
     def text_or(self, key: str, default: str = "") -> str:
         """A string, ``default`` where it is absent or null."""
-        return self.text(key) if key in self else default
+        value = self.data.get(key)
+        if type(value) is str:
+            return value
+        return self.text(key) if value is not None else default
 
     def scalar(self, key: str) -> str:
         """A required string or number, as text: ids that some files write either way."""
