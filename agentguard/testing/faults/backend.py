@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from agentguard.testing.faults.answers import Reply, api_of, body_of, other, right
@@ -150,10 +150,9 @@ class FaultBackend:
     async def _hide(self) -> None:
         """Listen no more, hold the port, and drop all connections."""
         if self._server is not None:
-            self._server.close()
+            await self._accept_no_more(self._server)
             self._server = None
         self._socket = self._socket or self._bound()
-        await asyncio.sleep(0)  # whoever was accepted a moment ago has a connection by now
         while self._wires:
             for wire in list(self._wires):
                 wire.reset()
@@ -161,6 +160,20 @@ class FaultBackend:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=5)
+
+    async def _accept_no_more(self, server: asyncio.Server) -> None:
+        """Close the server, once whoever was accepted a moment ago has a connection.
+
+        asyncio makes that in a task of its own. If the server was closed before, the task fails unheard: its
+        wire would never be made, nor lost, and it would be waited for without end.
+        """
+        for listening in server.sockets:
+            with suppress(NotImplementedError):  # Windows' loop knows no readers
+                self._running().remove_reader(listening.fileno())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        server.close()
+        self._wires = {wire for wire in self._wires if wire.made}
 
     def _bound(self) -> socket.socket:
         """A socket that has the port and refuses connections: it does not listen."""

@@ -67,6 +67,11 @@ class Wire(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
+    def made(self) -> bool:
+        """Whether there is a connection."""
+        return self._made is not None
+
+    @property
     def _transport(self) -> asyncio.Transport:
         assert self._made is not None  # the loop has called connection_made before anything else
         return self._made
@@ -120,11 +125,12 @@ class Wire(asyncio.Protocol):
 
     def reset(self) -> None:
         """End the connection with a reset, what was not sent yet with it."""
-        if self._made is None or self._made.is_closing():
+        if self._made is None:
             return
-        linger = struct.pack("ii", 1, 0)
-        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self._transport.abort()
+        if not self._made.is_closing():
+            linger = struct.pack("ii", 1, 0)
+            self._made.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._made.abort()  # also one that is closing, but whose client does not read what is left
 
     def close(self) -> None:
         """End the connection in order, once all is sent."""

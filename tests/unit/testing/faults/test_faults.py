@@ -421,3 +421,28 @@ def test_many_at_once():
         assert sum(one.answered_at is not None for one in backend.seen) == 30
         assert backend.seen[0].header("Host") == "x"
         assert backend.seen[0].header("absent") is None
+
+
+def test_it_refuses_at_once_though_clients_are_being_accepted() -> None:
+    """What was accepted in the same instant would otherwise be waited for without end."""
+    stop, knocked = threading.Event(), list[socket.socket]()
+
+    def knock() -> None:
+        while not stop.wait(0.0003):
+            made = socket.socket()
+            made.setblocking(False)
+            made.connect_ex(("127.0.0.1", backend.port))
+            knocked.append(made)
+
+    with FaultBackend() as backend:
+        knocking = threading.Thread(target=knock)
+        knocking.start()
+        try:
+            for _ in range(20):
+                with backend.refusing():
+                    assert backend.open == 0
+        finally:
+            stop.set()
+            knocking.join()
+            for made in knocked:
+                made.close()
