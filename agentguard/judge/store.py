@@ -16,26 +16,25 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from agentguard import resources
 from agentguard.errors import ModelFileError
 from agentguard.judge.coding import Arrays, decode, encode
 from agentguard.judge.features.spec import NAMES
 from agentguard.judge.features.whole_run import RUN_NAMES
+from agentguard.judge.files import (
+    CARD,
+    FILE,
+    FORMAT,
+    MOST_BYTES,
+    TRAIN_COMMAND,
+    checked,
+    default_folder,
+    load_card,
+)
 from agentguard.judge.model import Model
 from agentguard.version import __version__
 
-FILE: Final = "embedded.skops"
-CARD: Final = "card.json"
-FORMAT: Final = 1
-TRAIN_COMMAND: Final = "agentguard judge train --data PATH --out DIR"
 STRUCTURE: Final = "structure"
-_MOST_BYTES: Final = 64_000_000
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-
-
-def default_folder() -> Path:
-    """Where the model that ships with agentguard lies."""
-    return resources.models()
 
 
 def save(model: Model, folder: Path, card: dict[str, Any]) -> dict[str, Any]:
@@ -66,36 +65,7 @@ def load(folder: Path | None = None) -> Model:
         ModelFileError: there is none (the message has the command that trains one), it was changed, or it was
             made for other features.
     """
-    place = folder or default_folder()
-    card = load_card(place)
-    try:
-        if (place / FILE).stat().st_size > _MOST_BYTES:
-            raise ModelFileError(f"{place / FILE} is larger than any model")
-        data = (place / FILE).read_bytes()
-    except OSError:
-        raise _missing(place) from None
-    if hashlib.sha256(data).hexdigest() != card.get("sha256"):
-        raise ModelFileError(f"{place / FILE} does not match its card: restore both, or train anew")
-    features = card.get("features")
-    if card.get("format") != FORMAT or features != {"steps": list(NAMES), "runs": list(RUN_NAMES)}:
-        raise ModelFileError(
-            f"{place / FILE} was made for other features: train it anew with {TRAIN_COMMAND}"
-        )
-    return parse(data)
-
-
-def load_card(folder: Path | None = None) -> dict[str, Any]:
-    """Read a card. Raises ModelFileError if there is none or it is no JSON object."""
-    place = folder or default_folder()
-    try:
-        card = orjson.loads((place / CARD).read_bytes())
-    except OSError:
-        raise _missing(place) from None
-    except orjson.JSONDecodeError:
-        raise ModelFileError(f"{place / CARD} is not JSON") from None
-    if not isinstance(card, dict):
-        raise ModelFileError(f"{place / CARD} is not a card")
-    return card
+    return parse(checked(folder))
 
 
 def dump(model: Model) -> bytes:
@@ -111,7 +81,7 @@ def parse(data: bytes) -> Model:
     """Read a skops file of arrays. Raises ModelFileError on any other content."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as held:
-            if sum(info.file_size for info in held.infolist()) > _MOST_BYTES:
+            if sum(info.file_size for info in held.infolist()) > MOST_BYTES:
                 raise ModelFileError("the model file unpacks to more than any model")
             arrays = _arrays(held)
         structure = orjson.loads(arrays.pop(STRUCTURE).tobytes())
@@ -157,5 +127,16 @@ def _normal(data: bytes) -> bytes:
     return out.getvalue()
 
 
-def _missing(place: Path) -> ModelFileError:
-    return ModelFileError(f"there is no model file and card in {place}; train one with: {TRAIN_COMMAND}")
+__all__ = [
+    "CARD",
+    "FILE",
+    "FORMAT",
+    "STRUCTURE",
+    "TRAIN_COMMAND",
+    "default_folder",
+    "dump",
+    "load",
+    "load_card",
+    "parse",
+    "save",
+]

@@ -56,7 +56,9 @@ class Embedded:
         self.with_answer = bool(with_answer)
         self.seed = int(seed)
         self.given_failed = bool(given_failed)
-        self._model: Model = _loaded(Path(model) if model is not None else None)
+        self._folder = Path(model) if model is not None else None
+        self._model: Model | None = None
+        _check(self._folder)
 
     @classmethod
     def of(
@@ -65,7 +67,7 @@ class Embedded:
         """A localizer around a trained model, without reading a file."""
         made = cls.__new__(cls)
         made.risk, made.with_answer, made.seed, made._model = risk, with_answer, seed, model
-        made.given_failed = False
+        made._folder, made.given_failed = None, False
         return made
 
     def fit(self, records: Sequence[Record]) -> Embedded:
@@ -97,12 +99,14 @@ class Embedded:
                 probability=0.5,
                 notes=("the run has no step",),
             )
-        judged = self._model.judge(trajectory, findings, risk=self.risk, answer=answer)
+        judged = self.model.judge(trajectory, findings, risk=self.risk, answer=answer)
         return self.told(trajectory, judged, findings)
 
     @property
     def model(self) -> Model:
-        """The trained model."""
+        """The trained model; read when it is first asked for, since it brings NumPy along."""
+        if self._model is None:
+            self._model = _loaded(self._folder)
         return self._model
 
     def told(self, trajectory: Trajectory, judged: Judgement, findings: Sequence[Finding]) -> Diagnosis:
@@ -116,6 +120,13 @@ class Embedded:
             hypotheses=() if verdict is Verdict.NO_FAILURE else _hypotheses(judged, findings),
             notes=_notes(judged, verdict, given_failed=self.given_failed),
         )
+
+
+@lru_cache(maxsize=4)
+def _check(folder: Path | None) -> None:
+    from agentguard.judge.files import checked
+
+    checked(folder)
 
 
 @lru_cache(maxsize=4)
