@@ -129,7 +129,7 @@ def test_a_pooling_judge_can_have_several_too() -> None:
         finally:
             judge.close()
     assert answer.error is None
-    assert script.paths[-1] == "/classify"
+    assert "/classify" in script.paths  # health checks come in between
 
 
 def test_its_key_goes_to_the_replica_that_it_is_for(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
