@@ -100,7 +100,7 @@ class Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End; a request that is under way is told."""
         del exc
-        self._connections.discard(self)  # type: ignore[arg-type]
+        self._connections.discard(self)
         self._late = None
         for timer in (self._timer, self._stall):
             if timer is not None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentguard.proxy")
 
 TICK_S: Final = 1.0
+_LOAD_S: Final = 1.0
 USAGE_BYTES: Final = 65_536
 """Of an answer, at least, where its tokens are counted."""
 _A_CHARACTER: Final = 4
@@ -155,7 +156,11 @@ class Operation:
                 await asyncio.to_thread(part.close)
 
     async def _load(self) -> None:
-        """Once the proxy answers, and in a thread: what administers takes a while to import."""
+        """Once the proxy answers, and in a thread: what administers takes a while to import.
+
+        Later than that, since threads take turns, and whoever waits for the first answer would wait for both.
+        """
+        await asyncio.sleep(_LOAD_S)
         await asyncio.to_thread(_import)
         if self._admin is None:
             self._made()
