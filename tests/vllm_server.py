@@ -22,7 +22,7 @@ from agentguard.judge.serve.process import ServerProcess, free_port
 from agentguard.judge.serve.run import answers
 from tests.vllm_setup import COMMAND, PYTHON, WEIGHTS, missing
 
-START_S = 300.0
+START_S = 600.0
 CPU_FLAGS = ("--dtype", "bfloat16", "--max-num-seqs", "8", "--enforce-eager")
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 # Agents call tools: without a parser any request with tools is refused.

