@@ -93,6 +93,8 @@ def headers_of(refusal: Refusal) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", str(math.ceil(min(after, _LAST_RETRY_S))).encode()))
     elif after is not None:
         headers.append((b"x-should-retry", b"false"))
+    if refusal.status == 405:
+        headers.append((b"allow", b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"))  # RFC 9110, 15.5.6
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if refusal.close:

@@ -225,9 +225,11 @@ def _error(status: int, code: str, message: str) -> Response:
 
 async def _missing(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return _error(
+    made = _error(
         status, "not_found" if status == 404 else "method_not_allowed", "there is nothing of that kind"
     )
+    made.headers.update(getattr(error, "headers", None) or {})  # which methods there are
+    return made
 
 
 async def _failed(_: Request, error: Exception) -> Response:

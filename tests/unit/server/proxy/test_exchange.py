@@ -138,7 +138,9 @@ def test_a_crooked_path_goes_nowhere(path):
 )
 def test_what_could_not_be_sent_never_counts_against_a_replica(method, path, status):
     gate = gateway()
-    assert ask(gate, method=method, path=path).status == status
+    got = ask(gate, method=method, path=path)
+    assert got.status == status
+    assert ("POST" in got.headers.get("allow", "")) == (status == 405), "RFC 9110, 15.5.6"
     assert not gate.pool.asked
 
 
