@@ -188,6 +188,11 @@ class Stream:
                 self._left -= clock.now() - before
             if self._started and not self._complete and self._ends is not None:
                 self._complete = self._ends(chunk)  # the end of something: of nothing there is none
+        except StopAsyncIteration:
+            if self._ends is not None and not self._complete:
+                await self._fail(BackendError("the stream ended before its last event", stage=self._stage))
+            self._end(None)
+            raise
         except BaseException as error:
             await self._stop(self._late() if ours and isinstance(error, asyncio.CancelledError) else error)
         return chunk
@@ -199,11 +204,7 @@ class Stream:
 
     async def _stop(self, error: BaseException) -> NoReturn:
         """End the stream with what ended its source, and raise it, or what it means."""
-        if isinstance(error, StopAsyncIteration):
-            if self._ends is not None and not self._complete:
-                await self._fail(BackendError("the stream ended before its last event", stage=self._stage))
-            self._end(None)
-        elif isinstance(error, ResilienceError):
+        if isinstance(error, ResilienceError):
             error.stage = self._stage  # whatever the backend thought: the caller may have a part of it
             await self._fail(error)
         elif isinstance(error, OSError | EOFError):
