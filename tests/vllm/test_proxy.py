@@ -17,6 +17,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from agentguard.store import Store
+from tests.cutting_relay import cutting
 from tests.proxy_server import Proxy, serving, within
 from tests.unit.integrations.openai_server import Body, Raw, Server
 from tests.unit.integrations.openai_server import serving as model_server
@@ -118,6 +119,75 @@ def test_every_api_of_vllm_passes_the_proxy(vllm: VllmServer, tmp_path: Path) ->
         assert said.content[0].type == "text"
         with claude.messages.stream(model="judge", max_tokens=8, messages=asked) as told:
             assert told.get_final_message().usage.output_tokens > 0
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_a_stream_that_breaks_off_is_continued_from_its_text(
+    vllm: VllmServer, api: str, tmp_path: Path
+) -> None:
+    """The connection is reset in the middle; vLLM goes on from the text that the client has."""
+    path = "/v1/chat/completions" if api == "chat" else "/v1/completions"
+    asked: Body = {"model": "judge", "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True}
+    asked |= (
+        {"messages": [{"role": "user", "content": "Count."}]} if api == "chat" else {"prompt": "One, two,"}
+    )
+    with cutting(vllm.url) as relay:
+        replica = {"name": "vllm", "url": relay.url, "continues": True}
+        config = {"backends": {"replicas": [replica], "health": "off"}}
+        with serving(tmp_path, config) as proxy:
+            whole = proxy.ask(asked, path=path)
+            relay.cut(after=9)
+            status, headers, body = proxy.ask(asked, path=path)
+            metrics = proxy.ask(method="GET", path="/metrics")[2].decode()
+    assert (status, whole[0], relay.cuts) == (200, 200, 1)
+    assert headers["content-type"].startswith("text/event-stream")
+    before, mark, after = body.partition(b": agentguard: continued by vllm\n\n")
+    assert mark, body
+    assert body.count(b"data: [DONE]") == 1
+    assert body.endswith(b"data: [DONE]\n\n")
+    first, rest = said(before), said(after)
+    assert first
+    assert rest, "it went on"
+    assert said(whole[2]).startswith(first), "what was shown before the cut is what the model said"
+    chunks = events(body)
+    assert len({chunk["id"] for chunk in chunks}) == 1, "the client sees one answer"
+    ends = [one["choices"][0]["finish_reason"] for one in chunks if one["choices"]]
+    assert [end for end in ends if end] == ["length"]
+    assert 'kind="continued"' in metrics
+    assert rest.lstrip() == went_on(vllm, api, asked, first, before).lstrip(), (
+        "as vLLM goes on when asked directly"
+    )
+
+
+def went_on(vllm: VllmServer, api: str, asked: Body, text: str, shown: bytes) -> str:
+    """What the server says itself when it is asked to go on from a text."""
+    tokens = sum(bool(said_in(chunk)) for chunk in events(shown))
+    body = {**asked, "stream": False, "max_tokens": asked["max_tokens"] - tokens}
+    if api == "chat":
+        body["messages"] = [*asked["messages"], {"role": "assistant", "content": text.strip()}]
+        body |= {"add_generation_prompt": False, "continue_final_message": True}
+    else:
+        body["prompt"] = asked["prompt"] + text.rstrip()
+    where = "chat/completions" if api == "chat" else "completions"
+    made = httpx2.post(f"{vllm.url}/{where}", json=body, timeout=300).json()["choices"][0]
+    return str(made["message"]["content"] if api == "chat" else made["text"])
+
+
+def events(body: bytes) -> list[Any]:
+    """The chunks of a stream, or of a part of one."""
+    lines = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: {")]
+    return [json.loads(line) for line in lines]
+
+
+def said_in(chunk: Any) -> str:
+    """The text in a chunk."""
+    choice = (chunk["choices"] or [{}])[0]
+    return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
+
+
+def said(body: bytes) -> str:
+    """The text in a stream."""
+    return "".join(map(said_in, events(body)))
 
 
 def base(proxy: Proxy) -> str:
