@@ -584,4 +584,5 @@ def doors_of_both(stack: contextlib.ExitStack, proxy, **headers: str) -> list[ht
         found.setdefault(json.loads(door.getresponse().read())["answered_by"], door)
         if len(found) == 2:
             break
+        time.sleep(0.01)  # the first worker answers while the other one may still be starting
     return [found[0], found[1]]

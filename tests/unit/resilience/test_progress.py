@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -295,3 +297,19 @@ def test_a_malformed_event_before_the_first_token_may_be_retried():
     with pytest.raises(BackendError) as caught:
         read_headed(Headed("junk"), api=Reads())
     assert caught.value.stage == "sent"
+
+
+def test_a_stream_that_is_over_is_gone_without_a_search_for_garbage():
+    clock, _, send, _ = scene(stream())
+
+    async def read_one():
+        response = await send(Call())
+        await tokens_and_error(response)
+        return weakref.ref(response)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert clock.run(read_one())() is None
+    finally:
+        gc.enable()
