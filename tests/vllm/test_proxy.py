@@ -135,9 +135,9 @@ def test_a_stream_that_breaks_off_is_continued_from_its_text(
         replica = {"name": "vllm", "url": relay.url, "continues": True}
         config = {"backends": {"replicas": [replica], "health": "off"}}
         with serving(tmp_path, config) as proxy:
-            whole = proxy.ask(asked, path=path)
+            whole = proxy.ask(asked, path=path, Content_Type="application/json")
             relay.cut(after=9)
-            status, headers, body = proxy.ask(asked, path=path)
+            status, headers, body = proxy.ask(asked, path=path, Content_Type="application/json")
             metrics = proxy.ask(method="GET", path="/metrics")[2].decode()
     assert (status, whole[0], relay.cuts) == (200, 200, 1)
     assert headers["content-type"].startswith("text/event-stream")
