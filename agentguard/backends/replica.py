@@ -126,7 +126,7 @@ class Replica:
                 request = replace(request, body=changed(request.body, {"model": served}), model=served)
         answer = await self.backend.send(request, deadline)
         if type(answer) is Answer and answer.status == 200 and request.api is not None:
-            wrong = request.api.wrong(answer.body)
+            wrong = request.api.wrong(answer.body, request.body)
             if wrong is not None:
                 raise BackendError(f"the answer is not what it should be: {wrong}", stage="sent")
         return answer

@@ -50,8 +50,7 @@ def model_apis() -> dict[str, Any]:
         "responses": answers,
         "security": [{"key": []}],
     }
-    # An empty input of embeddings is for a server to refuse; the backend here answers it with nothing.
-    return {path: {"post": operation} for api, path in PATHS.items() if api != "embeddings"}
+    return {path: {"post": operation} for path in PATHS.values()}
 
 
 def described(proxy: Proxy, folder: Path) -> Path:

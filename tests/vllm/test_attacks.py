@@ -1,7 +1,7 @@
 """Attacks in a run's text against a real vLLM: no action changes, no rule is overturned, the form is kept.
 
 How far verdicts move says something of the tiny model and not of the judge around it, so it is not asserted;
-`benchmarks/attacks.py` prints it.
+`benchmarks/attacks.py` prints it, and attacks all runs: here it is one that failed and one that passed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentguard.evals.endpoint.attacking import attack
+from agentguard.evals.endpoint.attacking import attack, targets
 from agentguard.evals.endpoint.attacks import ATTACKS, Attack
 from agentguard.judge.cache import CachedJudge
 from agentguard.judge.chat import ChatJudge, ChatOptions
@@ -31,9 +31,10 @@ def judge(vllm_session: VllmServer) -> Iterator[CachedJudge]:
 
 @pytest.mark.parametrize("one", ATTACKS, ids=lambda one: one.name)
 def test_an_attack_changes_no_action_and_overturns_no_rule(judge: CachedJudge, one: Attack) -> None:
-    report = attack(judge, attacks=(one,))
+    on = [next(target for target in targets() if target.failed is failed) for failed in (True, False)]
+    report = attack(judge, attacks=(one,), on=on)
     for tally in (report.attacks[one.name], report.placebos[one.name]):
-        assert tally.runs == 4
+        assert tally.runs == 2
         assert tally.actions == 0
         assert tally.overturned == 0
         assert tally.faults == 0

@@ -31,8 +31,13 @@ class Api(Protocol):
         """What is wrong with events: none of this API, malformed, or an error that stands in a stream."""
         ...
 
-    def wrong(self, body: bytes) -> str | None:
-        """What is wrong with a whole answer of status 200, in one clause; None if it can be handed on."""
+    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
+        """What is wrong with a whole answer of status 200, in one clause; None if it can be handed on.
+
+        Args:
+            body: the answer's.
+            asked: the request's, for an API where it says what is right.
+        """
         ...
 
 

@@ -96,8 +96,9 @@ class Choices:
             return told(found.error)
         return f"an event is no {self.name} chunk: it has no choices" if found.choices is None else None
 
-    def wrong(self, body: bytes) -> str | None:
+    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
         """An error, no choices, or not this API's JSON."""
+        del asked
         found = self._whole(body)
         if not isinstance(found, str):
             return told(found.error) if found.error is not None else None

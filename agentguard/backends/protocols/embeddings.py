@@ -14,10 +14,14 @@ class _Embedding(msgspec.Struct):
 
 
 class _Embeddings(msgspec.Struct):
-    data: Annotated[list[_Embedding], msgspec.Meta(min_length=1)]
+    data: list[_Embedding]
 
 
-_whole = Decoded(_Embeddings)
+class _Asked(msgspec.Struct):
+    input: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)]
+
+
+_whole, _nothing = Decoded(_Embeddings), Decoded(_Asked)
 
 
 class Embeddings:
@@ -39,10 +43,15 @@ class Embeddings:
         del chunk
         return "embeddings do not come as a stream"
 
-    def wrong(self, body: bytes) -> str | None:
-        """An error, no vectors, or not this API's JSON. Vectors are lists of numbers or base64."""
+    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
+        """An error, no vectors, or not this API's JSON. Vectors are lists of numbers or base64.
+
+        There may be none for a request with none: its client must not make a replica look broken.
+        """
         found = _whole(body)
         if not isinstance(found, str):
+            if not found.data and isinstance(_nothing(asked), str):
+                return refusal(body) or "it is no answer of the embeddings API: there are no vectors"
             odd = any(bytes(one.embedding)[:1] not in (b"[", b'"') for one in found.data)
             return "it is no answer of the embeddings API: a vector is no vector" if odd else None
         return refusal(body) or f"it is no answer of the embeddings API: {found}"

@@ -42,8 +42,9 @@ class Messages(Typed):
         """Whether there is text, a tool's use or its input, a reason to stop, or the end."""
         return _SAYS.search(chunk) is not None or any(_carries(data) for data in payloads(chunk))
 
-    def wrong(self, body: bytes) -> str | None:
+    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
         """An error, no content, or not this API's JSON. Content may be empty."""
+        del asked
         found = _whole(body)
         if not isinstance(found, str) and found.type == "message":
             return None

@@ -62,8 +62,9 @@ class Responses(Typed):
             return None
         return f"the endpoint answered with an error ({inner.error.code})"
 
-    def wrong(self, body: bytes) -> str | None:
+    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
         """An error, no output, or not this API's JSON; a response that is still queued has none yet."""
+        del asked
         found = _whole(body)
         if isinstance(found, str):
             return refusal(body) or f"it is no answer of the responses API: {found}"

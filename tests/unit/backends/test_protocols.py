@@ -238,7 +238,7 @@ def test_what_is_no_answer(api: str, body: bytes) -> None:
         ("chat", {**CHAT, "error": ERROR}, "(500)"),
         ("chat", {"error": ERROR}, "(500)"),
         ("completions", CHAT, "text"),
-        ("embeddings", {"data": []}, "length"),
+        ("embeddings", {"data": []}, "no vectors"),
         ("embeddings", {"data": [{"embedding": None}]}, "vector"),
         ("responses", {"output": [], "status": "completed"}, "empty"),
         ("responses", {"output": [], "status": "failed", "error": {"code": "server_error"}}, "server_error"),
@@ -251,6 +251,20 @@ def test_answers_of_status_200_that_are_none(api: str, value: Any, part: str) ->
     assert reason is not None
     assert part in reason
     assert SECRET not in reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "right"),
+    [
+        (b'{"input":[]}', True),
+        (b'{"input":[""]}', False),
+        (b'{"input":"a"}', False),
+        (b"{}", False),
+        (b"", False),
+    ],
+)
+def test_no_vectors_are_right_where_none_were_asked_for(asked: bytes, right: bool) -> None:
+    assert (API["embeddings"].wrong(b'{"data":[]}', asked) is None) is right
 
 
 def test_a_response_that_is_queued_is_no_wrong_one() -> None:
