@@ -112,6 +112,8 @@ class Bench:
             row["worker_mb"], row["helpers_mb"] = target.started.memory_mb()
         if target.name == OURS:
             row["capture_lost"] = lost(target) - before
+            if "helper_us" in row:  # what was lost cost the helper nothing, and is not to its credit
+                row["helper_us"] *= row["asked"] / max(1.0, row["asked"] - row["capture_lost"])
         self.found[target.name][scenario].append(row)
 
     def watch(self, target: Target, minutes: float) -> list[dict[str, float]]:

@@ -128,4 +128,4 @@ def _cpu(target: Target, *, settled: bool = False) -> tuple[float, float]:
 
 def _costs(before: tuple[float, float], after: tuple[float, float], count: int) -> dict[str, float]:
     worker, helpers = ((now - then) / count * 1e6 for now, then in zip(after, before, strict=True))
-    return {"cpu_us": worker, "helper_us": helpers}
+    return {"cpu_us": worker, "helper_us": helpers, "asked": count}

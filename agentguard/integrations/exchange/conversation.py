@@ -155,6 +155,10 @@ class Conversation:
         self.judged = None
 
 
+_Index = dict[bytes, dict[int, Conversation]]
+"""Key to the conversations that have it, by `id`, the oldest first: clients may send the same many times."""
+
+
 class Conversations:
     """Conversations that wait for their next request, the longest unused forgotten first; thread-safe.
 
@@ -175,8 +179,8 @@ class Conversations:
         self._weight = 0
         self._lock = threading.Lock()
         self._waiting: OrderedDict[int, Conversation] = OrderedDict()
-        self._tips: dict[bytes, list[Conversation]] = {}
-        self._again: dict[bytes, list[Conversation]] = {}
+        self._tips: _Index = {}
+        self._again: _Index = {}
 
     def __len__(self) -> int:
         """Conversations that wait."""
@@ -193,20 +197,20 @@ class Conversations:
         with self._lock:
             for key in reversed(keys):
                 if key in self._tips:
-                    return self._forget(self._tips[key][-1])
+                    return self._forget(next(reversed(self._tips[key].values())))
             return None
 
     def only(self, key: bytes) -> Conversation | None:
         """Take out the conversation that has a key, if no other one has it."""
         with self._lock:
-            known = self._tips.get(key, ())
-            return self._forget(known[0]) if len(known) == 1 else None
+            known = self._tips.get(key, {})
+            return self._forget(*known.values()) if len(known) == 1 else None
 
     def repeated(self, key: bytes) -> Conversation | None:
         """Take out the conversation whose last request had this key, though it was answered."""
         with self._lock:
             known = self._again.get(key)
-            return self._forget(known[-1]) if known else None
+            return self._forget(next(reversed(known.values()))) if known else None
 
     def put(self, conversation: Conversation, tips: Sequence[bytes], again: bytes = b"") -> None:
         """Let a conversation wait for a request that has one of the keys."""
@@ -216,9 +220,9 @@ class Conversations:
             self._waiting[id(conversation)] = conversation
             self._weight += conversation.weight
             for key in conversation.tips:
-                self._tips.setdefault(key, []).append(conversation)
+                self._tips.setdefault(key, {})[id(conversation)] = conversation
             if again:
-                self._again.setdefault(again, []).append(conversation)
+                self._again.setdefault(again, {})[id(conversation)] = conversation
             gone = []
             while self._too_much():
                 gone.append(self._forget(next(iter(self._waiting.values()))))
@@ -250,12 +254,10 @@ class Conversations:
         return conversation
 
 
-def _drop(index: dict[bytes, list[Conversation]], key: bytes, conversation: Conversation) -> None:
-    left = [one for one in index.get(key, ()) if one is not conversation]
-    if left:
-        index[key] = left
-    else:
-        index.pop(key, None)
+def _drop(index: _Index, key: bytes, conversation: Conversation) -> None:
+    known = index.get(key)
+    if known is not None and known.pop(id(conversation), None) is not None and not known:
+        del index[key]
 
 
 def canonical_key(value: Any) -> bytes:

@@ -192,7 +192,7 @@ def _captured(capture: Keeps) -> Iterator[Figure]:
     told = capture.status()
     lost = int(told["lost"]) + int(told["lost_rows"])
     yield "capture_lost", (), lost
-    yield "capture_kept", (), max(0, int(told["taken"]) - int(told["lost"]))
+    yield "capture_kept", (), max(0, int(told["taken"]) - int(told["lost"]) - int(told["pending"]))
 
 
 def _import() -> None:

@@ -44,7 +44,7 @@ class Link:
         queue_bytes: that may wait.
 
     Attributes:
-        put_in: messages that were taken.
+        put_in: messages that were handed over, with those that were given up.
         lost: messages that were given up.
         lost_rows: rows that keepers which died had taken in and not written.
         broken: times that a keeper was lost.
@@ -76,17 +76,18 @@ class Link:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:  # a thread in which a run ends, since a judge is asked
             if self._loop is None or self._loop.is_closed():
+                self.put_in += 1
                 self.lost += 1
                 return False
             self._loop.call_soon_threadsafe(self.put, message, weight)
             return True
+        self.put_in += 1
         weight += _WEIGHT
         if self._waiting + weight > self._room:
             self.lost += 1
             return False
         self._queue.append((message, weight))
         self._waiting += weight
-        self.put_in += 1
         if self._timer is None:
             self._timer = self._loop.call_later(_GATHER_S, self._flush)
         return True

@@ -72,8 +72,11 @@ FAMILIES: Final[dict[str, Family]] = {
         _counter("guard_held_streams", "Streams of which something was held until the verdict.", "what"),
         _counter("guard_passed_too_long", "Requests that were not guarded, as their bodies were too long."),
         _gauge("guard_runs", "Guarded runs that are remembered."),
-        _counter("capture_lost", "Requests whose capture was lost."),
-        _counter("capture_kept", "Requests that were captured."),
+        _counter(
+            "capture_lost",
+            "Requests and events of guarded runs that capture lost, and rows it could not write.",
+        ),
+        _counter("capture_kept", "Requests and events of guarded runs that capture took in."),
         _counter("spans_sent", "Spans that a collector took."),
         _counter("spans_lost", "Spans that were lost: no room, or no collector."),
         _counter("log_lines_lost", "Lines of the log that were lost: no room, or no disk."),

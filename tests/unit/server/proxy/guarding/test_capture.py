@@ -190,7 +190,7 @@ def test_what_has_no_room_is_counted_and_never_waited_for(tmp_path: Path) -> Non
         await asyncio.to_thread(link.put, Seen("", "", "chat", False, b"", b""), 0)
         await asyncio.sleep(0)
         await link.aclose()
-        assert link.lost == 101
+        assert (link.put_in, link.lost) == (101, 101)
         assert link.pending == 0
 
     asyncio.run(play())
