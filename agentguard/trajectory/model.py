@@ -148,32 +148,19 @@ class Step:
 
     def answered(self, observations: tuple[Observation, ...]) -> Step:
         """The step with what its calls returned; as fast as `at`."""
-        return Step(
-            index=self.index,
-            source=self.source,
-            agent=self.agent,
-            content=self.content,
-            reasoning=self.reasoning,
-            modules=self.modules,
-            tool_calls=self.tool_calls,
-            observations=observations,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
-            usage=self.usage,
-            model=self.model,
-            source_index=self.source_index,
-            extra=self.extra,
-        )
+        return self._with(self.index, observations, self.usage, self.model)
 
     def at(self, index: int) -> Step:
         """The step with this index; several times faster than `dataclasses.replace`."""
-        return self if index == self.index else self._with(index, self.usage, self.model)
+        return self if index == self.index else self._with(index, self.observations, self.usage, self.model)
 
     def costing(self, usage: Usage | None, model: str | None) -> Step:
         """The step with what it cost and the model that gave it; as fast as `at`."""
-        return self._with(self.index, usage, model)
+        return self._with(self.index, self.observations, usage, model)
 
-    def _with(self, index: int, usage: Usage | None, model: str | None) -> Step:
+    def _with(
+        self, index: int, observations: tuple[Observation, ...], usage: Usage | None, model: str | None
+    ) -> Step:
         return Step(
             index=index,
             source=self.source,
@@ -182,7 +169,7 @@ class Step:
             reasoning=self.reasoning,
             modules=self.modules,
             tool_calls=self.tool_calls,
-            observations=self.observations,
+            observations=observations,
             started_at=self.started_at,
             ended_at=self.ended_at,
             usage=usage,
