@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -98,7 +99,8 @@ class Session:
         self._offered: tuple[ToolSpec, ...] = ()
         self._watcher = rules.watcher(meta)
         self._clock = Clock()
-        self.proposals, self.reads = Proposals(self), Reads(self)
+        me = weakref.proxy(self)  # a cycle would keep what a run holds long after it
+        self.proposals, self.reads = Proposals(me), Reads(me)
         if len(self.recorder):
             self._replay()
         self.ledger.replay(self.run.steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -250,3 +252,23 @@ def test_the_time_the_guard_took_is_kept() -> None:
     loop(session)
     assert session.seconds > 0
     assert all(isinstance(finding, Finding) for finding in session.findings)
+
+
+def test_a_session_that_nobody_holds_is_gone_without_a_collection() -> None:
+    """A proxy ends hundreds a second: what waited for the collector would be most of its memory."""
+    session = begin(on_fail=["nudge", "rollback"])
+    for at in range(6):
+        session.boundary()
+        session.propose(turn())
+        session.commit(turn(at=at))
+        session.commit(turn())
+    assert session.findings
+    session.end()
+    watched = [weakref.ref(one) for one in (session, session.recorder, session.ledger)]
+    gc.collect()
+    gc.disable()
+    try:
+        del session
+        assert [one() for one in watched] == [None] * 3
+    finally:
+        gc.enable()
