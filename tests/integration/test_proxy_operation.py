@@ -214,14 +214,14 @@ class TestReplicas:
         code, _, body = proxy.ask(method="POST", path=f"{path}/drain", **bearer(ADMIN))
         assert (code, json.loads(body)["replica"]["state"]) == (202, "draining")
         try:
-            within(10, lambda: all(_state(one, "b0") == "draining" for one in status(proxy)["workers"]))
+            within(10, lambda: _states(proxy, "b0") == ["draining"] * proxy.told["workers"])
             two[0].seen.clear()
             answered = {proxy.ask(chat(), **bearer(CALL))[1]["agentguard-replica"] for _ in range(20)}
             assert answered == {"b1"}
             assert len(two[0].seen) == 0
         finally:
             assert proxy.ask(method="POST", path=f"{path}/undrain", **bearer(ADMIN))[0] == 202
-        within(10, lambda: all(_state(one, "b0") == "up" for one in status(proxy)["workers"]))
+        within(10, lambda: _states(proxy, "b0") == ["up"] * proxy.told["workers"])
         answered = {proxy.ask(chat(), **bearer(CALL))[1]["agentguard-replica"] for _ in range(20)}
         assert answered == {"b0", "b1"}
 
@@ -229,6 +229,11 @@ class TestReplicas:
         for name in ("none", "..%2f..", "b0%00"):
             path = f"/agentguard/v1/replicas/{name}/drain"
             assert proxy.ask(method="POST", path=path, **bearer(ADMIN))[0] == 404
+
+
+def _states(proxy, name: str) -> list[str]:
+    """As each worker tells it; one that has just begun has not yet."""
+    return [_state(one, name) for one in status(proxy)["workers"]]
 
 
 def _state(worker: dict, name: str) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
 from agentguard.testing.faults import FaultBackend, Huge, Ok
 from tests.faults.gateway_client import PATHS, ask, body_for, outcome, send
-from tests.faults.gateway_process import Proxy, replicas, serving
+from tests.faults.gateway_process import Proxy, replicas, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -35,8 +37,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Fau
             "capture": {"store": str(tmp_path_factory.mktemp("store") / "runs.db")},
         }
         with serving(tmp_path_factory.mktemp("wire"), settings) as proxy:
-            assert asyncio.run(ask(proxy.port, PATHS["chat"], body_for("chat"))).status == 200
+            for stream in (False, True):
+                asked = ask(proxy.port, PATHS["chat"], body_for("chat", stream=stream))
+                assert asyncio.run(asked).status == 200
+            until(lambda: written(proxy) > 0, 30)  # what is loaded late is there before memory is measured
             yield proxy, a
+
+
+def written(proxy: Proxy) -> int:
+    """Rows that the keeper has written."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{proxy.port}/status", timeout=20) as answer:
+        told = json.load(answer)["workers"]
+    return sum(one["capture"]["keeper"]["written"] for one in told)
 
 
 def stuff(proxy: Proxy, head: bytes, piece: bytes, count: int, *, seconds: float = 20.0) -> bytes:
