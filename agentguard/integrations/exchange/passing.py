@@ -54,18 +54,6 @@ class Passing(Exchange):
         of.known = len(history)
         of.forget_answer()
 
-    def observing(self, payload: Mapping[str, Any]) -> None:
-        """Take in an answer that the client has got.
-
-        Calls in it are taken in with the next request, as only that says what they returned.
-        """
-        of, answer = self._of, self.dialect.answer(payload) or []
-        self._deliver(answer, payload)
-        if answer and not (step := self._step(payload)).tool_calls:
-            of.session.commit(step)
-            of.over = True
-            of.session.end(refusable=False)
-
 
 class PassingEngine(Engine):
     """As `Engine`, of conversations that have passed."""
