@@ -68,7 +68,9 @@ class HttpBackend:
     async def send(self, request: BackendRequest, deadline: Deadline) -> Answer | HttpStream:
         """Send a request; a stream of events is handed out as it comes, anything else whole.
 
-        A request without an API that asks for a stream gets any successful answer as it comes.
+        A request without an API that asks for a stream gets any successful answer as it comes. One that may
+        not be sent twice goes out on a connection of its own, if one more may be opened: the endpoint may
+        close a kept one in the same instant, and then nobody knows what it has seen (RFC 9112, 9.3.1).
 
         Raises:
             Refused: the endpoint answered with a status of 400 or more.
@@ -80,7 +82,8 @@ class HttpBackend:
         left = deadline.at - deadline.clock.now()
         if left <= _EARLY:
             raise DeadlineExceeded("no time was left for the call", stage="unsent")
-        connection, now = self._connections.take(), time.monotonic()
+        kept = request.idempotent or not self._connections.room
+        connection, now = self._connections.take() if kept else None, time.monotonic()
         if connection is None:
             connection = await self._connections.get(deadline)
             left, now = deadline.remaining(), time.monotonic()

@@ -48,6 +48,11 @@ class Connections:
         """How many there are, those that are being opened with them."""
         return self._limits.connections - self._places
 
+    @property
+    def room(self) -> bool:
+        """Whether one more may be opened now."""
+        return self._places > 0
+
     def take(self) -> Connection | None:
         """One that is idle, the last one used first; None if there is none."""
         idle = self._idle

@@ -52,6 +52,20 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
     run(main())
 
 
+def test_what_may_not_be_sent_twice_has_a_connection_of_its_own_while_there_is_room() -> None:
+    async def main() -> None:
+        limits = Limits(connections=3)
+        async with serving() as server, backend(server, limits=limits) as client:
+            await client.send(request(), soon())
+            for opened in (2, 3, 3):
+                await client.send(request(idempotent=False), soon())
+                assert server.connections == client.connections == opened
+            await client.send(request(), soon())
+            assert server.connections == 3
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     "answer",
     [
