@@ -9,17 +9,15 @@ secret; of other packages' messages only the place is kept that they came from. 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, Final
 
 import orjson
 
-from agentguard.errors import AgentGuardError, MissingExtra
+from agentguard.errors import AgentGuardError
 from agentguard.resilience.events import Event, EventKind
 from agentguard.trajectory.redact import Redactor
 from agentguard_server.proxy.seam import Recorded
@@ -65,9 +63,6 @@ class Logs:
     Args:
         options: what is written, and where to.
         worker: number of this process.
-
-    Raises:
-        MissingExtra: structlog is not installed.
     """
 
     def __init__(self, options: LogsOptions | None = None, *, worker: int = 0) -> None:
@@ -75,13 +70,10 @@ class Logs:
         self.lines = Lines(self.options.to, self.options.queue)
         self._worker, self._least = worker, _LEVELS[self.options.level]
         self._access = self.options.access and self._least <= _LEVELS["info"]
-        self._made: Any = None
-        if find_spec("structlog") is None:
-            raise MissingExtra("structlog", "serve")
         self._handler = Bridge(self.lines, worker)
 
     def record(self, recorded: Recorded) -> None:
-        """A line about a request. It does not go through structlog, which takes ten times as long."""
+        """A line about a request."""
         if not self._access:
             return
         asked = recorded.asked
@@ -116,7 +108,7 @@ class Logs:
 
     def __call__(self, event: Event) -> None:
         """A line about an event of the pipeline."""
-        level = "warning" if event.kind in _LOUD | _WARNED else "debug"
+        level: Level = "warning" if event.kind in _LOUD | _WARNED else "debug"
         if event.kind is EventKind.READMIT:
             level = "info"
         self.tell(
@@ -129,15 +121,13 @@ class Logs:
             seconds=round(event.seconds, 6),
         )
 
-    def tell(self, level: str, event: str, **fields: Any) -> None:
+    def tell(self, level: Level, event: str, **fields: Any) -> None:
         """A line about something else; fields that are not in `FIELDS` are left out."""
-        getattr(self._structured(), level)(event, **fields)
-
-    def _structured(self) -> Any:
-        """Made when it is wanted: importing structlog takes a tenth of a proxy's start."""
-        if self._made is None:
-            self._made = _structured(self.lines, self._least, self._worker)
-        return self._made
+        if _LEVELS[level] < self._least:
+            return
+        line = {"time": _now(), "level": level, "event": event, "worker": self._worker}
+        line |= {name: _plain(value) for name, value in fields.items() if name in FIELDS and value != ""}
+        self.lines.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def install(self) -> None:
         """Take what Python's ``logging`` is told, in place of all handlers there are."""
@@ -146,8 +136,6 @@ class Logs:
             root.removeHandler(handler)
         root.addHandler(self._handler)
         root.setLevel(self._least)
-        # Meanwhile, so that the first event, which comes with some trouble, does not wait for it.
-        threading.Thread(target=self._structured, name="agentguard-logs-made", daemon=True).start()
 
     def close(self) -> None:
         """Write what waits, and let go of ``logging``."""
@@ -227,32 +215,5 @@ def _second(when: int) -> str:
     return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _structured(lines: Lines, least: int, worker: int) -> Any:
-    """A logger of structlog's that writes to the lines."""
-    import structlog
-
-    def allowed(_logger: Any, level: str, fields: Any) -> Any:
-        found = {"time": _now(), "level": level, "event": fields.pop("event"), "worker": worker}
-        found |= {name: _plain(value) for name, value in fields.items() if name in FIELDS and value != ""}
-        return found
-
-    def render(_logger: Any, _level: str, fields: Any) -> bytes:
-        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-
-    return structlog.wrap_logger(
-        _Sink(lines),
-        processors=[allowed, render],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
-        cache_logger_on_first_use=True,
-    )
-
-
 def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | None) else short(str(value))
-
-
-class _Sink:
-    """What structlog writes to."""
-
-    def __init__(self, lines: Lines) -> None:
-        self.debug = self.info = self.warning = self.error = lines.put
