@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from judge_published import TwoStage
+from judge_published import GUIDANCE, TwoStage
 
 from agentguard.detect.run import detect
 from agentguard.errors import JudgeError
@@ -19,7 +19,7 @@ from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.prompts import render
 from agentguard.judge.serve.metrics import Work, work
 from agentguard.judge.wire import EndpointOptions
-from agentguard.judge.writing import FORM
+from agentguard.judge.writing import form
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.localize.judged.fused import Fused
 from agentguard.localize.judged.method import Judged
@@ -107,7 +107,7 @@ def warm(server: Server) -> None:
     try:
         TwoStage(endpoint).warm()
         asked = ({"role": "user", "content": "Answer with JSON."},)
-        endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=200))
+        endpoint.loop.run(endpoint.write(asked, form(GUIDANCE), max_tokens=200))
         endpoint.loop.run(endpoint.pick(asked, ("A", "B")))
     finally:
         endpoint.close()
@@ -147,7 +147,7 @@ def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
 
 def localizer(arm: str, endpoint: Endpoint) -> Localizer:
     """One of ours, with a judge of its own at the endpoint."""
-    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=600))
+    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=600, line_characters=GUIDANCE))
     if arm == "two_stage":
         return Judged("two_stage", two_stage, judge, given_failed=True)
     return Fused(judge=judge, given_failed=arm == "fused")

@@ -32,6 +32,8 @@ from agentguard.taxonomy.model import Code
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 MODULES: Final = ("memory", "reflection", "planning", "action")
+GUIDANCE: Final = 120
+"""Characters of the correction that is written; ours is bounded alike."""
 _CUT: Final = 500
 _TROUBLE: Final = ("error", "crashed", "exception", "timeout")
 _STEP_LIMIT: Final = 30
@@ -232,7 +234,7 @@ def _module_form(codes: Sequence[Code]) -> Mapping[str, Any]:
 
 
 def _critical_form() -> Mapping[str, Any]:
-    text = {"type": "string", "maxLength": 120}
+    text = {"type": "string", "maxLength": GUIDANCE}
     return _form(
         {
             "critical_step": {"type": "string", "enum": [str(n) for n in range(200)]},

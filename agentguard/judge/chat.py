@@ -28,7 +28,7 @@ from agentguard.judge.loop import now
 from agentguard.judge.neutral import neutral, one_line
 from agentguard.judge.prompts import PROMPT_VERSION, SYSTEM, Rendered, fenced, nonce_of, render
 from agentguard.judge.wire import ALPHABET, LASTING, Facts, Failed, Fault, Message, Picked
-from agentguard.judge.writing import FORM, LONGEST, Written
+from agentguard.judge.writing import LONGEST, Written, form
 from agentguard.trajectory.model import Trajectory
 
 Schemata = Sequence[str] | Callable[[Trajectory], Sequence[str]]
@@ -38,6 +38,8 @@ _CONTEXT: Final = 8_192
 _SHORTER: Final = 0.6
 _TRIES: Final = 4
 _OPTION: Final = 300
+_FRAME: Final = 20
+"""Tokens of the JSON around a line."""
 _ONE_LETTER: Final = "Answer with one capital letter."
 
 
@@ -52,6 +54,7 @@ class ChatOptions:
         most_schemata: schemata shown; more distract more than they help.
         least_mass: least probability that all labels together must have had before the mask; below it the
             model wanted to say something else, which is an error. Only where the endpoint tells.
+        line_characters: of a line that it writes, at most. What is written takes a model the most time.
         secret: what the numbers in the fences are made from; random for each judge where not given. Judges
             that share it share a server's prefix cache.
     """
@@ -61,6 +64,7 @@ class ChatOptions:
     characters_per_token: float = 3.0
     most_schemata: int = 3
     least_mass: float = 0.0
+    line_characters: int = LONGEST
     secret: bytes = field(default=b"", repr=False)
 
 
@@ -93,6 +97,8 @@ class ChatJudge:
             raise ConfigError(
                 "a chat judge needs deadline_s and characters_per_token over 0, and most_schemata not below 0"
             )
+        if not 0 < chosen.line_characters <= LONGEST:
+            raise ConfigError(f"a chat judge's line_characters is from 1 to {LONGEST}")
         self.endpoint = endpoint
         self.options = chosen
         self._schemata = schemata
@@ -157,24 +163,25 @@ class ChatJudge:
         return tuple(answers[i] for i in range(len(questions)))
 
     async def _write_line(self, case: _Case, asked: str) -> Written:
+        most = self.options.line_characters
         facts = await self.endpoint.facts(self.options.deadline_s)
         if isinstance(facts, Failed):
             return Written(error=str(facts.fault))
         try:
-            room = self._room(facts, case, (Predicate(id="", text=asked),)) - 2 * LONGEST
+            room = self._room(facts, case, (Predicate(id="", text=asked),)) - 2 * most
             shown = self._held.get(case.key) or render(case.run, nonce=case.nonce, limit=room)
         except ConfigError as error:
             return Written(error=str(error))
         written = await self.endpoint.write(
             conversation(shown, case.schemata, asked),
-            FORM,
-            max_tokens=LONGEST,
+            form(most),
+            max_tokens=_FRAME + most,
             deadline_s=self.options.deadline_s,
         )
         if isinstance(written, Failed):
             return Written(error=str(written.fault))
         value, spent = written
-        return Written(text=one_line(neutral(value["text"]), LONGEST), usage=spent.as_dict())
+        return Written(text=one_line(neutral(value["text"]), most), usage=spent.as_dict())
 
     def _room(self, facts: Facts, case: _Case, questions: Sequence[Question]) -> int:
         """Characters there are for the run, when everything else has its place."""

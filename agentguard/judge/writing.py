@@ -13,12 +13,19 @@ from typing import Any, Final, Protocol, runtime_checkable
 from agentguard.trajectory.model import Trajectory
 
 LONGEST: Final = 400
-FORM: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "properties": {"text": {"type": "string", "minLength": 1, "maxLength": LONGEST}},
-    "required": ["text"],
-    "additionalProperties": False,
-}
+
+
+def form(characters: int) -> Mapping[str, Any]:
+    """The JSON schema of a line of at most so many characters."""
+    return {
+        "type": "object",
+        "properties": {"text": {"type": "string", "minLength": 1, "maxLength": characters}},
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+
+
+FORM: Final = form(LONGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The chat judge against a real HTTP server that answers as vLLM does."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -324,12 +325,36 @@ def test_a_growing_run_keeps_the_bytes_of_its_beginning(served: tuple[str, Scrip
     assert "[step 4]" in shared(script.prompts())
 
 
+@pytest.mark.parametrize(("options", "most"), [(ChatOptions(), 400), (ChatOptions(line_characters=40), 40)])
+def test_a_line_is_as_long_as_it_may_be_and_no_longer(
+    served: tuple[str, Script], options: ChatOptions, most: int
+) -> None:
+    url, script = served
+    judge = ChatJudge(patient(url), options=options)
+    try:
+        judge.decide(RUN, (RUN_FAILED,))
+        script.writes = json.dumps({"text": "a\n" * (most // 2)})
+        written = judge.write_line(RUN, "What went wrong?")
+        script.writes = json.dumps({"text": "a" * (most + 1)})
+        longer = judge.write_line(RUN, "What went wrong?")
+    finally:
+        judge.close()
+    assert (written.text, written.error) == (" ".join("a" * (most // 2)), None)
+    assert (longer.text, longer.error) == ("", "outside")
+    asked = script.seen[-1]
+    assert f'"maxLength": {most}' in json.dumps(asked["response_format"])
+    assert most < asked["max_tokens"] <= most + 20
+    assert "end of recording" in shared(script.prompts())
+
+
 def test_wrong_options_are_refused() -> None:
     endpoint = Endpoint("http://127.0.0.1:9/v1")
     for wrong in (
         ChatOptions(deadline_s=0),
         ChatOptions(characters_per_token=0),
         ChatOptions(most_schemata=-1),
+        ChatOptions(line_characters=0),
+        ChatOptions(line_characters=401),
     ):
         with pytest.raises(ConfigError):
             ChatJudge(endpoint, options=wrong)
