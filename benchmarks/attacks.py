@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge import machine, say, served
+from judge import machine, named, say, served
 
 from agentguard.evals.endpoint.attacking import Report, Tally, attack, look, targets
 from agentguard.evals.endpoint.attacks import ATTACKS
@@ -78,7 +78,7 @@ def main() -> None:
             model = endpoint.serves(60)
         finally:
             endpoint.close()
-    told = summary(report, again) | {"model": model, "machine": machine()}
+    told = summary(report, again) | {"model": named(model), "machine": machine()}
     print(json.dumps(told)) if args.json else table(told)
 
 

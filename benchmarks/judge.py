@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -178,6 +179,11 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores, {gpus}"
 
 
+def named(version: str) -> str:
+    """What an endpoint says it serves, without the folders that a checkpoint lies in on this machine."""
+    return re.sub(r"\(/.*/([^/]+)\)", r"(\1)", version)
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -218,8 +224,8 @@ def main() -> None:
         measured(server, cases, journal, args)
         fast = throughput(server, cases, args.at_once) if args.at_once else None
     found = summary(journal.rows([run.id for run, _ in cases], args.arms), args.arms)
-    model = facts.version.replace(str(Path.home()), "~")
-    told = {"machine": machine(), "model": model, "picked": args.pick, **found, "throughput": fast}
+    told = {"machine": machine(), "model": named(facts.version), "picked": args.pick, **found}
+    told["throughput"] = fast
     print(json.dumps(told)) if args.json else table(told, args.arms)
 
 

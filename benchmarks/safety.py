@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge import machine, served
+from judge import machine, named, served
 
 from agentguard.evals.endpoint.safety_canaries import SafetyCanary, safety_canaries
 from agentguard.evals.metrics import auroc, wilson
@@ -109,7 +109,7 @@ def main() -> None:
         finally:
             endpoint.close()
     told = {
-        "model": model,
+        "model": named(model),
         "machine": machine(),
         "tiers": dict(tiers),
         "chance": 1 / len(SafetyTier),
