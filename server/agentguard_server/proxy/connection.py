@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
@@ -23,6 +22,7 @@ import uvicorn
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from agentguard_server.proxy.alarm import Alarm
 from agentguard_server.proxy.intake import CONNECTION
 from agentguard_server.proxy.line import Line
 from agentguard_server.proxy.refusals import Refusal, body_of, headers_of
@@ -31,7 +31,6 @@ from agentguard_server.proxy.settings import LimitsOptions
 _LINGER_S: Final = 1.0
 _HIGH_WATER: Final = 65_536
 """Bytes of a body that nobody has taken beyond which no more is read."""
-_EARLY_S: Final = 0.001
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _IGNORED_UPGRADES: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
 _PHRASES: Final = {
@@ -75,9 +74,7 @@ class Protocol(asyncio.Protocol):
         self._phase: Literal["idle", "head", "body"] = "idle"
         self._quiet = 0  # bytes since something whole came of them: a head, or part of a body
         self._deaf = self._upgrading = self._paused = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings = self._due = 0.0
-        self._late: Callable[[Protocol], None] | None = None
+        self._alarm = Alarm(self._loop)
         self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -94,18 +91,17 @@ class Protocol(asyncio.Protocol):
         }
         if len(self._connections) > self._limits.connections:
             return self._refuse(503, "overloaded", "too many connections")
-        self._arm(self._limits.head_s, Protocol._head_late)
+        self._alarm.arm(self._limits.head_s, self._head_late)
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; a request that is under way is told."""
         del exc
         self._connections.discard(self)
-        self._late = None
-        for timer in (self._timer, self._stall):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._stall = None
+        self._alarm.cancel()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
         lost, self.lost = self.lost, None
         for line in (self.line, lost):
             if line is not None and not line.complete:
@@ -125,8 +121,8 @@ class Protocol(asyncio.Protocol):
         """Take bytes in."""
         if self._deaf:
             return
-        if self._late is Protocol._idle_over:
-            self._late = None
+        if self._alarm.late == self._idle_over:
+            self._alarm.late = None
         self._quiet += len(data)
         try:
             self._parser.feed_data(data)
@@ -142,13 +138,13 @@ class Protocol(asyncio.Protocol):
         """What is waited for next, and for how long."""
         phase, line = self._phase, self.line
         if phase == "idle" and line is not None and not line.complete:
-            self._late, self._quiet = None, 0  # it is whole, and being answered: so are nearly all
+            self._alarm.late, self._quiet = None, 0  # it is whole, and being answered: so are nearly all
         elif phase != "idle" and self._quiet > self._limits.head_bytes:
             self._refuse(431, "head_too_large", "the head of a request has a limit")
         elif phase == "body":
-            self._late = None
-        elif self._late is None:
-            self._arm(self._limits.head_s, Protocol._head_late)
+            self._alarm.late = None
+        elif self._alarm.late is None:
+            self._alarm.arm(self._limits.head_s, self._head_late)
 
     # What the parser calls
 
@@ -242,14 +238,14 @@ class Protocol(asyncio.Protocol):
         """An answer is written; the client has a while to read the rest of it."""
         self.lost = None
         if self.transport.is_closing():
-            return self._arm(self._limits.write_s, Protocol._abort)
+            return self._alarm.arm(self._limits.write_s, self._abort)
         self.resume_reading()
         if self._pipeline:
             self._start(*self._pipeline.popleft())
         elif line.more_body and not self._deaf:
             self.linger()
         elif not self._deaf:
-            self._arm(max(1, int(self._limits.idle_s)), Protocol._idle_over)
+            self._alarm.arm(max(1, int(self._limits.idle_s)), self._idle_over)
         return None
 
     def _start(self, line: Line, scope: dict[str, Any]) -> None:
@@ -278,7 +274,7 @@ class Protocol(asyncio.Protocol):
         if self.transport.can_write_eof():
             self.resume_reading()
             self.transport.write_eof()
-            self._arm(_LINGER_S, Protocol._close)
+            self._alarm.arm(_LINGER_S, self._close)
         else:
             self.transport.close()
 
@@ -318,38 +314,13 @@ class Protocol(asyncio.Protocol):
         """Nothing came for long: the connection ends, once what is left of an answer is read."""
         if not self.transport.is_closing():
             self.transport.close()
-        self._arm(self._limits.write_s, Protocol._abort)
+        self._alarm.arm(self._limits.write_s, self._abort)
 
     def _close(self) -> None:
         self.transport.close()
 
     def _abort(self) -> None:
         self.transport.abort()
-
-    def _arm(self, seconds: float, late: Callable[[Protocol], None]) -> None:
-        """Have something done unless something else comes first; one timer serves for all that is waited for.
-
-        One that is set already and rings earlier is left as it is, and looks again when it does: nearly
-        every request is over long before.
-        """
-        self._due, self._late = self._loop.time() + seconds, late
-        if self._timer is None or self._due < self._rings:
-            self._set()
-
-    def _set(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings, self._timer = self._due, self._loop.call_at(self._due, self._ring)
-
-    def _ring(self) -> None:
-        self._timer, late = None, self._late
-        if late is None:
-            return
-        if self._due - self._loop.time() > _EARLY_S:
-            self._set()
-        else:
-            self._late = None
-            late(self)
 
     def _size(self) -> int:
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
