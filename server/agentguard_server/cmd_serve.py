@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -61,14 +62,18 @@ def serve(
     """
     if new_key is not None:
         return _make_key(new_key, json=json)
-    source = _source(config, backend or [], guard, _listen(host, port, workers, no_keys))
-    from agentguard_server.proxy.assembly import check_installed
+    gc.disable()  # what a start makes stays: to look for garbage among it takes a sixth of the time
+    try:
+        source = _source(config, backend or [], guard, _listen(host, port, workers, no_keys))
+        from agentguard_server.proxy.assembly import check_installed
 
-    check_installed()
-    settings = source.read()
-    if explain or check:
-        return _explain(settings, shown=explain, json=json)
-    return _run(source, settings, json=json)
+        check_installed()
+        settings = source.read()
+        if explain or check:
+            return _explain(settings, shown=explain, json=json)
+        return _run(source, settings, json=json)
+    finally:
+        gc.enable()
 
 
 def _listen(host: str | None, port: int | None, workers: int | None, no_keys: bool) -> dict[str, Any]:

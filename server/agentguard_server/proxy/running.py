@@ -77,6 +77,7 @@ def _spare_collections() -> None:
     """Look for garbage less often, and never at what the start has made: it is there to stay."""
     gc.collect()
     gc.freeze()
+    gc.enable()  # a start may have gone without
     gc.set_threshold(_YOUNG, 10, 5)  # a million objects that refer to each other wait at most
 
 
