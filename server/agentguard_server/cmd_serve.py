@@ -115,8 +115,9 @@ def _run(source: Source, settings: ProxySettings, *, json: bool) -> None:
         return work(source, settings, listening, began=began)
     from agentguard_server.proxy.crew import Crew
 
-    status = Crew(source, settings, listening, began=began).run()
-    if status:
+    crew = Crew(source, settings, listening, began=began)
+    gc.enable()  # this process stays, and is no worker that would do so itself
+    if status := crew.run():
         raise typer.Exit(status)
     return None
 
