@@ -9,7 +9,8 @@ from typing import Any
 from agentguard_server.proxy.admit import admit
 from agentguard_server.proxy.exchange import Exchange
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
-from agentguard_server.proxy.intake import CONNECTION, Left, body_of, taken
+from agentguard_server.proxy.intake import Left, body_of, taken
+from agentguard_server.proxy.line import CONNECTION
 from agentguard_server.proxy.refusals import Refusal
 from agentguard_server.proxy.relay import Out
 from agentguard_server.proxy.routes import Route, route

@@ -23,8 +23,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from agentguard_server.proxy.alarm import Alarm
-from agentguard_server.proxy.intake import CONNECTION
-from agentguard_server.proxy.line import Line
+from agentguard_server.proxy.line import CONNECTION, Line
 from agentguard_server.proxy.refusals import Refusal, body_of, headers_of
 from agentguard_server.proxy.settings import LimitsOptions
 

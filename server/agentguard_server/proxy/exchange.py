@@ -9,25 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from agentguard.backends.base import Answer, BackendRequest, Headers, Streamed
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy import asking, models
 from agentguard_server.proxy.admit import admit
+from agentguard_server.proxy.failure import place
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
-from agentguard_server.proxy.intake import CONNECTION, Left, body_of, taken
+from agentguard_server.proxy.intake import Left, body_of, taken
 from agentguard_server.proxy.keys import ANYBODY, Caller
-from agentguard_server.proxy.recording import place, tell
+from agentguard_server.proxy.line import CONNECTION, Line
+from agentguard_server.proxy.recording import tell
 from agentguard_server.proxy.refusals import Refusal, refusal_of, refused_answer
 from agentguard_server.proxy.relay import Broken, Out
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.seam import Asked, Guarded, Guarding, Hold
 from agentguard_server.proxy.wire import onward
-
-if TYPE_CHECKING:
-    from agentguard_server.proxy.line import Line
 
 logger = logging.getLogger("agentguard.proxy")
 

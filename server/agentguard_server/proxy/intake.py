@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
 
 from agentguard_server.proxy.gateway import Gateway, Receive
+from agentguard_server.proxy.line import Line
 from agentguard_server.proxy.refusals import Refusal
-
-if TYPE_CHECKING:
-    from agentguard_server.proxy.line import Line
-
-CONNECTION: Final = "agentguard.connection"
-"""Where our own server puts a request's connection; see `agentguard_server.proxy.line`."""
 
 
 class Left(Exception):

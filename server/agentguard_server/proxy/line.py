@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from agentguard_server.proxy.recording import place
-
-if TYPE_CHECKING:
-    from agentguard_server.proxy.connection import Protocol
+from agentguard_server.proxy.failure import place
 
 logger = logging.getLogger("agentguard.proxy")
+
+CONNECTION: Final = "agentguard.connection"
+"""Where in a request's scope our own server puts its `Line`."""
 
 _STATUS: Final = {one.value: b"HTTP/1.1 %d %b" % (one.value, one.phrase.encode()) for one in HTTPStatus}
 _BODILESS: Final = frozenset({204, 304})
@@ -21,6 +21,31 @@ _CLOSE: Final = b"connection: close"
 _FAILED: Final = b"the proxy failed; its log says more"
 
 Pairs = Iterable[tuple[bytes, bytes]]
+
+
+class Connection(Protocol):
+    """What a request needs of the connection it came on.
+
+    Attributes:
+        transport: of asyncio.
+        lost: the request that wants to know if the client leaves.
+        unread: set once the client has read enough of what it was sent; None if it has.
+        tasks: of all connections, while they answer.
+    """
+
+    transport: asyncio.Transport
+    lost: Line | None
+    unread: asyncio.Event | None
+    tasks: set[asyncio.Task[None]]
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+    def answered(self, line: Line) -> None:
+        """An answer is written."""
+
+    def linger(self) -> None:
+        """Say nothing more, and hear for a moment."""
 
 
 class Line:
@@ -48,7 +73,7 @@ class Line:
     )  # fmt: skip
 
     def __init__(
-        self, protocol: Protocol, method: str, version: str, *, keep_alive: bool, asks: bool
+        self, protocol: Connection, method: str, version: str, *, keep_alive: bool, asks: bool
     ) -> None:
         self._protocol, self.keep_alive, self._asks = protocol, keep_alive, asks
         self._old, self._bodiless = version == "1.0", method == "HEAD"

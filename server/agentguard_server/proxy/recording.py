@@ -1,4 +1,4 @@
-"""What is told of a request afterwards: to capture, metrics, spans and logs; and of a failure of our own."""
+"""What is told of a request afterwards: to capture, metrics, spans and logs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,3 @@ def tell(gateway: Gateway, asked: Asked, out: Out, guarded: Guarded | None) -> N
     )
     for recorder in gateway.recorders:
         recorder.record(recorded)
-
-
-def place(error: BaseException) -> str:
-    """Which error, and where in the code; neither its message nor its frames, which may hold contents."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = "" if trace is None else f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-    return f"{type(error).__name__}{where}"

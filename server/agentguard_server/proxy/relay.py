@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agentguard.backends.base import Answer, Headers
 from agentguard_server.proxy.gateway import Gateway, Send
+from agentguard_server.proxy.line import Line
 from agentguard_server.proxy.refusals import Refusal, body_of, event_of, headers_of
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.wire import back
-
-if TYPE_CHECKING:
-    from agentguard_server.proxy.line import Line
 
 REQUEST_ID: Final = b"agentguard-request"
 _REPLICA: Final = b"agentguard-replica"
