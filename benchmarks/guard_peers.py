@@ -6,8 +6,9 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from guard_turns import Turn
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models.chat_models import BaseChatModel
@@ -18,9 +19,6 @@ from langchain_core.tools import StructuredTool
 from agentguard.guard import Guard
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.recorder import Recorder
-
-if TYPE_CHECKING:
-    from guard import Turn
 
 ARMS = ("langchain", "langchain, empty middleware", "langchain, guard")
 
