@@ -25,6 +25,7 @@ class Proxy:
     process: subprocess.Popen
     told: dict
     config: Path
+    log: Path
 
     @property
     def port(self) -> int:
@@ -39,18 +40,22 @@ class Proxy:
         beside.write_text(yaml.safe_dump(document))
         beside.replace(self.config)
 
+    def said(self) -> str:
+        """What it wrote to its log so far; that is done behind the requests."""
+        return self.log.read_text(errors="replace")
+
     def errors(self) -> str:
         """What it wrote to its log; ends it first."""
         if self.process.poll() is None:
             self.process.kill()
-        return self.process.stderr.read().decode()
+        return self.said()
 
-    def connect(self, timeout: float = 20.0) -> socket.socket:
+    def connect(self, timeout: float = 60.0) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
     def ask(self, body: object = None, *, path: str = CHAT, method: str = "POST", **headers: str):
         """(status, headers, body) of one request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(
                 method, path, encoded(body), {n.replace("_", "-"): v for n, v in headers.items()}
@@ -112,24 +117,25 @@ def read_all(client: socket.socket) -> bytes:
 @contextmanager
 def serving(folder: Path, document: dict, *arguments: str, **environment: str) -> Iterator[Proxy]:
     """The command with a configuration in ``folder``, once it answers."""
-    config = folder / "serve.yaml"
+    config, log = folder / "serve.yaml", folder / "serve.log"
     config.write_text(yaml.safe_dump({"listen": {"port": 0}, **document}))
     command = [sys.executable, "-c", "from agentguard.cli import main; main()", "serve", "--json"]
-    process = subprocess.Popen(
-        [*command, "--config", str(config), *arguments],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        env={**os.environ, **environment},
-    )  # fmt: skip
+    # A file takes any number of lines; a pipe that nobody reads is full after some hundred requests.
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [*command, "--config", str(config), *arguments],
+            cwd=folder, stdout=subprocess.PIPE, stderr=told, start_new_session=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
     try:
         line = process.stdout.readline()
-        assert line, process.stderr.read().decode()
-        yield Proxy(process, json.loads(line), config)
+        assert line, log.read_text(errors="replace")
+        yield Proxy(process, json.loads(line), config, log)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
         process.stdout.close()
-        process.stderr.close()
 
 
 def within(seconds: float, met) -> None:
