@@ -8,9 +8,12 @@ import gc
 import os
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import pytest
 
 from agentguard.backends.base import BackendRequest
 from agentguard.backends.http import HttpBackend
@@ -127,8 +130,19 @@ def request(target: str = "/chat/completions", **more: Any) -> BackendRequest:
     return BackendRequest(target=target, **{"body": b'{"model":"m"}', **more})
 
 
-def soon(seconds: float = 5) -> Deadline:
+def soon(seconds: float = 30) -> Deadline:
+    """A deadline that no busy machine misses; see `skip` for one that is to pass."""
     return Deadline.after(seconds)
+
+
+def skip(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Put the clock forward, for the loop and the client: what waits for a time that lies between is over.
+
+    A short deadline may pass before what is to come first on a machine that is busy. One of a minute does
+    not, and passes here when the test says so.
+    """
+    before = time.monotonic
+    patch.setattr("time.monotonic", lambda: before() + seconds)
 
 
 def files() -> int:
@@ -155,7 +169,7 @@ async def _whole(main: Coroutine[Any, Any, None]) -> None:
     assert not left
 
 
-async def until(condition: Callable[[], bool], seconds: float = 2) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)
