@@ -66,20 +66,20 @@ def request(path, body, *, more=""):
 
 
 def connected(backend):
-    made = socket.create_connection(("127.0.0.1", backend.port), timeout=5)
+    made = socket.create_connection(("127.0.0.1", backend.port), timeout=30)
     return closing(made)
 
 
-def ask(backend, api="chat", *, seconds=5.0, **options):
-    """Everything that came until the end, or the time limit, and how it ended."""
+def ask(backend, api="chat", *, seconds=30.0, enough=None, **options):
+    """Everything that came until the end, the time limit or until it is enough, and how it ended."""
     with connected(backend) as client:
         client.sendall(request(PATHS[api], asked(api, **options), more="connection: close\r\n"))
-        return read(client, seconds)
+        return read(client, seconds, enough)
 
 
-def read(client, seconds=5.0):
+def read(client, seconds=30.0, enough=None):
     data, until = bytearray(), time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
+    while (left := until - time.monotonic()) > 0 and not (enough and enough(data)):
         client.settimeout(left)
         try:
             part = client.recv(1 << 16)
@@ -173,8 +173,13 @@ BROKEN = [
 
 @pytest.mark.parametrize(("fault", "stream", "end", "begins", "framed"), BROKEN, ids=str)
 def test_answers_that_break_off(fault, stream, end, begins, framed):
-    with FaultBackend(fault) as backend:
-        data, ended = ask(backend, stream=stream, seconds=0.4)
+    with FaultBackend(fault) as backend, connected(backend) as client:
+        client.sendall(request(PATHS["chat"], asked(stream=stream), more="connection: close\r\n"))
+        data, ended = read(client, enough=lambda data: end == "open" and data.startswith(begins))
+        if end == "open":
+            more, ended = read(client, 0.2)  # what has come is not all, but nothing more comes
+            data += more
+        client.close()
         assert (ended, data.endswith(b"0\r\n\r\n")) == (end, framed)
         assert data.startswith(begins)
         assert bool(data) == bool(begins)
@@ -186,7 +191,7 @@ def test_answers_that_break_off(fault, stream, end, begins, framed):
         if not stream and begins:
             with pytest.raises(json.JSONDecodeError):
                 json.loads(data.partition(b"\r\n\r\n")[2])
-        backend.until(lambda: backend.seen[0].over)
+        backend.until(lambda: backend.seen and backend.seen[0].over)
         assert backend.seen[0].cancelled == (end == "open")
 
 
@@ -200,11 +205,13 @@ def test_a_stall_may_end():
 @pytest.mark.parametrize("kind", ["comment", "event", "both"])
 def test_heartbeats_go_on_for_ever_and_carry_nothing(api, kind):
     with FaultBackend(Beat(tokens=1, every_s=0.01, kind=kind)) as backend:
-        data, end = ask(backend, api, stream=True, seconds=0.3)
+        beats = b"\n\n" if kind == "event" else b": still here\n\n"
+        data, end = ask(backend, api, stream=True, enough=lambda data: data.count(beats) > 9)
         assert end == "open"
-        assert (data.count(b": still here\n\n") > 1) == (kind != "event")
+        assert (b": still here\n\n" in data) == (kind != "event")
         assert data.count(b"answer-") == 1
-        assert ask(backend, api, seconds=0.1)[0].count(b"1\r\n \r\n") > 1
+        blanks = b"1\r\n \r\n"
+        assert ask(backend, api, enough=lambda data: data.count(blanks) > 1)[1] == "open"
 
 
 def test_a_trickle_is_the_right_answer():
@@ -212,8 +219,8 @@ def test_a_trickle_is_the_right_answer():
         plain = FaultBackend().right(PATHS["chat"], asked())
         assert json.loads(body_of(ask(backend)[0]))["choices"][0]["message"]["content"] == plain.text
         assert ask(backend, stream=True)[0].endswith(LAST["chat"])
-        backend.play(Trickle(size=1, every_s=0.05))
-        assert len(ask(backend, seconds=0.3)[0]) < 20
+        backend.play(Trickle(size=1, every_s=1.0))
+        assert 0 < len(ask(backend, enough=bool)[0]) < 20
 
 
 def test_a_status_has_the_headers_it_was_given():
@@ -330,7 +337,7 @@ def test_who_leaves_is_noticed_at_once():
                 left = time.monotonic()
             backend.until(lambda n=n: backend.seen[n].over)
             assert backend.seen[n].cancelled
-            assert 0 <= backend.seen[n].left_at - left < 1.0
+            assert 0 <= backend.seen[n].left_at - left < 10.0, "the last would take 30"
         backend.until(lambda: backend.open == 0)
         assert backend.working == 0
 
