@@ -7,44 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agentguard.live.course import Course
 from agentguard.recover.base import Plan, Repair
 from agentguard.recover.mend import mended
-from agentguard.trajectory.model import Source, Step
-
-if TYPE_CHECKING:
-    from agentguard.live.session import Session
+from agentguard.trajectory.model import Step
 
 
-def with_told(session: Session, turn: Step) -> Step:
+def with_told(course: Course, turn: Step) -> Step:
     """The step with what the agent was told before it, so that the record shows why it acted."""
-    told, session._told = session._told, []
-    return _marked(turn, {"told": told} if told else {})
+    told, course._told = course._told, []
+    return marked(turn, {"told": told} if told else {})
 
 
-def with_marks(session: Session, turn: Step) -> Step:
-    """A step that is committed now, with its number and all that is to be kept with it."""
-    numbered = with_told(session, turn).at(len(session))
-    marks = session.proposals.marked(numbered)
-    if reads := session.reads.committed(numbered) if turn.source is Source.AGENT else []:
-        marks["repaired"] = [*marks.get("repaired", []), *reads]
-    return _marked(numbered, marks)
-
-
-def repair_line(session: Session, plan: Plan) -> None:
+def repair_line(course: Course, plan: Plan) -> None:
     """Put a plan's repairs of committed steps in place: the line from there on is another one, as long."""
     repairs = [action for action in plan.actions if isinstance(action, Repair)]
     if not repairs:
         return
     first = min(repair.step for repair in repairs)
-    steps = session.run.steps[first:]
-    session.recorder.fork(first, reason=plan.reason)
+    steps = course.run.steps[first:]
+    course.recorder.fork(first, reason=plan.reason)
     for step in steps:
         own = [repair for repair in repairs if repair.step == step.index]
         marks = {"repaired": [change_of(step, repair) for repair in own]} if own else {}
-        session.recorder.add(_marked(mended(step, own), marks))
-    session._replay()
+        course.recorder.add(marked(mended(step, own), marks))
+    course._replay()
 
 
 def change_of(step: Step, repair: Repair) -> dict[str, str]:
@@ -69,7 +58,7 @@ def changes_of(given: Step, turn: Step) -> list[dict[str, str]]:
     return made
 
 
-def _marked(step: Step, marks: Mapping[str, Any]) -> Step:
+def marked(step: Step, marks: Mapping[str, Any]) -> Step:
     """The step with marks of the guard among those it has."""
     if not marks:
         return step

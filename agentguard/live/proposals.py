@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.errors import RecoveryError
+from agentguard.live.course import Course
 from agentguard.live.marks import change_of, changes_of, with_told
 from agentguard.live.suspicion import hypothesis, live_diagnosis, serious
 from agentguard.recover.base import (
@@ -31,9 +32,6 @@ from agentguard.recover.planner import price
 from agentguard.recover.protect import PROTECTION, protection
 from agentguard.recover.wording import repaired_call
 from agentguard.trajectory.model import Source, Step
-
-if TYPE_CHECKING:
-    from agentguard.live.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +76,11 @@ class Proposals:
     """The turns of one session that are not committed.
 
     Args:
-        session: whose they are.
+        course: of that session.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._of = session
+    def __init__(self, course: Course) -> None:
+        self._of = course
         self._open: _Open | None = None
         self._due: tuple[Plan, Finding] | None = None
         self._expected: tuple[Any, ...] = ()
@@ -96,14 +94,14 @@ class Proposals:
 
     def judge(self, turn: Step) -> Plan | None:
         """As `Session.propose`; the turn has its number."""
-        session, self._open = self._of, None
+        course, self._open = self._of, None
         if _shape(turn) != self._expected:
             self._forget()
-        found = session._safely(lambda: session._watcher.foresee(turn)) or ()
+        found = course._safely(lambda: course._watcher.foresee(turn)) or ()
         due, self._due = self._due, None
         if due is not None and (plan := self._voted(turn, *due)) is not None:
             return plan
-        trigger = serious(found, session.rules.threshold)
+        trigger = serious(found, course.rules.threshold)
         if trigger is not None:
             return self._refuse(turn, trigger)
         return self._mend(turn, found) or self._protect(turn, found)
@@ -167,17 +165,17 @@ class Proposals:
 
     def _protect(self, turn: Step, found: Sequence[Finding]) -> Plan | None:
         """An election where nothing was found, but an error would cost much, or is not unlikely."""
-        session, protect = self._of, self._of.rules.protect
-        if protect is None or not session.can.sample:
+        course, protect = self._of, self._of.rules.protect
+        if protect is None or not course.can.sample:
             return None
         doubt = max([self.doubt, *(one.probability for one in found)])
         if protect.judge:
-            doubt = max(doubt, session._safely(lambda: self._judged(turn)) or 0.0)
-        why = protect.why(turn, session.ledger, doubt)
+            doubt = max(doubt, course._safely(lambda: self._judged(turn)) or 0.0)
+        why = protect.why(turn, course.ledger, doubt)
         if why is None:
             return None
         trigger = protection(turn, why)
-        plan = session._safely(lambda: self._planned(turn, trigger, None))
+        plan = course._safely(lambda: self._planned(turn, trigger, None))
         sample = _sample(plan)
         if plan is None or sample is None:
             self.lapsed += 1
@@ -188,17 +186,17 @@ class Proposals:
         return self._begin(turn, plan, trigger, first)
 
     def _judged(self, turn: Step) -> float:
-        session = self._of
-        if session.rules.localizer is None:
+        course = self._of
+        if course.rules.localizer is None:
             return 0.0
-        run = session.run
+        run = course.run
         with_turn = replace(run, steps=(*run.steps, turn))
-        return session.rules.localizer.locate(with_turn, session.findings).probability
+        return course.rules.localizer.locate(with_turn, course.findings).probability
 
     def _refuse(self, turn: Step, trigger: Finding, *, below: float | None = None) -> Plan | None:
         """What is done about a turn; None if nothing can be before its tools run."""
-        session = self._of
-        plan: Plan | None = session._safely(lambda: self._planned(turn, trigger, below))
+        course = self._of
+        plan: Plan | None = course._safely(lambda: self._planned(turn, trigger, below))
         if plan is None:
             return None
         if any(isinstance(action, Repair) for action in plan.actions):
@@ -208,26 +206,26 @@ class Proposals:
         if not any(isinstance(action, Reject | HandOver | Stop) for action in plan.actions):
             return None  # the boundary after the tools sees to it
         self._forget()
-        session.account.take(**price(plan))
-        session._note(plan, trigger.detector, left=(turn,))
-        session.recorder.add(with_told(session, turn))
-        session.recorder.fork(turn.index, reason=plan.reason)
-        session._tell(plan)
+        course.account.take(**price(plan))
+        course._note(plan, trigger.detector, left=(turn,))
+        course.recorder.add(with_told(course, turn))
+        course.recorder.fork(turn.index, reason=plan.reason)
+        course._tell(plan)
         return plan
 
     def _planned(self, turn: Step, trigger: Finding, below: float | None) -> Plan | None:
-        session = self._of
-        run = session.run
+        course = self._of
+        run = course.run
         with_turn = replace(run, steps=(*run.steps, turn))
-        diagnosis = live_diagnosis(run.id, (hypothesis(trigger, turn.agent),), session.findings)
-        return session._decide(diagnosis, with_turn, trigger.detector, committed=False, below=below)
+        diagnosis = live_diagnosis(run.id, (hypothesis(trigger, turn.agent),), course.findings)
+        return course._decide(diagnosis, with_turn, trigger.detector, committed=False, below=below)
 
     def _repair(self, turn: Step, plan: Plan, trigger: Finding) -> Plan:
         """The turn is repaired; the agent is told of it once the turn is committed."""
-        session = self._of
+        course = self._of
         repairs = [action for action in plan.actions if isinstance(action, Repair)]
-        session.account.take(**price(plan))
-        session._note(plan, trigger.detector, left=())
+        course.account.take(**price(plan))
+        course._note(plan, trigger.detector, left=())
         new = mended(turn, repairs)
         self._expected = _shape(new)
         self._marks.setdefault("repaired", []).extend(change_of(turn, one) for one in repairs)
@@ -235,16 +233,16 @@ class Proposals:
         return plan
 
     def _begin(self, turn: Step, plan: Plan, trigger: Finding, first: Candidate | None = None) -> Plan:
-        session, sample = self._of, _sample(plan)
+        course, sample = self._of, _sample(plan)
         assert sample is not None
-        session.account.take(**price(plan))
-        session._note(plan, trigger.detector, left=())
+        course.account.take(**price(plan))
+        course._note(plan, trigger.detector, left=())
         self._open = _Open(
             turn=turn,
             trigger=trigger,
             plan=plan,
             sample=sample,
-            recovery=len(session.recoveries) - 1,
+            recovery=len(course.recoveries) - 1,
             fit=[self._candidate(turn, trigger, plan) if first is None else first],
         )
         return plan
@@ -261,47 +259,47 @@ class Proposals:
 
     def _candidate(self, turn: Step | None, trigger: Finding, plan: Plan) -> Candidate:
         """A candidate with what speaks against it: what is foreseen, and the strategy's own test."""
-        session = self._of
+        course = self._of
         if turn is None:
             return Candidate(turn=None, unfit="the model that was asked failed")
-        turn = self._readable(replace(turn, index=len(session)))
-        found = session._safely(lambda: session._watcher.foresee(turn)) or ()
-        wrong = serious(found, session.rules.threshold)
+        turn = self._readable(replace(turn, index=len(course)))
+        found = course._safely(lambda: course._watcher.foresee(turn)) or ()
+        wrong = serious(found, course.rules.threshold)
         if wrong is not None:
             return Candidate(turn=turn, unfit=wrong.message or wrong.detector)
-        strategy = session.rules.planner.named(trigger.detector, plan.strategy)
+        strategy = course.rules.planner.named(trigger.detector, plan.strategy)
         accept = getattr(strategy, "accept", None)
         if accept is None:
             return Candidate(turn=turn)
-        run = session.run
-        said = session._safely(lambda: accept(replace(run, steps=(*run.steps, turn))))
+        run = course.run
+        said = course._safely(lambda: accept(replace(run, steps=(*run.steps, turn))))
         refused = "the acceptance test refused it" if said in (False, None) else ""
         return Candidate(turn=turn, unfit=said if isinstance(said, str) else refused)
 
     def _close(self, held: _Open, state: Election) -> None:
         """Keep what the election has cost, and the candidates that were not taken."""
-        session, asked = self._of, held.fit[1:]
+        course, asked = self._of, held.fit[1:]
         kept = 0 if state.winner is None else state.winner
         left = [(place, one.turn) for place, one in enumerate(held.fit) if place != kept and one.turn]
         used = [turn.usage for _, turn in left if turn.usage is not None]
         tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in used)
-        session.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
+        course.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
         for place, turn in left:
             why = held.fit[place].unfit or "it was not taken"
-            session.recorder.add(replace(turn, index=held.turn.index))
-            session.recorder.fork(held.turn.index, reason=f"{held.plan.strategy}: {why}")
+            course.recorder.add(replace(turn, index=held.turn.index))
+            course.recorder.fork(held.turn.index, reason=f"{held.plan.strategy}: {why}")
         cost = {
-            **session.recoveries[held.recovery].cost,
+            **course.recoveries[held.recovery].cost,
             "tokens": float(tokens),
             "calls": float(len(asked)),
             "candidates": float(len(held.fit)),
             "votes": float(state.votes),
         }
         outcome = Outcome.REFUTED if state.winner is None else Outcome.PENDING
-        spent = session.account.spent
-        known = replace(session.recoveries[held.recovery], cost=cost, outcome=outcome, spent=spent)
-        session.recoveries[held.recovery] = known
-        session._tell_observers(known)
+        spent = course.account.spent
+        known = replace(course.recoveries[held.recovery], cost=cost, outcome=outcome, spent=spent)
+        course.recoveries[held.recovery] = known
+        course._tell_observers(known)
 
     def _taken(self, held: _Open, state: Election, place: int, given: Step | None) -> Elected:
         """The candidate that is gone on with; ``given`` is what its model said, before it was repaired."""
@@ -338,12 +336,12 @@ class Proposals:
 
         Else those who say the same in another form would not agree.
         """
-        session = self._of
-        strategy = session.rules.planner.named(_BROKEN_CALL, "roll_forward")
-        if not (session.can.repair and getattr(strategy, "calls", False)):
+        course = self._of
+        strategy = course.rules.planner.named(_BROKEN_CALL, "roll_forward")
+        if not (course.can.repair and getattr(strategy, "calls", False)):
             return turn
-        run = session.run
-        made = session._safely(lambda: mend_turn(turn, run))
+        run = course.run
+        made = course._safely(lambda: mend_turn(turn, run))
         return turn if made is None else mended(turn, made[0])
 
 

@@ -6,18 +6,17 @@ one that nothing is declared of counts as destructive.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agentguard.live.course import Course
 from agentguard.recover.base import Outcome, Plan, Repair, Tell, Tier
 from agentguard.recover.effects import EffectClass
 from agentguard.recover.ledger import Claim
 from agentguard.recover.reads import broken
 from agentguard.recover.wording import repeated_read
 from agentguard.trajectory.model import Step
-
-if TYPE_CHECKING:
-    from agentguard.live.session import Session
 
 ON = "tool_error"
 """Whose ladder says whether reads are made once more: the detector of results that are no good."""
@@ -40,11 +39,12 @@ class Reads:
     """The reads of one session's turn.
 
     Args:
-        session: whose they are.
+        course: of that session.
+        tell: takes what the agent is to be told at the next boundary.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._of = session
+    def __init__(self, course: Course, tell: Callable[[str], None]) -> None:
+        self._of, self._tell = course, tell
         self._again: list[_Again] = []
 
     def begin(self) -> None:
@@ -59,21 +59,21 @@ class Reads:
             text: what it returned, or what the tool said when it raised.
             failed: whether it is known to have failed, or not to have.
         """
-        session, tool = self._of, claim.effect.tool
-        if not session.can.repair or session.ledger.declared(tool).effect is not EffectClass.READ:
+        course, tool = self._of, claim.effect.tool
+        if not course.can.repair or course.ledger.declared(tool).effect is not EffectClass.READ:
             return ""
-        strategy = session.rules.planner.named(ON, "roll_forward")
+        strategy = course.rules.planner.named(ON, "roll_forward")
         if strategy is None or not getattr(strategy, "reads", False):
             return ""
         why = broken(text, failed=failed)
-        return why if why and session.account.why_not(repair=True) is None else ""
+        return why if why and course.account.why_not(repair=True) is None else ""
 
     def took(self, claim: Claim, before: str, after: str, *, failed: bool | None = None) -> bool:
         """Tell what a read returned the second time; True if that takes the place of the first result."""
-        session = self._of
+        course = self._of
         why = broken(before, failed=True)
         mended = not broken(after, failed=failed)
-        session.account.take(repair=True)
+        course.account.take(repair=True)
         self._again.append(_Again(tool=claim.effect.tool, why=why, before=before, after=after, mended=mended))
         return mended
 
@@ -91,7 +91,7 @@ class Reads:
             if one.mended:
                 field = f"observations[{place}]"
                 marks.append({"field": field, "original": one.before, "repaired": one.after})
-                self._of.proposals.add_news(repeated_read(one.tool))
+                self._tell(repeated_read(one.tool))
         return marks
 
     def _keep(self, step: Step, place: int, one: _Again) -> None:
