@@ -138,16 +138,17 @@ class Crew:
 
     def _fork(self, worker: int) -> None:
         parent = os.getpid()
+        # Whatever came to the child before it is on its own would be written into the parent's pipe: there a
+        # second signal ends the other workers at once, streams and all.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         pid = os.fork()
         if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._born[pid] = (worker, time.monotonic())
             return
         status = 1
         try:
-            signal.set_wakeup_fd(-1)
-            for one in _SIGNALS:
-                signal.signal(one, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to all; the parent passes it on
+            _take_own_signals(before)
             work(
                 self._source, self._settings, self._listening,
                 began=self._tell_parent, worker=worker, parent=parent, folder=self._folder,
@@ -164,3 +165,12 @@ class Crew:
 
     def _tell_parent(self) -> None:
         os.write(self._write, bytes([_READY]))
+
+
+def _take_own_signals(mask: set[signal.Signals] | set[int]) -> None:
+    """In a worker: none of its signals is the parent's any more, and those that waited come now."""
+    signal.set_wakeup_fd(-1)
+    for one in _SIGNALS:
+        signal.signal(one, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to all; the parent passes it on
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
