@@ -57,7 +57,8 @@ class Lines:
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                self.lost += len(self._waiting)
+                left = len(self._waiting)
+                self.lost += left
                 return
         if self._file is not None and self._to not in _STREAMS:
             with contextlib.suppress(OSError):
@@ -76,7 +77,7 @@ class Lines:
             self._more.clear()
             while self._waiting:
                 self._write()
-            if self._closing:
+            if self._closing and not self._waiting:  # a line may have come just before it was closed
                 return
 
     def _write(self) -> None:
@@ -85,15 +86,16 @@ class Lines:
         while self._waiting and size < _BATCH_BYTES:
             held.append(self._waiting.popleft())
             size += len(held[-1])
-        left = memoryview(b"".join(held))
+        # Counted before: a call between reading and writing `lost` would let other threads' counts be undone.
+        left, count = memoryview(b"".join(held)), len(held)
         try:
             file = self._opened()
             while left:
                 left = left[os.write(file, left) :]
         except OSError:
-            self.lost += len(held)
+            self.lost += count
         else:
-            self.written += len(held)
+            self.written += count
 
     def _opened(self) -> int:
         """The file; opened anew if it is no longer the one at its path. Raises OSError."""

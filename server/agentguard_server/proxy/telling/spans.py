@@ -93,7 +93,8 @@ class Spans:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
-        self.lost += len(self._waiting)
+        left = len(self._waiting)
+        self.lost += left
         self._waiting.clear()
 
     def _kept(self, recorded: Recorded) -> Recorded:
@@ -120,15 +121,17 @@ class Spans:
 
     async def _send(self) -> None:
         taken = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-        self._bytes -= sum(len(one.asked.body) + len(one.answer) for _, one in taken)
+        # Made before: a call between reading and writing a number would undo what `record` adds meanwhile.
+        size, count = sum(len(one.asked.body) + len(one.answer) for _, one in taken), len(taken)
+        self._bytes -= size
         try:
             spans = [span for at, one in taken if (span := self._made(at, one)) is not None]
             found = await self._sender.send(spans) if spans else None
         except AgentGuardError as error:
-            self.lost += len(taken)
+            self.lost += count
             self._tell(f"{error.code}: {error}")
         except Exception as error:  # a span that cannot be made must not end the thread
-            self.lost += len(taken)
+            self.lost += count
             self._tell(type(error).__name__)
         else:
             rejected = found.rejected if found else 0
