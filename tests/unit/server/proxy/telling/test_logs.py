@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,23 @@ def logs(path: Path, **options: Any) -> Logs:
     return Logs(LogsOptions(to=str(path), **options), worker=2)
 
 
+def ended(told: Logs) -> None:
+    """Close it once all is written, however late its thread comes to that."""
+    told.lines.close(60)
+    told.close()
+
+
+def until(met: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_a_request_is_one_line(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
     told.record(recorded(notes=(("hedged", "1"),), target="/v1/chat/completions?key=secret"))
-    told.close()
+    ended(told)
     (line,) = lines_of(tmp_path / "log")
     assert line["event"] == "request"
     assert line["path"] == "/v1/chat/completions"
@@ -60,7 +73,7 @@ def test_contents_are_written_only_where_they_are_asked_for_and_without_keys(tmp
     for contents in (False, True):
         told = logs(tmp_path / f"log{contents}", contents=contents)
         told.record(recorded(body=body, answer=b"my answer"))
-        told.close()
+        ended(told)
     assert "my prompt" not in (tmp_path / "logFalse").read_text()
     shown = (tmp_path / "logTrue").read_text()
     assert "my prompt" in shown
@@ -72,7 +85,7 @@ def test_what_clients_name_is_short_and_holds_no_key(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
     told.record(recorded(model=KEY, run=f"run {KEY}", target=f"/v1/files/{KEY}", error="e"))
     told.record(recorded(model="m" * 10_000, run="x\ud800\ny"))
-    told.close()
+    ended(told)
     first, second = lines_of(tmp_path / "log")
     assert KEY not in json.dumps(first)
     assert len(second["model"]) == 300
@@ -86,12 +99,12 @@ def test_a_level_holds_back_what_is_below_it(tmp_path: Path) -> None:
         told.record(recorded())
         told(event)
         told(opened)
-        told.close()
+        ended(told)
         assert [line["event"] for line in lines_of(tmp_path / level)] == events
     told = logs(tmp_path / "warning", level="warning")
     told.record(recorded())
     told(opened)
-    told.close()
+    ended(told)
     (line,) = lines_of(tmp_path / "warning")
     assert (line["event"], line["target"], line["reason"]) == ("breaker", "a", "open")
 
@@ -99,7 +112,7 @@ def test_a_level_holds_back_what_is_below_it(tmp_path: Path) -> None:
 def test_fields_that_are_on_no_list_are_left_out(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
     told.tell("info", "started", port=80, authorization=KEY, headers={"x": KEY}, reason=f"with {KEY}")
-    told.close()
+    ended(told)
     (line,) = lines_of(tmp_path / "log")
     assert line["port"] == 80
     assert set(line) == {"time", "level", "event", "worker", "port", "reason"}
@@ -120,7 +133,7 @@ def test_what_other_packages_say_is_kept_by_its_place_alone(tmp_path: Path) -> N
         raise ConfigError("the port is taken")
     except ConfigError:
         logging.getLogger("agentguard_server").error("it ends", exc_info=True)
-    told.close()
+    ended(told)
     other, error, ours, failed = lines_of(tmp_path / "log")
     assert KEY not in (tmp_path / "log").read_text()
     assert (other["event"], other["logger"], other["error"]) == ("log", "httpx2", "RuntimeError")
@@ -133,24 +146,25 @@ def test_what_other_packages_say_is_kept_by_its_place_alone(tmp_path: Path) -> N
 
 
 def test_a_full_pipe_holds_nobody_up_and_what_is_lost_is_counted() -> None:
+    """Nobody reads the pipe: who waited for it would never come to the end."""
     reading, writing = os.pipe()
-    try:
-        lines = Lines(f"/proc/self/fd/{writing}", most=100)
-        began = time.monotonic()
-        for _ in range(3000):
-            lines.put(b"x" * 1000 + b"\n")
-        assert time.monotonic() - began < 2
-        lines.close(0.3)
-        assert lines.lost >= 2000
-    finally:
-        os.close(reading)  # the writer's thread ends with an error that is counted
-        os.close(writing)
+    lines = Lines(f"/proc/self/fd/{writing}", most=100)
+    for _ in range(3000):
+        lines.put(b"x" * 1000 + b"\n")
+    until(lambda: lines._file is not None)
+    lines.close(0.3)
+    assert lines.lost >= 2000
+    os.close(reading)  # the writer's thread ends with an error that is counted
+    assert lines._thread is not None
+    lines._thread.join(60)  # else it would open whatever has this number next
+    assert not lines._thread.is_alive()
+    os.close(writing)
 
 
 def test_a_disk_that_is_full_costs_lines_and_nothing_else() -> None:
     lines = Lines("/dev/full", most=10)
     lines.put(b"x\n")
-    lines.close()
+    lines.close(60)
     assert (lines.lost, lines.written) == (1, 0)
 
 
@@ -158,12 +172,10 @@ def test_a_file_that_was_moved_is_opened_anew(tmp_path: Path) -> None:
     path = tmp_path / "log"
     lines = Lines(str(path), most=10)
     lines.put(b"one\n")
-    deadline = time.monotonic() + 5
-    while lines.written < 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: lines.written)
     path.rename(tmp_path / "log.1")
     lines.put(b"two\n")
-    lines.close()
+    lines.close(60)
     assert path.read_text() == "two\n"
     assert (tmp_path / "log.1").read_text() == "one\n"
 
@@ -182,7 +194,7 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     for one in lines:
-        one.close()
+        one.close(60)
     found = path.read_text().splitlines()
     assert len(found) == 2000
     assert set(found) == {str(number) * 50 for number in range(4)}
