@@ -22,9 +22,9 @@ from tests.faults.gateway_client import Got, ask
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-c", "from agentguard.cli import main; main()", "serve")
-SLACK_S = 2.0
-"""What a loaded machine may add to a limit. The promise is 250 ms; two cores that run eight other things need
-more, and a proxy that hangs or misses its deadline is late by whole seconds."""
+SLACK_S = 4.0
+"""What a loaded machine may add to a limit. The promise is 250 ms; two cores that run eight other things
+stand still for seconds. Whoever adds this to a limit sees to it that what is looked for costs more."""
 
 
 class Proxy:
@@ -115,7 +115,7 @@ def serving(
     finally:
         process.terminate()
         try:
-            process.wait(15)
+            process.wait(25)  # below the 30 seconds that requests have by default: none may be waited for
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
@@ -130,10 +130,10 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
         assert process.poll() is None, f"it did not start:\n{log.read_text()[-3000:]}"
         return None
 
-    return until(told, 30.0)
+    return until(told, 90.0)
 
 
-def until(met: Callable[[], Any], seconds: float = 10.0) -> Any:
+def until(met: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Wait for a condition, and return what it gave."""
     end = time.monotonic() + seconds
     while not (found := met()):
@@ -142,7 +142,7 @@ def until(met: Callable[[], Any], seconds: float = 10.0) -> Any:
     return found
 
 
-async def soon(met: Callable[[], Any], seconds: float = 10.0, *, what: Callable[[], str] = lambda: "") -> Any:
+async def soon(met: Callable[[], Any], seconds: float = 30.0, *, what: Callable[[], str] = lambda: "") -> Any:
     """The same in a coroutine; ``what`` says what is missing."""
     end = time.monotonic() + seconds
     while not (found := met()):

@@ -20,24 +20,27 @@ import pytest
 
 from agentguard.testing.faults import (
     Corrupt,
+    Fault,
     FaultBackend,
     Hang,
     Huge,
     Junk,
-    Marked,
     Ok,
     Refuse,
     Reset,
+    Seen,
     Status,
 )
 from tests.faults.gateway_cases import Across
 from tests.faults.gateway_client import PATHS, Got, ask, body_for, outcome, request_bytes
-from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving, soon
+from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 CHAT = PATHS["chat"]
 FEW: dict[str, Any] = {"hedge": "off", "throttle": "off", "breaker": "off"}
+AMPLE: dict[str, float] = {"reserve": 100.0, "burst": 100.0, "per_second": 100.0}
+"""A budget that is never spent, where retries are looked at and not how many there may be."""
 
 
 def config(*backends: FaultBackend, pipeline: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -101,8 +104,8 @@ def test_the_deadline_is_over_all_attempts_and_not_over_each(tmp_path: Path) -> 
     pipeline = {
         **FEW,
         "timeout": {"total_s": 2.0},
-        "retry": {"attempts": 10},
-        "attempt_timeout": {"seconds": 0.6},
+        "retry": {"attempts": 10, "budget": AMPLE},  # ten seconds, if each attempt had a deadline of its own
+        "attempt_timeout": {"seconds": 1.0},
     }
     with FaultBackend(Hang(), name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
         for stream in (False, True):
@@ -119,7 +122,9 @@ def test_the_deadline_is_over_all_attempts_and_not_over_each(tmp_path: Path) -> 
 
 def test_a_slow_first_token_is_hedged_and_the_loser_is_cancelled(tmp_path: Path) -> None:
     slow = {f"number {n}": Ok(first_s=20.0) for n in (30, 45)}
-    pipeline = {"hedge": {"minimum": 20, "floor_s": 0.1}, "breaker": "off", "throttle": "off"}
+    # A machine that stands still makes hedges, too: they take nothing from the two that there must be.
+    budget = {"reserve": 4.0, "ratio": 0.05, "per_second": 0.0}
+    pipeline = {**FEW, "hedge": {"minimum": 20, "floor_s": 0.3, "budget": budget}}
 
     def script(seen: Any) -> Any:
         text = json.loads(seen.body)["messages"][0]["content"]
@@ -131,16 +136,17 @@ def test_a_slow_first_token_is_hedged_and_the_loser_is_cancelled(tmp_path: Path)
         serving(tmp_path, config(a, b, pipeline=pipeline)) as proxy,
     ):
         asyncio.run(_one_after_the_other(proxy, 60))
+        a.until(lambda: a.working + b.working == 0)
         both = [*a.seen, *b.seen]
         assert len(both) == 60 + 2 + _stray(both)
-        assert _stray(both) <= 60 * 0.05
+        assert 2 + _stray(both) <= 4 + 60 * 0.05
         losers = [one for one in both if one.fault == Ok(first_s=20.0)]
         assert len(losers) == 2
         for loser in losers:
             winner = next(one for one in both if one is not loser and one.body == loser.body)
             assert loser.left_at is not None
             assert winner.answered_at is not None
-            assert loser.left_at - winner.answered_at < 0.1 + SLACK_S / 2
+            assert loser.left_at - winner.answered_at < 0.1 + SLACK_S
 
 
 async def _one_after_the_other(proxy: Proxy, count: int) -> None:
@@ -162,7 +168,7 @@ def _stray(seen: list[Any]) -> int:
 PUSHBACKS: dict[str, tuple[str | None, int, float]] = {
     "seconds": ("1", 2, 1.0),
     "zero": ("0", 2, 0.0),
-    "date": ("", 2, 1.0),  # filled in when it begins: three seconds from then, in whole seconds
+    "date": ("", 2, 2.0),  # filled in when it is asked: three seconds from then, in whole seconds
     "negative": ("-1", 1, 0.0),
     "nan": ("NaN", 2, 0.0),
     "inf": ("inf", 1, 0.0),
@@ -175,12 +181,15 @@ PUSHBACKS: dict[str, tuple[str | None, int, float]] = {
 
 
 def test_retry_after_is_obeyed_and_clamped_to_the_deadline(tmp_path: Path) -> None:
-    budget = {"reserve": 100.0, "burst": 100.0, "per_second": 100.0}
-    pipeline = {**FEW, "timeout": {"total_s": 8.0}, "retry": {"backoff": {"base_s": 0.05}, "budget": budget}}
-    with FaultBackend(name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
-        date = formatdate(time.time() + 3, usegmt=True)
-        told = {name: date if name == "date" else value for name, (value, _, _) in PUSHBACKS.items()}
-        a.play(Marked({name: [Status(status=429, retry_after=value), Ok()] for name, value in told.items()}))
+    pipeline = {**FEW, "timeout": {"total_s": 12.0}, "retry": {"backoff": {"base_s": 0.05}, "budget": AMPLE}}
+
+    def script(seen: Seen) -> Fault:
+        if seen.attempt:
+            return Ok()
+        value = formatdate(time.time() + 3, usegmt=True) if seen.key == "date" else PUSHBACKS[seen.key][0]
+        return Status(status=429, retry_after=value)
+
+    with FaultBackend(script, name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
 
         async def main() -> list[Got]:
             bodies = [body_for("chat", text=f"[[{name}]]") for name in PUSHBACKS]
@@ -276,7 +285,9 @@ def test_a_head_and_a_body_that_never_come_are_not_waited_for(tmp_path: Path) ->
     with FaultBackend(name="a") as a:
         settings = {**config(a), "limits": {"head_s": 1.0, "body_s": 1.0}}
         with serving(tmp_path, settings) as proxy:
+            before = proxy.open_files()["socket"]
             asyncio.run(_slow_loris(proxy, request_bytes(CHAT, body), len(body)))
+            until(lambda: proxy.open_files()["socket"] <= before)
         assert a.seen == []
 
 
@@ -300,8 +311,6 @@ async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
     head = len(data) - body
     times = await asyncio.gather(*(drip(sent) for sent in (0, 5, 30, head, head + 5) for _ in range(20)))
     assert max(times) < 1.0 + 1.0 + SLACK_S
-    before = proxy.open_files()["socket"]
-    await soon(lambda: proxy.open_files()["socket"] <= before)
 
 
 def test_a_reader_that_stands_still_holds_the_endpoint_back_and_is_cut_off(tmp_path: Path) -> None:
@@ -326,8 +335,8 @@ def test_a_reader_that_stands_still_holds_the_endpoint_back_and_is_cut_off(tmp_p
 def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: Path) -> None:
     pipeline = {
         **FEW,
-        "timeout": {"total_s": 5.0},
-        "shed": {"concurrency": {"rule": "fixed", "start": 10}, "queue": 10, "wait_s": 1.0},
+        "timeout": {"total_s": 20.0},
+        "shed": {"concurrency": {"rule": "fixed", "start": 10}, "queue": 10, "wait_s": 10.0},
     }
     with (
         FaultBackend(Ok(first_s=0.2), name="a") as a,
@@ -337,9 +346,10 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
     done = [one for one in got if one.status == 200]
     refused = [one for one in got if one.status == 503]
     assert len(done) + len(refused) == 200
-    assert len(done) >= 30
-    assert max(one.seconds for one in done) < 5.0 + SLACK_S
-    assert sum(one.seconds < 1.0 + SLACK_S for one in refused) >= 0.9 * len(refused)
+    assert len(done) >= 10 + 10  # all that there is room for, even if they come in one instant
+    assert refused
+    assert max(one.seconds for one in done) < 10.0 + SLACK_S
+    assert sum(one.seconds < SLACK_S for one in refused) >= 0.9 * len(refused)
     for one in refused:
         assert outcome("chat", one, stream=False).error == "overloaded"
     assert len(a.seen) == len(done)
@@ -348,24 +358,26 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
 def test_after_an_outage_it_is_as_before(tmp_path: Path) -> None:
     with FaultBackend(name="a") as a, FaultBackend(name="b") as b:
         settings = {"backends": {"replicas": replicas(a, b), "health": {"interval_s": 0.5, "up_after": 1}}}
-        settings["backends"]["pipeline"] = {"timeout": {"total_s": 4.0}, "breaker": {"open_s": 1.0}}
+        settings["backends"]["pipeline"] = {"timeout": {"total_s": 8.0}, "breaker": {"open_s": 1.0}}
         settings["backends"]["outlier"] = {"base_s": 1.0}
         with serving(tmp_path, settings) as proxy:
+            began = time.monotonic()
             assert all(one.status == 200 for one in asyncio.run(many(proxy, 40, gap_s=0.02)))
             with a.refusing(), b.refusing():
                 down = asyncio.run(many(proxy, 100, gap_s=0.02))
             assert all(outcome("chat", one, stream=False).error for one in down[5:])
-            asyncio.run(_recovers(proxy))
-            seen = len(a.seen) + len(b.seen)
-            assert seen < 40 + 100 * 3 + 200
+            asked = 40 + 100 + asyncio.run(_recovers(proxy))
+            seen = sum(one.method == "POST" for one in (*a.seen, *b.seen))  # the others ask for its health
+            assert seen <= asked * (1 + 0.2 + 0.05) + 3 + 10 * (time.monotonic() - began)
 
 
-async def _recovers(proxy: Proxy) -> None:
-    """Within 10 s of its end all of twenty requests are answered."""
-    end = time.monotonic() + 10.0 + SLACK_S
+async def _recovers(proxy: Proxy) -> int:
+    """Within 10 s of its end all of twenty requests are answered; returns how many were asked until then."""
+    end, asked = time.monotonic() + 10.0 + SLACK_S, 0
     while time.monotonic() < end:
+        asked += 20
         if all(one.status == 200 for one in await many(proxy, 20, gap_s=0.02)):
-            return
+            return asked
     raise AssertionError("it has not recovered in 10 s")
 
 
@@ -377,11 +389,11 @@ def test_a_bad_replica_of_three_is_ejected_and_shown(tmp_path: Path) -> None:
         FaultBackend(Reset(), name="bad") as bad,
         FaultBackend(name="b") as b,
         FaultBackend(name="c") as c,
-        serving(tmp_path, config(bad, b, c, outlier={"in_a_row": 3, "base_s": 30.0})) as proxy,
+        serving(tmp_path, config(bad, b, c, outlier={"in_a_row": 3, "base_s": 120.0})) as proxy,
     ):
-        got = asyncio.run(many(proxy, 60, gap_s=0.01))
-        assert all(one.status == 200 for one in got)
-        assert 3 <= len(bad.seen) <= 12
+        # One after the other: of many at once, many may be at the bad one before the third has failed there.
+        asyncio.run(_one_after_the_other(proxy, 60))
+        assert len(bad.seen) == 3
         assert "eject" in json.dumps(asyncio.run(proxy.status()))
         seen = len(bad.seen)
         assert all(one.status == 200 for one in asyncio.run(many(proxy, 30)))
@@ -406,7 +418,7 @@ def test_a_replica_that_flaps_costs_no_answer(tmp_path: Path) -> None:
     with (
         FaultBackend(name="flaps") as flaps,
         FaultBackend(name="b") as b,
-        serving(tmp_path, config(flaps, b)) as proxy,
+        serving(tmp_path, config(flaps, b, pipeline={**FEW, "retry": {"budget": AMPLE}})) as proxy,
     ):
         got = asyncio.run(_while_it_flaps(proxy, flaps))
     assert sum(one.status == 200 for one in got) >= 118
