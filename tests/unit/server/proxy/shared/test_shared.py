@@ -45,7 +45,7 @@ def sessions_of(shared: Shared) -> SharedSessions:
     return shared.sessions
 
 
-async def until(holds: Any, seconds: float = 10.0) -> None:
+async def until(holds: Any, seconds: float = 60.0) -> None:
     """Wait until it holds."""
     end = time.monotonic() + seconds
     while not holds():
@@ -125,6 +125,7 @@ def test_hints_reach_the_others_and_nobody_hears_itself(two: tuple[Shared, Share
 
 
 def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
+    Store.open(url).close()  # made here, as that takes a busy machine long
     now = time.time()
     with Store.open(url) as store:
         store.write(
@@ -144,10 +145,11 @@ def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
         await asyncio.sleep(0.2)
 
     asyncio.run(listen())
+    passed = time.time() - now
     shared.close()
     (hint,) = heard
     assert (hint.replica, hint.trouble) == ("holds", "down")
-    assert 20 < hint.seconds <= 25.5
+    assert 25 - passed <= hint.seconds <= 25.5
 
 
 def test_what_is_old_is_removed(url: str) -> None:
@@ -165,7 +167,7 @@ def test_what_is_old_is_removed(url: str) -> None:
 
 def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
     url = "postgresql://nobody:secret-word@127.0.0.1:1/none"
-    shared = Shared(SharedOptions(store=url, every_s=0.05, wait_s=0.2))
+    shared = Shared(SharedOptions(store=url, every_s=0.05, wait_s=1))
     try:
         began = time.monotonic()
 
@@ -180,7 +182,7 @@ def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
             await until(lambda: shared.hints is not None and shared.hints.failed)
 
         asyncio.run(go_on())
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 25, "fifty that wait would take fifty seconds"
         assert sessions_of(shared).missed == 50
         figures = {labels: value for _, labels, value in shared.figures()}
         assert figures["sessions",] == 50
@@ -197,7 +199,7 @@ def test_a_database_that_hangs_holds_a_request_no_longer_than_it_may(tmp_path: P
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)  # takes connections, and says nothing
         port = silent.getsockname()[1]
-        shared = Shared(SharedOptions(store=f"postgresql://u:p@127.0.0.1:{port}/none", wait_s=0.1))
+        shared = Shared(SharedOptions(store=f"postgresql://u:p@127.0.0.1:{port}/none", wait_s=1))
         try:
 
             async def look() -> float:
@@ -206,7 +208,7 @@ def test_a_database_that_hangs_holds_a_request_no_longer_than_it_may(tmp_path: P
                     assert await sessions_of(shared).find([KEY], tenant="") is None
                 return time.monotonic() - began
 
-            assert asyncio.run(look()) < 1.5
+            assert asyncio.run(look()) < 10, "the first waits a second, the others not at all"
             assert sessions_of(shared).missed == 20
         finally:
             shared.close()
@@ -227,7 +229,7 @@ def test_the_captures_database_is_shared_where_no_other_is_named(tmp_path: Path)
 @pytest.mark.slow
 def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
     server, url = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_url")
-    options = SharedOptions(store=url, every_s=0.1, wait_s=0.3)
+    options = SharedOptions(store=url, every_s=0.1, wait_s=1)
     one, other = Shared(options), Shared(options)
     heard: list[Hint] = []
 
@@ -256,7 +258,7 @@ def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
             for _ in range(30):
                 one.hints.publish(Hint(replica="a", trouble="open", seconds=30))
                 assert not await found()
-            assert time.monotonic() - began < 5, "nobody waits for what is away"
+            assert time.monotonic() - began < 15, "nobody waits for what is away: that were 30 seconds"
             assert sessions_of(other).missed == missed + 30
         finally:
             await asyncio.to_thread(server.start)
