@@ -27,13 +27,14 @@ class Stream:
     def __init__(self, *items: object, status: int = 200, headers=EVENTS) -> None:
         self.status, self.headers, self.replica, self.notes = status, headers, "a", ()
         self._items = self._play(items)
-        self.closed = False
+        self.closed = self.hangs = False
 
     async def _play(self, items) -> AsyncIterator[bytes]:
         for item in items:
             if isinstance(item, Exception):
                 raise item
             if item is None:
+                self.hangs = True
                 await asyncio.Event().wait()
             yield item
 
