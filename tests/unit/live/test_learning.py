@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -117,11 +118,11 @@ def test_nothing_of_a_runs_text_is_learnt() -> None:
 
 
 def test_a_run_is_only_handed_over_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    taught = learning()
+    taught, ended = learning(), threading.Event()
 
     def slow(job: object) -> list[Schema]:
         del job
-        time.sleep(0.5)
+        ended.wait(60)
         return []
 
     monkeypatch.setattr(taught, "_distilled", slow)
@@ -133,7 +134,8 @@ def test_a_run_is_only_handed_over_at_its_end(monkeypatch: pytest.MonkeyPatch) -
     session.end()
     assert session.recoveries
     assert not taught.flush(0), "it is learnt after the run"
-    assert taught.flush(10)
+    ended.set()
+    assert taught.flush(60)
 
 
 def test_a_keep_that_fails_harms_no_run_and_is_tried_again(tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ def test_processes_that_learn_at_once_lose_nothing(tmp_path: Path, name: str) ->
             guarded(taught, "a")
     id = only(taught).id
     children = [subprocess.Popen([sys.executable, "-c", CHILD, str(path), id]) for _ in range(3)]
-    assert [child.wait(60) for child in children] == [0, 0, 0]
+    assert [child.wait(180) for child in children] == [0, 0, 0]
     if name.endswith(".jsonl"):
         (schema,) = SchemaFile(path).load()
         assert schema.confirmed == 61
@@ -242,12 +244,13 @@ def test_a_policy_and_an_override_say_where_schemata_are(tmp_path: Path) -> None
 def test_time_that_recoveries_threw_away_is_counted_and_bounded() -> None:
     budget = Budget(seconds=0.05, rollbacks=None, per_step=None)
     guard = Guard(localizer=Ranks(), recover=Recover(on_fail="rollback", budget=budget))
+    began = time.monotonic()
     session = guard.session(META, CAN)
     for _ in range(3):
         time.sleep(0.03)
         session.commit(turn())
     assert session.boundary() is not None
-    assert 0.06 <= session.recoveries[0].cost["seconds"] < 0.5
+    assert 0.06 <= session.recoveries[0].cost["seconds"] <= time.monotonic() - began
     assert session.account.spent.seconds == session.recoveries[0].cost["seconds"]
     for _ in range(3):
         session.commit(turn(where="window"))
