@@ -26,7 +26,7 @@ import pytest
 from agentguard.testing.faults import FaultBackend, Hang, Ok, Refuse, Stall, Status, Truncate
 from tests.faults.gateway_client import PATHS, Breach, Got, ask, body_for, outcome, request_bytes
 from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving, soon, until
-from tests.faults.test_store_outage import disk, lock_held  # noqa: F401
+from tests.faults.test_store_outage import disk, lock_held, remove  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -59,7 +59,7 @@ def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> 
     scenes = [
         (stream, fault, leave)
         for stream, fault in (
-            (True, Hang()), (True, Stall(tokens=0)), (True, Stall(tokens=3)), (True, Ok(gap_s=5.0)),
+            (True, Hang()), (True, Stall(tokens=0)), (True, Stall(tokens=3)), (True, Ok(gap_s=20.0)),
             (False, Hang()), (False, Ok(first_s=30.0)), (False, Stall()),
         )
         for leave in (close, reset)
@@ -81,20 +81,26 @@ def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> 
             assert a.seen[n].left_at is not None, (stream, fault, leave)
             late.append(a.seen[n].left_at - left)
         assert max(late) < CANCELLED_S + SLACK_S
-        assert sorted(late)[len(late) // 2] < CANCELLED_S + 0.2
+        assert sorted(late)[len(late) // 2] < CANCELLED_S + 0.4  # no pause of the machine meets half of them
         a.play(Ok())
         assert asyncio.run(ask(proxy.port, CHAT, body_for("chat"))).status == 200
         a.until(lambda: a.working == 0)
 
 
 def test_who_leaves_while_a_retry_waits_is_not_tried_for_again(tmp_path: Path) -> None:
-    fault = Status(status=503, retry_after="1")
+    fault = Status(status=503, retry_after="100")
     with FaultBackend(fault, name="a") as a, serving(tmp_path, config(a)) as proxy:
+
+        def inflight() -> int:
+            return int(asyncio.run(proxy.status())["inflight"])
+
         client = socket.create_connection(("127.0.0.1", proxy.port))
         client.sendall(request_bytes(CHAT, body_for("chat")))
-        a.until(lambda: len(a.seen) == 1)
+        a.until(lambda: len(a.seen) == 1 and a.working == 0)
+        time.sleep(0.3)  # the answer has been read, mostly, and the retry waits
+        assert inflight() == 1
         client.close()
-        time.sleep(2.0)
+        until(lambda: inflight() == 0)
         assert len(a.seen) == 1
 
 
@@ -106,22 +112,24 @@ async def fifty(proxy: Proxy, a: FaultBackend, signals: Callable[[], Awaitable[N
         asyncio.create_task(ask(proxy.port, CHAT, body_for("chat", stream=True, text=f"stream {n}")))
         for n in range(50)
     ]
-    await soon(lambda: sum(one.tokens > 0 for one in list(a.seen)) == 50)
+    await soon(lambda: sum(one.tokens > 0 for one in list(a.seen)) >= 50)
     await signals()
     return list(await asyncio.gather(*asked))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None:
-    with FaultBackend(Ok(gap_s=0.3), name="a") as a:
+    with FaultBackend(Ok(gap_s=3.0), words=3, name="a") as a:
         settings = config(a, listen={"grace_s": 20.0, "workers": workers})
         with serving(tmp_path, settings) as proxy:
 
             async def end() -> None:
                 proxy.process.send_signal(signal.SIGTERM)
-                await asyncio.sleep(0.3)
-                late = await ask(proxy.port, CHAT, body_for("chat"), seconds=5)
-                assert late.end in ("refused", "reset", "cut") or late.status == 503
+                # Until all of its processes have heard the signal, one of them may take a request.
+                while (late := await ask(proxy.port, CHAT, body_for("chat"))).end != "refused":
+                    assert late.end in ("reset", "cut") or late.status in (200, 503)
+                    assert a.working, "requests were taken until the streams had ended"
+                assert a.working, "the streams had ended before requests were refused"
 
             got = asyncio.run(fifty(proxy, a, end))
             for n, one in enumerate(got):
@@ -205,8 +213,8 @@ def killed(folder: Path, seed: int) -> list[str]:
         after = asyncio.run(ask(proxy.port, CHAT, body_for("chat")))
         if after.status != 200:
             wrong.append(f"seed {seed}: afterwards {after}")
-        until(lambda: store.exists() and rows(store) > 0, 20.0)
-        wrong += [f"seed {seed}: still at the endpoint: {one.key}" for one in a.seen if not one.over]
+        until(lambda: store.exists() and rows(store) > 0)
+        a.until(lambda: a.working == 0, 30.0)
     return wrong
 
 
@@ -244,11 +252,11 @@ def test_kill_9_of_the_parent_leaves_nothing_behind_and_a_restart_goes_on(tmp_pa
                 for n in range(10):
                     got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", text=f"life {life} {n}")))
                     assert got.status == 200
-                until(lambda kept=kept: store.exists() and rows(store) > kept, 20.0)  # type: ignore[misc]
+                until(lambda kept=kept: store.exists() and rows(store) > kept)  # type: ignore[misc]
                 kept, children = rows(store), tree(proxy.pid)
                 assert len(children) >= 3
                 proxy.kill()
-                until(lambda children=children: not any(map(alive, children)), 15.0)  # type: ignore[misc]
+                until(lambda children=children: not any(map(alive, children)))  # type: ignore[misc]
                 assert rows(store) >= kept
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(("127.0.0.1", proxy.port)).close()
@@ -278,22 +286,25 @@ def captured(proxy: Proxy) -> dict[str, Any]:
     return found
 
 
+def all_kept(proxy: Proxy) -> bool:
+    """Whether nothing waits any more: in the worker, on its way, or at the store."""
+    found = captured(proxy)
+    return not (found["pending"] or found["keeper"]["pending"] or found["keeper"]["error"])
+
+
 def test_a_store_that_is_locked_or_removed_costs_no_request(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture={"store": str(store)})) as proxy:
         asyncio.run(keeps_serving(proxy))
-        until(lambda: store.exists() and rows(store) > 0, 20.0)
+        until(lambda: store.exists() and rows(store) > 0)
         with lock_held(store):
             asyncio.run(keeps_serving(proxy))
-            until(lambda: captured(proxy)["keeper"]["error"], 20.0)
-        until(
-            lambda: not captured(proxy)["keeper"]["error"] and not captured(proxy)["keeper"]["pending"], 20.0
-        )
+            until(lambda: captured(proxy)["keeper"]["error"])
+        until(lambda: all_kept(proxy))
         before = rows(store)
-        for file in tmp_path.glob("runs.db*"):
-            file.unlink()
+        remove(store)
         asyncio.run(keeps_serving(proxy))
-        until(lambda: store.exists() and rows(store) > 0, 20.0)
+        until(lambda: store.exists() and rows(store) > 0)
         assert before > 0
         assert captured(proxy)["lost"] == 0
 
@@ -305,19 +316,16 @@ def test_a_full_disk_costs_no_request_and_is_told(tmp_path: Path, disk: Path) ->
         settings["backends"]["replicas"] = replicas(a)
         with serving(tmp_path, settings) as proxy:
             asyncio.run(keeps_serving(proxy, 4))
-            until(lambda: (disk / "runs.db").exists() and rows(disk / "runs.db") > 0, 20.0)
+            until(lambda: (disk / "runs.db").exists() and rows(disk / "runs.db") > 0)
             with contextlib.suppress(OSError):
                 filler.write_bytes(bytes(1 << 20))
             # A request takes 8 KB of the store here. So it is asked a known number of times: all that waits
             # must have room, once the disk has room again, or the store could not recover at all.
             asyncio.run(keeps_serving(proxy, 20))
-            until(lambda: captured(proxy)["keeper"]["error"], 30.0)
+            until(lambda: captured(proxy)["keeper"]["error"])
             asyncio.run(keeps_serving(proxy))
             filler.unlink()
-            until(
-                lambda: not captured(proxy)["keeper"]["error"] and not captured(proxy)["keeper"]["pending"],
-                20.0,
-            )
+            until(lambda: all_kept(proxy))
             assert captured(proxy)["lost"] == 0
 
 
@@ -328,7 +336,7 @@ def test_a_store_that_was_never_there_costs_no_request(tmp_path: Path) -> None:
     settings = {"store": nowhere, "queue_bytes": 65_536}
     with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture=settings)) as proxy:
         asyncio.run(keeps_serving(proxy))
-        until(lambda: captured(proxy)["keeper"]["error"] or captured(proxy)["lost"], 20.0)
+        until(lambda: captured(proxy)["keeper"]["error"] or captured(proxy)["lost"])
         assert "hunter2" not in json.dumps(asyncio.run(proxy.status()))
     assert "hunter2" not in proxy.printed()
 
@@ -363,7 +371,7 @@ async def guarded_turns(proxy: Proxy, name: str) -> None:
         headers = (("agentguard-run", name),)
         got = await ask(proxy.port, CHAT, json.dumps(body).encode(), headers=headers, seconds=30)
         outcome("chat", got, stream=False)
-        assert got.seconds < 2.0 + 4 * SLACK_S
+        assert got.seconds < 2.0 + 2 * SLACK_S
         if got.status != 200:
             return
         message = json.loads(got.body)["choices"][0]["message"]

@@ -40,6 +40,16 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.01)
 
 
+def remove(path: Path) -> None:
+    """Remove a database, its file last: while that is there, nobody makes a new one.
+
+    If the file went first, a writer could have made a new one, whose log would then be taken from it. And
+    who closes a database removes its log.
+    """
+    for end in ("-wal", "-shm", ""):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
 def mount(*arguments: str) -> None:
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -178,8 +188,7 @@ def test_a_file_that_was_removed(tmp_path):
     with Store.open(path) as store:
         store.write(row(1)).wait(10)
         store.claim(EFFECT)
-        for file in tmp_path.glob("store.db*"):
-            file.unlink()
+        remove(path)
         store.write(row(2)).wait(10)
         assert [one.step for one in store.findings("r")] == [2]
         assert store.claim(EFFECT).state == "new"
@@ -194,8 +203,7 @@ def test_a_file_that_is_removed_while_rows_are_written(tmp_path):
         for round in range(10):
             receipts = [store.write(row(round * 1000 + i)) for i in range(100)]
             receipts[0].wait(10)
-            for file in tmp_path.glob("store.db*"):
-                file.unlink()
+            remove(path)
             late = store.write(row(round * 1000 + 999))
             late.wait(10)
             assert round * 1000 + 999 in {one.step for one in store.findings("r")}
@@ -215,8 +223,7 @@ def test_a_file_that_is_no_database_any_more(tmp_path):
     path = tmp_path / "store.db"
     with Store.open(path) as store:
         store.write(row(1)).wait(10)
-        for file in tmp_path.glob("store.db*"):
-            file.unlink()
+        remove(path)
         path.write_bytes(b"not a database" * 1000)
         receipt = store.write(row(2))
         wait_for(lambda: not store.health().ok)
