@@ -30,7 +30,13 @@ from agentguard.testing.faults import (
 from tests.unit.backends.pooled import notes, read, texts
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-QUICK = {"attempt_timeout": {"seconds": 5}, "progress": {"first_s": 1, "idle_s": 0.5}}
+PATIENT = {"attempt_timeout": {"seconds": 60}, "progress": {"first_s": 60, "idle_s": 60}}
+QUICK = {"attempt_timeout": {"seconds": 3}, "progress": {"first_s": 3, "idle_s": 3}}
+"""For what only time tells; a sound endpoint on a busy machine must not take as long."""
+
+
+def pace(fault):
+    return QUICK if isinstance(fault, Stall | Beat | Hang) else PATIENT
 
 
 def request(*, stream=False, **fields):
@@ -52,7 +58,7 @@ def over(scripts, main, *, each=None, **section):
 
     async def whole(ends):
         replicas = [{"name": one.name, "url": one.url, **(each or {})} for one in ends]
-        given = {"policy": "priority", "health": "off", "pipeline": QUICK, **section}
+        given = {"policy": "priority", "health": "off", "pipeline": PATIENT, **section}
         pool = Pool(BackendsOptions.parse({"replicas": replicas, **given}))
         await pool.start()
         try:
@@ -73,7 +79,7 @@ def over(scripts, main, *, each=None, **section):
 @pytest.mark.parametrize("fault", [Refuse(), Reset(), Status(status=500), Truncate(framing="length"), Junk()])
 def test_an_answer_comes_from_the_next_replica(fault):
     async def main(pool, ends):
-        answer = await pool.send(request(), Deadline.after(10))
+        answer = await pool.send(request(), Deadline.after(100))
         assert (answer.status, answer.replica) == (200, "end-1")
         assert notes(answer)["attempts"] == "2"
         assert json.loads(answer.body)["choices"]
@@ -86,13 +92,13 @@ def test_an_answer_comes_from_the_next_replica(fault):
 )
 def test_a_stream_without_a_token_comes_from_the_next_replica(fault):
     async def main(pool, ends):
-        answer = await pool.send(request(stream=True), Deadline.after(10))
+        answer = await pool.send(request(stream=True), Deadline.after(100))
         got, error = await read(answer)
         assert error is None
         assert texts(got)[2]
         assert answer.replica == "end-1"
 
-    over([fault, Ok()], main, pipeline={**QUICK, "attempt_timeout": {"seconds": 1}})
+    over([fault, Ok()], main, pipeline=pace(fault))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_a_stream_without_a_token_comes_from_the_next_replica(fault):
 )
 def test_a_stream_that_breaks_off_is_continued_as_one(fault):
     async def main(pool, ends):
-        answer = await pool.send(request(stream=True), Deadline.after(10))
+        answer = await pool.send(request(stream=True), Deadline.after(100))
         got, error = await read(answer)
         assert error is None
         ids, text, ended = texts(got)
@@ -111,18 +117,18 @@ def test_a_stream_that_breaks_off_is_continued_as_one(fault):
         assert text.startswith(sent["messages"][-1]["content"])
         assert sent["continue_final_message"] is True
 
-    over([fault, Ok()], main, each={"continues": True})
+    over([fault, Ok()], main, each={"continues": True}, pipeline=pace(fault))
 
 
 @pytest.mark.parametrize("fault", [Reset(tokens=3), Truncate(tokens=3), Stall(), Beat()])
 def test_without_that_it_ends_in_one_error(fault):
     async def main(pool, ends):
-        got, error = await read(await pool.send(request(stream=True), Deadline.after(10)))
+        got, error = await read(await pool.send(request(stream=True), Deadline.after(100)))
         assert not texts(got)[2]
         assert error.stage == "committed"
         assert not ends[1].seen
 
-    over([fault, Ok()], main)
+    over([fault, Ok()], main, pipeline=pace(fault))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -130,13 +136,13 @@ def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
     """LiteLLM #37140: calls that don't stream are not cancelled there when the client leaves."""
 
     async def main(pool, ends):
-        task = asyncio.create_task(pool.send(request(stream=stream), Deadline.after(30)))
+        task = asyncio.create_task(pool.send(request(stream=stream), Deadline.after(100)))
         await asyncio.to_thread(ends[0].until, lambda: ends[0].seen)
         left = time.monotonic()
         task.cancel()
         await asyncio.wait({task})
         await asyncio.to_thread(ends[0].until, lambda: ends[0].seen[0].left_at)
-        assert ends[0].seen[0].left_at - left < 0.5  # promised are 0.1 s; the machine may be busy
+        assert ends[0].seen[0].left_at - left < 8  # promised are 0.1 s; the machine may be busy
 
     over([Hang()], main)
 
@@ -145,32 +151,33 @@ def test_the_deadline_holds_over_all_attempts():
     async def main(pool, ends):
         began = time.monotonic()
         with pytest.raises((DeadlineExceeded, RetriesExhausted)):
-            await pool.send(request(), Deadline.after(1.0))
-        assert time.monotonic() - began < 2.0
+            await pool.send(request(), Deadline.after(3.0))
+        assert time.monotonic() - began < 12, "ten attempts would take forty seconds"
 
-    over([Hang(), Hang()], main, pipeline={"attempt_timeout": {"seconds": 0.4}})
+    attempts = {"retry": {"attempts": 10}, "attempt_timeout": {"seconds": 2}}
+    over([Hang(), Hang()], main, pipeline=attempts)
 
 
 def test_a_vote_masks_a_corrupt_answer():
     async def main(pool, ends):
-        answer = await pool.send(request(votes=3), Deadline.after(10))
+        answer = await pool.send(request(votes=3), Deadline.after(100))
         assert notes(answer)["voted"] == "2/3"
         await pool.drain("end-0")
-        true = await pool.send(request(), Deadline.after(10))
+        true = await pool.send(request(), Deadline.after(100))
         assert said("chat", answer.body) == said("chat", true.body)
 
     over([Corrupt(), Ok(), Ok()], main)
 
 
 def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
-    canary = {"ask": "Say seven", "expect": "seven", "interval_s": 0.05, "timeout_s": 2}
+    canary = {"ask": "Say seven", "expect": "seven", "interval_s": 0.05, "timeout_s": 30}
 
     async def main(pool, ends):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while pool.status()["replicas"][0]["state"] != "corrupt":
                 await asyncio.sleep(0.02)
         for _ in range(3):
-            assert (await pool.send(request(), Deadline.after(5))).replica == "end-1"
+            assert (await pool.send(request(), Deadline.after(100))).replica == "end-1"
 
     async def whole(ends):
         replicas = [{"name": one.name, "url": one.url} for one in ends]
@@ -191,26 +198,26 @@ def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
 def test_a_heartbeat_finds_who_is_gone_and_who_is_back():
     async def main(pool, ends):
         async def until(state):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while pool.status()["replicas"][0]["state"] != state:
                     await asyncio.sleep(0.02)
 
         refusing = ends[0].refusing()
         await asyncio.to_thread(refusing.__enter__)
         await until("down")
-        answer = await pool.send(request(), Deadline.after(5))
+        answer = await pool.send(request(), Deadline.after(100))
         assert (answer.replica, answer.notes) == ("end-1", ())
         await asyncio.to_thread(refusing.__exit__, None, None, None)
         await until("up")
 
-    over([Ok(), Ok()], main, health={"interval_s": 0.05, "timeout_s": 1})
+    over([Ok(), Ok()], main, health={"interval_s": 0.05, "timeout_s": 30})
 
 
 def test_a_replica_is_removed_under_a_stream_without_hurting_it():
     async def main(pool, ends):
-        answer = await pool.send(request(stream=True), Deadline.after(10))
+        answer = await pool.send(request(stream=True), Deadline.after(100))
         await pool.remove("end-0")
-        assert (await pool.send(request(), Deadline.after(5))).replica == "end-1"
+        assert (await pool.send(request(), Deadline.after(100))).replica == "end-1"
         got, error = await read(answer)
         assert (texts(got)[2], error) == (True, None)
         await pool.idle("end-0")
