@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 HOW = "Chromium is not installed: apt-get install -y chromium"
 FLAGS = (
@@ -24,6 +24,8 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 _ROOT = Path(__file__).resolve().parents[1]
+_PATIENCE_MS = 60_000
+"""What is waited for comes in a moment; a machine that is busy with other things gets a minute."""
 
 NewContext = Callable[..., BrowserContext]
 
@@ -49,6 +51,7 @@ def artifacts() -> Path:
 def browser() -> Iterator[Browser]:
     """One Chromium with a profile of its own, for one module."""
     path = program()
+    expect.set_options(timeout=_PATIENCE_MS)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
         yield opened
@@ -62,7 +65,7 @@ def context(browser: Browser) -> Iterator[NewContext]:
 
     def make(**options: Any) -> BrowserContext:
         made.append(browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options}))
-        made[-1].set_default_timeout(15_000)
+        made[-1].set_default_timeout(_PATIENCE_MS)
         return made[-1]
 
     yield make

@@ -60,8 +60,8 @@ def test_the_whole_walk(viewer: Viewer, viewer_page: Page, tmp_path: Path) -> No
     shot(page, "walk-2-run")
     reference = page.locator("a.ref").first
     reference.click()
+    expect(page).to_have_url(re.compile("#."))
     target = page.url.partition("#")[2]
-    assert target
     assert page.locator(f"#step-4 [id='{target}']").count() == 1
     mark = page.locator("#step-4 mark").first
     expect(mark).to_be_in_viewport()
@@ -71,6 +71,7 @@ def test_the_whole_walk(viewer: Viewer, viewer_page: Page, tmp_path: Path) -> No
     page.goto(f"/runs/{RECOVERED}")
     page.get_by_role("link", name="Branches").click()
     expect(page.locator(".sides").first).to_contain_text("Left behind")
+    page.wait_for_load_state()
     assert page.locator(".pair").count() > 0
     shot(page, "walk-4-branches")
     page.get_by_role("link", name="Effects").click()
@@ -134,6 +135,7 @@ def test_the_list_is_walked_by_keys(viewer: Viewer, viewer_page: Page) -> None:
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("q=Lisbon"))
     expect(page.locator("#runs tbody tr")).to_have_count(1)
+    page.wait_for_load_state()  # the script that hears the keys runs last
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(f"/runs/{RECOVERED}"))
@@ -202,7 +204,7 @@ def test_a_run_that_another_process_writes_appears(own_viewer: Viewer, context: 
     shot(page, "live-list")
     page.locator("#fresh a").click()
     expect(page.locator('tr[data-id="just-now"]')).to_be_visible()
-    assert rows(page) == before + 1
+    expect(page.locator("#runs tbody tr")).to_have_count(before + 1)
     watch.quiet()
 
 
@@ -230,14 +232,17 @@ def test_all_reads_without_script(viewer: Viewer, context: NewContext) -> None:
     page.goto("/")
     page.locator('input[name="verdict"][value="failure"]').check()
     page.get_by_role("button", name="Search").click()
-    assert "verdict=failure" in page.url
+    expect(page).to_have_url(re.compile("verdict=failure"))
     page.goto("/runs/long-300")
     assert page.locator("article.turn").count() > 10
+    before = page.url
     page.get_by_role("link", name=re.compile("Steps .* of 300")).click()
-    assert page.locator("article.turn").count() > 10
+    expect(page).not_to_have_url(before)
+    expect(page.locator("article.turn").nth(10)).to_be_attached()
     page.goto("/evals")
     page.get_by_role("button", name="Compare A with B").click()
-    assert page.locator("main table").count() == 2
+    expect(page).to_have_url(re.compile("/compare"))
+    expect(page.locator("main table")).to_have_count(2)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
