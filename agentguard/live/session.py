@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from agentguard.detect.base import DetectorFailure
@@ -31,41 +32,24 @@ from agentguard.live.course import Course
 from agentguard.live.marks import marked, with_told
 from agentguard.live.proposals import Elected, Proposals
 from agentguard.live.reads import Reads
-from agentguard.live.rules import Rules
 from agentguard.live.suspicion import serious
-from agentguard.recover.base import (
-    Capabilities,
-    Plan,
-)
-from agentguard.recover.ledger import Claim, Ledger, Ruling
-from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
-from agentguard.trajectory.recorder import Recorder
+from agentguard.recover.base import Plan
+from agentguard.recover.ledger import Claim, Ruling
+from agentguard.trajectory.model import Source, Step, ToolSpec
 
 
 class Session(Course):
-    """One guarded run; thread-safe.
+    """One guarded run; thread-safe. It is made as a `Course` is, and goes on by its events."""
 
-    Args:
-        rules: what it goes by.
-        meta: the run without steps: id, task, tools, system prompts.
-        can: what the integration can do.
-        ledger: what its tools do; one with nothing declared if absent.
-        recorder: keeps the steps; one in memory if absent. One that has steps already is gone on with.
-    """
+    @cached_property
+    def proposals(self) -> Proposals:
+        """The turns that are not committed."""
+        return Proposals(weakref.proxy(self))  # a cycle would keep what a run holds long after it
 
-    def __init__(
-        self,
-        rules: Rules,
-        meta: Trajectory,
-        can: Capabilities,
-        *,
-        ledger: Ledger | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        super().__init__(rules, meta, can, ledger=ledger, recorder=recorder)
-        me = weakref.proxy(self)  # a cycle would keep what a run holds long after it
-        self.proposals = Proposals(me)
-        self.reads = Reads(me, self.proposals.add_news)
+    @cached_property
+    def reads(self) -> Reads:
+        """The reads of a turn that are made once more."""
+        return Reads(weakref.proxy(self), self.proposals.add_news)
 
     def offer(self, tools: Iterable[ToolSpec]) -> None:
         """Tools that the run did not begin with are offered now: calls of them are no mistake."""
