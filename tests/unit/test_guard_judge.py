@@ -18,7 +18,7 @@ from agentguard.judge.safety import SafetyTier, described
 from agentguard.localize.base import Verdict
 from agentguard.settings import Policy
 from tests.unit.cli.test_judge import chat as recorded
-from tests.unit.judge.chat_server import Script, closed_port, serving
+from tests.unit.judge.chat_server import LONG_S, Script, closed_port, serving
 from tests.unit.localize.runs import chat
 
 
@@ -43,7 +43,7 @@ def made() -> Iterator[Make]:
 
 
 def policy(url: str, **more: object) -> Policy:
-    return Policy.parse({"judge": {"base_url": url, "deadline_s": 10}, **more})
+    return Policy.parse({"judge": {"base_url": url, "deadline_s": 60}, "detector_deadline_s": 60, **more})
 
 
 def test_fused_is_the_default_once_a_judge_is_configured(made: Make) -> None:
@@ -80,13 +80,16 @@ def test_without_the_swap_each_question_is_asked_once(made: Make) -> None:
 @pytest.mark.parametrize("fault", ["closed", "hang", "500", "html"])
 def test_a_judge_that_is_away_leaves_the_embedded_verdict_within_the_deadline(fault: str, made: Make) -> None:
     alone = Guard().diagnose(chat())
-    with serving(Script(always=None if fault == "closed" else fault)) as (url, _):
+    with serving(Script(always=None if fault == "closed" else fault)) as (url, script):
         address = f"http://127.0.0.1:{closed_port()}/v1" if fault == "closed" else url
-        guard = made(Policy.parse({"judge": {"base_url": address, "deadline_s": 1.0}}))
+        guard = made(
+            Policy.parse({"judge": {"base_url": address, "deadline_s": 1.0}, "detector_deadline_s": 60})
+        )
         began = time.monotonic()
         told = guard.diagnose(chat())
         seconds = time.monotonic() - began
-    assert seconds < 5, "one deadline of a second holds for all questions; the rest is slack"
+    assert seconds < LONG_S / 2, "the server that hangs would take LONG_S"
+    assert fault != "hang" or len(script.seen) <= 1, "one deadline of a second holds for all questions"
     assert (told.verdict, told.probability) == (alone.verdict, alone.probability)
     assert [one.step for one in told.hypotheses] == [one.step for one in alone.hypotheses]
     assert "the judge could not be asked" in told.notes[-1]

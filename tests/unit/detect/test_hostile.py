@@ -81,7 +81,7 @@ def steps(text: str) -> list[Step]:
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_no_detector_is_slow_on_hostile_text(unit: str) -> None:
     text = unit * (SIZE // len(unit))
-    watcher = Watcher(RunView(task=text[:5_000]), deadline_s=5)
+    watcher = Watcher(RunView(task=text[:5_000]), deadline_s=60)  # what is bounded here is work
     start = time.process_time()
     for step in steps(text):
         watcher.observe(step)
