@@ -65,8 +65,8 @@ def get(url: str) -> tuple[int, dict[str, Any]]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within five seconds."""
-    for _ in range(100):
+    """Whether a process ends within thirty seconds."""
+    for _ in range(600):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

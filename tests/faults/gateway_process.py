@@ -133,7 +133,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     return until(told, 90.0)
 
 
-def until(met: Callable[[], Any], seconds: float = 30.0) -> Any:
+def until(met: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition, and return what it gave."""
     end = time.monotonic() + seconds
     while not (found := met()):

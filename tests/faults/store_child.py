@@ -18,7 +18,7 @@ EFFECTS = 40
 
 def work(url: str, life: int, said: str, world: str) -> None:
     """Write rows, some of them acknowledged, and carry out effects as the ledger allows."""
-    store = Store.open(url, options=Options(busy_s=2.0))
+    store = Store.open(url, options=Options(busy_s=30.0))  # another may stand still while it holds the lock
     number = 0
     while True:
         for _ in range(3):

@@ -28,7 +28,7 @@ from tests.faults.gateway_client import PATHS, Breach, Got, ask, body_for, outco
 from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving, soon, until
 from tests.faults.test_store_outage import disk, lock_held, remove  # noqa: F401
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CHAT = PATHS["chat"]
 CANCELLED_S = 0.1

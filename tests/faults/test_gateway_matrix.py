@@ -23,7 +23,7 @@ from tests.faults.gateway_cases import Across, Case, cases
 from tests.faults.gateway_client import PATHS, Breach, Got, Outcome, ask, body_for, outcome
 from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving, soon
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOTAL_S = 9.0
 AT_ONCE = 100

@@ -35,7 +35,7 @@ from tests.faults.gateway_cases import Across
 from tests.faults.gateway_client import PATHS, Got, ask, body_for, outcome, request_bytes
 from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CHAT = PATHS["chat"]
 FEW: dict[str, Any] = {"hedge": "off", "throttle": "off", "breaker": "off"}

@@ -21,7 +21,7 @@ from tests.faults.gateway_client import PATHS, Breach, Got, ask, body_for, outco
 from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving
 from tests.faults.test_gateway_matrix import settled
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SEEDS = [int(os.environ["AGENTGUARD_SEED"])] if "AGENTGUARD_SEED" in os.environ else [1, 2, 3]
 SHARES = (0.3, 0.9)

@@ -39,7 +39,7 @@ def live_and_die(children, url: str, folder: Path, rng: random.Random, *, lives:
         started.append((child, said))
     for child, said in started:
         wanted = rng.randint(0, 12)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while wanted and (not said.exists() or said.read_bytes().count(b"\n") < wanted):
             assert child.is_alive(), f"a child ended by itself (seed {SEED})"
             assert time.monotonic() < until, "a child does nothing"
