@@ -8,7 +8,7 @@ only its own count, and looks at all of them; so no request takes a lock.
   come at the same moment for the last place both may be refused.
 * The rate is one number a key, read and written again: the generic cell rate algorithm (ITU-T I.371), which
   lets through what a token bucket does. Of two requests at two workers within the same microsecond one may
-  not be counted.
+  not be counted; a worker that is halted in that microsecond forgets what the others let in until it goes on.
 
 A worker that dies takes its count along: whoever comes in its place begins with none.
 """
