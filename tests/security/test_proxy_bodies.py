@@ -16,7 +16,7 @@ from agentguard.testing.faults import FaultBackend, Ok, Raw
 from tests.faults.gateway_client import PATHS, ask, body_for, outcome
 from tests.faults.gateway_process import Proxy, replicas, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module", params=["gateway", "guarded"])

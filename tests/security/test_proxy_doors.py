@@ -131,7 +131,7 @@ def test_other_methods_get_by_no_better(scene: tuple[Proxy, FaultBackend]) -> No
     for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND", "get", "X"):
         for path in ("/status", "/v1/models", "/agentguard/v1/replicas"):
             data = request_bytes(path, method=method)
-            got = asyncio.run(send(proxy.port, data, seconds=1.0 if method == "HEAD" else 5.0))
+            got = asyncio.run(send(proxy.port, data))
             assert got.status in (400, 401, 405, 501), f"{method} {path}: {got}"
     for named in ("x-http-method-override", "x-original-url", "x-rewrite-url", "x-forwarded-prefix"):
         got = get(proxy, "/healthz", headers=((named, "/status"),))

@@ -93,7 +93,7 @@ def test_the_viewer_shows_each_its_own(scene: tuple[Proxy, FaultBackend, Path]) 
     proxy, _, store = scene
     turn(proxy, "red", "seen-red", "red words in the viewer")
     turn(proxy, "blue", "seen-blue", "blue words in the viewer")
-    until(lambda: store.exists() and b"seen-" in pages(proxy, "red") + pages(proxy, "blue"), 30.0)
+    until(lambda: store.exists() and b"seen-" in pages(proxy, "red") + pages(proxy, "blue"), 60.0)
     for who, other in (("red", "blue"), ("blue", "red")):
         assert f"seen-{other}".encode() not in pages(proxy, who)
         assert f"only-{other}".encode() not in pages(proxy, who)

@@ -218,7 +218,7 @@ def test_what_goes_on_is_one_request_whatever_is_in_it(scene: tuple[Proxy, Fault
         b"te: trailers", b"agentguard-run: r", b"agentguard-votes: 1", b"proxy-authorization: Basic x",
         b"x-stays: 1", b"keep-alive: timeout=5", b"accept-encoding: gzip", b"expect: 200-ok", b"", b"",
     ]  # fmt: skip
-    stuff(proxy, b"\r\n".join(lines), b"", 0, seconds=4.0)
+    stuff(proxy, b"\r\n".join(lines), b"", 0)
     (seen,) = a.seen[before:]
     names = [name for name, _ in seen.headers]
     assert seen.target == target.decode()
