@@ -149,10 +149,9 @@ def _clipped(quote: Quote, bits: Sequence[Bit]) -> Quote:
     """The quote as far as it is laid out: white space and outer braces of JSON are not."""
     over = [bit for bit in bits if bit.start < quote.end and bit.end > quote.start]
     if not over:
-        after = [bit for bit in bits if bit.end > bit.start >= quote.start] or [
-            one for one in bits if one.end
-        ]
-        return replace(quote, start=after[0].start, end=after[0].end) if after else quote
+        said = [bit for bit in bits if bit.end > bit.start]  # what was added cannot be marked
+        near = [bit for bit in said if bit.start >= quote.start][:1] or said[-1:]
+        return replace(quote, start=near[0].start, end=near[0].end) if near else quote
     return replace(quote, start=max(quote.start, over[0].start), end=min(quote.end, over[-1].end))
 
 

@@ -109,6 +109,12 @@ def test_a_quote_of_json_has_its_place_however_it_is_laid_out(
     assert [given["data-q"] for given in marks if given["data-q"]] == ["1"]
 
 
+def test_a_quote_of_the_last_brace_is_marked_though_that_is_left_out() -> None:
+    text = json.dumps({"city": "x" * 60, "street": "y" * 60})
+    laid = passage("tool_calls[0]", text, [quote(len(text) - 1, len(text), text)], call=True)
+    assert Page("".join(str(piece.html) for piece in laid.pieces)).ids == ["q1"]
+
+
 def test_two_quotes_that_overlap_are_three_stretches() -> None:
     text = "The price is 37.5 euros, I am sure."
     laid = passage("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
