@@ -57,7 +57,7 @@ def config(folder: Path, url: str, **more: Any) -> Path:
 
 
 def lines(**asked: Any) -> list[Line]:
-    return list(doctoring.run(Asked(timeout_s=3, **asked)))
+    return list(doctoring.run(Asked(timeout_s=30, **asked)))
 
 
 def of(found: list[Line], area: str) -> list[Line]:

@@ -404,7 +404,7 @@ def test_a_long_body_is_read_aside() -> None:
             await opening
         inline = world.guarding
         assert isinstance(inline, Inline)
-        for _ in range(200):
+        for _ in range(2000):
             if len(inline._engines[""].waiting):
                 break
             await asyncio.sleep(0.02)
