@@ -24,7 +24,7 @@ import pytest
 
 PASSWORD = "p@ss/w:rd"
 _HOW = "PostgreSQL is not installed: apt-get install -y postgresql"
-_START_S = 30.0
+_START_S = 60.0
 
 
 def programs() -> Path | None:
@@ -111,7 +111,7 @@ class Postgres:
     def _connect(self, name: str = "postgres") -> psycopg.Connection:
         return psycopg.connect(
             host="127.0.0.1", port=self.port, user="tester", password=PASSWORD, dbname=name,
-            autocommit=True, connect_timeout=5,
+            autocommit=True, connect_timeout=30,
         )  # fmt: skip
 
     def _wait(self) -> None:
