@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +21,9 @@ Wish = Literal["drain", "remove"]
 
 _KINDS: Final = ("drain", "remove")
 _MOST: Final = 4096
+_TICK_NS: Final = 100_000_000
+"""Within a tick of the file system's clock two wishes may leave a file of the same time and number."""
+_UNSETTLED: Final = (0, 0)
 
 
 class Wishes:
@@ -52,7 +56,8 @@ class Wishes:
         if self._file is not None:
             stamp = _stamp(self._file)
             if stamp != self._stamp:
-                self._held, self._stamp = _read(self._file), stamp
+                settled = stamp is None or time.time_ns() - stamp[0] > _TICK_NS
+                self._held, self._stamp = _read(self._file), stamp if settled else _UNSETTLED
         return self._held
 
     async def fulfil(self, pool: Any) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
+from agentguard_server.proxy.admin import wishes
 from agentguard_server.proxy.admin.wishes import Wishes
 
 from agentguard.errors import ConfigError
@@ -63,6 +65,20 @@ def test_a_worker_that_begins_later_does_what_holds(tmp_path: Path) -> None:
         assert pool.done == [("a", "drain")], "the configuration says what holds: nothing is taken back"
 
     asyncio.run(go_on())
+
+
+def test_wishes_within_one_tick_of_the_files_clock_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has one time then, and the number of the one before is given to the one after next."""
+    now = time.time_ns() + 10**12
+    monkeypatch.setattr(wishes, "_stamp", lambda path: (now, 7) if path.exists() else None)
+    told, asked = Wishes(tmp_path), Wishes(tmp_path)
+    for what, held in (("drain", {"a": "drain"}), (None, {}), ("remove", {"a": "remove"})):
+        asked.wish("a", what)  # type: ignore[arg-type]
+        assert told.held() == held
+    told.clear()
+    assert told.held() == {}
 
 
 def test_a_replica_that_is_gone_needs_nothing(tmp_path: Path) -> None:
