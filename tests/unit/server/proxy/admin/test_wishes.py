@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from agentguard_server.proxy.admin import wishes
 from agentguard_server.proxy.admin.wishes import Wishes
 
 from agentguard.errors import ConfigError
@@ -72,7 +71,8 @@ def test_wishes_within_one_tick_of_the_files_clock_are_told_apart(
 ) -> None:
     """The file has one time then, and the number of the one before is given to the one after next."""
     now = time.time_ns() + 10**12
-    monkeypatch.setattr(wishes, "_stamp", lambda path: (now, 7) if path.exists() else None)
+    stamp = "agentguard_server.proxy.admin.wishes._stamp"
+    monkeypatch.setattr(stamp, lambda path: (now, 7) if path.exists() else None)
     told, asked = Wishes(tmp_path), Wishes(tmp_path)
     for what, held in (("drain", {"a": "drain"}), (None, {}), ("remove", {"a": "remove"})):
         asked.wish("a", what)  # type: ignore[arg-type]
