@@ -234,5 +234,6 @@ def test_a_server_killed_in_the_middle_of_a_call_gives_errors_within_the_deadlin
         judge.close()
     assert len(answers) == len(questions)
     assert any(a.error for a in answers)
-    assert took < 31
+    # The rest is for a busy machine: what waits for more than the deadline waits for the endpoint's 120 s.
+    assert took < 30 + 15
     assert after[0].usage["fault"] in {Fault.UNREACHABLE, Fault.TIMEOUT}

@@ -20,11 +20,13 @@ from agentguard.guard import Guard
 from agentguard.judge.base import RUN_FAILED
 from agentguard.judge.chat import ChatJudge, ChatOptions
 from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.serve.metrics import counters
 from agentguard.judge.wire import EndpointOptions
 from agentguard.judge.writing import FORM
 from agentguard.localize.judged.fused import Fused
 from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.judge_serving import Serving, children, get, gone, serving
+from tests.proxy_server import within
 from tests.vllm_server import CPU_ENVIRONMENT, CPU_FLAGS
 from tests.vllm_setup import PYTHON, WEIGHTS, missing
 
@@ -100,6 +102,11 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
     _drains(served, again["url"], again["pid"])
 
 
+def running(url: str) -> bool:
+    """Whether a server says that it answers somebody now."""
+    return dict(counters(url.removesuffix("/v1"))).get("vllm:num_requests_running", 0) > 0
+
+
 def _drains(served: Serving, url: str, pid: int) -> None:
     """SIGTERM while a request is under way: it is answered, and nothing is left."""
     below = children(pid)
@@ -112,7 +119,7 @@ def _drains(served: Serving, url: str, pid: int) -> None:
             under_way = pool.submit(
                 lambda: endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=24, deadline_s=120))
             )
-            time.sleep(0.5)
+            within(60, lambda: under_way.done() or running(url))
             served.process.send_signal(signal.SIGTERM)
             written = under_way.result(timeout=120)
         # Broken off at 24 tokens, or whole: a server that drops it would be unreachable.
