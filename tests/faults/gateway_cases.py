@@ -90,7 +90,11 @@ WHOLE: dict[str, tuple[Fault, Kind]] = {
     "switching": (Raw(data=b"HTTP/1.1 101 Switching Protocols\r\n\r\n", then="hold"), "transient"),
     "interim-flood": (Raw(data=b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999, then="hold"), "transient"),
     "gzip": (
-        Raw(data=JSON_HEAD + b"content-encoding: br\r\ncontent-length: 4\r\n\r\n\x1b\x00\x00\x00"),
+        # It keeps the connection, which is fit for more: a close would cost whoever comes next an attempt.
+        Raw(
+            data=JSON_HEAD + b"content-encoding: br\r\ncontent-length: 4\r\n\r\n\x1b\x00\x00\x00",
+            then="keep",
+        ),
         "transient",
     ),
 }  # fmt: skip

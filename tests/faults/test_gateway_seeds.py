@@ -19,7 +19,7 @@ from agentguard.testing.faults import Corrupt, Fault, FaultBackend, Ok, Schedule
 from tests.faults.gateway_cases import STREAMED, WHOLE
 from tests.faults.gateway_client import PATHS, Breach, Got, ask, body_for, outcome
 from tests.faults.gateway_process import SLACK_S, Proxy, replicas, serving
-from tests.faults.test_gateway_matrix import settled
+from tests.faults.test_gateway_matrix import left_behind, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -94,10 +94,7 @@ async def _run(proxy: Proxy, backends: tuple[FaultBackend, ...], seed: int, shar
     good = sum(got.status == 200 and _fine(plan, got) for plan, got in zip(plans, done, strict=True))
     if share < 0.5 and good < REQUESTS * 0.5:
         wrong.append(f"only {good} of {REQUESTS} were answered")
-    after = await settled(proxy, backends)
-    if after["socket"] > before["socket"] + 2 or sum(after.values()) > sum(before.values()) + 3:
-        wrong.append(f"I4: descriptors were {before}, are {after}")
-    return wrong
+    return [*wrong, *await left_behind(proxy, backends, before)]
 
 
 async def _one(proxy: Proxy, name: str, api: str, *, stream: bool, effects: bool) -> Got:
