@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from agentguard.errors import StoreUnavailable
 from agentguard.store.engine import Synchronous, make_engine
@@ -61,8 +62,15 @@ class Place:
 
     def _dispose(self) -> None:
         if self._engine is not None:
+            # Who still uses a connection brings it back to a pool that nobody looks after any more.
+            event.listen(self._engine.pool, "checkin", _close)
             self._engine.dispose()
             self._engine = None
+
+
+def _close(connection: Any, _record: object) -> None:
+    if connection is not None:
+        connection.close()
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
