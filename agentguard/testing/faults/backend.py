@@ -107,7 +107,7 @@ class FaultBackend:
         finally:
             self._do(self._listen())
 
-    def until(self, met: Callable[[], object], seconds: float = 10.0) -> None:
+    def until(self, met: Callable[[], object], seconds: float = 30.0) -> None:
         """Wait for something that the backend will have seen. Raises TimeoutError."""
         end = time.monotonic() + seconds
         with self._changed:
@@ -134,7 +134,7 @@ class FaultBackend:
         self._loop = self._socket = None
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._running()).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._running()).result(30)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
