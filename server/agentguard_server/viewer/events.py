@@ -69,6 +69,7 @@ class Hub:
         self._listeners: set[Listener] = set()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._based = asyncio.Event()
         self._seen: dict[str, float] | None = None
         self._since = time.time()
 
@@ -89,15 +90,18 @@ class Hub:
         listener = Listener()
         self._listeners.add(listener)
         if self._task is None or self._task.done():
-            self._seen, self._since = None, time.time()
+            self._seen, self._since, self._based = None, time.time(), asyncio.Event()
             self._task = asyncio.create_task(self._watch())
         return self._stream(listener, since)
 
     async def _stream(self, listener: Listener, since: float | None) -> AsyncIterator[bytes]:
         try:
             yield b"retry: 3000\n\n"
-            if since is not None and (missed := await self._changes(since)):
-                listener.tell("runs", _runs(missed))
+            if since is not None:
+                # Only after the first look: a row that shows between the two is old to neither.
+                await self._based.wait()
+                if missed := await self._changes(since):
+                    listener.tell("runs", _runs(missed))
             while not self._closed:
                 try:
                     await asyncio.wait_for(listener.woken.wait(), self._beat_s)
@@ -124,12 +128,14 @@ class Hub:
                 except AgentGuardError as error:
                     _LOG.info("the store cannot be read, pages wait: %s", error)
                     pause = max(pause, _TROUBLE_S)
+                self._based.set()
                 now = self._loading()
                 if now != told:
                     told = now
                     self._tell("loading", now or {})
                 await asyncio.sleep(pause)
         finally:
+            self._based.set()
             await asyncio.to_thread(pulse.close)
 
     def _look(self, pulse: Pulse) -> Notice | None:

@@ -109,9 +109,9 @@ class State:
         if self.metrics is None:
             return None
         whole = self.metrics.tally()
-        for sheet in self.board.others():
+        others, ended = self.board.counted()
+        for sheet in others:
             whole.merge(sheet.tally, gauges=sheet.fresh)
-        ended = self.board.ended()
         if ended is not None:
             whole.merge(ended, gauges=False)
         return whole

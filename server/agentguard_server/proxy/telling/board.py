@@ -93,15 +93,20 @@ class Board:
 
     def others(self) -> list[Sheet]:
         """The sheets of the other workers that live, by number."""
-        return sorted(self._living(), key=lambda sheet: (sheet.worker, sheet.pid))
+        return sorted(self._sheets(dead=False), key=lambda sheet: (sheet.worker, sheet.pid))
 
-    def ended(self) -> Tally | None:
-        """The counts of workers that have ended; those that ended just now are added first."""
+    def counted(self) -> tuple[list[Sheet], Tally | None]:
+        """What all others have counted: the sheets of workers, and the counts of those that have ended.
+
+        Each worker is in one of the two, also one that ends while they are read; those that ended just now
+        are added to the ended ones first.
+        """
         if self._folder is None:
-            return None
-        with contextlib.suppress(OSError), self._locked():
+            return [], None
+        with contextlib.suppress(OSError), self._locked():  # nobody takes a sheet over meanwhile
             self._fold()
-        return _tally(_read(self._folder / _GONE))
+            return list(self._sheets(dead=True)), self._ended()
+        return self.others(), self._ended()
 
     def withdraw(self) -> None:
         """This worker ends: its counts stay."""
@@ -109,9 +114,12 @@ class Board:
             with contextlib.suppress(OSError), self._locked():
                 self._take_over(self._folder / f"worker-{self._worker}-{self._pid}.json")
 
-    def _living(self) -> Iterator[Sheet]:
+    def _ended(self) -> Tally | None:
+        return None if self._folder is None else _tally(_read(self._folder / _GONE))
+
+    def _sheets(self, *, dead: bool) -> Iterator[Sheet]:
         for path, worker, pid in self._files():
-            if pid == self._pid or not _lives(pid):
+            if pid == self._pid or not (dead or _lives(pid)):
                 continue
             data = _read(path)
             tally = _tally(data)
@@ -142,7 +150,7 @@ class Board:
         tally = _tally(_read(path))
         if tally is not None:
             total = Tally(tally.bounds)
-            before = _tally(_read(self._folder / _GONE))
+            before = self._ended()
             if before is not None:
                 total.merge(before, gauges=False)
             total.merge(tally, gauges=False)

@@ -89,6 +89,31 @@ def test_what_was_missed_is_told_at_once(store):
     asyncio.run(main())
 
 
+def test_what_was_missed_is_asked_for_after_the_first_look(store):
+    """Else a row that shows between the two is told by neither."""
+    write(store, "old")
+
+    async def main() -> None:
+        hub, order = Hub(store, every_s=5.0), []
+        look, changes = hub._look, hub._changes
+
+        def slowly(pulse):
+            time.sleep(0.2)
+            order.append("look")
+            return look(pulse)
+
+        async def asked(since):
+            order.append("missed")
+            return await changes(since)
+
+        hub._look, hub._changes = slowly, asked
+        assert (await event(await hub.listen(0.0)))["ids"] == ["old"]
+        assert order[:2] == ["look", "missed"]
+        hub.close()
+
+    asyncio.run(main())
+
+
 def test_one_task_looks_and_only_while_somebody_listens(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
 

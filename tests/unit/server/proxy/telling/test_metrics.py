@@ -217,7 +217,8 @@ def test_workers_counts_survive_them_and_are_added_up(tmp_path: Path) -> None:
         assert whole.histograms["request_seconds"]["chat", "m"].sum == pytest.approx(1.0)
         other.kill()
     for _ in range(2):  # it is not added twice
-        gone = mine.ended()
+        sheets, gone = mine.counted()
+        assert sheets == []
         assert gone is not None
         assert gone.numbers["requests"][key] == 3
         assert "requests_in_flight" not in gone.numbers
@@ -229,9 +230,23 @@ def test_a_worker_that_ends_leaves_its_counts(tmp_path: Path) -> None:
     first, second = Board(tmp_path, 0), Board(tmp_path, 1)
     first.publish(counted(1), {})
     first.withdraw()
-    gone = second.ended()
+    _, gone = second.counted()
     assert gone is not None
     assert sum(gone.numbers["requests"].values()) == 1
+
+
+def test_a_worker_that_ends_while_it_is_counted_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = Board(tmp_path, 0), Board(tmp_path, 1)
+    theirs._pid = os.getppid()
+    theirs.publish(counted(3), {})
+    lives = iter([True])
+    monkeypatch.setattr("agentguard_server.proxy.telling.board._lives", lambda _: next(lives, False))
+    for _ in range(3):
+        sheets, gone = mine.counted()
+        tallies = [*(sheet.tally for sheet in sheets), *([gone] if gone is not None else [])]
+        assert sum(sum(one.numbers["requests"].values()) for one in tallies) == 3
 
 
 def test_a_sheet_of_another_shape_is_left_out(tmp_path: Path) -> None:
@@ -240,7 +255,7 @@ def test_a_sheet_of_another_shape_is_left_out(tmp_path: Path) -> None:
     for worker, text in enumerate(("[]", "{", '{"at": 1, "tally": {}}', '{"at": "x", "tally": 3}')):
         (tmp_path / f"worker-{worker}-{pid}.json").write_text(text)
     assert board.others() == []
-    assert board.ended() is None
+    assert board.counted() == ([], None)
 
 
 def test_the_folder_is_private() -> None:
@@ -255,4 +270,4 @@ def test_without_a_folder_there_is_one_worker() -> None:
     board = Board(None)
     board.publish(counted(1), {})
     assert board.others() == []
-    assert board.ended() is None
+    assert board.counted() == ([], None)
