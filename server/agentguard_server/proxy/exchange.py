@@ -14,9 +14,8 @@ from typing import Any, Final, cast
 from agentguard.backends.base import Answer, BackendRequest, Headers, Streamed
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
-from agentguard_server.proxy import asking, models
+from agentguard_server.proxy import asking, failure, models
 from agentguard_server.proxy.admit import admit
-from agentguard_server.proxy.failure import place
 from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
 from agentguard_server.proxy.intake import Left, body_of, taken
 from agentguard_server.proxy.keys import ANYBODY, Caller
@@ -90,7 +89,7 @@ class Exchange:
         except asyncio.CancelledError:
             await self._cancelled()
         except Exception as error:
-            logger.error("request %s failed in the proxy: %s", self._id, place(error))
+            logger.error("request %s failed in the proxy: %s", self._id, failure.told(error))
             await self._refuse(Refusal(500, "internal_error", "the proxy failed; its log says more"))
         finally:
             self._gateway.live.discard(self)

@@ -1,12 +1,20 @@
-"""A failure of our own, as a log may have it."""
+"""A failure of our own, as a log may have it: neither its message nor its variables are told."""
 
 from __future__ import annotations
 
 
+def told(error: BaseException) -> str:
+    """Which error it is, and where it came from."""
+    where = place(error)
+    return f"{type(error).__name__} at {where}" if where else type(error).__name__
+
+
 def place(error: BaseException) -> str:
-    """Which error, and where in the code; neither its message nor its frames, which may hold contents."""
+    """Where in the code an error came from: file, line and function; empty if it was never raised."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
         trace = trace.tb_next
-    where = "" if trace is None else f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-    return f"{type(error).__name__}{where}"
+    code = trace.tb_frame.f_code
+    return f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} {code.co_name}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from agentguard_server.proxy.failure import place
+from agentguard_server.proxy import failure
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -200,7 +200,7 @@ class Line:
         self._protocol.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.error("a request failed in the proxy: %s", place(error))
+            logger.error("a request failed in the proxy: %s", failure.told(error))
         if self.complete or self.disconnected:
             return
         if self.begun:

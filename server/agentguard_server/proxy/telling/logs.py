@@ -20,6 +20,7 @@ import orjson
 from agentguard.errors import AgentGuardError
 from agentguard.resilience.events import Event, EventKind
 from agentguard.trajectory.redact import Redactor
+from agentguard_server.proxy.failure import place
 from agentguard_server.proxy.seam import Recorded
 from agentguard_server.proxy.telling.did import run_of
 from agentguard_server.proxy.telling.lines import Lines
@@ -181,7 +182,7 @@ class Bridge(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             line["error"] = type(error).__name__
-            line["place"] = _place(error)
+            line["place"] = place(error)
             if isinstance(error, AgentGuardError):
                 line["code"], line["reason"] = error.code, short(str(error))
         return line
@@ -191,17 +192,6 @@ class Bridge(logging.Handler):
 def short(text: str) -> str:
     """A text of somebody else's as a line may hold it: not long, and without what looks like a secret."""
     return _REDACTOR.text(text[: 2 * _LONGEST])[:_LONGEST].encode("utf-8", "replace").decode()
-
-
-def _place(error: BaseException) -> str:
-    """Where an error came from: file, line and function, and nothing that was in a variable."""
-    trace = error.__traceback__
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} {code.co_name}"
 
 
 def _now(at: float | None = None) -> str:
