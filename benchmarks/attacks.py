@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge import machine, named, say, served
+from judge_server import DEADLINE_S, add_flags, client, machine, named, say, served
 
 from agentguard.evals.endpoint.attacking import Report, Tally, attack, look, targets
 from agentguard.evals.endpoint.attacks import ATTACKS
@@ -29,14 +28,13 @@ from agentguard.evals.metrics import wilson
 from agentguard.judge.cache import CachedJudge
 from agentguard.judge.chat import ChatJudge, ChatOptions
 from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.wire import EndpointOptions
 
 COUNTED = ("verdicts", "wanted", "open", "causes", "methods", "steps", "actions", "overturned", "faults")
 
 
 def judge_of(endpoint: Endpoint) -> CachedJudge:
     """A judge with a fence of its own, that is asked no question twice."""
-    return CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=600)))
+    return CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S)))
 
 
 def noise(endpoint: Endpoint) -> Tally:
@@ -62,16 +60,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--base-url")
-    parser.add_argument("--model")
-    parser.add_argument("--api-key-env", default="AGENTGUARD_JUDGE_KEY")
     parser.add_argument("--only", nargs="*", choices=[one.name for one in ATTACKS], default=[])
-    parser.add_argument("--json", action="store_true")
+    add_flags(parser)
     args = parser.parse_args()
     chosen = [one for one in ATTACKS if not args.only or one.name in args.only]
     with served(args.base_url, 4_096) as url:
-        key, options = os.environ.get(args.api_key_env), EndpointOptions(deadline_s=600)
-        endpoint = Endpoint(url, model=args.model, api_key=key, options=options)
+        endpoint = client(args, url)
         try:
             again = noise(endpoint)
             report = attack(judge_of(endpoint), attacks=chosen, told=say)

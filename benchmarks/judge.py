@@ -16,23 +16,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import re
-import shutil
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from judge_arms import ARMS, Journal, Row, Server, localizer, measure, shown, warm
+from judge_server import add_flags, key, machine, named, say, served
 
 from agentguard.detect.run import detect
 from agentguard.evals.dataset import load
@@ -55,26 +50,6 @@ def chosen(cases: Sequence[Case], count: int, pick: str, longest: int) -> list[C
     if pick == "shortest" or len(fitting) <= count:
         return fitting[:count]
     return [fitting[(2 * place + 1) * len(fitting) // (2 * count)] for place in range(count)]
-
-
-@contextmanager
-def served(base_url: str | None, context: int) -> Iterator[str]:
-    """The endpoint that was named, or the local vLLM for as long as it takes."""
-    if base_url:
-        yield base_url
-        return
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tests.vllm_server import VllmServer, tiny
-    from tests.vllm_setup import COMMAND, missing
-
-    if lacking := missing():
-        raise SystemExit(f"{lacking}: run {COMMAND}, or name an endpoint with --base-url")
-    server = VllmServer(tiny(context))
-    try:
-        server.ensure()
-        yield server.url
-    finally:
-        server.stop()
 
 
 def measured(server: Server, cases: Sequence[Case], journal: Journal, args: argparse.Namespace) -> None:
@@ -164,30 +139,6 @@ def bar(name: str, got: float, at_most: float) -> dict[str, Any]:
     return {"bar": name, "at_most": at_most, "measured": round(got, 4), "met": got <= at_most}
 
 
-def machine() -> str:
-    """Processor and cores, and the GPUs there are."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    gpus = "no GPU found"
-    if (program := shutil.which("nvidia-smi")) is not None:
-        asked = [program, "--query-gpu=name", "--format=csv,noheader"]
-        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-        gpus = ", ".join(said.strip().splitlines()) or gpus
-    return f"{name}, {os.cpu_count()} cores, {gpus}"
-
-
-def named(version: str) -> str:
-    """What an endpoint says it serves, without the folders that a checkpoint lies in on this machine."""
-    return re.sub(r"\(/.*/([^/]+)\)", r"(\1)", version)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -196,24 +147,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--pick", choices=("spread", "shortest"), default="spread")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--base-url")
-    parser.add_argument("--model")
-    parser.add_argument("--api-key-env", default="AGENTGUARD_JUDGE_KEY")
     parser.add_argument("--context", type=int, default=16_384, help="of the local server; bounds the runs")
     parser.add_argument("--longest", type=int, help="longest transcript in characters")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--at-once", type=int, default=4, help="runs side by side for the throughput")
     parser.add_argument("--minutes", type=float, default=600)
     parser.add_argument("--journal", type=Path)
-    parser.add_argument("--json", action="store_true")
+    add_flags(parser)
     args = parser.parse_args()
     longest = args.longest or int(args.context * CHARACTERS * 0.6)
     data = load("who_and_when", args.paths)
     every = [(r.trajectory, case.step) for r, case in zip(data.records, data.cases(), strict=True)]
     cases = chosen(every, args.runs, args.pick, longest)
     with served(args.base_url, args.context) as url:
-        key = os.environ.get(args.api_key_env)
-        server = Server(url, model=args.model, key=key, concurrency=args.concurrency)
+        server = Server(url, model=args.model, key=key(args), concurrency=args.concurrency)
         endpoint = server.endpoint()
         facts = endpoint.loop.run(endpoint.facts(60))
         endpoint.close()

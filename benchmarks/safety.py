@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge import machine, named, served
+from judge_server import DEADLINE_S, add_flags, client, machine, named, served
 
 from agentguard.evals.endpoint.safety_canaries import SafetyCanary, safety_canaries
 from agentguard.evals.metrics import auroc, wilson
@@ -34,9 +33,6 @@ from agentguard.judge.chat import ChatJudge, ChatOptions
 from agentguard.judge.endpoint import Endpoint
 from agentguard.judge.safety import Assessment, SafetyRules, SafetyTier, assessed, question
 from agentguard.judge.variants import BothOrders
-from agentguard.judge.wire import EndpointOptions
-
-DEADLINE_S = 600.0
 
 
 def asked(judge: Judge, canaries: tuple[SafetyCanary, ...]) -> list[Assessment]:
@@ -93,16 +89,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--base-url")
-    parser.add_argument("--model")
-    parser.add_argument("--api-key-env", default="AGENTGUARD_JUDGE_KEY")
-    parser.add_argument("--json", action="store_true")
+    add_flags(parser)
     args = parser.parse_args()
     canaries = safety_canaries()
     tiers = Counter(str(one.tier) for one in canaries)
     with served(args.base_url, 4_096) as url:
-        key, options = os.environ.get(args.api_key_env), EndpointOptions(deadline_s=DEADLINE_S)
-        endpoint = Endpoint(url, model=args.model, api_key=key, options=options)
+        endpoint = client(args, url)
         try:
             ways = measured(endpoint, canaries)
             model = endpoint.serves(60)
