@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, event
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from agentguard.errors import StoreUnavailable
 from agentguard.store.engine import Synchronous, make_engine
@@ -68,9 +69,9 @@ class Place:
             self._engine = None
 
 
-def _close(connection: Any, _record: object) -> None:
-    if connection is not None:
-        connection.close()
+def _close(_: Any, entry: ConnectionPoolEntry) -> None:
+    """Close a connection so that whoever takes it out of the pool again gets a new one."""
+    entry.close()
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:

@@ -1,5 +1,6 @@
 """The connections of a store that is closed while another thread still reads."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,3 +18,14 @@ def test_a_connection_that_comes_back_after_the_end_is_closed(request: pytest.Fi
         store.close(10)
         assert not held.closed, "it is in use"
     assert held.closed
+
+
+def test_who_still_has_an_engine_that_was_given_up_gets_connections_that_work(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        engine = store._place.engine()
+        with engine.connect():
+            store._place.forget()
+        for _ in range(3):
+            with engine.connect() as connection:
+                assert connection.execute(text("SELECT 1")).scalar() == 1
+        engine.dispose()
