@@ -216,6 +216,7 @@ def test_a_model_writes_json_under_the_schema(vllm: VllmServer) -> None:
         endpoint.close()
 
 
+@pytest.mark.kills
 def test_a_server_killed_in_the_middle_of_a_call_gives_errors_within_the_deadline(vllm: VllmServer) -> None:
     judge = judge_of(vllm, ChatOptions(deadline_s=30))
     questions = tuple(Predicate(id=f"q{i}", text=f"Is there a {word}?") for i, word in enumerate(WORDS))

@@ -63,6 +63,7 @@ def test_how_well_it_judges_is_told_as_judge_check_tells_it(vllm: VllmServer, co
     assert above or "agentguard judge check" in judging["way_out"]
 
 
+@pytest.mark.kills
 def test_one_that_was_killed_is_wrong_with_a_way_out(vllm: VllmServer, config: Path) -> None:
     vllm.kill()
     status, found = doctor(config)

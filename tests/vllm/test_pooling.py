@@ -45,6 +45,7 @@ ROOM = 1_200
 CLASSIFY = Classifier(question="run_failed", options=("no", "yes"))
 SCORE = Classifier(question="run_failed", task="score")
 RUNS = canary_runs()
+State = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,8 @@ def served(model: Path) -> Iterator[VllmServer]:
         server.stop()
 
 
-def judge_of(server: VllmServer, *by: Classifier) -> PoolingJudge:
-    endpoint = Endpoint(server.url, options=EndpointOptions(deadline_s=120))
+def judge_of(url: str, *by: Classifier) -> PoolingJudge:
+    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=120))
     # MiniLM as it is reads 256 tokens, and no canary run may be cut by guessing.
     return PoolingJudge(endpoint, by, options=PoolingOptions(deadline_s=120, characters_per_token=4))
 
@@ -107,7 +108,7 @@ def test_a_trained_classifier_answers_as_transformers_does(
     folder, expected = trained
     with served(folder / "classify") as server:
         judge = judge_of(
-            server, CLASSIFY, Classifier(question="root_cause", options=("no", "yes"), by="step")
+            server.url, CLASSIFY, Classifier(question="root_cause", options=("no", "yes"), by="step")
         )
         try:
             assert failed(judge, [one.run for one in RUNS]) == pytest.approx(expected["classify"], abs=1e-3)
@@ -128,34 +129,13 @@ def test_a_trained_classifier_answers_as_transformers_does(
 def test_a_scorer_answers_as_transformers_does(trained: tuple[Path, dict[str, list[float]]]) -> None:
     folder, expected = trained
     with served(folder / "score") as server:
-        judge = judge_of(server, SCORE, Classifier(question="*", task="score", by="step"))
+        judge = judge_of(server.url, SCORE, Classifier(question="*", task="score", by="step"))
         try:
             assert failed(judge, [one.run for one in RUNS]) == pytest.approx(expected["score"], abs=1e-3)
             other = judge.decide(RUNS[0].run, (Predicate(id="other", text="Is it?"),))[0]
             assert other.usage["fault"] == "untrained"
         finally:
             judge.close()
-
-
-def test_a_head_of_ones_own_over_embeddings(minilm: Path) -> None:
-    with served(minilm) as server:
-        endpoint = Endpoint(server.url, options=EndpointOptions(deadline_s=120))
-        texts = [texts_of(one.run, RUN_FAILED, CLASSIFY, room=ROOM)[0][1] for one in RUNS]
-        asked: dict[str, Any] = {"model": "judge", "input": texts, "encoding_format": "float"}
-        try:
-            said = endpoint.loop.run(endpoint.post("/v1/embeddings", asked))
-        finally:
-            endpoint.close()
-        vectors = [one["embedding"] for one in said["data"]]
-        outcomes = ["yes" if one.failed else "no" for one in RUNS]
-        head = Head.fit(vectors, outcomes, inverse_ridge=1_000)
-        judge = judge_of(server, Classifier(question="run_failed", task="embed", head=head))
-        try:
-            told = failed(judge, [one.run for one in RUNS])
-        finally:
-            judge.close()
-    expected = [head.probabilities(vector)[1] for vector in vectors]
-    assert told == pytest.approx(expected, abs=0.02)
 
 
 @contextmanager
@@ -168,18 +148,46 @@ def watched(model: Path, task: str, tmp_path: Path) -> Iterator[Serving]:
         yield process
 
 
-def test_a_hang_that_only_the_canary_sees_is_ended(minilm: Path, tmp_path: Path) -> None:
-    with watched(minilm, "embed", tmp_path) as process:
-        ready = process.until("ready")
-        assert (ready["canary"]["right"], ready["canary"]["asked"]) == (3, 3)
-        (engine,) = [pid for pid, name in children(ready["pid"]).items() if "Engine" in name]
-        os.kill(engine, signal.SIGSTOP)
-        suspect = process.until("suspect")
-        assert suspect["reason"] == "the canary was not answered: timeout"
-        assert answers(ready["url"].removesuffix("v1") + "health"), "the heartbeat shows nothing"
-        again = process.until("ready")
-        assert (again["restarts"], again["canary"]["right"]) == (1, 3)
-        assert again["pid"] != ready["pid"]
+@pytest.fixture(scope="module")
+def embedding(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, State]]:
+    """It as it is, watched, and what was told once it was ready; a restart keeps its address."""
+    with watched(minilm, "embed", tmp_path_factory.mktemp("embedding")) as process:
+        yield process, process.until("ready")
+
+
+def test_a_head_of_ones_own_over_embeddings(embedding: tuple[Serving, State]) -> None:
+    url = embedding[1]["url"]
+    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=120))
+    texts = [texts_of(one.run, RUN_FAILED, CLASSIFY, room=ROOM)[0][1] for one in RUNS]
+    asked: dict[str, Any] = {"model": "judge", "input": texts, "encoding_format": "float"}
+    try:
+        said = endpoint.loop.run(endpoint.post("/v1/embeddings", asked))
+    finally:
+        endpoint.close()
+    vectors = [one["embedding"] for one in said["data"]]
+    outcomes = ["yes" if one.failed else "no" for one in RUNS]
+    head = Head.fit(vectors, outcomes, inverse_ridge=1_000)
+    judge = judge_of(url, Classifier(question="run_failed", task="embed", head=head))
+    try:
+        told = failed(judge, [one.run for one in RUNS])
+    finally:
+        judge.close()
+    expected = [head.probabilities(vector)[1] for vector in vectors]
+    assert told == pytest.approx(expected, abs=0.02)
+
+
+def test_a_hang_that_only_the_canary_sees_is_ended(embedding: tuple[Serving, State]) -> None:
+    process, ready = embedding
+    assert (ready["canary"]["right"], ready["canary"]["asked"]) == (3, 3)
+    (engine,) = [pid for pid, name in children(ready["pid"]).items() if "Engine" in name]
+    os.kill(engine, signal.SIGSTOP)
+    suspect = process.until("suspect")
+    assert suspect["reason"] == "the canary was not answered: timeout"
+    assert answers(ready["url"].removesuffix("v1") + "health"), "the heartbeat shows nothing"
+    again = process.until("ready")
+    assert (again["restarts"], again["canary"]["right"]) == (1, 3)
+    assert again["pid"] != ready["pid"]
+    assert again["url"] == ready["url"]
 
 
 def test_weights_that_were_exchanged_are_not_served(
