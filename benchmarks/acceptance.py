@@ -24,9 +24,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from acceptance_tasks import FIELDS, SCHEMA, Extraction, extraction, rules
+from model_server import served
 
 from agentguard.evals.metrics import wilson
 from agentguard.guard import Guard
@@ -255,29 +255,9 @@ def _json(one: Extraction) -> str:
     return json.dumps({name: one.gold[name] for name in FIELDS})
 
 
-@contextmanager
-def endpoint(base_url: str | None) -> Iterator[str]:
-    """The endpoint that was named, or the local vLLM for as long as it takes."""
-    if base_url:
-        yield base_url
-        return
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tests.vllm_server import VllmServer
-    from tests.vllm_setup import COMMAND, missing
-
-    if lacking := missing():
-        raise SystemExit(f"{lacking}: run {COMMAND}, or name an endpoint with --base-url")
-    server = VllmServer()
-    try:
-        server.ensure()
-        yield server.url
-    finally:
-        server.stop()
-
-
 def measured(args: argparse.Namespace) -> tuple[str, list[Played]]:
     done, lock = [0], threading.Lock()
-    with endpoint(args.base_url) as url, ThreadPoolExecutor(args.streams) as pool:
+    with served(args.base_url) as url, ThreadPoolExecutor(args.streams) as pool:
         model = Model(url, args.api_key, args.model, args.temperature)
 
         def one(seed: int) -> Played:

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge_server import DEADLINE_S, add_flags, client, machine, named, say, served
+from model_server import DEADLINE_S, add_flags, client, machine, named, say, served
 
 from agentguard.evals.endpoint.attacking import Report, Tally, attack, look, targets
 from agentguard.evals.endpoint.attacks import ATTACKS
@@ -64,7 +64,7 @@ def main() -> None:
     add_flags(parser)
     args = parser.parse_args()
     chosen = [one for one in ATTACKS if not args.only or one.name in args.only]
-    with served(args.base_url, 4_096) as url:
+    with served(args.base_url) as url:
         endpoint = client(args, url)
         try:
             again = noise(endpoint)

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from judge_arms import ARMS, Journal, Row, Server, localizer, measure, shown, warm
-from judge_server import add_flags, key, machine, named, say, served
+from model_server import add_flags, key, machine, named, say, served
 
 from agentguard.detect.run import detect
 from agentguard.evals.dataset import load

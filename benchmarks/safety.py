@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge_server import DEADLINE_S, add_flags, client, machine, named, served
+from model_server import DEADLINE_S, add_flags, client, machine, named, served
 
 from agentguard.evals.endpoint.safety_canaries import SafetyCanary, safety_canaries
 from agentguard.evals.metrics import auroc, wilson
@@ -93,7 +93,7 @@ def main() -> None:
     args = parser.parse_args()
     canaries = safety_canaries()
     tiers = Counter(str(one.tier) for one in canaries)
-    with served(args.base_url, 4_096) as url:
+    with served(args.base_url) as url:
         endpoint = client(args, url)
         try:
             ways = measured(endpoint, canaries)

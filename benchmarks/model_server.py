@@ -1,4 +1,4 @@
-"""The server that the judges' benchmarks ask: named on the command line, or the local vLLM."""
+"""The model server that a benchmark asks: named on the command line, or the local vLLM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(args: argparse.Namespace, url: str) -> Endpoint:
 
 
 @contextmanager
-def served(base_url: str | None, context: int) -> Iterator[str]:
+def served(base_url: str | None, context: int = 4_096) -> Iterator[str]:
     """The endpoint that was named, or the local vLLM for as long as it takes."""
     if base_url:
         yield base_url
