@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from judge_published import GUIDANCE, TwoStage
+from model_server import DEADLINE_S
 
 from agentguard.detect.run import detect
 from agentguard.errors import JudgeError
@@ -77,7 +78,7 @@ class Server:
     def endpoint(self) -> Endpoint:
         """A client whose prompts share no cache with any other's: each procedure starts cold."""
         body = {"cache_salt": secrets.token_hex(8)} if self.work() is not None else {}
-        options = EndpointOptions(deadline_s=600, concurrency=self._concurrency, body=body)
+        options = EndpointOptions(deadline_s=DEADLINE_S, concurrency=self._concurrency, body=body)
         return Endpoint(self.url, model=self._model, api_key=self._key, options=options)
 
     def work(self) -> Work | None:
@@ -147,7 +148,7 @@ def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
 
 def localizer(arm: str, endpoint: Endpoint) -> Localizer:
     """One of ours, with a judge of its own at the endpoint."""
-    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=600, line_characters=GUIDANCE))
+    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S, line_characters=GUIDANCE))
     if arm == "two_stage":
         return Judged("two_stage", two_stage, judge, given_failed=True)
     return Fused(judge=judge, given_failed=arm == "fused")

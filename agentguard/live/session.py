@@ -41,6 +41,8 @@ from agentguard.trajectory.model import Source, Step, ToolSpec
 class Session(Course):
     """One guarded run; thread-safe. It is made as a `Course` is, and goes on by its events."""
 
+    # Both are made under the lock, by the events that each turn begins with, before any tool can use them.
+
     @cached_property
     def proposals(self) -> Proposals:
         """The turns that are not committed."""
