@@ -137,6 +137,8 @@ class Hub:
         finally:
             self._based.set()
             await asyncio.to_thread(pulse.close)
+        if self._listeners and not self._closed:  # a page came after the last look, and found this task
+            self._task = asyncio.create_task(self._watch())
 
     def _look(self, pulse: Pulse) -> Notice | None:
         """What is new since the last look; rows that became visible late are found within the overlap."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from agentguard_server.viewer.events import MOST_IDS, MOST_LISTENERS, Hub, Liste
 from agentguard.errors import Overloaded, StoreUnavailable
 from agentguard.store import Store
 from agentguard.store.overview import Change
+from agentguard.store.pulse import Pulse
 from agentguard.store.rows import DiagnosisRow, RunRow
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
@@ -109,6 +111,33 @@ def test_what_was_missed_is_asked_for_after_the_first_look(store):
         hub._look, hub._changes = slowly, asked
         assert (await event(await hub.listen(0.0)))["ids"] == ["old"]
         assert order[:2] == ["look", "missed"]
+        hub.close()
+
+    asyncio.run(main())
+
+
+def test_a_page_that_comes_as_the_last_one_leaves_is_told(store, monkeypatch):
+    closing, closed = threading.Event(), threading.Event()
+    close = Pulse.close
+
+    def slowly(pulse):
+        closing.set()
+        assert closed.wait(60)
+        close(pulse)
+
+    monkeypatch.setattr(Pulse, "close", slowly)
+
+    async def main() -> None:
+        hub = Hub(store, every_s=0.01)
+        first = await hub.listen()
+        await anext(first)
+        await first.aclose()
+        assert await asyncio.to_thread(closing.wait, 60)
+        second = await hub.listen()
+        closed.set()
+        pending = asyncio.ensure_future(event(second, within_s=20))
+        await asyncio.to_thread(write, store, "new")
+        assert (await pending)["ids"] == ["new"]
         hub.close()
 
     asyncio.run(main())
