@@ -21,10 +21,21 @@ from agentguard.judge.outcome import Outcome
 from agentguard.judge.portable import Portable
 from agentguard.judge.ranker import Ranker, Relative
 
+# Model files hold these tags. A class may be renamed; its tag may not.
 TRUSTED: Final[dict[str, type]] = {
-    one.__name__: one
-    for one in (Forest, Kernel, Kind, Linear, Model, Outcome, Portable, Ranker, Relative, Scaler, Specialist)
+    "Forest": Forest,
+    "Kernel": Kernel,
+    "Kind": Kind,
+    "Linear": Linear,
+    "Model": Model,
+    "Outcome": Outcome,
+    "Portable": Portable,
+    "Ranker": Ranker,
+    "Relative": Relative,
+    "Scaler": Scaler,
+    "Specialist": Specialist,
 }
+_TAGS: Final = {kind: tag for tag, kind in TRUSTED.items()}
 _DTYPES: Final = ("float32", "float64", "int32")
 _MOST_DEPTH: Final = 12
 
@@ -49,14 +60,15 @@ def _encode(value: object, arrays: Arrays) -> Any:
         return {"array": name, "dtype": str(value.dtype)}
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, arrays) for item in value]}
-    if is_dataclass(value) and type(value).__name__ in TRUSTED:
+    tag = _TAGS.get(type(value))
+    if tag is not None and is_dataclass(value):
         # A part that is left out by default is not written: models from before it existed stay as they were.
         held = {
             f.name: _encode(getattr(value, f.name), arrays)
             for f in fields(value)
             if f.init and not (f.default is None and getattr(value, f.name) is None)
         }
-        return {"class": type(value).__name__, "fields": held}
+        return {"class": tag, "fields": held}
     raise TypeError(f"{type(value).__name__} is not a part of a model")
 
 

@@ -5,11 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from agentguard.detect.codec import as_data
 from agentguard.errors import FormatError
-from agentguard.recover.base import Action, Outcome, Recovery, Tier
+from agentguard.recover.base import (
+    Compensate,
+    HandOver,
+    Outcome,
+    Recovery,
+    Reject,
+    Repair,
+    Restart,
+    Rewind,
+    Sample,
+    Stop,
+    Substitute,
+    Tell,
+    Tier,
+    Withhold,
+)
 from agentguard.store.rows import RecoveryRow, digest
 
 if TYPE_CHECKING:
@@ -39,7 +54,7 @@ def encode_recovery(recovery: Recovery) -> dict[str, Any]:
     """A recovery as JSON data; each action has its name under ``action``."""
     data = as_data(recovery)
     for action, made in zip(data["plan"]["actions"], recovery.plan.actions, strict=True):
-        action["action"] = type(made).__name__
+        action["action"] = _TAGS[type(made)]
     data["plan"]["tier"] = recovery.plan.tier.name.lower()
     return data
 
@@ -65,7 +80,21 @@ def _action(data: Mapping[str, Any]) -> Any:
     return _adapter(_ACTIONS[data["action"]]).validate_python(data)
 
 
-_ACTIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Action)}
+# Stored plans hold these tags. A class may be renamed; its tag may not.
+_ACTIONS: dict[str, type] = {
+    "Tell": Tell,
+    "Reject": Reject,
+    "Rewind": Rewind,
+    "Compensate": Compensate,
+    "Withhold": Withhold,
+    "Substitute": Substitute,
+    "Restart": Restart,
+    "Repair": Repair,
+    "Sample": Sample,
+    "HandOver": HandOver,
+    "Stop": Stop,
+}
+_TAGS = {kind: tag for tag, kind in _ACTIONS.items()}
 
 
 @cache
