@@ -1,0 +1,198 @@
+"""Check names and prose against the style guide in CONTRIBUTING.md.
+
+Usage: python tools/check_style.py [PATH …]
+
+Without paths, the check covers all tracked files. The exit status is 1 if there is a finding.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("agentguard/", "server/", "lab/")
+CODE = (*PRODUCT, "tests/", "benchmarks/", "examples/", "tools/")
+
+# Rule 2: a module is a noun. These words end like a verb form but are nouns of the field.
+NOUNS = {
+    "adaptive_throttling", "clustering", "distillation", "escaping", "formatting", "grouping", "load_balancing",
+    "load_shedding", "logging", "outlier_ejection", "probe_pooling", "routing", "row_mapping", "sampling",
+    "selection", "span_mapping", "string", "testing", "timing", "tool_timing", "tracing", "training",
+    "trajectory_mapping", "value_tracking", "voting", "decoding", "encoding", "step_timing", "streaming",
+    "selfcheck_timing",
+}  # fmt: skip
+VERB_FORM = re.compile(
+    r"(?:^|_)(?:\w{3,}ing|told|said|kept|held|made|given|taken|asked|did|seen|known|heard|begun|gone|found)$"
+)
+PARTICIPLES = {
+    "told", "asked", "said", "heard", "made", "held", "found", "listed", "kept", "given", "taken", "begun",
+    "gone", "seen", "known", "shown", "sent", "drawn", "spent", "named", "noted", "meant",
+}  # fmt: skip
+# Rule 4: a docstring begins with an imperative or a noun phrase.
+RELATIVE = re.compile(
+    r"(?:what|who|whoever|whose|which|where|wherever|whether|how|whatever|that which)\b", re.IGNORECASE
+)
+# Rules 5, 7 and 8: phrase, and the advice that the check prints.
+PHRASES = [
+    (r"\b(?:whoever|whomever|whom|somebody|someone|nobody|anybody|anyone|everybody)\b", "name the actor"),
+    (r"\bwho(?:se)?\b(?!\s*&|_and)", "name the actor"),
+    (r"\bone's\b", "name the actor"),
+    (r"\banew\b", 'write "again"'),
+    (r"\bin vain\b", 'write "without success"'),
+    (r"\bso many\b", "give the number, or N"),
+    (r"\bof (?:ours|theirs|its own|one's own)\b", 'write "our own", "their own" or "its own" before the noun'),
+    (r"(?<!there )(?<!There )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|worse\b|better\b)", 'write "is not"'),
+    (r"\bwhere there (?:is|are|was|were) (?:none|no)\b", 'write "if there is no …"'),
+    (r"\bthere (?:is|are|was|were) none\b", 'write "if there is no …"'),
+    (r"\b(?:told|tells|heard|hears|wishes|wished|sings|owes|owed|heeds?|heeded)\b", "no figure of speech"),
+    (r"\b(?:goes|gone|go|went) (?:on with|by)\b", 'write "resume", "continue" or "use"'),
+    (r"\bbelongs?\b", "no figure of speech"),
+    (r"\b(?:stands|stood)\b", "no figure of speech"),
+    (r"\btaken? back\b", 'write "roll back"'),
+    (r"\b(?:thereof|therein|wherein|whence|thereby|hitherto|henceforth)\b", "use plain English"),
+    (r"\b(?:keeper|crew)\b", "use the field's term"),
+]
+PROSE = [(re.compile(pattern), advice) for pattern, advice in PHRASES]
+# The data set is called Who&When; code spans, links and quoted output are not prose of ours.
+EXEMPT = re.compile(r"Who ?& ?When|`[^`\n]*`|https?://\S+|\"[^\"\n]*\"|<!--.*?-->")
+
+Finding = tuple[str, int, str]
+
+
+def main(arguments: list[str]) -> int:
+    """Print every finding; return the exit status."""
+    paths = arguments or _tracked_files()
+    findings: list[Finding] = []
+    trees: dict[str, ast.Module] = {}
+    for path in paths:
+        if path.endswith(".py") and path.startswith(CODE):
+            source = (ROOT / path).read_text()
+            tree = trees[path] = ast.parse(source)
+            findings += _check_python(path, source, tree)
+        elif path.endswith(".md"):
+            findings += _check_markdown(path, (ROOT / path).read_text())
+    findings += _check_class_names(trees)
+    findings += _check_private_access(trees)
+    for path, line, message in sorted(findings):
+        print(f"{path}:{line}: {message}")
+    print(f"{len(findings)} findings in {len(paths)} files")
+    return 1 if findings else 0
+
+
+def _tracked_files() -> list[str]:
+    output = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [path for path in output.split("\n") if (ROOT / path).is_file()]
+
+
+def _check_python(path: str, source: str, tree: ast.Module) -> Iterator[Finding]:
+    product = path.startswith(PRODUCT)
+    stem = Path(path).stem.lstrip("_")
+    if product and VERB_FORM.search(stem) and stem not in NOUNS:
+        yield path, 1, f"rule 2: module name {stem!r} is not a noun"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and product:
+            name = node.name.strip("_")
+            if name in PARTICIPLES or (name.split("_")[0] in PARTICIPLES and not _is_property(node)):
+                yield path, node.lineno, f"rule 2: function name {node.name!r} is not a verb phrase"
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and RELATIVE.match(text):
+                yield path, getattr(node, "lineno", 1), f"rule 4: docstring begins with {text.split()[0]!r}"
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from _check_prose(path, node.lineno, node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield from _check_prose(path, token.start[0], token.string)
+
+
+def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(decorator).endswith(("property", "cached")) for decorator in node.decorator_list)
+
+
+def _check_markdown(path: str, text: str) -> Iterator[Finding]:
+    # Code blocks are code or output; tests compare both with the program.
+    blank = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    for number, line in enumerate(blank.split("\n"), start=1):
+        yield from _check_prose(path, number, line)
+
+
+def _check_prose(path: str, line: int, text: str) -> Iterator[Finding]:
+    text = EXEMPT.sub(lambda span: " " * len(span[0]), text)
+    for pattern, advice in PROSE:
+        for match in pattern.finditer(text):
+            at = line + text.count("\n", 0, match.start())
+            yield path, at, f"prose: {match[0]!r}: {advice}"
+
+
+def _check_class_names(trees: dict[str, ast.Module]) -> Iterator[Finding]:
+    homes: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for path, tree in trees.items():
+        if path.startswith(PRODUCT):
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes[node.name].append((path, node.lineno))
+    for name, places in homes.items():
+        if len(places) > 1:
+            for path, line in places:
+                yield path, line, f"rule 3: {len(places)} public classes are called {name}"
+
+
+def _check_private_access(trees: dict[str, ast.Module]) -> Iterator[Finding]:
+    for path, tree in trees.items():
+        if not path.startswith(PRODUCT):
+            continue
+        own = _private_names(tree)
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and re.match(r"_[a-z]", node.attr)
+                and node.attr not in own
+                and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
+                and not (isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "super")
+            ):
+                yield path, node.lineno, f"structure: {node.attr} is private to another module"
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentguard"):
+                for alias in node.names:
+                    home = f"{node.module}.{alias.name}".replace(".", "/")
+                    # A private module serves its package; a private name serves its module.
+                    if alias.name.startswith("_") and not alias.name.startswith("__") and not _is_module(home):
+                        yield path, node.lineno, f"structure: {alias.name} is private to {node.module}"
+
+
+def _is_module(home: str) -> bool:
+    return any((ROOT / base / f"{home}.py").exists() or (ROOT / base / home).is_dir() for base in ("", "server", "lab"))
+
+
+def _private_names(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}:
+                names.add(node.attr)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            names.add(node.value)  # __slots__
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
