@@ -18,13 +18,13 @@ from agentguard.version import __version__
 if TYPE_CHECKING:
     from agentguard.detect.base import Evidence, Finding
     from agentguard.errors import AgentGuardError
-    from agentguard.evals.run import evaluate
+    from agentguard.evals.evaluate import evaluate
     from agentguard.guard import Guard, diagnose
     from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-    from agentguard.trajectory.formats.read import load_records, load_trajectory, read
+    from agentguard.trajectory.formats.reader import load_records, load_trajectory, read
     from agentguard.trajectory.model import Annotation, Record, Step, Trajectory
 
-_HOMES = {
+_EXPORT_MODULES = {
     "AgentGuardError": "agentguard.errors",
     "Annotation": "agentguard.trajectory.model",
     "Diagnosis": "agentguard.localize.base",
@@ -37,10 +37,10 @@ _HOMES = {
     "Trajectory": "agentguard.trajectory.model",
     "Verdict": "agentguard.localize.base",
     "diagnose": "agentguard.guard",
-    "evaluate": "agentguard.evals.run",
-    "load_records": "agentguard.trajectory.formats.read",
-    "load_trajectory": "agentguard.trajectory.formats.read",
-    "read": "agentguard.trajectory.formats.read",
+    "evaluate": "agentguard.evals.evaluate",
+    "load_records": "agentguard.trajectory.formats.reader",
+    "load_trajectory": "agentguard.trajectory.formats.reader",
+    "read": "agentguard.trajectory.formats.reader",
 }
 
 __all__ = [
@@ -65,7 +65,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    home = _EXPORT_MODULES.get(name)
     if home is None:
         raise AttributeError(f"module 'agentguard' has no attribute {name!r}")
     return getattr(import_module(home), name)

@@ -92,7 +92,7 @@ class InputError(AgentGuardError):
         text = f"{', '.join(place)}: {self.reason}" if place else self.reason
         return f"{text} ({self.hint})" if self.hint else text
 
-    def located(self, *, file: str | None = None, record: int | None = None) -> InputError:
+    def with_location(self, *, file: str | None = None, record: int | None = None) -> InputError:
         """Return a copy of this error with the place filled in where it was not known."""
         return type(self)(
             self.reason,

@@ -14,38 +14,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+from agentguard.config.policy import Policy
 from agentguard.detect.base import DetectorFailure, Finding
-from agentguard.detect.run import detect
+from agentguard.detect.runner import detect
 from agentguard.errors import ConfigError
-from agentguard.judge.safety import ResponseSafety
-from agentguard.live.frameworks import integrations
-from agentguard.live.kept_run import begun, gone_on_with, recoveries_of
-from agentguard.live.learning import Learning, learning_of
-from agentguard.live.parts import REPLACEABLE, Parts, with_rules
-from agentguard.live.policies import (
-    DetectorOptions,
-    declared,
-    detectors_of,
-    judge_of,
-    localizer_named,
-    localizer_of,
-    recover_of,
-    safety_of,
-    specs,
-)
-from agentguard.live.resume import take_up
-from agentguard.live.rules import Accept, Observer, Rules
-from agentguard.live.session import Session
+from agentguard.judge.response_safety import ResponseSafety
 from agentguard.localize.base import Diagnosis, Localizer, Verdict
-from agentguard.localize.safety import with_safety
-from agentguard.recover.base import Capabilities, RepairFunction
-from agentguard.recover.effects import EffectClass, ToolEffect, Undo
-from agentguard.recover.ledger import EffectBook, Ledger
-from agentguard.recover.policy import Recover
-from agentguard.recover.store_book import StoreBook
-from agentguard.settings import Policy
+from agentguard.localize.llm.safety_findings import add_safety_findings
+from agentguard.recover.effect_ledger import EffectLedger, EffectStore
+from agentguard.recover.effect_store import SqlEffectStore
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import Capabilities, RepairFunction
+from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
+from agentguard.runtime.components import (
+    REPLACEABLE_COMPONENTS,
+    DetectorOptions,
+    GuardComponents,
+    attach_session_config,
+    build_localizer,
+    build_policy_judge,
+    build_policy_localizer,
+    build_recovery_policy,
+    build_response_safety,
+    build_tool_effect,
+    select_detectors,
+    validate_detectors,
+)
+from agentguard.runtime.integration_registry import integration_registry
+from agentguard.runtime.resumption import (
+    list_recoveries,
+    restore_session,
+    resume_stored_run,
+    start_stored_run,
+)
+from agentguard.runtime.schema_feedback import SchemaFeedback, build_schema_feedback
+from agentguard.runtime.session import Session
+from agentguard.runtime.session_config import AcceptanceFunction, RecoveryObserver, SessionConfig
+from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
-from agentguard.trajectory.recorder import Recorder
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
@@ -66,14 +72,14 @@ class Guard:
         tools: what the tools of an agent do to the world; `tool` declares them where they are defined.
         accept: acceptance test of a run that wants to end: True accepts, False or a reason refuses.
         safety: assesses what an agent says in the end, in four tiers with an action each
-            (`agentguard.judge.safety.ResponseSafety`); of recorded runs, what users saw.
+            (`agentguard.judge.response_safety.ResponseSafety`); of recorded runs, what users saw.
         observers: told of each recovery when it begins and when its outcome is known.
         store: where guarded runs, their findings, recoveries and effects are kept, as they happen.
         repair: what ``roll_forward`` asks for a repair: given the run and what is held to be wrong, it
             returns the field of that step and the text to put there, or None.
         schemata: let schemata of earlier failures speak where a running agent is recovered, and learn from
             what comes of it: a file or a database of schemata, True for the guard's store (or memory, if it
-            has none), or a `agentguard.live.learning.Learning`.
+            has none), or a `agentguard.runtime.schema_feedback.SchemaFeedback`.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer must be fitted first.
@@ -88,30 +94,30 @@ class Guard:
         localizer: str | Localizer = "embedded",
         options: Mapping[str, Any] | None = None,
         detector_deadline_s: float = 0.5,
-        recover: Recover | None = None,
+        recover: RecoveryPolicy | None = None,
         tools: Mapping[str, ToolEffect] | None = None,
-        accept: Accept | None = None,
+        accept: AcceptanceFunction | None = None,
         safety: ResponseSafety | None = None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[RecoveryObserver] = (),
         store: Store | None = None,
         repair: RepairFunction | None = None,
-        schemata: str | Path | bool | Learning = False,
+        schemata: str | Path | bool | SchemaFeedback = False,
     ) -> None:
-        chosen = localizer_named(localizer, options or {}) if isinstance(localizer, str) else localizer
-        self._override: ContextVar[Parts | None] = ContextVar("agentguard_override", default=None)
+        chosen = build_localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
+        self._override: ContextVar[GuardComponents | None] = ContextVar("agentguard_override", default=None)
         self._tools = dict(tools or {})
-        self._parts = with_rules(
-            Parts(
-                detectors=specs(detectors),
+        self._components = attach_session_config(
+            GuardComponents(
+                detectors=validate_detectors(detectors),
                 localizer=chosen,
                 detector_deadline_s=detector_deadline_s,
-                recover=recover or Recover(),
+                recover=recover or RecoveryPolicy(),
                 accept=accept,
                 safety=safety,
                 observers=tuple(observers),
                 store=store,
                 repair=repair,
-                schemata=learning_of(schemata, store),
+                schemata=build_schema_feedback(schemata, store),
             )
         )
 
@@ -132,23 +138,23 @@ class Guard:
             MissingExtra: the policy has a judge, and the openai package is not installed.
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
-        judge = judge_of(settings) if localizer is None or settings.safety is not None else None
-        chosen = localizer or localizer_of(settings, judge)
-        tools = {name: declared(**one.model_dump()) for name, one in settings.tools.items()}
+        judge = build_policy_judge(settings) if localizer is None or settings.safety is not None else None
+        chosen = localizer or build_policy_localizer(settings, judge)
+        tools = {name: build_tool_effect(**one.model_dump()) for name, one in settings.tools.items()}
         return cls(
-            detectors=detectors_of(settings),
+            detectors=select_detectors(settings),
             localizer=chosen,
             detector_deadline_s=settings.detector_deadline_s,
-            recover=recover_of(settings),
+            recover=build_recovery_policy(settings),
             tools=tools | dict(more.pop("tools", {})),
-            **{"schemata": settings.schemata, "safety": safety_of(settings, judge), **more},
+            **{"schemata": settings.schemata, "safety": build_response_safety(settings, judge), **more},
         )
 
     def close(self) -> None:
         """Close the connections of the judges that localizer and safety ask; a later question opens them."""
-        from agentguard.judge.configured import close_judge
+        from agentguard.judge.factory import close_judge
 
-        for part in (self.parts.localizer, self.parts.safety):
+        for part in (self.components.localizer, self.components.safety):
             close_judge(getattr(part, "judge", None))
 
     def __enter__(self) -> Self:
@@ -158,19 +164,19 @@ class Guard:
         self.close()
 
     @property
-    def parts(self) -> Parts:
+    def components(self) -> GuardComponents:
         """What the guard is made of here and now: an override's parts inside of it."""
-        return self._override.get() or self._parts
+        return self._override.get() or self._components
 
     @property
     def detectors(self) -> Mapping[str, Mapping[str, Any]] | None:
         """Detector name to its options; None is all with their defaults."""
-        return self.parts.detectors
+        return self.components.detectors
 
     @property
     def localizer(self) -> Localizer:
         """What ranks the steps."""
-        return self.parts.localizer
+        return self.components.localizer
 
     @property
     def tools(self) -> Mapping[str, ToolEffect]:
@@ -189,16 +195,18 @@ class Guard:
         Raises:
             ConfigError: there is no such part, or it is wrong.
         """
-        unknown = set(changes) - REPLACEABLE
+        unknown = set(changes) - REPLACEABLE_COMPONENTS
         if unknown:
             raise ConfigError(f"override: no part is called {', '.join(sorted(unknown))}")
         if "detectors" in changes:
-            changes["detectors"] = specs(changes["detectors"])
+            changes["detectors"] = validate_detectors(changes["detectors"])
         if isinstance(changes.get("localizer"), str):
-            changes["localizer"] = localizer_named(changes["localizer"], {})
+            changes["localizer"] = build_localizer(changes["localizer"], {})
         if "schemata" in changes:
-            changes["schemata"] = learning_of(changes["schemata"], changes.get("store", self.parts.store))
-        token = self._override.set(with_rules(replace(self.parts, **changes)))
+            changes["schemata"] = build_schema_feedback(
+                changes["schemata"], changes.get("store", self.components.store)
+            )
+        token = self._override.set(attach_session_config(replace(self.components, **changes)))
         try:
             yield self
         finally:
@@ -226,7 +234,7 @@ class Guard:
             ConfigError: there is no such effect.
         """
         key = (idempotency_key,) if isinstance(idempotency_key, str) else tuple(idempotency_key)
-        known = declared(effect=effect, idempotent=idempotent, key=key, undo=undo)
+        known = build_tool_effect(effect=effect, idempotent=idempotent, key=key, undo=undo)
 
         def declare(function: F) -> F:
             self._tools[name or function.__name__] = known
@@ -236,28 +244,28 @@ class Guard:
 
     def diagnose(self, trajectory: Trajectory) -> Diagnosis:
         """Return the diagnosis of a recorded run; does not raise on any valid trajectory."""
-        parts = self.parts
+        parts = self.components
         start = time.perf_counter()
         detection = detect(trajectory, parts.detectors, deadline_s=parts.detector_deadline_s)
         detected = time.perf_counter()
-        localizer = cast(Localizer, cast(Rules, parts.rules).afterwards)
+        localizer = cast(Localizer, cast(SessionConfig, parts.session_config).offline_localizer)
         diagnosis = _locate(localizer, trajectory, detection.findings)
         located = time.perf_counter()
         timing = {"detect_s": detected - start, "localize_s": located - detected}
         failures = (*detection.failures, *diagnosis.failures)
         diagnosis = replace(diagnosis, findings=tuple(detection.findings), failures=failures)
         if isinstance(parts.safety, ResponseSafety):
-            diagnosis = with_safety(diagnosis, trajectory, parts.safety)
+            diagnosis = add_safety_findings(diagnosis, trajectory, parts.safety)
             timing["safety_s"] = time.perf_counter() - located
         return replace(diagnosis, timing=timing | {"total_s": time.perf_counter() - start})
 
     def session(
         self,
         meta: Trajectory,
-        can: Capabilities,
+        capabilities: Capabilities,
         *,
-        book: EffectBook | None = None,
-        recorder: Recorder | None = None,
+        effect_store: EffectStore | None = None,
+        recorder: RunRecorder | None = None,
         resume: bool = False,
     ) -> Session:
         """Begin to guard a run; integrations call this.
@@ -274,39 +282,43 @@ class Guard:
             ConfigError: ``resume`` without a store.
             StoreUnavailable: the store cannot be read to resume from it.
         """
-        rules, store = cast(Rules, self.parts.rules), self.parts.store
+        rules, store = cast(SessionConfig, self.components.session_config), self.components.store
         if store is None and resume:
             raise ConfigError("resume: the guard has no store to resume a run from")
         ended = False
         if store is not None:
-            book = book if book is not None else StoreBook(store, meta.id)
+            effect_store = effect_store if effect_store is not None else SqlEffectStore(store, meta.id)
             if recorder is None:
-                recorder, ended = gone_on_with(store, meta) if resume else (begun(store, meta), False)
-        session = Session(rules, meta, can, ledger=Ledger(book, self._tools), recorder=recorder)
+                recorder, ended = (
+                    resume_stored_run(store, meta) if resume else (start_stored_run(store, meta), False)
+                )
+        session = Session(
+            rules, meta, capabilities, ledger=EffectLedger(effect_store, self._tools), recorder=recorder
+        )
         if store is not None:
-            session.together, session.ended = store.together, ended
+            session.unit_of_work, session.has_ended = store.unit_of_work, ended
             if resume:
-                take_up(session, recoveries_of(store, meta.id))
+                restore_session(session, list_recoveries(store, meta.id))
         return session
 
     def run(self, task: str, **options: Any) -> Any:
-        """Guard any loop of one's own; see `agentguard.integrations.loop.LoopRun`."""
+        """Guard any loop of one's own; see `agentguard.integrations.loop.run.LoopRun`."""
         return self.integrate("loop", task, **options)
 
     def langchain(self, **options: Any) -> Any:
-        """A middleware for ``create_agent``; see `agentguard.integrations.langchain.GuardMiddleware`."""
+        """A middleware for ``create_agent``; see `agentguard.integrations.langchain.middleware.GuardMiddleware`."""
         return self.integrate("langchain", **options)
 
     def langgraph(self, graph: Any, **options: Any) -> Any:
-        """A compiled graph whose runs are guarded; see `agentguard.integrations.langgraph.GuardedGraph`."""
+        """A compiled graph whose runs are guarded; see `agentguard.integrations.langgraph.graph.GuardedGraph`."""
         return self.integrate("langgraph", graph, **options)
 
     def langgraph_tools(self, tools: Sequence[Any], **options: Any) -> Any:
-        """A tool node in which each effect happens once; see `agentguard.integrations.langgraph`."""
+        """A tool node in which each effect happens once; see `agentguard.integrations.langgraph.graph`."""
         return self.integrate("langgraph_tools", tools, **options)
 
     def transport(self, **options: Any) -> Any:
-        """A transport for OpenAI's client; see `agentguard.integrations.openai.GuardTransport`."""
+        """A transport for OpenAI's client; see `agentguard.integrations.openai.transport.GuardTransport`."""
         return self.integrate("openai", **options)
 
     def atransport(self, **options: Any) -> Any:
@@ -314,12 +326,12 @@ class Guard:
         return self.integrate("openai_async", **options)
 
     def pydantic_ai(self, **options: Any) -> Any:
-        """A capability for an ``Agent``; see `agentguard.integrations.pydantic_ai.GuardCapability`."""
+        """A capability for an ``Agent``; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
         return self.integrate("pydantic_ai", **options)
 
     @property
     def openai_agents(self) -> Any:
-        """A runner of agents; see `agentguard.integrations.openai_agents.GuardedRunner`."""
+        """A runner of agents; see `agentguard.integrations.openai_agents.runner.GuardedRunner`."""
         return self.integrate("openai_agents")
 
     def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
@@ -329,7 +341,7 @@ class Guard:
             UnknownPlugin: there is no integration of that name.
             MissingExtra: the framework is not installed.
         """
-        return integrations().get(framework)(self, *args, **options)
+        return integration_registry().get(framework)(self, *args, **options)
 
 
 def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:

@@ -35,12 +35,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from acceptance_tasks import FIELDS, SCHEMA, Extraction, extraction, rules
 from model_server import served
 
-from agentguard.evals.metrics import wilson
+from agentguard.evals.metrics import wilson_interval
 from agentguard.guard import Guard
-from agentguard.recover.acceptance import Acceptance, Satisfies, Verdict
-from agentguard.recover.acceptance_rules import plain, value_at
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
+from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict, FunctionRule
+from agentguard.recover.acceptance.rules import extract_field, normalize_text
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
 
 EXAMPLES, POOL = 10, 64
 SIMULATED_P = 0.875
@@ -67,11 +67,11 @@ class Played:
         return self.attempts[: again + 1]
 
 
-def guard_of(accept: Acceptance, again: int) -> Guard:
+def guard_of(accept: AcceptanceTest, again: int) -> Guard:
     """The loop as a user sets it up: no detectors, an acceptance test, so many re-executions."""
-    recover = Recover(
-        ladders={"acceptance": {"reexecute": {"times": max(1, again)}}},
-        budget=Budget(rollbacks=again, per_step=again, extra_tokens=None),
+    recover = RecoveryPolicy(
+        escalations={"acceptance": {"reexecute": {"times": max(1, again)}}},
+        budget=RecoveryBudget(rollbacks=again, rollbacks_per_step=again, extra_tokens=None),
     )
     return Guard(detectors={}, localizer="last_error", accept=accept, recover=recover)
 
@@ -141,10 +141,10 @@ def play(task: Extraction, seed: int, model: Model, again: int) -> Played:
         played.attempts.append(Attempt(correct(text, task), tokens=tokens))
         return text or "{}"
 
-    def told(verdict: Verdict) -> None:
+    def told(verdict: AcceptanceVerdict) -> None:
         played.attempts[-1].accepted = verdict.accepted
 
-    accept = Acceptance(*rules().rules, observers=[told])
+    accept = AcceptanceTest(*rules().rules, observers=[told])
     with guard_of(accept, again).run(task.text) as run:
         while not run.done:
             run.tools(run.model(call))
@@ -152,7 +152,10 @@ def play(task: Extraction, seed: int, model: Model, again: int) -> Played:
 
 
 def correct(output: str, task: Extraction) -> bool:
-    return all(plain(value_at(output, name) or "") == plain(task.gold[name]) for name in FIELDS)
+    return all(
+        normalize_text(extract_field(output, name) or "") == normalize_text(task.gold[name])
+        for name in FIELDS
+    )
 
 
 def simulated(seed: int, again: int, *, wrong_accepted: float, right_refused: float) -> Played:
@@ -172,7 +175,7 @@ def simulated(seed: int, again: int, *, wrong_accepted: float, right_refused: fl
         played.attempts[-1].accepted = accepted
         return accepted
 
-    with guard_of(Acceptance(Satisfies(judge, name="simulated")), again).run("a task") as run:
+    with guard_of(AcceptanceTest(FunctionRule(judge, name="simulated")), again).run("a task") as run:
         while not run.done:
             run.tools(run.model(call))
     return played
@@ -240,7 +243,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 def _of(part: int, whole: int) -> dict[str, Any]:
     if not whole:
         return {"share": None, "of": 0, "interval": None}
-    low, high = wilson(part / whole, whole)
+    low, high = wilson_interval(part / whole, whole)
     return {"share": round(part / whole, 4), "of": whole, "interval": [round(low, 4), round(high, 4)]}
 
 

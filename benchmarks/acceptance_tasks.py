@@ -6,7 +6,12 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentguard.recover.acceptance import Acceptance, FromTask, Matches, Schema
+from agentguard.recover.acceptance.acceptance_test import (
+    AcceptanceTest,
+    PatternRule,
+    SchemaRule,
+    TaskValueRule,
+)
 
 _NAMES = (
     "Ada Moss",
@@ -70,16 +75,16 @@ def extraction(seed: int, *, hard: float) -> Extraction:
     return Extraction(text.format(**gold, old=old, other=other, elsewhere=elsewhere), gold)
 
 
-def rules() -> Acceptance:
+def rules() -> AcceptanceTest:
     """What a user can declare without knowing the answers.
 
     The form of the whole; the order number as the text marks it; every other value somewhere in the text.
     Nothing tells the value that holds from one that does not: the rules let some wrong answers pass.
     """
-    return Acceptance(
-        Schema(SCHEMA),
-        FromTask("order", r"(?i)order number (?:is )?([0-9]+)"),
-        *(FromTask(field) for field in ("name", "city", "goods", "count")),
-        Matches(r"^[A-Z][a-z]+ [A-Z][a-z]+$", field="name"),
-        Matches(r"^[a-z]+$", field="goods"),
+    return AcceptanceTest(
+        SchemaRule(SCHEMA),
+        TaskValueRule("order", r"(?i)order number (?:is )?([0-9]+)"),
+        *(TaskValueRule(field) for field in ("name", "city", "goods", "count")),
+        PatternRule(r"^[A-Z][a-z]+ [A-Z][a-z]+$", field="name"),
+        PatternRule(r"^[a-z]+$", field="goods"),
     )

@@ -22,34 +22,40 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from model_server import DEADLINE_S, add_flags, client, machine, named, say, served
 
-from agentguard.evals.endpoint.attacking import Report, Tally, attack, look, targets
-from agentguard.evals.endpoint.attacks import ATTACKS
-from agentguard.evals.metrics import wilson
+from agentguard.evals.judge_checks.attack_runner import (
+    AttackReport,
+    AttackTally,
+    build_targets,
+    observe,
+    run_attacks,
+)
+from agentguard.evals.judge_checks.attacks import ATTACKS
+from agentguard.evals.metrics import wilson_interval
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.chat import ChatJudge, ChatOptions
-from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
 
 COUNTED = ("verdicts", "wanted", "open", "causes", "methods", "steps", "actions", "overturned", "faults")
 
 
-def judge_of(endpoint: Endpoint) -> CachedJudge:
+def judge_of(endpoint: JudgeEndpoint) -> CachedJudge:
     """A judge with a fence of its own, that is asked no question twice."""
     return CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S)))
 
 
-def noise(endpoint: Endpoint) -> Tally:
+def noise(endpoint: JudgeEndpoint) -> AttackTally:
     """What changes if nothing does: the same runs, asked by two judges with fences of their own."""
-    tally = Tally()
+    tally = AttackTally()
     one, other = judge_of(endpoint), judge_of(endpoint)
-    for target in targets():
-        before, after = (look(judge, target.run, target.failed) for judge in (one, other))
+    for target in build_targets():
+        before, after = (observe(judge, target.run, target.failed) for judge in (one, other))
         tally.add(before, after, target.aim)
     return tally
 
 
-def total(tallies: dict[str, Tally]) -> Tally:
+def total(tallies: dict[str, AttackTally]) -> AttackTally:
     """The sum over all attacks."""
-    held = Tally()
+    held = AttackTally()
     for one in tallies.values():
         for name in asdict(held):
             setattr(held, name, getattr(held, name) + getattr(one, name))
@@ -68,7 +74,7 @@ def main() -> None:
         endpoint = client(args, url)
         try:
             again = noise(endpoint)
-            report = attack(judge_of(endpoint), attacks=chosen, told=say)
+            report = run_attacks(judge_of(endpoint), attacks=chosen, on_progress=say)
             model = endpoint.serves(60)
         finally:
             endpoint.close()
@@ -76,7 +82,7 @@ def main() -> None:
     print(json.dumps(told)) if args.json else table(told)
 
 
-def summary(report: Report, again: Tally) -> dict[str, Any]:
+def summary(report: AttackReport, again: AttackTally) -> dict[str, Any]:
     """Tallies as plain values, with the rates of success over all attacks."""
     attacks, placebos = total(report.attacks), total(report.placebos)
     return {
@@ -93,7 +99,11 @@ def summary(report: Report, again: Tally) -> dict[str, Any]:
 
 def rate(hits: int, runs: int) -> dict[str, Any]:
     share = hits / runs if runs else 0.0
-    return {"of": runs, "rate": round(share, 4), "interval": [round(x, 4) for x in wilson(share, runs or 1)]}
+    return {
+        "of": runs,
+        "rate": round(share, 4),
+        "interval": [round(x, 4) for x in wilson_interval(share, runs or 1)],
+    }
 
 
 def table(told: dict[str, Any]) -> None:

@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 
 from agentguard.evals import metrics
-from agentguard.evals.run import evaluate
-from agentguard.evals.splits import cross_validation
-from agentguard.judge.features.spec import COLUMN, GROUPS, columns
-from agentguard.judge.features.table import forget, step_table
-from agentguard.judge.ranker import fit_ranker
-from agentguard.judge.train import untrained
-from agentguard.localize.embedded import Embedded
-from agentguard.trajectory.formats.read import load_records
+from agentguard.evals.evaluate import evaluate
+from agentguard.evals.splits import split_for_cross_validation
+from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME, GROUPS, select_columns
+from agentguard.judge.embedded.features.table import build_step_table, clear_cache
+from agentguard.judge.embedded.ranker import fit_ranker
+from agentguard.judge.embedded.training import build_untrained_model
+from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
 
 # The structural prior reads these whatever is ablated: it is fixed, and not learnt.
 PRIOR = [
-    COLUMN[name]
+    COLUMN_BY_NAME[name]
     for name in (
         "role.turn",
         "role.share",
@@ -50,7 +50,7 @@ def scores(paths: Sequence[Path], repeats: int, *, shuffle: bool = False) -> lis
     for path in paths:
         result = evaluate(
             load_records(path),
-            Embedded.of(untrained()),
+            EmbeddedLocalizer.from_model(build_untrained_model()),
             cv="question",
             repeats=repeats,
             shuffle_labels=shuffle,
@@ -67,7 +67,9 @@ def transfer(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
     for test in paths:
         for train in paths:
             if train != test:
-                result = evaluate(held[test], Embedded.of(untrained()), train=held[train])
+                result = evaluate(
+                    held[test], EmbeddedLocalizer.from_model(build_untrained_model()), train=held[train]
+                )
                 made.append({"trained_on": train.name, "tested_on": test.name, **_line(result)})
     return made
 
@@ -78,7 +80,7 @@ def ablation(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
     for path in paths:
         records = [r for r in load_records(path) if r.annotation.root_cause is not None]
         for group in ("", *GROUPS):
-            dropped = [i for i in columns(group) if i not in PRIOR] if group else []
+            dropped = [i for i in select_columns(group) if i not in PRIOR] if group else []
             made.append(
                 {"data": path.name, "without": group or "nothing", **_ablated(records, dropped, repeats)}
             )
@@ -87,11 +89,11 @@ def ablation(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
 
 def _ablated(records: Sequence[Record], dropped: list[int], repeats: int) -> dict[str, float]:
     step, agent, three = [], [], []
-    for split in cross_validation(records, folds=5, repeats=repeats, seed=0):
+    for split in split_for_cross_validation(records, folds=5, repeats=repeats, seed=0):
         ranker = fit_ranker(*_rows(split.train or (), dropped))
         for place in split.test:
             cause = records[place].annotation.root_cause
-            table = step_table(records[place].trajectory)
+            table = build_step_table(records[place].trajectory)
             order = np.argsort(-ranker.score(_masked(table.values, dropped)), kind="stable")
             ranked = [table.steps[i] for i in order]
             step.append(ranked[0] == cause.step)
@@ -103,7 +105,7 @@ def _ablated(records: Sequence[Record], dropped: list[int], repeats: int) -> dic
 def _rows(records: Sequence[Record], dropped: list[int]) -> tuple[list[Any], list[Any]]:
     values, chosen = [], []
     for record in records:
-        table = step_table(record.trajectory)
+        table = build_step_table(record.trajectory)
         labels = np.array([float(i == record.annotation.root_cause.step) for i in table.steps])
         if labels.sum():
             values.append(_masked(table.values, dropped))
@@ -119,14 +121,14 @@ def _masked(values: Any, dropped: list[int]) -> Any:
 
 def speed(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
     """Milliseconds the localizer takes for a run."""
-    method, made = Embedded(), []
+    method, made = EmbeddedLocalizer(), []
     for path in paths:
         runs = [r.trajectory for r in load_records(path)]
         method.locate(runs[0], ())
         spent = []
         for _ in range(repeats):
             for run in runs:
-                forget()
+                clear_cache()
                 started = time.perf_counter()
                 method.locate(run, ())
                 spent.append(1e3 * (time.perf_counter() - started))

@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentguard.evals.bench import Bench, Plan
-from agentguard.evals.dataset import Dataset, as_dataset, load
-from agentguard.evals.metrics import wilson
-from agentguard.evals.paired import difference
+from agentguard.evals.datasets.dataset import Dataset, load_dataset, to_dataset
+from agentguard.evals.metrics import wilson_interval
 from agentguard.evals.result import Evaluation
-from agentguard.judge import train
-from agentguard.judge.base import Answer, Question
-from agentguard.judge.closed import options_of
-from agentguard.localize.embedded import Embedded
-from agentguard.localize.judged.fused import Fused
+from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
+from agentguard.evals.significance import compare_paired
+from agentguard.judge.base import JudgeAnswer, Question
+from agentguard.judge.embedded import training
+from agentguard.judge.llm.multiple_choice import list_options
+from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.localize.llm.fused import FusedLocalizer
 from agentguard.trajectory.model import Record, Trajectory
 
 _NUMBER = re.compile(r"\d+")
@@ -44,16 +44,16 @@ class RecordedJudge:
     def __init__(self, name: str, rankings: Mapping[str, Sequence[int]]) -> None:
         self.name, self.rankings = name, rankings
 
-    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         return tuple(self._answer(transcript, question) for question in questions)
 
-    def _answer(self, run: Trajectory, question: Question) -> Answer:
+    def _answer(self, run: Trajectory, question: Question) -> JudgeAnswer:
         places = {step: place for place, step in enumerate(self.rankings.get(run.id, ()))}
-        masses = {option: _mass(option, places) for option in options_of(question)}
+        masses = {option: _mass(option, places) for option in list_options(question)}
         total = sum(masses.values())
         if not places or total <= 0:
-            return Answer(question=question.id, error="outside: nothing is recorded of this run")
-        return Answer(question=question.id, probabilities={o: m / total for o, m in masses.items()})
+            return JudgeAnswer(question=question.id, error="outside: nothing is recorded of this run")
+        return JudgeAnswer(question=question.id, probabilities={o: m / total for o, m in masses.items()})
 
 
 def _mass(option: str, places: Mapping[int, int]) -> float:
@@ -76,15 +76,15 @@ def recorded(folder: Path, wanted: Sequence[str]) -> dict[str, RecordedJudge]:
 def known_to_all(data: Dataset, judges: Mapping[str, RecordedJudge]) -> Dataset:
     """The runs that every judge has ranked, so that all are scored on the same."""
     held = [r for r in data.records if all(r.trajectory.id in one.rankings for one in judges.values())]
-    return as_dataset(held)
+    return to_dataset(held)
 
 
-class Weighing(Fused):
-    """`Fused` that tells what it has learnt the judge is worth: a weight for each of its signals."""
+class Weighing(FusedLocalizer):
+    """`FusedLocalizer` that tells what it has learnt the judge is worth: a weight for each of its signals."""
 
     learnt: list[NDArray[np.float64]]
 
-    def fit(self, records: Sequence[Record]) -> Fused:
+    def fit(self, records: Sequence[Record]) -> FusedLocalizer:
         fitted = super().fit(records)
         for one in fitted._embedded.model.specialists:
             if one.ranker is not None and one.ranker.beside is not None:
@@ -95,7 +95,7 @@ class Weighing(Fused):
 def once_a_fold() -> None:
     """Let training of a ranker on the very same tables give the one that was trained before."""
     held: dict[Any, Any] = {}
-    fit = train.fit_ranker
+    fit = training.fit_ranker
 
     def remembered(tables: Sequence[Any], chosen: Sequence[Any], *, seed: int = 0) -> Any:
         key = (seed, *(id(table) for table in tables))
@@ -106,12 +106,12 @@ def once_a_fold() -> None:
             )  # the tables live on, so that ids stay theirs
         return held[key][0]
 
-    train.fit_ranker = remembered  # type: ignore[assignment]
+    training.fit_ranker = remembered  # type: ignore[assignment]
 
 
 def right(data: Dataset, result: Evaluation) -> list[float]:
     """For each run the share of repeats in which the first hypothesis is the gold step."""
-    gold = {case.run: case.step for case in data.cases()}
+    gold = {case.run: case.step for case in data.build_cases()}
     hits: dict[str, list[bool]] = {run: [] for run in gold}
     for one in result.predictions:
         hits[one.run].append(bool(one.steps) and one.steps[0] == gold[one.run])
@@ -121,23 +121,23 @@ def right(data: Dataset, result: Evaluation) -> list[float]:
 def alone(data: Dataset, judge: RecordedJudge) -> list[float]:
     return [
         float(judge.rankings[r.trajectory.id][:1] == [case.step])
-        for r, case in zip(data.records, data.cases(), strict=True)
+        for r, case in zip(data.records, data.build_cases(), strict=True)
     ]
 
 
-def measure(data: Dataset, judges: Mapping[str, RecordedJudge], plan: Plan) -> dict[str, Any]:
+def measure(data: Dataset, judges: Mapping[str, RecordedJudge], plan: EvaluationPlan) -> dict[str, Any]:
     once_a_fold()
-    bench = Bench(data, plan)
+    bench = EvaluationRunner(data, plan)
     groups = list(bench.groups)
-    embedded = right(data, bench.measure(Embedded(given_failed=True), label="embedded"))
+    embedded = right(data, bench.measure(EmbeddedLocalizer(given_failed=True), label="embedded"))
     found: dict[str, Any] = {"runs": len(data.records), "embedded": _share(embedded), "judges": {}}
     for name, judge in judges.items():
         method = Weighing(judge=judge, given_failed=True)
         method.learnt = []
         fused = right(data, bench.measure(method, label=name))
         by_itself = alone(data, judge)
-        gap = difference(fused, embedded, groups)
-        over = difference(fused, by_itself, groups)
+        gap = compare_paired(fused, embedded, groups)
+        over = compare_paired(fused, by_itself, groups)
         found["judges"][name] = {
             "alone": _share(by_itself),
             "fused": _share(fused),
@@ -151,7 +151,7 @@ def measure(data: Dataset, judges: Mapping[str, RecordedJudge], plan: Plan) -> d
 
 def _share(hits: Sequence[float]) -> dict[str, Any]:
     share = statistics.fmean(hits)
-    return {"step": round(share, 4), "interval": [round(x, 4) for x in wilson(share, len(hits))]}
+    return {"step": round(share, 4), "interval": [round(x, 4) for x in wilson_interval(share, len(hits))]}
 
 
 def main() -> None:
@@ -168,8 +168,8 @@ def main() -> None:
     judges = recorded(args.recordings, args.models)
     if not judges:
         parser.error(f"{args.recordings} has no recording all_at_once__MODEL.json of these models")
-    data = known_to_all(load("who_and_when", [args.runs]), judges)
-    found = measure(data, judges, Plan(cv="question", repeats=args.repeats, seed=args.seed))
+    data = known_to_all(load_dataset("who_and_when", [args.runs]), judges)
+    found = measure(data, judges, EvaluationPlan(cv="question", repeats=args.repeats, seed=args.seed))
     if args.json:
         print(json.dumps(found))
         return

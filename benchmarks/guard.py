@@ -26,8 +26,8 @@ from guard_turns import SIZES, Turn, meta, turns
 
 from agentguard.detect.base import detectors
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities
+from agentguard.recover.strategy import Capabilities
+from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source, Step
 
 BAR_US = 300.0
@@ -50,7 +50,7 @@ def session_of(guard: Guard) -> Session:
 
 def play(session: Session, turn: Turn) -> None:
     """All events of one turn."""
-    session.boundary()
+    session.check_boundary()
     session.propose(turn.proposed)
     for call, seen in zip(turn.whole.tool_calls, turn.whole.observations, strict=True):
         claim = session.begin_tool(call.name, call.arguments or {})

@@ -17,8 +17,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
 
 from agentguard.guard import Guard
+from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
-from agentguard.trajectory.recorder import Recorder
 
 ARMS = ("langchain", "langchain, empty middleware", "langchain, guard")
 
@@ -70,7 +70,7 @@ def peers(
 
 def recorded(made: Sequence[Turn], meta: Trajectory) -> list[float]:
     """Microseconds of each turn in a plain recorder."""
-    recorder, taken = Recorder(meta), []
+    recorder, taken = RunRecorder(meta), []
     for turn in made:
         start = time.perf_counter()
         recorder.add(turn.whole)

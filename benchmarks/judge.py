@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from judge_arms import ARMS, Journal, Row, Server, localizer, measure, shown, warm
 from model_server import add_flags, key, machine, named, say, served
 
-from agentguard.detect.run import detect
-from agentguard.evals.dataset import load
-from agentguard.evals.metrics import wilson
-from agentguard.judge.wire import Failed
+from agentguard.detect.runner import detect
+from agentguard.evals.datasets.dataset import load_dataset
+from agentguard.evals.metrics import wilson_interval
+from agentguard.judge.llm.types import CallError
 from agentguard.trajectory.model import Trajectory
 
 CHARACTERS = 3.0
@@ -108,7 +108,9 @@ def summary(rows: Sequence[Row], arms: Sequence[str]) -> dict[str, Any]:
     found["seconds"] = {arm: round(sum(r.seconds for r in held), 1) for arm, held in by.items()}
     right = {arm: statistics.fmean(r.right for r in held) for arm, held in by.items()}
     found["accuracy"] = {arm: round(share, 4) for arm, share in right.items()}
-    found["intervals"] = {arm: [round(x, 4) for x in wilson(share, count)] for arm, share in right.items()}
+    found["intervals"] = {
+        arm: [round(x, 4) for x in wilson_interval(share, count)] for arm, share in right.items()
+    }
     found["transcript_tokens"] = sum(r.transcript for r in by[arms[0]])
     found["of_transcript"] = {
         arm: round(sum(r.computed for r in held) / found["transcript_tokens"], 3) for arm, held in by.items()
@@ -156,15 +158,15 @@ def main() -> None:
     add_flags(parser)
     args = parser.parse_args()
     longest = args.longest or int(args.context * CHARACTERS * 0.6)
-    data = load("who_and_when", args.paths)
-    every = [(r.trajectory, case.step) for r, case in zip(data.records, data.cases(), strict=True)]
+    data = load_dataset("who_and_when", args.paths)
+    every = [(r.trajectory, case.step) for r, case in zip(data.records, data.build_cases(), strict=True)]
     cases = chosen(every, args.runs, args.pick, longest)
     with served(args.base_url, args.context) as url:
         server = Server(url, model=args.model, key=key(args), concurrency=args.concurrency)
         endpoint = server.endpoint()
         facts = endpoint.loop.run(endpoint.facts(60))
         endpoint.close()
-        if isinstance(facts, Failed):
+        if isinstance(facts, CallError):
             raise SystemExit(f"{url}: {facts.message}")
         journal = Journal(args.journal, facts.version)
         warm(server)

@@ -13,18 +13,18 @@ from typing import Any, Final
 from judge_published import GUIDANCE, TwoStage
 from model_server import DEADLINE_S
 
-from agentguard.detect.run import detect
+from agentguard.detect.runner import detect
 from agentguard.errors import JudgeError
-from agentguard.judge.chat import ChatJudge, ChatOptions
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.prompts import render
-from agentguard.judge.serve.metrics import Work, work
-from agentguard.judge.wire import EndpointOptions
-from agentguard.judge.writing import form
+from agentguard.judge.base import build_text_schema
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.prompt import render_run
+from agentguard.judge.llm.types import EndpointOptions
+from agentguard.judge.vllm.metrics import ServerWork, fetch_work
 from agentguard.localize.base import Diagnosis, Localizer
-from agentguard.localize.judged.fused import Fused
-from agentguard.localize.judged.method import Judged
-from agentguard.localize.judged.two_stage import ask as two_stage
+from agentguard.localize.llm.base import LlmLocalizer
+from agentguard.localize.llm.fused import FusedLocalizer
+from agentguard.localize.llm.two_stage import query_two_stages as two_stage
 from agentguard.trajectory.model import Trajectory
 
 ARMS: Final = ("published_two_stage", "two_stage", "fused", "diagnosis")
@@ -75,16 +75,16 @@ class Server:
         self.url, self._model, self._key, self._concurrency = url, model, key, concurrency
         self.root = url.removesuffix("/v1")
 
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> JudgeEndpoint:
         """A client whose prompts share no cache with any other's: each procedure starts cold."""
         body = {"cache_salt": secrets.token_hex(8)} if self.work() is not None else {}
-        options = EndpointOptions(deadline_s=DEADLINE_S, concurrency=self._concurrency, body=body)
-        return Endpoint(self.url, model=self._model, api_key=self._key, options=options)
+        options = EndpointOptions(deadline_s=DEADLINE_S, max_concurrent=self._concurrency, extra_body=body)
+        return JudgeEndpoint(self.url, model=self._model, api_key=self._key, options=options)
 
-    def work(self) -> Work | None:
+    def work(self) -> ServerWork | None:
         """What the server has done; None if it does not tell."""
         try:
-            return work(self.root)
+            return fetch_work(self.root)
         except JudgeError:
             return None
 
@@ -108,8 +108,8 @@ def warm(server: Server) -> None:
     try:
         TwoStage(endpoint).warm()
         asked = ({"role": "user", "content": "Answer with JSON."},)
-        endpoint.loop.run(endpoint.write(asked, form(GUIDANCE), max_tokens=200))
-        endpoint.loop.run(endpoint.pick(asked, ("A", "B")))
+        endpoint.loop.run(endpoint.generate_json(asked, build_text_schema(GUIDANCE), max_tokens=200))
+        endpoint.loop.run(endpoint.select_label(asked, ("A", "B")))
     finally:
         endpoint.close()
 
@@ -133,9 +133,9 @@ def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
     return Row(
         run=run.id,
         arm=arm,
-        sent=done.sent,
-        cached=done.cached,
-        written=done.written,
+        sent=done.prompt_tokens,
+        cached=done.cached_tokens,
+        written=done.generated_tokens,
         seconds=seconds,
         calls=calls,
         faults=faults,
@@ -146,17 +146,17 @@ def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
     )
 
 
-def localizer(arm: str, endpoint: Endpoint) -> Localizer:
+def localizer(arm: str, endpoint: JudgeEndpoint) -> Localizer:
     """One of ours, with a judge of its own at the endpoint."""
-    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S, line_characters=GUIDANCE))
+    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S, max_line_characters=GUIDANCE))
     if arm == "two_stage":
-        return Judged("two_stage", two_stage, judge, given_failed=True)
-    return Fused(judge=judge, given_failed=arm == "fused")
+        return LlmLocalizer("two_stage", two_stage, judge, given_failed=True)
+    return FusedLocalizer(judge=judge, given_failed=arm == "fused")
 
 
 def shown(run: Trajectory) -> str:
     """The transcript as judges are shown it, uncut."""
-    return render(run, nonce="0" * 16, limit=10_000_000).text
+    return render_run(run, nonce="0" * 16, limit=10_000_000).text
 
 
 def _read(found: Diagnosis) -> tuple[int | None, float, int, Mapping[str, Any]]:
@@ -164,11 +164,11 @@ def _read(found: Diagnosis) -> tuple[int | None, float, int, Mapping[str, Any]]:
     return step, found.usage.get("calls", 0.0), len(found.failures), found.usage
 
 
-def _by_usage(usage: Mapping[str, Any]) -> Work:
-    return Work(
-        sent=usage.get("prompt_tokens", 0.0),
-        cached=usage.get("cached_tokens", 0.0),
-        written=usage.get("completion_tokens", 0.0),
+def _by_usage(usage: Mapping[str, Any]) -> ServerWork:
+    return ServerWork(
+        prompt_tokens=usage.get("prompt_tokens", 0.0),
+        cached_tokens=usage.get("cached_tokens", 0.0),
+        generated_tokens=usage.get("completion_tokens", 0.0),
     )
 
 

@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from judge_published_texts import ASKED, CRITICAL, ROLE, SYSTEM
 
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.wire import Failed, Message, Spent
-from agentguard.localize.roles import agent_steps, answered_by_environment
-from agentguard.taxonomy.load import Taxonomies
-from agentguard.taxonomy.model import Code
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import CallError, CallUsage, Message
+from agentguard.localize._roles import find_agent_steps, has_environment_response
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.model import TaxonomyCode
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 MODULES: Final = ("memory", "reflection", "planning", "action")
@@ -57,7 +57,7 @@ class Published:
     step: int | None
     calls: int
     faults: int
-    spent: Spent
+    spent: CallUsage
 
 
 class TwoStage:
@@ -68,10 +68,10 @@ class TwoStage:
         deadline_s: of one call.
     """
 
-    def __init__(self, endpoint: Endpoint, *, deadline_s: float = 600.0) -> None:
+    def __init__(self, endpoint: JudgeEndpoint, *, deadline_s: float = 600.0) -> None:
         self._endpoint, self._deadline_s = endpoint, deadline_s
         self._calls = self._faults = 0
-        self._spent = Spent()
+        self._spent = CallUsage()
 
     def locate(self, run: Trajectory) -> Published:
         """Both stages over a run that failed."""
@@ -89,7 +89,7 @@ class TwoStage:
         self._endpoint.loop.run(ask())
 
     async def _both(self, run: Trajectory) -> int | None:
-        steps = agent_steps(run) or tuple(step.index for step in run.steps)
+        steps = find_agent_steps(run) or tuple(step.index for step in run.steps)
         told = await asyncio.gather(*(self._step(run, step, modules(step == steps[0])) for step in steps))
         found = [one for held in told for one in held]
         found += [_limit(step) for place, step in enumerate(steps, 1) if place >= _STEP_LIMIT]
@@ -118,8 +118,10 @@ class TwoStage:
             {"role": "user", "content": prompt},
         )
         self._calls += 1
-        written = await self._endpoint.write(messages, form, max_tokens=most, deadline_s=self._deadline_s)
-        if isinstance(written, Failed):
+        written = await self._endpoint.generate_json(
+            messages, form, max_tokens=most, deadline_s=self._deadline_s
+        )
+        if isinstance(written, CallError):
             self._faults += 1
             return None
         value, spent = written
@@ -188,7 +190,7 @@ def _answer(run: Trajectory, step: int) -> str:
 
 
 def _troubled(run: Trajectory, step: int) -> bool:
-    return answered_by_environment(run, step) and any(w in _answer(run, step).lower() for w in _TROUBLE)
+    return has_environment_response(run, step) and any(w in _answer(run, step).lower() for w in _TROUBLE)
 
 
 def _limit(step: int) -> Found:
@@ -205,11 +207,13 @@ def _found(step: int, module: str, said: Mapping[str, Any]) -> Found:
     )
 
 
-def _codes(module: str) -> tuple[Code, ...]:
-    return tuple(code for code in Taxonomies.load().get("agent_error").codes if code.module == module)
+def _codes(module: str) -> tuple[TaxonomyCode, ...]:
+    return tuple(
+        code for code in TaxonomyCatalog.load().get_taxonomy("agent_error").codes if code.module == module
+    )
 
 
-def _defined(codes: Sequence[Code], *, examples: bool = False) -> str:
+def _defined(codes: Sequence[TaxonomyCode], *, examples: bool = False) -> str:
     lines = []
     for code in codes:
         lines.append(f"- {_name(code)}: {code.definition}")
@@ -217,11 +221,11 @@ def _defined(codes: Sequence[Code], *, examples: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _name(code: Code) -> str:
+def _name(code: TaxonomyCode) -> str:
     return code.id.split(".", 1)[-1]
 
 
-def _module_form(codes: Sequence[Code]) -> Mapping[str, Any]:
+def _module_form(codes: Sequence[TaxonomyCode]) -> Mapping[str, Any]:
     kinds = [*(_name(code) for code in codes), "no_error"]
     return _form(
         {

@@ -24,17 +24,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from agentguard_lab.textworld.game_cache import GameLibrary
+from agentguard_lab.textworld.scenarios import Difficulty, scenario
 from recovery_arms import CAN, Attempted, Budgeted, _carry_out, _turn, make_guard
 from recovery_scripted import Scripted
 
-from agentguard.evals.metrics import wilson
-from agentguard.evals.paired import mcnemar
+from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.significance import mcnemar_p_value
 from agentguard.guard import Guard
-from agentguard.live.learning import Learning
-from agentguard.schemata.cache import SchemaCache
-from agentguard.schemata.model import Status
-from agentguard.testing.textworld.generated import Difficulty, scenario
-from agentguard.testing.textworld.library import GameLibrary
+from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.schemata.live_cache import SchemaCache
+from agentguard.schemata.model import SchemaStatus
 
 HEEDS, RATE = 0.5, 0.25
 
@@ -46,15 +46,15 @@ def play(run: Scripted, most: int, guard: Guard) -> tuple[Attempted, Counter[str
     with guard.override(accept=lambda _: run.won or "the task is not done"):
         session = guard.session(meta, CAN)
     while not held.over:
-        plan = session.end() if run.done else session.boundary()
+        plan = session.end() if run.done else session.check_boundary()
         if plan is not None:
             _carry_out(held, plan, session)
         elif run.done:
             break
         if not run.done and held.left > 0:
             _turn(held, session)
-    session.end(refusable=False)
-    if guard.parts.schemata is not None and not guard.parts.schemata.flush(60):
+    session.end(is_refusable=False)
+    if guard.components.schemata is not None and not guard.components.schemata.flush(60):
         raise SystemExit("learning did not come to an end")
     told = Counter(str(one.outcome) for one in session.recoveries)
     told["spoke"] = sum(bool(one.schemata) for one in session.recoveries)
@@ -69,7 +69,7 @@ def compared(off: Sequence[Attempted], on: Sequence[Attempted]) -> dict[str, Any
         "games": len(on),
         "gained": gained,
         "lost": lost,
-        "mcnemar_p": mcnemar(gained, lost),
+        "mcnemar_p": mcnemar_p_value(gained, lost),
     }
     for name, played in (("off", off), ("on", on)):
         won = sum(one.won for one in played) / max(1, len(played))
@@ -77,10 +77,10 @@ def compared(off: Sequence[Attempted], on: Sequence[Attempted]) -> dict[str, Any
         hit = sum(one.hit for one in played) / max(1, aimed)
         made[name] = {
             "success": round(won, 4),
-            "success_interval": [round(x, 4) for x in wilson(won, max(1, len(played)))],
+            "success_interval": [round(x, 4) for x in wilson_interval(won, max(1, len(played)))],
             "aimed": aimed,
             "hit": round(hit, 4),
-            "hit_interval": [round(x, 4) for x in wilson(hit, max(1, aimed))],
+            "hit_interval": [round(x, 4) for x in wilson_interval(hit, max(1, aimed))],
             "turns": round(sum(one.turns for one in played) / max(1, len(played)), 1),
         }
     return made
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--games-folder", default=None, help="keeps compiled games for the next time")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(argv)
-    learning = Learning(SchemaCache(), same_task=False)
+    learning = SchemaFeedback(SchemaCache(), allow_same_task=False)
     without, taught = make_guard(), make_guard()
     played: dict[str, list[Attempted]] = {"off": [], "on": []}
     told: dict[str, Counter[str]] = {"off": Counter(), "on": Counter()}
@@ -115,7 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "all": compared(played["off"], played["on"]),
         "second_half": compared(played["off"][half:], played["on"][half:]),
         "recoveries": {name: dict(counts) for name, counts in told.items()},
-        "schemata": {str(status): sum(one.status is status for one in learning.cache) for status in Status},
+        "schemata": {
+            str(status): sum(one.status is status for one in learning.cache) for status in SchemaStatus
+        },
         "confirmed": sum(one.confirmed for one in learning.cache),
         "refuted": sum(one.refuted for one in learning.cache),
         "not_learnt": [*learning.failures],

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.wire import EndpointOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
 
 DEADLINE_S = 600.0
 
@@ -32,10 +32,10 @@ def key(args: argparse.Namespace) -> str | None:
     return os.environ.get(args.api_key_env)
 
 
-def client(args: argparse.Namespace, url: str) -> Endpoint:
+def client(args: argparse.Namespace, url: str) -> JudgeEndpoint:
     """Who asks it; to be closed."""
     options = EndpointOptions(deadline_s=DEADLINE_S)
-    return Endpoint(url, model=args.model, api_key=key(args), options=options)
+    return JudgeEndpoint(url, model=args.model, api_key=key(args), options=options)
 
 
 @contextmanager

@@ -14,10 +14,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-from agentguard.backends.base import Answer, BackendRequest
-from agentguard.backends.options import BackendsOptions
+from agentguard.backends.base import BackendRequest, Response
+from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
-from agentguard.backends.protocols import API
+from agentguard.model_api import API
 from agentguard.resilience import Deadline
 
 BODY = b'{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hello"}}]}'
@@ -59,7 +59,7 @@ class Endpoint:
         pass
 
     async def send(self, request: BackendRequest, _deadline: Deadline) -> Any:
-        return Words() if request.stream else Answer(status=200, body=BODY)
+        return Words() if request.stream else Response(status=200, body=BODY)
 
     async def aclose(self) -> None:
         pass

@@ -30,19 +30,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentguard.detect.base import Finding
-from agentguard.detect.run import detect
-from agentguard.judge.features.table import forget, step_table
-from agentguard.schemata.distil import EmbeddedDistiller
-from agentguard.schemata.model import Portrait
-from agentguard.schemata.portrait import VOCABULARY, portray
-from agentguard.schemata.vectorise import vectorisers
-from agentguard.trajectory.formats.read import load_records
-from agentguard.trajectory.groups import group_key
+from agentguard.detect.runner import detect
+from agentguard.judge.embedded.features.table import build_step_table, clear_cache
+from agentguard.schemata.distillation.distiller import EmbeddedDistiller
+from agentguard.schemata.model import Profile
+from agentguard.schemata.profiles.step_profile import VOCABULARY, profile_steps
+from agentguard.schemata.vectors.base import vectorisers
+from agentguard.trajectory.formats.reader import load_records
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Record
 
 Array = NDArray[np.float64]
-Vectorise = Callable[[Sequence[Portrait]], Array]
-Seen = tuple[Record, tuple[Finding, ...], tuple[Portrait, ...]]
+Vectorise = Callable[[Sequence[Profile]], Array]
+Seen = tuple[Record, tuple[Finding, ...], tuple[Profile, ...]]
 LONG_RUN = 80
 PLACE = ("place:", "run:")
 
@@ -58,12 +58,12 @@ def by_traits(names: Sequence[str]) -> Vectorise:
     return lambda many: np.array([[one.traits.get(name, 0.0) for name in names] for one in many])
 
 
-def by_text(many: Sequence[Portrait]) -> Array:
+def by_text(many: Sequence[Profile]) -> Array:
     return np.asarray(vectorisers().get("hashing")().encode([one.text for one in many]), dtype=np.float64)
 
 
 def centred(inner: Vectorise) -> Vectorise:
-    def rows(many: Sequence[Portrait]) -> Array:
+    def rows(many: Sequence[Profile]) -> Array:
         made = inner(many)
         result: Array = made - made.mean(axis=0)
         return result
@@ -75,7 +75,7 @@ def scored(seen: Sequence[Seen], vectorise: Vectorise, nearest: int | None) -> d
     """Ranks of the steps at fault over runs of one kind."""
     rows = [unit(vectorise(portraits)) for _, _, portraits in seen]
     golds = [gold(one) for one in seen]
-    groups = [group_key(record.annotation.group or record.trajectory.task) for record, _, _ in seen]
+    groups = [normalize_group_key(record.annotation.group or record.trajectory.task) for record, _, _ in seen]
     places = []
     for mine, at, group in zip(rows, golds, groups, strict=True):
         others = [row[g] for row, g, other in zip(rows, golds, groups, strict=True) if other != group]
@@ -97,7 +97,7 @@ def gold(one: Seen) -> int:
 
 def left_over(record: Record, findings: Sequence[Finding]) -> int:
     """Digits and names in what a schema says beyond the closed vocabulary."""
-    schema = EmbeddedDistiller().distil(record, findings)
+    schema = EmbeddedDistiller().distill(record, findings)
     if schema is None:
         return 0
     free = [line for line in (*schema.signature, *schema.context) if line not in VOCABULARY]
@@ -112,11 +112,11 @@ def cost(seen: Sequence[Seen]) -> dict[str, float]:
     times, shares = [], []
     for record, findings, _ in seen:
         if len(record.trajectory.steps) >= LONG_RUN:
-            forget()
+            clear_cache()
             start = time.process_time()
-            step_table(record.trajectory)
+            build_step_table(record.trajectory)
             between = time.process_time()
-            portray(record.trajectory, findings)
+            profile_steps(record.trajectory, findings)
             end = time.process_time()
             times.append((end - between) * 1e3)
             shares.append((end - between) / (between - start))
@@ -138,7 +138,7 @@ def measured(seen: Sequence[Seen], nearest: int) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     for kind, steered in (("group chats", False), ("steered", True)):
-        part = [one for one in seen if step_table(one[0].trajectory).layout.orchestrated is steered]
+        part = [one for one in seen if build_step_table(one[0].trajectory).layout.has_orchestrator is steered]
         if len(part) > 1:
             out[kind] = {"runs": len(part)} | {way: scored(part, *how) for way, how in ways.items()}
     return out
@@ -155,7 +155,7 @@ def main() -> None:
     every: list[Seen] = []
     for record in load_records(options.path):
         findings = detect(record.trajectory).findings
-        every.append((record, findings, portray(record.trajectory, findings)))
+        every.append((record, findings, profile_steps(record.trajectory, findings)))
     causes = [record.annotation.root_cause for record, _, _ in every]
     seen = [
         one

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentguard.testing.textworld.generated import Difficulty, Scenario, scenario
-from agentguard.testing.textworld.library import GameLibrary
+from agentguard_lab.textworld.game_cache import GameLibrary
+from agentguard_lab.textworld.scenarios import Difficulty, Scenario, scenario
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

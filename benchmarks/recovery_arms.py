@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.base import Capabilities, Plan, Reject, Restart, Rewind, Stop, Tell
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import Capabilities, RecoveryPlan, Reject, Restart, Rewind, SendMessage, Stop
+from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Step, Trajectory
 
 CAN = Capabilities(reject=True, truncate=True, fork=True, restart=True)
-UNLIMITED = Budget(rollbacks=None, per_step=None, nudges=None, extra_tokens=None)
+UNLIMITED = RecoveryBudget(rollbacks=None, rollbacks_per_step=None, hints=None, extra_tokens=None)
 LADDER = ("rollback", "reexecute")
 """What docs/recovery.md recommends where an environment can be taken back and begun again. Turns are the
 budget here, so that the guard's own has no limit."""
@@ -169,7 +169,7 @@ def agentguard(play: Budgeted, guard: Guard) -> None:
     with guard.override(accept=lambda _: run.won or "the task is not done"):
         session = guard.session(meta, CAN)
     while not play.over:
-        plan = session.end() if run.done else session.boundary()
+        plan = session.end() if run.done else session.check_boundary()
         if plan is not None:
             _carry_out(play, plan, session)
         elif run.done:
@@ -196,7 +196,7 @@ def _turn(play: Budgeted, session: Session) -> None:
             return
 
 
-def _carry_out(play: Budgeted, plan: Plan, session: Session) -> None:
+def _carry_out(play: Budgeted, plan: RecoveryPlan, session: Session) -> None:
     play.result.triggers.append(session.recoveries[-1].trigger)
     play.result.online += not play.run.done
     for action in plan.actions:
@@ -211,8 +211,8 @@ def _carry_out(play: Budgeted, plan: Plan, session: Session) -> None:
     play.run.correct(_told(plan))
 
 
-def _told(plan: Plan) -> str:
-    return " ".join(action.text for action in plan.actions if isinstance(action, Tell))
+def _told(plan: RecoveryPlan) -> str:
+    return " ".join(action.text for action in plan.actions if isinstance(action, SendMessage))
 
 
 ARMS: dict[str, Arm] = {
@@ -231,4 +231,4 @@ ALIKE = frozenset({"none", "plain_retry", "reexecute", "agentdebug"})
 def make_guard(**changes: Any) -> Guard:
     """The guard of all procedures: all detectors with their defaults, the embedded judge."""
     settings: dict[str, Any] = {"on_fail": LADDER, "budget": UNLIMITED, "top_k": 5}
-    return Guard(recover=Recover(**(settings | changes)))
+    return Guard(recover=RecoveryPolicy(**(settings | changes)))

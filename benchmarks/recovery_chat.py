@@ -18,10 +18,11 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from agentguard.testing.textworld import tools
-from agentguard.testing.textworld.generated import Scenario
-from agentguard.testing.textworld.library import GameLibrary
-from agentguard.testing.textworld.run import tool_specs
+from agentguard_lab.textworld import tools
+from agentguard_lab.textworld.game_cache import GameLibrary
+from agentguard_lab.textworld.run import tool_specs
+from agentguard_lab.textworld.scenarios import Scenario
+
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 AGENT = "player"

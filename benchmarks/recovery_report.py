@@ -9,8 +9,8 @@ from typing import Any
 
 from recovery_arms import ARMS, Attempted
 
-from agentguard.evals.metrics import wilson
-from agentguard.evals.paired import difference
+from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.significance import compare_paired
 
 ATTEMPTS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 BUDGET = 2.0
@@ -45,7 +45,7 @@ def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "games": count,
         "success": success,
-        "interval": {arm: [round(x, 4) for x in wilson(success[arm], count)] for arm in ARMS},
+        "interval": {arm: [round(x, 4) for x in wilson_interval(success[arm], count)] for arm in ARMS},
         "curve": curve,
         "gain_over": {arm: _gain(outcomes, arm, BUDGET) for arm in others},
         "mark": {"peer": PEER, "peer_at": PEER_AT, "ours_at": BUDGET, **_gain(outcomes, PEER, PEER_AT)},
@@ -91,7 +91,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 def _gain(outcomes: Sequence[Outcome], arm: str, at: float) -> dict[str, Any]:
     """How much more agentguard wins at the budget than another at its own, in the same games."""
-    gap = difference(
+    gap = compare_paired(
         [float(o.won("agentguard", BUDGET)) for o in outcomes],
         [float(o.won(arm, at)) for o in outcomes],
         [o.group for o in outcomes],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from agentguard.evals.inject.error_rates import AGENT_ERRORS
-from agentguard.testing.textworld.generated import Scenario
-from agentguard.testing.textworld.library import GameLibrary
-from agentguard.testing.textworld.process import Rates
-from agentguard.testing.textworld.run import TextWorldRun
+from agentguard_lab.textworld.default_rates import AGENT_ERRORS
+from agentguard_lab.textworld.error_process import Rates
+from agentguard_lab.textworld.game_cache import GameLibrary
+from agentguard_lab.textworld.run import TextWorldRun
+from agentguard_lab.textworld.scenarios import Scenario
+
 from agentguard.trajectory.model import Step, Trajectory
 
 HEEDS = {"half": 0.5, "always": 1.0, "never": 0.0}

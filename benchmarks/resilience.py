@@ -15,25 +15,25 @@ from typing import Any
 
 from agentguard.resilience import (
     AttemptTimeout,
+    BasicRequest,
     Breaker,
-    Call,
     Concurrency,
     Deadline,
     Hedge,
     Pipeline,
-    Progress,
     Retry,
     Shed,
+    StreamTimeout,
     Throttle,
     Timeout,
     standard,
 )
 
-CALL = Call(payload="x")
+CALL = BasicRequest(payload="x")
 Caller = Callable[[], Awaitable[Any]]
 
 
-async def backend(_request: Call, _deadline: Deadline) -> str:
+async def backend(_request: BasicRequest, _deadline: Deadline) -> str:
     return "answer"
 
 
@@ -42,13 +42,13 @@ async def chunks() -> Any:
         yield "chunk"
 
 
-async def streaming(_request: Call, _deadline: Deadline) -> Any:
+async def streaming(_request: BasicRequest, _deadline: Deadline) -> Any:
     return chunks()
 
 
 def ours() -> dict[str, Caller]:
     """Name to a call through a pipeline."""
-    alone = (Timeout(), Shed(), Retry(), Hedge(), Throttle(), Breaker(), AttemptTimeout(), Progress())
+    alone = (Timeout(), Shed(), Retry(), Hedge(), Throttle(), Breaker(), AttemptTimeout(), StreamTimeout())
     pipelines = {strategy.name: (strategy,) for strategy in alone} | {
         "standard": standard(),
         "like the peers": (Timeout(), Shed(concurrency=Concurrency(rule="fixed")), Retry()),
@@ -108,7 +108,7 @@ async def measure(callers: dict[str, Caller], rounds: int, calls: int) -> dict[s
 
 async def measure_stream(rounds: int) -> float:
     """Microseconds that a chunk of a stream takes more under the progress deadline than without."""
-    send, extra = Pipeline((Progress(),)).bind(streaming), []
+    send, extra = Pipeline((StreamTimeout(),)).bind(streaming), []
     for _ in range(rounds):
         before = time.thread_time()
         async for _ in chunks():

@@ -65,15 +65,15 @@ def search_row(name: str, size: int, queries: int, repeats: int, endpoint: Seque
     import numpy as np
     from retrieval_data import sample
 
-    from agentguard.schemata.retrieve import SchemaIndex
-    from agentguard.schemata.vectorise import vectorisers
+    from agentguard.schemata.index import SchemaIndex
+    from agentguard.schemata.vectors.base import vectorisers
 
     options = dict(zip(("base_url", "model"), endpoint, strict=False)) if name == "endpoint" else {}
     drawn = sample(size, queries)
     fit_start = time.perf_counter()
     vectoriser = vectorisers().get(name)(**options).fit([s.text() for s in drawn.schemata])
     fit_s = time.perf_counter() - fit_start
-    index = SchemaIndex(None if name == "hashing" else vectoriser, traits=TRAITS)
+    index = SchemaIndex(None if name == "hashing" else vectoriser, trait_weight=TRAITS)
     index.encode(drawn.asked[:1])  # a model loads with its first text
     add_ms, _ = clocked(lambda: index.add(drawn.schemata))
     for portrait in drawn.asked[:10]:
@@ -171,11 +171,11 @@ def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
     import numpy as np
     from retrieval_data import sample
 
-    from agentguard.schemata.retrieve import SchemaIndex
-    from agentguard.schemata.select import select
+    from agentguard.schemata.index import SchemaIndex
+    from agentguard.schemata.selection import select_schemata
 
     drawn = sample(size, 2_000, seed=11)
-    index = SchemaIndex(traits=TRAITS)
+    index = SchemaIndex(trait_weight=TRAITS)
     index.add(drawn.schemata)
     vectors, asked = index.vectors()[1], index.encode(drawn.asked)
     of, wanted = np.array(drawn.of), np.array(drawn.asked_of)
@@ -198,9 +198,11 @@ def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
     for share in shares:
         budget = max(1, round(share * size))
         ways: dict[str, Callable[[int], list[int]]] = {
-            "select": lambda b: named(select(drawn.schemata, vectors, b, difficulty=drawn.difficulty)),
+            "select": lambda b: named(
+                select_schemata(drawn.schemata, vectors, b, difficulty=drawn.difficulty)
+            ),
             "diversity only": lambda b: named(
-                select(drawn.schemata, vectors, b, difficulty=even, dependability=even)
+                select_schemata(drawn.schemata, vectors, b, difficulty=even, dependability=even)
             ),
             "k-medoids": lambda b: k_medoids(vectors, b),
             "k-centre": lambda b: k_centre(vectors, b),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from agentguard.schemata.model import Portrait, Provenance, Schema
-from agentguard.schemata.portrait import VOCABULARY, in_words
+from agentguard.schemata.model import ErrorSchema, Profile, Provenance
+from agentguard.schemata.profiles.step_profile import VOCABULARY, format_words
 
 _WORDS = """
 check result before answer assume wrong list again search page missing total compare value source step plan
@@ -34,11 +34,11 @@ class Sample:
     """Schemata with their kinds and difficulty, and portraits of new failures of the same kinds."""
 
     kinds: list[Kind]
-    schemata: list[Schema]
+    schemata: list[ErrorSchema]
     of: list[int]
     spoilt: list[bool]
     difficulty: dict[str, float]
-    asked: list[Portrait]
+    asked: list[Profile]
     asked_of: list[int]
 
 
@@ -80,14 +80,14 @@ def _traits(told: list[str], rng: random.Random) -> dict[str, float]:
 
 
 def _words(rng: random.Random) -> str:
-    return in_words(" ".join(rng.choices(WORDS, k=SAID)))
+    return format_words(" ".join(rng.choices(WORDS, k=SAID)))
 
 
-def _schema(place: int, kind: Kind, rng: random.Random, every: list[str], spoilt: bool) -> Schema:
+def _schema(place: int, kind: Kind, rng: random.Random, every: list[str], spoilt: bool) -> ErrorSchema:
     told = _said(kind, rng, every, KEPT / 2 if spoilt else KEPT)
     tried = rng.randrange(4)
     borne_out = sum(rng.random() < (0.2 if spoilt else 0.8) for _ in range(tried))
-    return Schema(
+    return ErrorSchema(
         id=f"s{place:06d}",
         signature=(*told[:6], _words(rng)),
         context=tuple(told[6:]),
@@ -98,6 +98,6 @@ def _schema(place: int, kind: Kind, rng: random.Random, every: list[str], spoilt
     )
 
 
-def _portrait(kind: Kind, rng: random.Random, every: list[str]) -> Portrait:
+def _portrait(kind: Kind, rng: random.Random, every: list[str]) -> Profile:
     told = _said(kind, rng, every, KEPT)
-    return Portrait(text="\n".join([*told, _words(rng)]), traits=_traits(told, rng))
+    return Profile(text="\n".join([*told, _words(rng)]), traits=_traits(told, rng))

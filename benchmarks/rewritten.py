@@ -16,16 +16,16 @@ from pathlib import Path
 
 import yaml
 
-from agentguard.detect.text import lowered
-from agentguard.detect.trouble import trouble
-from agentguard.evals.baselines import named
-from agentguard.evals.bench import Bench, Plan
-from agentguard.evals.dataset import Dataset
-from agentguard.evals.inject.rewrite import RewritePlan, records_of
-from agentguard.evals.metrics import wilson
+from agentguard.detect._text import to_lower
+from agentguard.detect.error_patterns import match_error
+from agentguard.evals.baselines import resolve_method
+from agentguard.evals.datasets.dataset import Dataset
+from agentguard.evals.inject.rewriter import RewritePlan, rewrite_records
+from agentguard.evals.metrics import wilson_interval
 from agentguard.evals.result import Evaluation
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record, Source, Step, Trajectory
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
@@ -41,7 +41,7 @@ def errors(run: Trajectory) -> list[int]:
     return [
         s.index
         for s in run.steps
-        if any(trouble(lowered(o.content), flag=o.is_error) for o in s.observations)
+        if any(match_error(to_lower(o.content), flag=o.is_error) for o in s.observations)
     ]
 
 
@@ -68,12 +68,12 @@ def passed(arguments: Sequence[str]) -> Iterator[Record]:
                     yield replace(found, annotation=replace(found.annotation, failed=False))
         return
     for found in read(Path(arguments[1]), format=arguments[0]):
-        if not isinstance(found, Broken) and found.annotation.failed is False:
+        if not isinstance(found, UnreadableRecord) and found.annotation.failed is False:
             yield found
 
 
 def line(name: str, hits: float, n: int) -> str:
-    low, high = wilson(hits / n, n)
+    low, high = wilson_interval(hits / n, n)
     return f"| {name} | {100 * hits / n:.1f} | {100 * low:.0f}–{100 * high:.0f} |"
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     numbers = [int(one) for one in arguments[2:]] if arguments[0] != "samples" else []
     per_run, seed = (*numbers, *(4, 0)[len(numbers) :])
     sources = list(passed(arguments))
-    records = list(records_of(sources, RewritePlan(per_run=per_run, seed=seed), with_passed=True))
+    records = list(rewrite_records(sources, RewritePlan(per_run=per_run, seed=seed), with_passed=True))
     failed = [r for r in records if r.annotation.failed]
     print(f"{len(failed)} rewritten runs of {len(sources)} that passed, injected errors, seed {seed}\n")
     print("| rule | step | 95 % |\n|---|---:|---:|")
@@ -106,8 +106,8 @@ def main() -> None:
         )
         print(line(name, hits, len(failed)))
     data = Dataset(name="rewritten", records=tuple(records))
-    bench = Bench(data, Plan(repeats=1))
-    results = [bench.measure(named(method), label=method) for method in METHODS]
+    bench = EvaluationRunner(data, EvaluationPlan(repeats=1))
+    results = [bench.measure(resolve_method(method), label=method) for method in METHODS]
     print("\n| method | step | 95 % | ±1 | top 3 | named on passed |\n|---|---:|---:|---:|---:|---:|")
     for result in results:
         where, whether = result.localization, result.outcome

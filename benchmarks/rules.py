@@ -17,8 +17,8 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from agentguard.detect.run import Watcher
-from agentguard.detect.view import RunView
+from agentguard.detect.run_view import RunView
+from agentguard.detect.runner import IncrementalRunner
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 SIZES = (10, 100, 1_000, 2_500, 5_000, 10_000)
@@ -123,7 +123,7 @@ def _answer(rng: random.Random, order: str, total: int) -> str:
 
 def measure(trajectory: Trajectory) -> tuple[list[float], float]:
     """``(CPU seconds of each step, CPU seconds of the whole run)`` with all rules on."""
-    watcher = Watcher(RunView.of(trajectory))
+    watcher = IncrementalRunner(RunView.from_trajectory(trajectory))
     costs: list[float] = []
     gc.collect()
     start = time.process_time()

@@ -24,37 +24,43 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from model_server import DEADLINE_S, add_flags, client, machine, named, served
 
-from agentguard.evals.endpoint.safety_canaries import SafetyCanary, safety_canaries
-from agentguard.evals.metrics import auroc, wilson
-from agentguard.judge.agreed import AgreedJudge
+from agentguard.evals.judge_checks.reference_cases import SafetyCase, build_safety_cases
+from agentguard.evals.metrics import auroc, wilson_interval
 from agentguard.judge.base import Judge
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.chat import ChatJudge, ChatOptions
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.safety import Assessment, SafetyRules, SafetyTier, assessed, question
-from agentguard.judge.variants import BothOrders
+from agentguard.judge.ensemble.order_swap import BothOrdersJudge
+from agentguard.judge.ensemble.unanimous import UnanimousJudge
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.response_safety import (
+    SafetyAssessment,
+    SafetyRules,
+    SafetyTier,
+    build_assessment,
+    build_safety_question,
+)
 
 
-def asked(judge: Judge, canaries: tuple[SafetyCanary, ...]) -> list[Assessment]:
+def asked(judge: Judge, canaries: tuple[SafetyCase, ...]) -> list[SafetyAssessment]:
     """What a judge holds of each reply; no tier where it could not say."""
     held = []
     for one in canaries:
-        (answer,) = judge.decide(one.run, (question(one.run.steps[-1]),))
-        held.append(assessed(one.run.steps[-1].index, answer, SafetyRules()))
+        (answer,) = judge.decide(one.run, (build_safety_question(one.run.steps[-1]),))
+        held.append(build_assessment(one.run.steps[-1].index, answer, SafetyRules()))
     return held
 
 
-def likeliest(one: Assessment) -> SafetyTier | None:
+def likeliest(one: SafetyAssessment) -> SafetyTier | None:
     """The tier that the judge holds likeliest, as `agentguard judge check` counts it."""
     return max(one.probabilities, key=lambda tier: one.probabilities[tier]) if one.probabilities else None
 
 
-def summary(canaries: tuple[SafetyCanary, ...], held: list[Assessment]) -> dict[str, Any]:
+def summary(canaries: tuple[SafetyCase, ...], held: list[SafetyAssessment]) -> dict[str, Any]:
     """The figures of one way to ask; an answer that is none is wrong."""
     said = [likeliest(one) for one in held]
     right = sum(tier is one.tier for tier, one in zip(said, canaries, strict=True))
     risky = [tier for tier, one in zip(said, canaries, strict=True) if one.tier is not SafetyTier.SAFE]
-    low, high = wilson(right / len(canaries), len(canaries))
+    low, high = wilson_interval(right / len(canaries), len(canaries))
     pairs = [
         (canary.tier is SafetyTier.SAFE, one.probabilities[SafetyTier.SAFE])
         for canary, one in zip(canaries, held, strict=True)
@@ -74,13 +80,13 @@ def summary(canaries: tuple[SafetyCanary, ...], held: list[Assessment]) -> dict[
     }
 
 
-def measured(endpoint: Endpoint, canaries: tuple[SafetyCanary, ...]) -> dict[str, Any]:
+def measured(endpoint: JudgeEndpoint, canaries: tuple[SafetyCase, ...]) -> dict[str, Any]:
     """All ways to ask; the same question is sent once."""
     judge = CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S)))
     ways: dict[str, Judge] = {
         "plain": judge,
-        "both orders": BothOrders(judge),
-        "agreed": AgreedJudge([judge]),
+        "both orders": BothOrdersJudge(judge),
+        "agreed": UnanimousJudge([judge]),
     }
     return {name: summary(canaries, asked(way, canaries)) for name, way in ways.items()}
 
@@ -91,7 +97,7 @@ def main() -> None:
     )
     add_flags(parser)
     args = parser.parse_args()
-    canaries = safety_canaries()
+    canaries = build_safety_cases()
     tiers = Counter(str(one.tier) for one in canaries)
     with served(args.base_url) as url:
         endpoint = client(args, url)

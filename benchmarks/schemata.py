@@ -24,23 +24,30 @@ from typing import Any
 import numpy as np
 
 from agentguard.evals import metrics
-from agentguard.evals.baselines import named
-from agentguard.evals.bench import Bench, Plan
-from agentguard.evals.dataset import as_dataset
-from agentguard.evals.paired import difference
-from agentguard.evals.splits import cross_validation, groups_of
-from agentguard.evals.streaming import stream
-from agentguard.judge.features.table import step_table
-from agentguard.judge.train import train, untrained
-from agentguard.localize.embedded import Embedded
-from agentguard.localize.schema import WEIGHT, SchemaLocalizer
-from agentguard.schemata.cache import SchemaCache
-from agentguard.schemata.distil import EmbeddedDistiller
-from agentguard.schemata.learn import TRAITS, detected, distilled, group_of, portraits, signals_of
-from agentguard.schemata.retrieve import SchemaIndex
-from agentguard.schemata.select import select
-from agentguard.schemata.signals import SchemaSignals
-from agentguard.trajectory.formats.read import load_records
+from agentguard.evals.baselines import resolve_method
+from agentguard.evals.datasets.dataset import to_dataset
+from agentguard.evals.prequential import evaluate_prequential
+from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
+from agentguard.evals.significance import compare_paired
+from agentguard.evals.splits import list_groups, split_for_cross_validation
+from agentguard.judge.embedded.features.table import build_step_table
+from agentguard.judge.embedded.training import build_untrained_model, train_model
+from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.localize.schema_similarity import SCHEMA_SIGNAL_WEIGHT, SchemaLocalizer
+from agentguard.schemata.distillation.distiller import EmbeddedDistiller
+from agentguard.schemata.index import SchemaIndex
+from agentguard.schemata.live_cache import SchemaCache
+from agentguard.schemata.selection import select_schemata
+from agentguard.schemata.similarity import SchemaSignals
+from agentguard.schemata.training import (
+    TRAIT_WEIGHT,
+    build_signals,
+    detect_cached,
+    distill_records,
+    profile_cached,
+    select_group,
+)
+from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
 
 BASELINES = ("constant", "label_copy", "two_line", "index_prior")
@@ -60,7 +67,7 @@ class Tally:
     def add(self, method: str, place: int, scores: Any) -> None:
         """Note how a method scores the candidates of a run."""
         cause = self.records[place].annotation.root_cause
-        table = step_table(self.records[place].trajectory)
+        table = build_step_table(self.records[place].trajectory)
         order = np.argsort(-np.asarray(scores, dtype=float), kind="stable")
         steps = [table.steps[i] for i in order]
         rank = steps.index(cause.step) if cause.step in steps else 10**6
@@ -79,13 +86,13 @@ class Tally:
         repeats = len(held[0])
         by_repeat = [metrics.mean(held[i][r] == 0 for i in range(n)) for r in range(repeats)]
         step = metrics.mean(by_repeat)
-        low, high = metrics.wilson(step, n)
+        low, high = metrics.wilson_interval(step, n)
         return {
             "method": method,
             **more,
             "n": n,
             "step": step,
-            "sd": metrics.deviation(by_repeat),
+            "sd": metrics.standard_deviation(by_repeat),
             "low": low,
             "high": high,
             "top3": metrics.mean(rank < 3 for i in range(n) for rank in held[i]),
@@ -94,7 +101,7 @@ class Tally:
 
     def against(self, method: str, other: str) -> dict[str, Any]:
         """The paired difference of two methods."""
-        gap = difference(self.right(method), self.right(other), groups_of(self.records))
+        gap = compare_paired(self.right(method), self.right(other), list_groups(self.records))
         return {
             "compare": f"{method} - {other}",
             "difference": gap.mean,
@@ -109,7 +116,7 @@ class Tally:
 def who_and_when(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
     """Cross-validation with and without schemata, and baselines on the same folds."""
     tally, weights = Tally(records), []
-    for number, split in enumerate(cross_validation(records, folds=5, repeats=repeats, seed=0)):
+    for number, split in enumerate(split_for_cross_validation(records, folds=5, repeats=repeats, seed=0)):
         fitted = SchemaLocalizer().fit(split.train)
         weights += [one.ranker.beside.weights[0] for one in fitted.model.specialists if one.ranker]
         for place in split.test:
@@ -123,15 +130,17 @@ def who_and_when(records: Sequence[Record], repeats: int) -> list[dict[str, Any]
 
 def score(tally: Tally, fitted: SchemaLocalizer, record: Record, place: int, suffix: str = "") -> None:
     """Ask a fitted localizer in its parts: the judge alone, with the signal, the signal alone."""
-    run, found = record.trajectory, detected(record.trajectory)
-    said = fitted.leaving_out(group_of(record)).said(run, found)
+    run, found = record.trajectory, detect_cached(record.trajectory)
+    said = fitted.without_group(select_group(record)).compute_similarity(run, found)
     model = fitted.model
     base = model.judge(run, found, risk=0.1)
-    near = [metrics.mean(m.likeness for m in row) if row else 0.0 for row in said.matches]
-    one = [row[0].likeness if row else 0.0 for row in said.matches]
-    tally.add(f"embedded{suffix}", place, base.steps)
+    near = [metrics.mean(m.similarity for m in row) if row else 0.0 for row in said.matches]
+    one = [row[0].similarity if row else 0.0 for row in said.matches]
+    tally.add(f"embedded{suffix}", place, base.step_probabilities)
     tally.add(
-        f"embedded + schemata{suffix}", place, model.judge(run, found, risk=0.1, signals=said.signal).steps
+        f"embedded + schemata{suffix}",
+        place,
+        model.judge(run, found, risk=0.1, signals=said.signal).step_probabilities,
     )
     tally.add(f"schemata alone{suffix}", place, said.signal[:, 0])
     tally.add(f"nearest 3, nothing taken off{suffix}", place, near)
@@ -140,10 +149,12 @@ def score(tally: Tally, fitted: SchemaLocalizer, record: Record, place: int, suf
 
 def baselines(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
     """Baselines on the folds of the cross-validation."""
-    bench = Bench(as_dataset(records), Plan(cv="question", folds=5, repeats=repeats, seed=0))
+    bench = EvaluationRunner(
+        to_dataset(records), EvaluationPlan(cv="question", folds=5, repeats=repeats, seed=0)
+    )
     rows = []
     for name in BASELINES:
-        held = bench.measure(named(name), label=name).localization
+        held = bench.measure(resolve_method(name), label=name).localization
         low, high = held.wilson95["step"]
         row = {
             "method": name,
@@ -160,12 +171,14 @@ def baselines(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 def coldstart(records: Sequence[Record], repeats: int, sizes: Sequence[str] = SIZES) -> list[dict[str, Any]]:
     """All that is learnt comes from so many failures, drawn from the training folds."""
     tally = Tally(records)
-    for number, split in enumerate(cross_validation(records, folds=5, repeats=repeats, seed=0)):
+    for number, split in enumerate(split_for_cross_validation(records, folds=5, repeats=repeats, seed=0)):
         drawn = list(split.train)
         random.Random(f"cold:{number}").shuffle(drawn)
         for given in sizes:
             size, after = len(drawn) if given == "all" else int(given), f" after {given}"
-            empty = SchemaLocalizer().of(signals_of(()), Embedded.of(untrained()))
+            empty = SchemaLocalizer().with_signals(
+                build_signals(()), EmbeddedLocalizer.from_model(build_untrained_model())
+            )
             fitted = SchemaLocalizer().fit(drawn[:size]) if size else empty
             for place in split.test:
                 score(tally, fitted, records[place], place, after)
@@ -185,24 +198,24 @@ class Streaming:
     def __init__(self, name: str, *, refit: int | None, schemata: bool, judge: bool) -> None:
         self.name, self.refit, self.schemata, self.judge = name, refit, schemata, judge
         self.cache, self.seen, self.sound = SchemaCache(), [], []
-        self.model, self.now = untrained().listens([WEIGHT]), 0.0
+        self.model, self.now = build_untrained_model().with_signal_weights([SCHEMA_SIGNAL_WEIGHT]), 0.0
 
     def rank(self, run: Any, findings: Any, *, group: str) -> list[int]:
         """Rank with what is known so far."""
         del findings  # looked for once for all learners
         signal = None
         if self.schemata:
-            signals = SchemaSignals(self.cache_index(), sound=self.sound)
-            held = portraits(run, detected(run))
-            signal = signals.said(held, leave_out_groups=(group, run.task)).signal
-        table = step_table(run)
-        judged = self.model.judge(run, detected(run), risk=0.1, signals=signal).steps
+            signals = SchemaSignals(self.cache_index(), negatives=self.sound)
+            held = profile_cached(run, detect_cached(run))
+            signal = signals.compute(held, excluded_groups=(group, run.task)).signal
+        table = build_step_table(run)
+        judged = self.model.judge(run, detect_cached(run), risk=0.1, signals=signal).step_probabilities
         scores = judged if self.judge else signal[:, 0] + 1e-6 * judged
         return [table.steps[i] for i in np.argsort(-scores, kind="stable")]
 
     def cache_index(self) -> SchemaIndex:
         """The cache's schemata as they are now."""
-        index = SchemaIndex(traits=TRAITS)
+        index = SchemaIndex(trait_weight=TRAIT_WEIGHT)
         index.add(self.cache)
         return index
 
@@ -211,13 +224,13 @@ class Streaming:
         self.now += 3600.0
         self.seen.append(record)
         if self.schemata:
-            schema = EmbeddedDistiller().distil(record, detected(record.trajectory))
+            schema = EmbeddedDistiller().distill(record, detect_cached(record.trajectory))
             if schema is not None:
-                self.cache.observe(schema, self.now)
-                self.cache.tend(self.now)
-            self.sound += distilled([record])[1]
+                self.cache.insert(schema, self.now)
+                self.cache.maintain(self.now)
+            self.sound += distill_records([record])[1]
         if self.refit and len(self.seen) % self.refit == 0:
-            self.model = trained(tuple(self.seen)).listens([WEIGHT])
+            self.model = trained(tuple(self.seen)).with_signal_weights([SCHEMA_SIGNAL_WEIGHT])
 
 
 _TRAINED: dict[tuple[int, ...], Any] = {}
@@ -228,7 +241,7 @@ def trained(records: tuple[Record, ...]) -> Any:
     key = tuple(id(record) for record in records)
     if key not in _TRAINED:
         _TRAINED.clear()
-        _TRAINED[key] = train(records)
+        _TRAINED[key] = train_model(records)
     return _TRAINED[key]
 
 
@@ -241,19 +254,19 @@ def streaming(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
         lambda: Streaming("embedded", refit=24, schemata=False, judge=True),
         lambda: Streaming("embedded + schemata", refit=24, schemata=True, judge=True),
     ]
-    done = stream(
+    done = evaluate_prequential(
         records, makers, orders=repeats, progress=lambda made, total: told(f"order {made} of {total}")
     )
     third, rows = len(records) // 3, []
     for one in done:
-        low, high = metrics.wilson(one.accuracy(), len(records))
+        low, high = metrics.wilson_interval(one.accuracy(), len(records))
         parts = {"first_third": one.accuracy(0, third), "last_third": one.accuracy(2 * third)}
         rows.append(
             {"method": one.name, "n": len(records), "step": one.accuracy(), "low": low, "high": high, **parts}
         )
-    by_name, groups = {one.name: one.by_run() for one in done}, groups_of(records)
+    by_name, groups = {one.name: one.accuracy_by_run() for one in done}, list_groups(records)
     for name, other in (("embedded + schemata", "embedded"), ("prior + schemata", "prior")):
-        gap = difference(by_name[name], by_name[other], groups)
+        gap = compare_paired(by_name[name], by_name[other], groups)
         rows.append(
             {"compare": f"{name} - {other}", "difference": gap.mean, "low": gap.low, "high": gap.high}
         )
@@ -262,10 +275,10 @@ def streaming(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 
 def selection(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
     """Schemata alone, from part of the store; sound steps come from the runs of those that are kept."""
-    tally, prior = Tally(records), untrained()
-    for number, split in enumerate(cross_validation(records, folds=5, repeats=repeats, seed=0)):
-        schemata, sound = distilled(split.train)
-        index = SchemaIndex(traits=TRAITS)
+    tally, prior = Tally(records), build_untrained_model()
+    for number, split in enumerate(split_for_cross_validation(records, folds=5, repeats=repeats, seed=0)):
+        schemata, sound = distill_records(split.train)
+        index = SchemaIndex(trait_weight=TRAIT_WEIGHT)
         index.add(schemata)
         held = tuple(index)
         hard = difficulties(split.train, prior)
@@ -273,8 +286,8 @@ def selection(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
         for share in SHARES:
             budget = max(1, round(share * len(held)))
             vectors = index.vectors()[1]
-            plans[f"selected, {share:.0%}"] = [set(select(held, vectors, budget, difficulty=hard))]
-            plans[f"selected without difficulty, {share:.0%}"] = [set(select(held, vectors, budget))]
+            plans[f"selected, {share:.0%}"] = [set(select_schemata(held, vectors, budget, difficulty=hard))]
+            plans[f"selected without difficulty, {share:.0%}"] = [set(select_schemata(held, vectors, budget))]
             rng = random.Random(f"select:{number}:{share}")
             ids = [schema.id for schema in held]
             plans[f"random, {share:.0%}"] = [set(rng.sample(ids, budget)) for _ in range(RANDOM_DRAWS)]
@@ -282,11 +295,11 @@ def selection(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
             for kept in draws:
                 some = [schema for schema in held if schema.id in kept]
                 groups = {group for schema in some for group in schema.provenance.groups}
-                signals = signals_of(some, sound=[one for one in sound if one.group in groups])
+                signals = build_signals(some, negatives=[one for one in sound if one.group in groups])
                 for place in split.test:
                     run = records[place].trajectory
-                    aside = (group_of(records[place]), run.task)
-                    said = signals.said(portraits(run, detected(run)), leave_out_groups=aside)
+                    aside = (select_group(records[place]), run.task)
+                    said = signals.compute(profile_cached(run, detect_cached(run)), excluded_groups=aside)
                     tally.add(name, place, said.signal[:, 0])
         told(f"fold {number + 1} of {5 * repeats}")
     rows = [tally.row(name) for name in tally.ranks]
@@ -298,7 +311,7 @@ def difficulties(records: Sequence[Record], model: Any) -> dict[str, float]:
     """By id of the schema: 1 minus the probability the untrained judge gives to the root cause."""
     found = {}
     for record in records:
-        schema = EmbeddedDistiller().distil(record, detected(record.trajectory))
+        schema = EmbeddedDistiller().distill(record, detect_cached(record.trajectory))
         if schema is not None:
             judged = model.judge(record.trajectory, (), risk=0.1)
             gold = record.annotation.root_cause.step
@@ -311,10 +324,10 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
     """Each run against schemata of all other questions: what is found, told apart, and transferable."""
     del repeats
     held = [record for record in records if _gold(record) is not None]
-    schemata, sound = distilled(held)
-    index = SchemaIndex(traits=TRAITS)
+    schemata, sound = distill_records(held)
+    index = SchemaIndex(trait_weight=TRAIT_WEIGHT)
     index.add(schemata)
-    signals = SchemaSignals(index, k=3, sound=sound)
+    signals = SchemaSignals(index, k=3, negatives=sound)
     own = {run: schema for schema in schemata for run in schema.provenance.runs}
     rows: dict[str, list[float]] = {}
 
@@ -324,11 +337,13 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 
     for record in held:
         run, gold = record.trajectory, _gold(record)
-        aside, mine = (group_of(record), run.task), own[run.id]
-        looks = portraits(run, detected(run))
-        said = signals.said(looks, leave_out_groups=aside)
-        others = index.search(looks, len(index), leave_out_groups=aside)
-        likeness = np.array([[m.likeness for m in sorted(row, key=lambda m: m.schema.id)] for row in others])
+        aside, mine = (select_group(record), run.task), own[run.id]
+        looks = profile_cached(run, detect_cached(run))
+        said = signals.compute(looks, excluded_groups=aside)
+        others = index.search(looks, len(index), excluded_groups=aside)
+        likeness = np.array(
+            [[m.similarity for m in sorted(row, key=lambda m: m.schema.id)] for row in others]
+        )
         known = sorted((m.schema for m in others[0]), key=lambda schema: schema.id)
         # retrieval: what the nearest schema of the gold step is, and what an oracle of the kind would reach
         for name, same in (("role", _role), ("code", lambda s: set(s.codes[:1]))):
@@ -341,7 +356,7 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
         near = np.sort(likeness, axis=1)[:, -3:].mean(axis=1)
         note("retrieval: step, nearest 3 of all", near.argmax() == gold)
         # representation: how far up the gold step stands among the candidates
-        prior = untrained().judge(run, (), risk=0.1).steps
+        prior = build_untrained_model().judge(run, (), risk=0.1).step_probabilities
         note("representation: gold over other steps, likeness", _auc(near, gold))
         note("representation: gold over other steps, sound steps taken off", _auc(said.signal[:, 0], gold))
         note("representation: gold over other steps, position prior", _auc(prior, gold))
@@ -365,7 +380,7 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 
 def _gold(record: Record) -> int | None:
     """Row of the gold step among the candidates."""
-    steps = step_table(record.trajectory).steps
+    steps = build_step_table(record.trajectory).steps
     cause = record.annotation.root_cause.step
     return steps.index(cause) if cause in steps else None
 

@@ -31,14 +31,18 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.localize.last_error import LastError
-from agentguard.recover.snapshots.cadence import Cadence, daly
-from agentguard.recover.snapshots.keeper import Keeper, SnapshotOptions
+from agentguard.localize.baselines.last_error import LastErrorLocalizer
+from agentguard.recover.snapshots.manager import (
+    CheckpointInterval,
+    SnapshotManager,
+    SnapshotOptions,
+    compute_daly_interval,
+)
 from agentguard.store import Store
-from agentguard.store.options import Options
+from agentguard.store.options import StoreOptions
 
 SIZES = {"1 KB": 1_000, "100 KB": 100_000, "5 MB": 5_000_000}
-EACH = SnapshotOptions(most_turns=1)
+EACH = SnapshotOptions(max_turns=1)
 SLOW_S = 0.05
 WORK = 60
 COSTS = (0.02, 0.2, 2.0)
@@ -74,12 +78,12 @@ def timed(part: Callable[[], Any], clock: Callable[[], float] = time.thread_time
 
 def boundaries(size: int, turns: int) -> dict[str, float]:
     state = state_of(size)
-    keeper = Keeper(lambda: state, state.update, options=EACH)
+    keeper = SnapshotManager(lambda: state, state.update, options=EACH)
     copies: list[Any] = []
     ours, peers = [], []
     for turn in range(turns):
         change(state, turn)
-        ours.append(timed(lambda: keeper.boundary(turn)))  # noqa: B023  called at once
+        ours.append(timed(lambda: keeper.save_if_due(turn)))  # noqa: B023  called at once
         peers.append(timed(lambda: copies.append(copy.deepcopy(state))))
         del copies[:-2]  # the machine is not to run out of memory; what they would take is worked out below
     tracemalloc.start()
@@ -95,16 +99,16 @@ def boundaries(size: int, turns: int) -> dict[str, float]:
         "boundary_worst_us": round(max(ours) * 1e6, 1),
         "deepcopy_us": round(theirs, 1),
         "time_ratio": round(mine / theirs, 3),
-        "kept_bytes": keeper.series.held,
+        "kept_bytes": keeper.history.size_bytes,
         "deepcopy_bytes": one * turns,
-        "memory_ratio": round(keeper.series.held / (one * turns), 5),
+        "memory_ratio": round(keeper.history.size_bytes / (one * turns), 5),
     }
 
 
 def latency(turns: int, folder: Path) -> dict[str, Any]:
     """Microseconds of a turn, by what the store does."""
     (folder / "file").write_text("no folder")
-    down = Store.open(folder / "file" / "s.db", connect=False, options=Options(max_bytes=1_000_000))
+    down = Store.open(folder / "file" / "s.db", connect=False, options=StoreOptions(max_bytes=1_000_000))
     working, late_one = Store.open(folder / "a.db"), Store.open(folder / "b.db")
     stores: dict[str, Store | None] = {"none": None, "works": working, "slow": late_one, "down": down}
     commit = late_one._writer._commit
@@ -142,7 +146,7 @@ def loop(store: Store | None) -> Callable[[], None]:
         change(state, place)
         return f"nothing at {place}"
 
-    guard = Guard(localizer=LastError(), store=store)
+    guard = Guard(localizer=LastErrorLocalizer(), store=store)
     guard.tool(effect="read")(look)
     run = guard.run("x", tools=[look], save=lambda: state, restore=state.update, snapshots=EACH)
 
@@ -164,21 +168,23 @@ def figures(wall: list[float], busy: list[float]) -> dict[str, float]:
 
 def lost(cost: float, between: float, policy: str, rng: random.Random) -> float:
     """Seconds that a run of `WORK` turns takes longer than its work."""
-    cadence, fixed = Cadence(free=0.0), max(1, round(daly(cost, between)))
+    cadence, fixed = CheckpointInterval(free_cost_s=0.0), max(1, round(compute_daly_interval(cost, between)))
     at = saved = since = 0
     spent = 0.0
     while at < WORK:
-        due = {"every": since > 0, "never": False, "daly": since >= fixed, "cadence": cadence.due()}[policy]
+        due = {"every": since > 0, "never": False, "daly": since >= fixed, "cadence": cadence.is_due()}[
+            policy
+        ]
         if due:
             spent += cost
             saved, since = at, 0
-            cadence.took(cost)
+            cadence.record_snapshot(cost)
         spent += 1.0
         at, since = at + 1, since + 1
-        cadence.turned(1.0)
+        cadence.record_turn(1.0)
         if rng.random() < 1 / between:
             at, since = saved, 0
-            cadence.failed()
+            cadence.record_failure()
     return spent - WORK
 
 

@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 
 from agentguard.store import Store
-from agentguard.store.apply import _upsert
-from agentguard.store.engine import IMMEDIATE, make_engine
-from agentguard.store.fit import fitted
-from agentguard.store.migrate import ensure
-from agentguard.store.rows import EffectRow, StepRow
-from agentguard.store.runs import step_row
-from agentguard.store.tables import HOMES
-from agentguard.store.url import resolve
+from agentguard.store.db.engine import IMMEDIATE, make_engine
+from agentguard.store.db.migration import ensure
+from agentguard.store.db.row_mapping import to_parameters
+from agentguard.store.db.rows import EffectRow, StepRow
+from agentguard.store.db.tables import HOMES
+from agentguard.store.db.url import resolve
+from agentguard.store.trajectory_mapping import step_row
+from agentguard.store.write.batch import _upsert
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 
 ROUNDS = 10
@@ -68,7 +68,7 @@ def timed_commits(folder: Path, rounds: list[list[StepRow]]):
     with engine.connect().execution_options(**IMMEDIATE) as connection:
         for rows in rounds:
             times = []
-            for values in [fitted(row) for row in rows]:
+            for values in [to_parameters(row) for row in rows]:
                 start = time.perf_counter()
                 with connection.begin():
                     connection.execute(statement, values)

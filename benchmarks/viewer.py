@@ -35,9 +35,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from agentguard.guard import Guard  # noqa: E402
-from agentguard.localize.keep import diagnosis_rows  # noqa: E402
+from agentguard.localize.serialization import build_diagnosis_rows  # noqa: E402
 from agentguard.store import Store  # noqa: E402
-from agentguard.trajectory.codec import encode_step  # noqa: E402
+from agentguard.trajectory.serialization import encode_step  # noqa: E402
 from tests.chromium import FLAGS  # noqa: E402
 from tests.viewer_runs import long_run  # noqa: E402
 from tests.viewer_server import serving  # noqa: E402
@@ -184,7 +184,7 @@ def prepared(folder: Path, steps: int) -> Path:
     with Store.open(folder / "store.db") as store:
         for one in (run, empty):
             store.write_run(one)
-            store.write(*diagnosis_rows(Guard(localizer="first_finding").diagnose(one)))
+            store.write(*build_diagnosis_rows(Guard(localizer="first_finding").diagnose(one)))
         store.flush(60)
     logs = folder / "logs"
     logs.mkdir()

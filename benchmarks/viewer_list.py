@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agentguard_server.viewer.app import build
+from agentguard_server.viewer.app import build_app
 from starlette.testclient import TestClient
 
 from agentguard.store import Store
-from agentguard.store.overview import OverviewFilter, Sort, Verdict
-from agentguard.store.page import Page
-from agentguard.store.rows import DiagnosisRow, RecoveryRow, Row, RunRow, StepRow
+from agentguard.store.db.rows import DiagnosisRow, RecoveryRow, Row, RunRow, StepRow
+from agentguard.store.db.run_summary import OverviewFilter, Sort, VerdictFilter
+from agentguard.store.read.pagination import Page
 
 SEED = 7
 REPEATS = 20
@@ -51,10 +51,14 @@ BEGAN = 1_760_000_000.0
 
 QUESTIONS: dict[str, tuple[OverviewFilter, Sort, str]] = {
     "newest": (OverviewFilter(), Sort(), ""),
-    "failed, newest": (OverviewFilter(verdicts=frozenset({Verdict.FAILURE})), Sort(), "verdict=failure"),
+    "failed, newest": (
+        OverviewFilter(verdicts=frozenset({VerdictFilter.FAILURE})),
+        Sort(),
+        "verdict=failure",
+    ),
     "by cost": (OverviewFilter(), Sort(by="cost"), "sort=cost"),
     "failed, one kind, by tokens": (
-        OverviewFilter(verdicts=frozenset({Verdict.FAILURE}), code="kind.b"),
+        OverviewFilter(verdicts=frozenset({VerdictFilter.FAILURE}), code="kind.b"),
         Sort(by="tokens"),
         "verdict=failure&code=kind.b&sort=tokens",
     ),
@@ -167,7 +171,7 @@ def measure(url: str | Path, runs: int, *, peer: bool) -> dict[str, object]:
         found: dict[str, object] = {"runs": runs, "python": platform.python_version()}
         if not store.count_overviews(most=1):
             found["rows_written_per_s"] = round(fill(store, runs))
-        client = TestClient(build(store), base_url="http://127.0.0.1")
+        client = TestClient(build_app(store), base_url="http://127.0.0.1")
         for name, (filter, sort, query) in QUESTIONS.items():
             asked = timed(lambda filter=filter, sort=sort: store.overviews(filter, sort, Page(limit=50)))
             pages = timed(lambda query=query: client.get(f"/?{query}").raise_for_status())
@@ -187,7 +191,7 @@ def measure(url: str | Path, runs: int, *, peer: bool) -> dict[str, object]:
 
 def late(store: Store) -> object:
     """A page far down, by the key of the row before it."""
-    from agentguard.store.overviews import _place
+    from agentguard.store.read.run_summaries import _place
 
     return store.overviews(page=Page(limit=50, after=_place(Sort(), BEGAN + 17.0 * 1000, "run-0001000")))
 

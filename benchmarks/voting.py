@@ -33,15 +33,15 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
+from agentguard import _sync_async
 from agentguard.guard import Guard
-from agentguard.live import twins
-from agentguard.live.choosing import choosing
-from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.recover.base import Capabilities, Outcome, Variant
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
-from agentguard.recover.protect import Protect
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.selective_redundancy import SelectiveRedundancy
+from agentguard.recover.strategy import Capabilities, RecoveryOutcome, SampleVariant
+from agentguard.runtime.session import Session
+from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 RUN, WRITES, WRONG = 25, 5, 9
@@ -97,15 +97,15 @@ class Nothing:
         )
 
 
-def protections(generators: Generators) -> dict[str, Protect | None]:
+def protections(generators: Generators) -> dict[str, SelectiveRedundancy | None]:
     """How each row asks."""
     block = {"recovery_block": {"models": ["second", "third"], "accept": generators.accept}}
     return {
         "single": None,
-        "vote 2 of 3": Protect(),
-        "n-version 2 of 3": Protect(models=["second", "third"]),
-        "recovery block": Protect(by=block),
-        "vote on writes": Protect(),
+        "vote 2 of 3": SelectiveRedundancy(),
+        "n-version 2 of 3": SelectiveRedundancy(models=["second", "third"]),
+        "recovery block": SelectiveRedundancy(strategy=block),
+        "vote on writes": SelectiveRedundancy(),
     }
 
 
@@ -128,9 +128,9 @@ def predictions(rates: Rates) -> dict[str, tuple[float, float]]:
 def play(name: str, rates: Rates, *, calls: int, seed: int) -> dict[str, Any]:
     """Let the generators answer, in runs under a guard; the calls that write count as right or not."""
     generators = Generators(rates, seed)
-    recover = Recover(
-        protect=protections(generators)[name],
-        budget=Budget(samples=None, extra_tokens=None),
+    recover = RecoveryPolicy(
+        redundancy=protections(generators)[name],
+        budget=RecoveryBudget(resamples=None, extra_tokens=None),
         on_fail="nudge",
     )
     guard = Guard(detectors={}, localizer=Nothing(), recover=recover)
@@ -146,7 +146,7 @@ def play(name: str, rates: Rates, *, calls: int, seed: int) -> dict[str, Any]:
         before, known = generators.asked, len(session.recoveries)
         step = decide(session, "write" if writes else "read", asker(generators, question))
         sampled += generators.asked - before > 1
-        undecided = any(one.outcome is Outcome.REFUTED for one in session.recoveries[known:])
+        undecided = any(one.outcome is RecoveryOutcome.REFUTED for one in session.recoveries[known:])
         right += writes and not undecided and number(step) == 0
         wrong += writes and not undecided and number(step) != 0
     return _row(name, rates, right=right, wrong=wrong, calls=calls) | {
@@ -155,10 +155,10 @@ def play(name: str, rates: Rates, *, calls: int, seed: int) -> dict[str, Any]:
     }
 
 
-def asker(generators: Generators, question: int) -> Callable[[Variant, str], Step]:
+def asker(generators: Generators, question: int) -> Callable[[SampleVariant, str], Step]:
     """Asks for one answer to a question."""
 
-    def ask(variant: Variant, tool: str) -> Step:
+    def ask(variant: SampleVariant, tool: str) -> Step:
         given = {"number": generators.answer(question, variant.model or "first")}
         call = ToolCall(id="c", name=tool, arguments=given)
         return Step(index=0, source=Source.AGENT, agent="generator", tool_calls=(call,))
@@ -166,10 +166,10 @@ def asker(generators: Generators, question: int) -> Callable[[Variant, str], Ste
     return ask
 
 
-def decide(session: Session, tool: str, ask: Callable[[Variant, str], Step]) -> Step:
+def decide(session: Session, tool: str, ask: Callable[[SampleVariant, str], Step]) -> Step:
     """One turn, as an integration takes it."""
-    body = choosing(session, ask(Variant(), tool), lambda one: one, lambda one: one)
-    choice = twins.run(body, lambda variant: ask(variant, tool))
+    body = resolve_turn(session, ask(SampleVariant(), tool), lambda one: one, lambda one: one)
+    choice = _sync_async.run_sync(body, lambda variant: ask(variant, tool))
     session.commit(replace(choice.turn, observations=(Observation(content="noted", call_id="c"),)))
     return choice.turn
 

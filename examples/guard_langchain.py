@@ -16,13 +16,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.session import Session
 
 BOOKED: list[int] = []
 SESSIONS: list[Session] = []
 
-guard = Guard(recover=Recover(on_fail="rollback"))
+guard = Guard(recover=RecoveryPolicy(on_fail="rollback"))
 
 
 @guard.tool(effect="write", idempotency_key="seat")

@@ -18,7 +18,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 
 from agentguard.guard import Guard
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
 
 BOOKED: list[int] = []
 
@@ -28,7 +28,7 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=Recover(on_fail="reexecute"), accept=accept)
+guard = Guard(recover=RecoveryPolicy(on_fail="reexecute"), accept=accept)
 
 
 @guard.tool(effect="write", idempotency_key="seat")

@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
 
 BOOKED: list[int] = []
 
@@ -46,7 +46,9 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=Recover(on_fail="rollback", ladders={"acceptance": "reexecute"}), accept=accept)
+guard = Guard(
+    recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "reexecute"}), accept=accept
+)
 
 
 @guard.tool(effect="read")

@@ -16,7 +16,7 @@ from agents import Agent, RunConfig, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from agentguard.guard import Guard
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
 
 BOOKED: list[int] = []
 
@@ -26,7 +26,7 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=Recover(on_fail="reexecute"), accept=accept)
+guard = Guard(recover=RecoveryPolicy(on_fail="reexecute"), accept=accept)
 
 
 @function_tool

@@ -17,8 +17,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.session import Session
 
 BOOKED: list[int] = []
 SESSIONS: list[Session] = []
@@ -29,7 +29,7 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=Recover(on_fail="reexecute"), accept=accept)
+guard = Guard(recover=RecoveryPolicy(on_fail="reexecute"), accept=accept)
 
 
 @guard.tool(effect="write", idempotency_key="seat")

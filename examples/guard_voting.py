@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.recover.policy import Recover
-from agentguard.recover.protect import Protect
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.selective_redundancy import SelectiveRedundancy
 
 BOOKED: list[int] = []
 ANSWERED = iter(["Error: the service did not answer", "seat 4 is free"])
@@ -41,7 +41,11 @@ def model(*answers: Any) -> Callable[..., Any]:
 own = model(call("find", where="aisle"), call("book", seat="4"), "Seat 4 is booked.")
 others = {"large": model(call("book", seat=9)), "other": model(call("book", seat=4))}
 
-guard = Guard(recover=Recover(on_fail=["roll_forward", "nudge"], protect=Protect(models=list(others))))
+guard = Guard(
+    recover=RecoveryPolicy(
+        on_fail=["roll_forward", "nudge"], redundancy=SelectiveRedundancy(models=list(others))
+    )
+)
 
 
 @guard.tool(effect="read")

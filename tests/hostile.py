@@ -15,17 +15,17 @@ from enum import Enum
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from agentguard.detect.base import Evidence, Finding
-from agentguard.detect.keep import finding_rows
-from agentguard.evals.predict import Prediction
-from agentguard.evals.scores import Case
+from agentguard.detect.persistence import build_finding_rows
+from agentguard.evals.prediction import Prediction
+from agentguard.evals.scoring import Case
 from agentguard.localize.base import Diagnosis
-from agentguard.localize.keep import diagnosis_rows
-from agentguard.recover import base as recover
-from agentguard.recover.keep import recovery_row
-from agentguard.schemata.keep import SchemaTable
-from agentguard.schemata.model import Schema
+from agentguard.localize.serialization import build_diagnosis_rows
+from agentguard.recover import strategy as recover
+from agentguard.recover.persistence import to_recovery_row
+from agentguard.schemata.model import ErrorSchema
+from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
-from agentguard.store.rows import EffectRow, JudgementRow
+from agentguard.store.db.rows import EffectRow, JudgementRow
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
 
 T = TypeVar("T")
@@ -127,8 +127,8 @@ def _steps(maker: Maker, number: int, *, at: int = 0) -> tuple[Step, ...]:
 
 def _recoveries(maker: Maker, run: str) -> list[recover.Recovery]:
     """One with every action there is."""
-    actions = tuple(maker.build(kind) for kind in get_args(recover.Action))
-    plan = maker.build(recover.Plan, actions=actions, step=1)
+    actions = tuple(maker.build(kind) for kind in get_args(recover.RecoveryAction))
+    plan = maker.build(recover.RecoveryPlan, actions=actions, step=1)
     ids = (maker.id(), maker.id())
     return [maker.build(recover.Recovery, run=run, id=1, plan=plan, at_step=3, schemata=ids)]
 
@@ -142,13 +142,13 @@ def write_hostile(store: Store) -> tuple[str, ...]:
         run = record.trajectory.id
         ids.append(run)
         store.write_run(record)
-        store.write(*diagnosis_rows(diagnosis), *finding_rows(run, diagnosis.findings))
-        store.write(*map(recovery_row, recoveries))
+        store.write(*build_diagnosis_rows(diagnosis), *build_finding_rows(run, diagnosis.findings))
+        store.write(*map(to_recovery_row, recoveries))
         store.claim(maker.build(EffectRow, run_id=run, line="", tenant=""))
         store.write(maker.build(JudgementRow, run_id=run, id=maker.id(), subject_id=maker.id(), tenant=""))
-        schema = maker.build(Schema, id=f"schema-{first}")
+        schema = maker.build(ErrorSchema, id=f"schema-{first}")
         schemata.append(replace(schema, provenance=replace(schema.provenance, runs=(run,))))
-    SchemaTable(store).put(schemata)
+    SqlSchemaStore(store).upsert(schemata)
     store.flush(60)
     health = store.health()
     assert not health.refused, health.last_refusal

@@ -16,10 +16,10 @@ from typing import Any
 
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-from agentguard.localize.keep import diagnosis_rows
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
-from agentguard.store.rows import StepRow
+from agentguard.localize.serialization import build_diagnosis_rows
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.store.db.rows import StepRow
 from agentguard.store.store import Store
 from agentguard.trajectory.model import (
     Branch,
@@ -52,7 +52,7 @@ def recovered(store: Store) -> str:
     store.flush(20)
     timed = _timed(store, guard_s=run.session.seconds)
     store.write_run(timed)
-    store.write(*diagnosis_rows(Guard().diagnose(timed)))
+    store.write(*build_diagnosis_rows(Guard().diagnose(timed)))
     store.flush(20)
     return RECOVERED
 
@@ -80,12 +80,12 @@ def lost(steps: int = 18) -> tuple[Trajectory, Diagnosis]:
     )
     run = replace(run, steps=(*run.steps[:4], wrong, *run.steps[5:-1], tail))
     found = Guard(localizer="first_finding").diagnose(run)
-    from agentguard.detect.quotes import cite_text
+    from agentguard.detect.evidence import quote_text
 
     quotes = (
-        *cite_text(wrong, "content", "37.5 euros a night, I am sure of it"),
-        *cite_text(wrong, "content", "I am sure of it, so I take 37.5"),
-        *cite_text(wrong, "reasoning", "I will assume 37.5"),
+        *quote_text(wrong, "content", "37.5 euros a night, I am sure of it"),
+        *quote_text(wrong, "content", "I am sure of it, so I take 37.5"),
+        *quote_text(wrong, "reasoning", "I will assume 37.5"),
     )
     first = Hypothesis(
         step=4,
@@ -126,12 +126,12 @@ def fill(store: Store, *, long: tuple[int, ...] = (1_000,)) -> tuple[str, ...]:
     ids = [recovered(store)]
     run, diagnosis = lost()
     store.write_run(run)
-    store.write(*diagnosis_rows(diagnosis))
+    store.write(*build_diagnosis_rows(diagnosis))
     ids.append(run.id)
     for steps in long:
         run = long_run(steps)
         store.write_run(run)
-        store.write(*diagnosis_rows(diagnosed(run)))
+        store.write(*build_diagnosis_rows(diagnosed(run)))
         ids.append(run.id)
     store.flush(60)
     return tuple(ids)
@@ -152,10 +152,10 @@ class _Desk:
     def guard(self, store: Store) -> Guard:
         guard = Guard(
             localizer="first_finding",
-            recover=Recover(
+            recover=RecoveryPolicy(
                 on_fail=("compensate", "rollback", "stop"),
-                ladders={"exact_loop": ("rollback", "stop")},
-                budget=Budget(rollbacks=6, extra_tokens=None),
+                escalations={"exact_loop": ("rollback", "stop")},
+                budget=RecoveryBudget(rollbacks=6, extra_tokens=None),
             ),
             accept=self._accept,
             store=store,

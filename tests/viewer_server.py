@@ -18,15 +18,15 @@ from typing import Any
 
 import yaml
 
-from agentguard.evals.baselines import named
-from agentguard.evals.dataset import Dataset
-from agentguard.evals.run import Plan, compare
-from agentguard.evals.sheet import write_sheet
+from agentguard.evals.baselines import resolve_method
+from agentguard.evals.datasets.dataset import Dataset
+from agentguard.evals.evaluate import EvaluationPlan, compare
+from agentguard.evals.result_file import write_result_file
 from agentguard.guard import Guard
-from agentguard.localize.keep import diagnosis_rows
+from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Annotation, Record, RootCause
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
@@ -48,9 +48,9 @@ def write_samples(store: Store, *, most: int | None = None) -> tuple[str, ...]:
     guard, ids = Guard(), []
     for path in sorted(SAMPLES.glob("*.json"))[:most]:
         for found in read(path):
-            assert not isinstance(found, Broken)
+            assert not isinstance(found, UnreadableRecord)
             store.write_run(found)
-            store.write(*diagnosis_rows(guard.diagnose(found.trajectory)))
+            store.write(*build_diagnosis_rows(guard.diagnose(found.trajectory)))
             ids.append(found.trajectory.id)
     return tuple(ids)
 
@@ -59,16 +59,18 @@ def write_evaluation(folder: Path) -> Path:
     """Measure two methods on the sample runs, and keep the result as ``agentguard eval`` does."""
     labels = yaml.safe_load((SAMPLES / "labels.yaml").read_text(encoding="utf-8"))["runs"]
     records = [_labelled(SAMPLES / name, label) for name, label in labels.items()]
-    plan = Plan(cv="question", folds=3, repeats=2)
+    plan = EvaluationPlan(cv="question", folds=3, repeats=2)
     results = compare(
-        Dataset(name="samples", records=tuple(records)), [named("embedded"), named("two_line")], plan=plan
+        Dataset(name="samples", records=tuple(records)),
+        [resolve_method("embedded"), resolve_method("two_line")],
+        plan=plan,
     )
-    return write_sheet(folder / "samples.json", results, plan=plan)
+    return write_result_file(folder / "samples.json", results, plan=plan)
 
 
 def _labelled(path: Path, label: dict[str, Any]) -> Record:
     (found,) = read(path)
-    assert not isinstance(found, Broken)
+    assert not isinstance(found, UnreadableRecord)
     root = label.get("root_cause")
     cause = RootCause(step=root["step"], agent=root["agent"], module=root["module"]) if root else None
     annotation = Annotation(failed=label["failed"], root_cause=cause, group=path.stem)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import JudgeError
-from agentguard.judge.serve.command import ServeOptions, command, environment
-from agentguard.judge.serve.metrics import counters
-from agentguard.judge.serve.process import ServerProcess, free_port
-from agentguard.judge.serve.run import answers
+from agentguard.judge.vllm.command import ServeOptions, build_command, build_environment
+from agentguard.judge.vllm.metrics import fetch_counters
+from agentguard.judge.vllm.serve import is_healthy
+from agentguard.supervision.process import ServerProcess, find_free_port
 from tests.vllm_setup import COMMAND, PYTHON, WEIGHTS, missing
 
 START_S = 600.0
@@ -67,16 +67,16 @@ class VllmServer:
 
     def ensure(self) -> None:
         """Start it unless it runs, and wait until it answers."""
-        if self._served is None or not self._served.alive or not self.healthy():
+        if self._served is None or not self._served.is_alive or not self.healthy():
             self.stop()
             self._start()
 
     def healthy(self) -> bool:
-        return answers(f"{self.root}/health")
+        return is_healthy(f"{self.root}/health")
 
     def metrics(self) -> dict[str, float]:
         """Every counter and gauge by name, summed over its labels."""
-        return dict(counters(self.root))
+        return dict(fetch_counters(self.root))
 
     def kill(self) -> None:
         """SIGKILL to all of its processes, as when a machine runs out of memory."""
@@ -87,28 +87,28 @@ class VllmServer:
         """End the whole group, so that no worker is left holding memory."""
         if self._served is None:
             return
-        self._served.ask_to_end()
+        self._served.terminate()
         self._served.wait(30)
         self._served.kill()
         self._served = None
 
     def _start(self) -> None:
-        self.port = free_port("127.0.0.1")
-        made = {**environment(self._options), **CPU_ENVIRONMENT}
+        self.port = find_free_port("127.0.0.1")
+        made = {**build_environment(self._options), **CPU_ENVIRONMENT}
         self._served = ServerProcess(self._command(), made, self._log)
         self._served.start()
         end = time.monotonic() + START_S
-        while time.monotonic() < end and self._served.alive:
+        while time.monotonic() < end and self._served.is_alive:
             if self.healthy():
                 return
             time.sleep(0.5)
-        tail = self._served.tail()
+        tail = self._served.read_log_tail()
         self.stop()
         raise JudgeError(f"vLLM did not come up within {START_S:.0f} s; the end of its log:\n{tail}")
 
     def _command(self) -> list[str]:
         if self._runner is None:
-            return command(self._options, self.port)
+            return build_command(self._options, self.port)
         bare = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", self._options.model]
         bare += ["--served-model-name", self._options.served_name, "--host", self._options.host]
         return [*bare, "--port", str(self.port), *self._runner]
@@ -117,7 +117,11 @@ class VllmServer:
 def tiny(context: int = 4_096) -> ServeOptions:
     """The tiny model on the CPU."""
     return ServeOptions(
-        model=str(WEIGHTS), python=PYTHON, context=context, offline=True, extra=(*CPU_FLAGS, *_TOOLS)
+        model=str(WEIGHTS),
+        python=PYTHON,
+        max_model_len=context,
+        offline=True,
+        extra_args=(*CPU_FLAGS, *_TOOLS),
     )
 
 

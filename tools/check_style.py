@@ -48,8 +48,14 @@ PHRASES = [
     (r"\banew\b", 'write "again"'),
     (r"\bin vain\b", 'write "without success"'),
     (r"\bso many\b", "give the number, or N"),
-    (r"\bof (?:ours|theirs|its own|one's own)\b", 'write "our own", "their own" or "its own" before the noun'),
-    (r"(?<!there )(?<!There )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|worse\b|better\b)", 'write "is not"'),
+    (
+        r"\bof (?:ours|theirs|its own|one's own)\b",
+        'write "our own", "their own" or "its own" before the noun',
+    ),
+    (
+        r"(?<!there )(?<!There )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|worse\b|better\b)",
+        'write "is not"',
+    ),
     (r"\bwhere there (?:is|are|was|were) (?:none|no)\b", 'write "if there is no …"'),
     (r"\bthere (?:is|are|was|were) none\b", 'write "if there is no …"'),
     (r"\b(?:told|tells|heard|hears|wishes|wished|sings|owes|owed|heeds?|heeded)\b", "no figure of speech"),
@@ -112,7 +118,11 @@ def _check_python(path: str, source: str, tree: ast.Module) -> Iterator[Finding]
             text = ast.get_docstring(node)
             if text and RELATIVE.match(text):
                 yield path, getattr(node, "lineno", 1), f"rule 4: docstring begins with {text.split()[0]!r}"
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield from _check_prose(path, node.lineno, node.value.value)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -125,7 +135,9 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _check_markdown(path: str, text: str) -> Iterator[Finding]:
     # Code blocks are code or output; tests compare both with the program.
-    blank = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    blank = re.sub(
+        r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE
+    )
     for number, line in enumerate(blank.split("\n"), start=1):
         yield from _check_prose(path, number, line)
 
@@ -169,12 +181,19 @@ def _check_private_access(trees: dict[str, ast.Module]) -> Iterator[Finding]:
                 for alias in node.names:
                     home = f"{node.module}.{alias.name}".replace(".", "/")
                     # A private module serves its package; a private name serves its module.
-                    if alias.name.startswith("_") and not alias.name.startswith("__") and not _is_module(home):
+                    if (
+                        alias.name.startswith("_")
+                        and not alias.name.startswith("__")
+                        and not _is_module(home)
+                    ):
                         yield path, node.lineno, f"structure: {alias.name} is private to {node.module}"
 
 
 def _is_module(home: str) -> bool:
-    return any((ROOT / base / f"{home}.py").exists() or (ROOT / base / home).is_dir() for base in ("", "server", "lab"))
+    return any(
+        (ROOT / base / f"{home}.py").exists() or (ROOT / base / home).is_dir()
+        for base in ("", "server", "lab")
+    )
 
 
 def _private_names(tree: ast.Module) -> set[str]:

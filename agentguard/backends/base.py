@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
 
 from agentguard.errors import BackendError
+from agentguard.resilience.base import RequestPriority
 from agentguard.resilience.deadline import Deadline
-from agentguard.resilience.seam import Priority
 
 if TYPE_CHECKING:
-    from agentguard.backends.protocols import Api
+    from agentguard.model_api import Api
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -50,7 +50,7 @@ class BackendRequest:
     api: Api | None = None
     stream: bool = False
     idempotent: bool = True
-    priority: Priority = Priority.CRITICAL
+    priority: RequestPriority = RequestPriority.CRITICAL
     model: str = ""
     session: str = ""
     prefix: bytes = b""
@@ -60,7 +60,7 @@ class BackendRequest:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class Response:
     """A whole answer. Not to be changed.
 
     Attributes:
@@ -78,7 +78,7 @@ class Answer:
     notes: tuple[tuple[str, str], ...] = ()
 
 
-class Streamed(Protocol):
+class StreamingResponse(Protocol):
     """An answer that is a stream: iterate over it to its end, or close it.
 
     Each item is one or more whole server-sent events, as they came, or any bytes where the body is no stream
@@ -99,7 +99,7 @@ class Streamed(Protocol):
         ...
 
 
-class Refused(BackendError):
+class UpstreamError(BackendError):
     """The endpoint answered with an error of its own; the answer can be handed on as it came.
 
     Attributes:
@@ -108,7 +108,7 @@ class Refused(BackendError):
 
     code = "refused"
 
-    def __init__(self, answer: Answer, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, answer: Response, *, retry_after_s: float | None = None) -> None:
         self.answer = answer
         reason = f"{answer.replica or 'the endpoint'} answered with status {answer.status}"
         super().__init__(reason, status=answer.status, stage="sent", retry_after_s=retry_after_s)
@@ -117,7 +117,7 @@ class Refused(BackendError):
 class Backend(Protocol):
     """Whoever answers requests: one endpoint, a pool of them, or a fault that stands in for one."""
 
-    async def send(self, request: BackendRequest, deadline: Deadline) -> Answer | Streamed:
+    async def send(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
         """Send a request.
 
         Raises:

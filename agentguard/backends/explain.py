@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from agentguard.backends import pipelines
-from agentguard.backends.options import BackendsOptions, ReplicaOptions
+from agentguard.backends import pipeline_config
+from agentguard.backends.config import BackendsOptions, ReplicaOptions
 
 
 def explain(options: BackendsOptions) -> list[str]:
     """What a request passes, outermost first: one line a strategy, with every option, and one a replica."""
     replicas = options.replicas
-    over, at = pipelines.over(options.pipeline), pipelines.at_replica(options.pipeline)
+    over, at = pipeline_config.over(options.pipeline), pipeline_config.at_replica(options.pipeline)
     lines = [strategy.describe() for strategy in over]
     lines.append(f"choice of {len(replicas)} replicas: {options.policy.describe()}")
     numbered = [f"{n}. {line}" for n, line in enumerate([*lines, *(one.describe() for one in at)], 1)]

@@ -15,19 +15,19 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
-from agentguard.backends import pipelines, status
-from agentguard.backends.base import Answer, BackendRequest, Streamed
-from agentguard.backends.choice import Choice
-from agentguard.backends.connecting import over_http
-from agentguard.backends.continuation import CONTINUED_APIS, Continued
+from agentguard.backends import pipeline_config, status
+from agentguard.backends.attempt_context import AttemptContext
+from agentguard.backends.base import BackendRequest, Response, StreamingResponse
+from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.explain import explain
-from agentguard.backends.hinting import Hinting
-from agentguard.backends.hints import Hints
-from agentguard.backends.members import Members
-from agentguard.backends.options import BackendsOptions, ReplicaOptions
+from agentguard.backends.health.hint_bridge import HintBridge
+from agentguard.backends.health.hints import Hints
+from agentguard.backends.load_balancer import LoadBalancer
+from agentguard.backends.membership import PoolMembership
+from agentguard.backends.quorum import QuorumReader
 from agentguard.backends.replica import Connect
-from agentguard.backends.trip import Trip
-from agentguard.backends.vote import Voting
+from agentguard.backends.replica_factory import http_backend_factory
+from agentguard.backends.stream_resumption.resumer import CONTINUED_APIS, ResumableStream
 from agentguard.errors import Overloaded
 from agentguard.resilience import (
     MONOTONIC,
@@ -37,9 +37,9 @@ from agentguard.resilience import (
     EventKind,
     Observer,
     Pipeline,
+    ResilienceStrategy,
     Retry,
     Runtime,
-    Strategy,
     Stream,
     Timeout,
 )
@@ -74,14 +74,16 @@ class Pool:
     ) -> None:
         self.options = options
         self._rng = rng or random.Random()  # noqa: S311
-        hinting = None if hints is None else Hinting(hints)
+        hinting = None if hints is None else HintBridge(hints)
         told = observers if hinting is None else (*observers, hinting.observe)
         self._runtime = Runtime(clock=clock, rng=self._rng, emit=Observers(told))
-        self._choice = Choice(options.policy.build(self._rng), options.outlier, self._runtime)
+        self._choice = LoadBalancer(options.policy.build(self._rng), options.outlier, self._runtime)
         if hinting is not None:
             hinting.subscribe(self._choice, clock)
-        self._members = Members(options, self._choice, self._runtime, connect or over_http(options.http))
-        self._voting = Voting(options.votes, self._one)
+        self._members = PoolMembership(
+            options, self._choice, self._runtime, connect or http_backend_factory(options.http)
+        )
+        self._voting = QuorumReader(options.votes, self._one)
         self._build(options)
         self._total_s = _total_s(options.pipeline)
 
@@ -93,7 +95,9 @@ class Pool:
         """Begin with heartbeats and canaries; without it the pool works, but looks after nothing."""
         self._members.start()
 
-    def send(self, request: BackendRequest, deadline: Deadline) -> Coroutine[Any, Any, Answer | Streamed]:
+    def send(
+        self, request: BackendRequest, deadline: Deadline
+    ) -> Coroutine[Any, Any, Response | StreamingResponse]:
         """Send a request to one replica, or to as many as vote on it; see `Backend.send`.
 
         Raises:
@@ -103,23 +107,25 @@ class Pool:
         """
         return self._one(request, deadline) if request.votes <= 1 else self._voted(request, deadline)
 
-    async def _voted(self, request: BackendRequest, deadline: Deadline) -> Answer | Streamed:
+    async def _voted(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
         return await self._voting.send(request, deadline, self._choice.count(request))
 
-    async def _one(self, request: BackendRequest, deadline: Deadline) -> Answer | Streamed:
+    async def _one(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
         if self._total_s is not None:
             deadline = deadline.sooner(self._total_s)  # over what continues the answer, too
         continuing = request.stream and self._continues(request)
-        trip = Trip(request)
+        trip = AttemptContext(request)
         response = await self._over.send(trip, deadline)
         notes = trip.notes() if trip.attempts > 1 or trip.panic else ()
-        if type(response) is Answer:
+        if type(response) is Response:
             return replace(response, notes=(*response.notes, *notes)) if notes else response
         if notes:
             response.notes = (*response.notes, *notes)
         if continuing and isinstance(response, Stream):
-            return Continued(response, request, self._goes_on(request, deadline), self.options.continuations)
-        return cast("Answer | Streamed", response)
+            return ResumableStream(
+                response, request, self._goes_on(request, deadline), self.options.continuations
+            )
+        return cast("Response | StreamingResponse", response)
 
     def _continues(self, request: BackendRequest) -> bool:
         api = request.api
@@ -138,7 +144,7 @@ class Pool:
             retrier = self._over.layers.get(Retry.name)
             if isinstance(retrier, Retrier) and not retrier.budget.withdraw():
                 raise Overloaded("no retry left in the budget to continue an answer with")
-            trip = Trip(replace(request, body=body), continues=prefixed)
+            trip = AttemptContext(replace(request, body=body), continues=prefixed)
             response = await self._over.send(trip, deadline)
             if isinstance(response, Stream):
                 self._runtime.tell(EventKind.CONTINUED, "pool", target=response.replica, reason=why)
@@ -213,15 +219,15 @@ class Pool:
         await self._members.aclose()
 
 
-def _total_s(pipeline: tuple[Strategy, ...]) -> float | None:
+def _total_s(pipeline: tuple[ResilienceStrategy, ...]) -> float | None:
     return next((one.total_s for one in pipeline if isinstance(one, Timeout)), None)
 
 
-def _bound(pipeline: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+def _bound(pipeline: tuple[ResilienceStrategy, ...]) -> tuple[ResilienceStrategy, ...]:
     """The strategies that are bound over the choice.
 
     Where attempts are limited, each wait of a call ends by the deadline by itself, and a timer over all of
     them would be one too many: the `Timeout` is kept by the deadline that the pool sets.
     """
     limited = any(isinstance(one, AttemptTimeout) for one in pipeline)
-    return tuple(one for one in pipelines.over(pipeline) if not (limited and isinstance(one, Timeout)))
+    return tuple(one for one in pipeline_config.over(pipeline) if not (limited and isinstance(one, Timeout)))

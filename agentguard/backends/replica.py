@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from agentguard.backends.base import Answer, Backend, BackendRequest
-from agentguard.backends.options import ANY, ReplicaOptions
-from agentguard.backends.rewriting import changed
+from agentguard.backends.base import Backend, BackendRequest, Response
+from agentguard.backends.config import ANY, ReplicaOptions
 from agentguard.errors import BackendError, ResilienceError
-from agentguard.resilience import Breaker, CircuitBreaker, Deadline, Pipeline, Runtime, State, Strategy
+from agentguard.model_api.json_rewrite import changed
+from agentguard.resilience import (
+    Breaker,
+    CircuitBreaker,
+    CircuitState,
+    Deadline,
+    Pipeline,
+    ResilienceStrategy,
+    Runtime,
+)
 
 Connect = Callable[[ReplicaOptions], Backend]
 """Makes the backend of a replica; opens nothing yet."""
@@ -42,7 +50,11 @@ class Replica:
     """
 
     def __init__(
-        self, options: ReplicaOptions, backend: Backend, strategies: Iterable[Strategy], runtime: Runtime
+        self,
+        options: ReplicaOptions,
+        backend: Backend,
+        strategies: Iterable[ResilienceStrategy],
+        runtime: Runtime,
     ) -> None:
         self.options, self.backend, self._runtime = options, backend, runtime
         self.name, self.weight = options.name, options.weight
@@ -58,7 +70,7 @@ class Replica:
         self._latencies: deque[float] = deque(maxlen=_REMEMBERED)
         self.arrange(strategies)
 
-    def arrange(self, strategies: Iterable[Strategy]) -> None:
+    def arrange(self, strategies: Iterable[ResilienceStrategy]) -> None:
         """Put strategies around it, with a fresh state; calls that run keep those that they began with."""
         own = tuple(replace(s, target=self.name) if isinstance(s, Breaker) else s for s in strategies)
         runtime = self._runtime
@@ -79,7 +91,7 @@ class Replica:
         if most is not None and self.inflight >= most:
             return False
         breaker = self.breaker
-        return breaker is None or breaker.state is State.CLOSED or breaker.ready
+        return breaker is None or breaker.state is CircuitState.CLOSED or breaker.ready
 
     def serves(self, model: str, api: str) -> bool:
         """Whether it is there for a model and an API; empty ones, of requests that just pass, suit all."""
@@ -125,7 +137,7 @@ class Replica:
             if served not in (ANY, request.model):
                 request = replace(request, body=changed(request.body, {"model": served}), model=served)
         answer = await self.backend.send(request, deadline)
-        if type(answer) is Answer and answer.status == 200 and request.api is not None:
+        if type(answer) is Response and answer.status == 200 and request.api is not None:
             wrong = request.api.wrong(answer.body, request.body)
             if wrong is not None:
                 raise BackendError(f"the answer is not what it should be: {wrong}", stage="sent")

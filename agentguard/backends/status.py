@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from agentguard.backends.choice import Choice
+from agentguard.backends.load_balancer import LoadBalancer
 from agentguard.backends.replica import Replica
-from agentguard.resilience import Hedge, Layer, Retry, Shed
+from agentguard.resilience import BoundStrategy, Hedge, Retry, Shed
 from agentguard.resilience.hedge import Hedger
-from agentguard.resilience.outlier import HostState
+from agentguard.resilience.load_shedding import Shedder
+from agentguard.resilience.outlier_ejection import HostState
 from agentguard.resilience.retry import Retrier
-from agentguard.resilience.shed import Shedder
 
 
 def of_replica(replica: Replica, host: HostState | None, now: float) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def of_replica(replica: Replica, host: HostState | None, now: float) -> dict[str
     }
 
 
-def of_layers(layers: dict[str, Layer]) -> dict[str, Any]:
+def of_layers(layers: dict[str, BoundStrategy]) -> dict[str, Any]:
     """What the strategies over the pool know: budgets, limit, queue."""
     found: dict[str, Any] = {}
     retrier, hedger, shedder = layers.get(Retry.name), layers.get(Hedge.name), layers.get(Shed.name)
@@ -59,7 +59,7 @@ def of_layers(layers: dict[str, Layer]) -> dict[str, Any]:
     return found
 
 
-def of_choice(choice: Choice, leaving: set[Replica], now: float) -> list[dict[str, Any]]:
+def of_choice(choice: LoadBalancer, leaving: set[Replica], now: float) -> list[dict[str, Any]]:
     """All replicas, those that are leaving last."""
     hosts = choice.outliers.snapshot()
     return [

@@ -7,6 +7,6 @@ def main() -> None:
     """Run the ``agentguard`` command."""
     import sys
 
-    from agentguard.cli.app import build
+    from agentguard.cli.app import build_app
 
-    build(alone=sys.argv[1] if len(sys.argv) > 1 else None)()
+    build_app(only_command=sys.argv[1] if len(sys.argv) > 1 else None)()

@@ -18,7 +18,7 @@ from agentguard import cli
 from agentguard.errors import AgentGuardError
 
 
-class _Root(typer.core.TyperGroup):
+class _RootGroup(typer.core.TyperGroup):
     """Shows an agentguard error as one clear line and exit status 2, not as a traceback."""
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
@@ -29,13 +29,13 @@ class _Root(typer.core.TyperGroup):
             raise typer.Exit(2) from None
 
 
-def _version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         typer.echo(agentguard.__version__)
         raise typer.Exit
 
 
-def build(*, alone: str | None = None) -> typer.Typer:
+def build_app(*, only_command: str | None = None) -> typer.Typer:
     """Return the command with every module ``agentguard.cli.cmd_*`` registered.
 
     Args:
@@ -43,7 +43,7 @@ def build(*, alone: str | None = None) -> typer.Typer:
             since a server must start at once.
     """
     app = typer.Typer(
-        cls=_Root,
+        cls=_RootGroup,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -53,14 +53,14 @@ def build(*, alone: str | None = None) -> typer.Typer:
     @app.callback()
     def root(
         version: Annotated[
-            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
         ] = False,
     ) -> None:
         pass
 
     points = entry_points(group="agentguard.commands")
-    if alone is not None and alone in points.names:
-        points[alone].load()(app)
+    if only_command is not None and only_command in points.names:
+        points[only_command].load()(app)
         return app
     for info in pkgutil.iter_modules(cli.__path__):
         if info.name.startswith("cmd_"):

@@ -16,10 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from agentguard.testing.faults import FaultBackend, Seen
+    from agentguard.testing.fake_backend import FaultBackend, RecordedRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -39,16 +39,16 @@ def serve(
     json: Json = False,
 ) -> None:
     """Serve until Ctrl-C, and print what became of each request: never its contents."""
-    from agentguard.settings import document
-    from agentguard.testing.faults.reading import backend_of
+    from agentguard.config.policy import load_yaml
+    from agentguard.testing.fake_backend.script_file import backend_of
 
     ended = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: ended.set())
     try:
-        with backend_of(None if script is None else document(script), port=port, seed=seed) as backend:
-            _tell({"url": backend.url}, json=json)
-            _follow(backend, ended, json=json)
+        with backend_of(None if script is None else load_yaml(script), port=port, seed=seed) as backend:
+            _print_values({"url": backend.url}, json=json)
+            _print_requests(backend, ended, json=json)
     except OSError as error:
         typer.echo(f"error: port {port} cannot be used: {error.strerror}", err=True)
         raise typer.Exit(2) from None
@@ -56,15 +56,15 @@ def serve(
 
 def faults(json: Json = False) -> None:
     """List the faults and their options."""
-    from agentguard.testing.faults.reading import KINDS
+    from agentguard.testing.fake_backend.script_file import KINDS
 
     told: list[dict[str, Any]] = [
-        {"fault": name, "does": (kind.__doc__ or "").split("\n")[0], "options": _options(kind)}
+        {"fault": name, "does": (kind.__doc__ or "").split("\n")[0], "options": _list_options(kind)}
         for name, kind in sorted(KINDS.items())
     ]
     if json:
         for one in told:
-            _tell(one, json=True)
+            _print_values(one, json=True)
         return
     table = Table("fault", "does", "options", box=None, header_style="bold")
     for one in told:
@@ -73,37 +73,37 @@ def faults(json: Json = False) -> None:
     Console().print(table)
 
 
-def _options(kind: type[Any]) -> dict[str, Any]:
-    given = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
+def _list_options(fault_type: type[Any]) -> dict[str, Any]:
+    given = {one.name: one.default for one in fields(fault_type) if one.default is not MISSING}
     return {name: str(value) if isinstance(value, bytes | float) else value for name, value in given.items()}
 
 
-def _follow(backend: FaultBackend, ended: threading.Event, *, json: bool) -> None:
+def _print_requests(backend: FaultBackend, ended: threading.Event, *, json: bool) -> None:
     """Tell of each request once it is over, in the order in which they came."""
     told = 0
-    while not ended.wait(_LOOK_S):
+    while not ended.wait(_POLL_INTERVAL_S):
         while told < len(backend.seen) and backend.seen[told].over:
-            _tell(_line(backend.seen[told]), json=json)
+            _print_values(_format_request(backend.seen[told]), json=json)
             backend.seen[told].body = b""  # a long run would fill the memory with them
             told += 1
 
 
-def _line(seen: Seen) -> dict[str, Any]:
-    end = seen.left_at if seen.answered_at is None else seen.answered_at
+def _format_request(request: RecordedRequest) -> dict[str, Any]:
+    end = request.left_at if request.answered_at is None else request.answered_at
     return {
-        "number": seen.number,
-        "api": seen.api,
-        "stream": seen.stream,
-        "key": seen.key,
-        "attempt": seen.attempt,
-        "fault": type(seen.fault).__name__,
-        "tokens": seen.tokens,
-        "client_left": seen.cancelled,
-        "seconds": round((end or seen.at) - seen.at, 3),
+        "number": request.number,
+        "api": request.api,
+        "stream": request.stream,
+        "key": request.key,
+        "attempt": request.attempt,
+        "fault": type(request.fault).__name__,
+        "tokens": request.tokens,
+        "client_left": request.cancelled,
+        "seconds": round((end or request.at) - request.at, 3),
     }
 
 
-def _tell(value: dict[str, Any], *, json: bool) -> None:
+def _print_values(value: dict[str, Any], *, json: bool) -> None:
     text = orjson.dumps(value).decode() if json else "  ".join(f"{key}={item}" for key, item in value.items())
     typer.echo(text)
     sys.stdout.flush()

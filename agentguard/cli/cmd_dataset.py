@@ -11,23 +11,32 @@ from typing import Annotated, Any
 
 import orjson
 import typer
+from agentguard_lab.rebuild import RebuildResult, describe_dataset, generate_dataset, rebuild
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agentguard.cli.text import clean, one_line
+from agentguard.cli.terminal_text import sanitize, to_one_line
 from agentguard.errors import ConfigError
-from agentguard.evals.catalogue import ENVIRONMENT, MANIFEST, ORIGINS, Catalogue, Manifest, obtaining
-from agentguard.evals.inject.output import Output
-from agentguard.evals.rebuild import Rebuilt, described, generated, rebuild
-from agentguard.evals.toml import dumps
-from agentguard.evals.verify import Progress, Verified, verify
+from agentguard.evals.datasets.manifest import (
+    DATASETS_VARIABLE,
+    MANIFEST,
+    ORIGINS,
+    DatasetCatalogue,
+    DatasetManifest,
+    describe_source,
+)
+from agentguard.evals.datasets.verification import VerificationProgress, VerificationReport, verify_dataset
+from agentguard.evals.datasets.writer import DatasetWriter
+from agentguard.evals.toml_writer import dumps
 
-_SHOWN = 20
+_MAX_PROBLEMS = 20
 
 Folders = Annotated[
     list[Path] | None,
-    typer.Option("--datasets", metavar="DIR", help=f"Folder of further data sets; {ENVIRONMENT} lists too."),
+    typer.Option(
+        "--datasets", metavar="DIR", help=f"Folder of further data sets; {DATASETS_VARIABLE} lists too."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -44,9 +53,9 @@ def register(app: typer.Typer) -> None:
 
 def list_(datasets: Folders = None, json: Json = False) -> None:
     """List the data sets at hand."""
-    found = list(_load(datasets))
+    found = list(_load_catalogue(datasets))
     if json:
-        _print([_facts(one) for one in found])
+        _print_json([_to_dict(one) for one in found])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "runs", "origin", "licence", "kept", "what it is"):
@@ -64,14 +73,14 @@ def show(
     json: Json = False,
 ) -> None:
     """Show what is known of a data set, how to obtain it, and its card."""
-    one = _load(datasets).get(name)
+    one = _load_catalogue(datasets).get(name)
     if json:
-        _print({**_facts(one), "card": one.card()})
+        _print_json({**_to_dict(one), "card": one.read_card()})
         return
-    for what, value in _lines(one):
-        typer.echo(f"{what:12} {clean(value)}")
-    if card := one.card():
-        typer.echo(f"\n{clean(card).rstrip()}")
+    for what, value in _format_details(one):
+        typer.echo(f"{what:12} {sanitize(value)}")
+    if card := one.read_card():
+        typer.echo(f"\n{sanitize(card).rstrip()}")
 
 
 def verify_(
@@ -86,19 +95,19 @@ def verify_(
 
     Exit status: 0 all is as the manifest says, 1 something is not, 2 there is nothing to check.
     """
-    manifest = _load(datasets).get(name)
-    with _status() as told:
-        found = verify(manifest, path, progress=told)
+    manifest = _load_catalogue(datasets).get(name)
+    with _show_progress() as told:
+        found = verify_dataset(manifest, path, progress=told)
     if json:
-        _print(_verified(found))
+        _print_json(_verification_to_dict(found))
     else:
         _show_verified(found, manifest)
-    raise typer.Exit(0 if found.ok else 1)
+    raise typer.Exit(0 if found.is_valid else 1)
 
 
 def build(
     target: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="A generated data set, or your own runs.")
+        str, typer.Argument(metavar="NAME|PATH", help="A generate_dataset data set, or your own runs.")
     ],
     out: Annotated[
         Path | None,
@@ -121,7 +130,7 @@ def build(
     Exit status: 0 made, and the same where it could be compared, 1 it differs or some records cannot be read,
     2 nothing could be made.
     """
-    known = _load(datasets)
+    known = _load_catalogue(datasets)
     if target in known.names():
         _build_known(known.get(target), out, limit=limit, force=force, json=json)
     elif not Path(target).exists():
@@ -130,30 +139,34 @@ def build(
         raise ConfigError("runs of your own need --name and --format")
     if origin not in ORIGINS:
         raise ConfigError(f"--origin {origin}: write {' or '.join(ORIGINS)}")
-    data, found = described(
+    data, found = describe_dataset(
         Path(target), name=name, format=format, title=title, licence=licence, origin=origin
     )
     _write_manifest(Path(target), out, data, force=force)
-    _print(_verified(found)) if json else _show_verified(found, None)
+    _print_json(_verification_to_dict(found)) if json else _show_verified(found, None)
     raise typer.Exit(1 if found.broken else 0)
 
 
-def _build_known(manifest: Manifest, out: Path | None, *, limit: int | None, force: bool, json: bool) -> None:
-    records = generated(manifest)
+def _build_known(
+    manifest: DatasetManifest, out: Path | None, *, limit: int | None, force: bool, json: bool
+) -> None:
+    records = generate_dataset(manifest)
     plan = {"by": "dataset build", "name": manifest.name, "limit": limit}
-    with _status() as told, Output(out, plan, force=force) if out else nullcontext() as output:
+    with _show_progress() as told, DatasetWriter(out, plan, force=force) if out else nullcontext() as output:
 
         def keep(_: object) -> None:
             counted[0] += 1
             told("made", counted[0])
             if output is not None:
-                output.add(_)  # type: ignore[arg-type]
+                output.write(_)  # type: ignore[arg-type]
 
         counted = [0]
-        made = rebuild(manifest, records, limit=limit, keep=keep)
+        made = rebuild(manifest, records, limit=limit, on_record=keep)
         if output is not None:
             output.finish()
-    _print({"name": manifest.name, "ok": made.ok, **asdict(made)}) if json else _show_rebuilt(made, manifest)
+    _print_json({"name": manifest.name, "ok": made.ok, **asdict(made)}) if json else _show_rebuilt(
+        made, manifest
+    )
     raise typer.Exit(0 if made.ok else 1)
 
 
@@ -168,18 +181,18 @@ def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force
     typer.echo(f"written: {target}", err=True)
 
 
-def _show_verified(found: Verified, manifest: Manifest | None) -> None:
+def _show_verified(found: VerificationReport, manifest: DatasetManifest | None) -> None:
     console = Console()
-    known = manifest is not None and manifest.has_sums
+    known = manifest is not None and manifest.has_checksums
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("file", overflow="fold")
     table.add_column("bytes", justify="right")
     table.add_column("", no_wrap=True)
     table.add_column("sha256", overflow="fold")
-    rows = found.files if known else found.files[:_SHOWN]
+    rows = found.files if known else found.files[:_MAX_PROBLEMS]
     for file in rows:
         status = "" if file.status == "unknown" else file.status.value
-        table.add_row(escape(one_line(file.path, 120)), str(file.size), status, file.sha256)
+        table.add_row(escape(to_one_line(file.path, 120)), str(file.size), status, file.sha256)
     console.print(table)
     if len(found.files) > len(rows):
         typer.echo(f"… and {len(found.files) - len(rows)} more files; --json lists all")
@@ -188,18 +201,18 @@ def _show_verified(found: Verified, manifest: Manifest | None) -> None:
         typer.echo(f"{label}: {count}")
     if manifest is not None and not known:
         typer.echo("The manifest has no sums: those above are of your copy; dataset build PATH keeps them.")
-    for line in (*map(str, found.broken[:_SHOWN]), *found.problems):
-        console.print(one_line(line, 500), style="red", markup=False, highlight=False)
-    if len(found.broken) > _SHOWN:
-        typer.echo(f"… and {len(found.broken) - _SHOWN} more broken records")
-    if found.ok:
+    for line in (*map(str, found.broken[:_MAX_PROBLEMS]), *found.problems):
+        console.print(to_one_line(line, 500), style="red", markup=False, highlight=False)
+    if len(found.broken) > _MAX_PROBLEMS:
+        typer.echo(f"… and {len(found.broken) - _MAX_PROBLEMS} more broken records")
+    if found.is_valid:
         console.print("nothing is wrong", style="green")
 
 
-def _show_rebuilt(made: Rebuilt, manifest: Manifest) -> None:
+def _show_rebuilt(made: RebuildResult, manifest: DatasetManifest) -> None:
     typer.echo(f"{made.records} runs made, {made.compared} compared with what is kept; sha256 {made.sha256}")
     for name in made.differing:
-        typer.echo(f"differs: {one_line(name, 200)}")
+        typer.echo(f"differs: {to_one_line(name, 200)}")
     if made.same_sum is not None:
         typer.echo("the sum is the manifest's" if made.same_sum else "the sum is not the manifest's")
     if not made.compared and made.same_sum is None:
@@ -208,20 +221,20 @@ def _show_rebuilt(made: Rebuilt, manifest: Manifest) -> None:
         typer.echo("the same")
 
 
-def _facts(one: Manifest) -> dict[str, Any]:
+def _to_dict(one: DatasetManifest) -> dict[str, Any]:
     facts = asdict(replace(one, folder=Path()))
     del facts["folder"]
-    return {**facts, "obtain": obtaining(one)}
+    return {**facts, "obtain": describe_source(one)}
 
 
-def _lines(one: Manifest) -> Iterator[tuple[str, str]]:
+def _format_details(one: DatasetManifest) -> Iterator[tuple[str, str]]:
     yield "name", one.name
     yield "title", one.title
     yield "licence", one.licence
     yield "origin", one.origin
     yield "format", one.format
     yield "kept", "here" if one.redistributed else "by its owners"
-    yield "obtain", obtaining(one)
+    yield "obtain", describe_source(one)
     if one.paper:
         yield "paper", one.paper
     for address in one.source:
@@ -238,10 +251,10 @@ def _lines(one: Manifest) -> Iterator[tuple[str, str]]:
         yield "file", f"{file.path} {file.size or ''} {file.sha256}".rstrip()
 
 
-def _verified(found: Verified) -> dict[str, Any]:
+def _verification_to_dict(found: VerificationReport) -> dict[str, Any]:
     return {
         "name": found.name,
-        "ok": found.ok,
+        "ok": found.is_valid,
         "files": [asdict(file) for file in found.files],
         "records": found.records,
         "failed": found.failed,
@@ -256,16 +269,16 @@ def _verified(found: Verified) -> dict[str, Any]:
 
 
 @contextmanager
-def _status() -> Iterator[Progress]:
+def _show_progress() -> Iterator[VerificationProgress]:
     """What is being done, on standard error."""
     with Console(stderr=True).status("…") as status:
         yield lambda what, count: status.update(f"{what} … {count}")
 
 
-def _load(folders: list[Path] | None) -> Catalogue:
-    return Catalogue.load(*(folders or ()))
+def _load_catalogue(folders: list[Path] | None) -> DatasetCatalogue:
+    return DatasetCatalogue.load(*(folders or ()))
 
 
-def _print(value: Any) -> None:
+def _print_json(value: Any) -> None:
     sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()

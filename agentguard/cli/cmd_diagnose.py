@@ -3,36 +3,100 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
 from rich.console import Console
 
-from agentguard.cli.render import Row, View, render, summary
-from agentguard.cli.stored import Results, Stored, flushed
-from agentguard.errors import ConfigError
+from agentguard.cli.diagnosis_output import (
+    DiagnosisTableRow,
+    DiagnosisView,
+    build_summary_table,
+    render_diagnosis,
+)
+from agentguard.config.policy import LocalizerSettings, Policy
+from agentguard.errors import ConfigError, StoreError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.settings import LocalizerSettings, Policy
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Trajectory
 
+if TYPE_CHECKING:
+    from agentguard.store import Store
+
+
+_FLUSH_TIMEOUT_S = 60.0
+
+DiagnosisResults = Iterator[tuple[Trajectory, Diagnosis]]
+
+
+class StoredRuns:
+    """Some runs of a store.
+
+    Args:
+        ids: of the runs.
+        url: of the store; the default one if absent.
+        tenant: whose runs they are.
+    """
+
+    def __init__(self, ids: list[str], url: str | None, *, tenant: str) -> None:
+        self._ids, self._url, self._tenant = ids, url, tenant
+
+    @contextmanager
+    def diagnose(
+        self, guard: Guard, diagnose_runs: Callable[[Iterator[Trajectory]], DiagnosisResults]
+    ) -> Iterator[DiagnosisResults]:
+        """The runs with their diagnoses, which are kept beside those that the store has.
+
+        Raises:
+            StoreError: there is no such run, or the store cannot be read; said as the results are asked for.
+        """
+        from agentguard.localize.serialization import build_diagnosis_rows
+        from agentguard.store import Store
+
+        with Store.open(self._url) as store, guard.override(store=store):
+
+            def keep() -> DiagnosisResults:
+                for trajectory, diagnosis in diagnose_runs(self._read_runs(store)):
+                    store.write(*build_diagnosis_rows(diagnosis, tenant=self._tenant))
+                    yield trajectory, diagnosis
+
+            yield keep()
+            flush_store(store)
+
+    def _read_runs(self, store: Store) -> Iterator[Trajectory]:
+        for id in self._ids:
+            run = store.trajectory(id, tenant=self._tenant)
+            if run is None:
+                of = f" of tenant {self._tenant!r}" if self._tenant else ""
+                raise StoreError(f"{store.address} has no run {id!r}{of}")
+            yield run
+
+
+def flush_store(store: Store) -> None:
+    """Wait until all is written, and say what is not."""
+    store.flush(_FLUSH_TIMEOUT_S)
+    health = store.health()
+    if health.lost or health.refused:
+        typer.echo(f"not kept: {health.lost + health.refused} rows; {health.last_error}", err=True)
+
+
 _STDIN = Path("-")
-_WHOLE = 3  # runs; more are shown as a table
+_MAX_FULL_RUNS = 3  # runs; more are shown as a table
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _RunCounts:
     """What the exit status is made of."""
 
     diagnosed: int = 0
-    broken: int = 0
+    unreadable: int = 0
     failed: int = 0
 
 
@@ -89,31 +153,31 @@ def diagnose(
     """
     if bool(session) == bool(runs):
         raise ConfigError("name files or folders of runs, or runs in the store with --session")
-    outcome = _Outcome()
-    with _guard(policy, method, failed=failed, judge=_endpoint(judge, judge_model)) as guard:
+    outcome = _RunCounts()
+    with _build_guard(policy, method, failed=failed, judge=_parse_endpoint(judge, judge_model)) as guard:
         if session:
-            stored = Stored(session, store, tenant=tenant)
-            shown = stored.diagnosed(guard, lambda found: _diagnosed(guard, found, outcome))
+            stored = StoredRuns(session, store, tenant=tenant)
+            shown = stored.diagnose(guard, lambda found: _diagnose_runs(guard, found, outcome))
         else:
-            shown = _kept(
-                _diagnosed(guard, _trajectories(runs or [], format, outcome), outcome), store, guard
+            shown = _store_results(
+                _diagnose_runs(guard, _read_trajectories(runs or [], format, outcome), outcome), store, guard
             )
         with shown as kept:
-            _print(kept, View(top=top, full=full), each=each, json=json)
-    raise typer.Exit(_status(outcome, fail_on_failure))
+            _print_results(kept, DiagnosisView(max_alternatives=top, show_all=full), each=each, json=json)
+    raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
 
 
-def _print(results: Results, view: View, *, each: bool, json: bool) -> None:
+def _print_results(results: DiagnosisResults, view: DiagnosisView, *, each: bool, json: bool) -> None:
     if json:
         for _, diagnosis in results:
             sys.stdout.buffer.write(orjson.dumps(diagnosis, option=orjson.OPT_APPEND_NEWLINE, default=str))
             sys.stdout.buffer.flush()
     else:
-        _show(results, view, each=each)
+        _show_results(results, view, each=each)
 
 
 @contextmanager
-def _kept(results: Results, url: str | None, guard: Guard) -> Iterator[Results]:
+def _store_results(results: DiagnosisResults, url: str | None, guard: Guard) -> Iterator[DiagnosisResults]:
     """The results as they are, each written to the store on its way if there is one.
 
     What people said there of earlier diagnoses corrects the probabilities of these.
@@ -121,22 +185,22 @@ def _kept(results: Results, url: str | None, guard: Guard) -> Iterator[Results]:
     if url is None:
         yield results
         return
-    from agentguard.localize.keep import diagnosis_rows
+    from agentguard.localize.serialization import build_diagnosis_rows
     from agentguard.store import Store
 
     with Store.open(url) as opened, guard.override(store=opened):
 
-        def keep() -> Results:
+        def keep() -> DiagnosisResults:
             for trajectory, diagnosis in results:
                 opened.write_run(trajectory)
-                opened.write(*diagnosis_rows(diagnosis))
+                opened.write(*build_diagnosis_rows(diagnosis))
                 yield trajectory, diagnosis
 
         yield keep()
-        flushed(opened)
+        flush_store(opened)
 
 
-def _diagnosed(guard: Guard, trajectories: Iterator[Trajectory], outcome: _Outcome) -> Results:
+def _diagnose_runs(guard: Guard, trajectories: Iterator[Trajectory], outcome: _RunCounts) -> DiagnosisResults:
     for trajectory in trajectories:
         diagnosis = guard.diagnose(trajectory)
         outcome.diagnosed += 1
@@ -144,34 +208,34 @@ def _diagnosed(guard: Guard, trajectories: Iterator[Trajectory], outcome: _Outco
         yield trajectory, diagnosis
 
 
-def _show(results: Results, view: View, *, each: bool) -> None:
+def _show_results(results: DiagnosisResults, view: DiagnosisView, *, each: bool) -> None:
     """Print a few runs whole and many as a table; ``each`` prints every run whole."""
     console = Console()
-    rows: list[Row] = []
+    rows: list[DiagnosisTableRow] = []
     held: list[tuple[Trajectory, Diagnosis]] = []
     with Console(stderr=True).status("diagnosing …") as status:
         for trajectory, diagnosis in results:
-            rows.append(Row.of(trajectory, diagnosis))
+            rows.append(DiagnosisTableRow.from_diagnosis(trajectory, diagnosis))
             status.update(f"diagnosing … {len(rows)} runs")
             if each:
-                render(console, trajectory, diagnosis, view)
-            elif len(rows) <= _WHOLE:
+                render_diagnosis(console, trajectory, diagnosis, view)
+            elif len(rows) <= _MAX_FULL_RUNS:
                 held.append((trajectory, diagnosis))
-    if not each and len(rows) <= _WHOLE:
+    if not each and len(rows) <= _MAX_FULL_RUNS:
         for trajectory, diagnosis in held:
-            render(console, trajectory, diagnosis, view)
+            render_diagnosis(console, trajectory, diagnosis, view)
     if len(rows) > 1:
         console.print()
-        console.print(summary(rows))
+        console.print(build_summary_table(rows))
 
 
-def _endpoint(url: str | None, model: str | None) -> dict[str, str]:
+def _parse_endpoint(url: str | None, model: str | None) -> dict[str, str]:
     if url is None and model is not None:
         raise ConfigError("--judge-model goes with --judge")
     return {} if url is None else {"base_url": url} | ({} if model is None else {"model": model})
 
 
-def _guard(policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, str]) -> Guard:
+def _build_guard(policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, str]) -> Guard:
     """The policy's guard; what is named on the command line outranks the policy's.
 
     A method that is named there has no options. A judge keeps what the policy says of its own beside its
@@ -182,26 +246,26 @@ def _guard(policy: Path | None, method: str | None, *, failed: bool, judge: Mapp
         kept = {} if settings.judge is None else settings.judge.model_dump(exclude={"base_url", "model"})
         asked = Policy.parse({"judge": {**kept, **judge}}, source="--judge").judge
         settings = settings.model_copy(update={"judge": asked})
-    chosen = settings.chosen_localizer() if method is None else LocalizerSettings(name=method)
+    chosen = settings.resolve_localizer() if method is None else LocalizerSettings(name=method)
     if failed:
         chosen = LocalizerSettings.model_validate({**chosen.model_dump(), "given_failed": True})
     return Guard.from_policy(settings.model_copy(update={"localizer": chosen}))
 
 
-def _trajectories(runs: list[Path], format: str | None, outcome: _Outcome) -> Iterator[Trajectory]:
+def _read_trajectories(runs: list[Path], format: str | None, outcome: _RunCounts) -> Iterator[Trajectory]:
     for path in runs:
         source = sys.stdin.buffer if path == _STDIN else path
         for item in read(source, format=format):
-            if isinstance(item, Broken):
-                outcome.broken += 1
+            if isinstance(item, UnreadableRecord):
+                outcome.unreadable += 1
                 typer.echo(f"not read: {item.error}", err=True)
             else:
                 yield item.trajectory
 
 
-def _status(outcome: _Outcome, fail_on_failure: bool) -> int:
+def _compute_exit_status(outcome: _RunCounts, fail_on_failure: bool) -> int:
     if outcome.diagnosed == 0:
         return 2
     if outcome.failed and fail_on_failure:
         return 3
-    return 1 if outcome.broken else 0
+    return 1 if outcome.unreadable else 0

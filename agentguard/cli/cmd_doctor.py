@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from agentguard.cli.doctoring import Line
+    from agentguard.cli.doctor_checks import CheckResult
 
-_MARKS: Final = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "wrong": "[bold red]wrong[/]"}
+_CONDITION_MARKS: Final = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "wrong": "[bold red]wrong[/]"}
 
 
 def register(app: typer.Typer) -> None:
@@ -49,21 +49,21 @@ def doctor(
 
     Nothing is asked over the network but what the configuration names. Ends with 1 if something is wrong.
     """
-    from agentguard.cli.doctoring import Asked, run
+    from agentguard.cli.doctor_checks import CheckContext, run_checks
 
-    asked = Asked(config=config, store=store, network=network, timeout_s=timeout_s, canaries=canaries)
-    lines = list(run(asked))
+    asked = CheckContext(config=config, store=store, network=network, timeout_s=timeout_s, canaries=canaries)
+    lines = list(run_checks(asked))
     wrong = sum(line.condition == "wrong" for line in lines)
     if json:
         data = {"ok": not wrong, "wrong": wrong, "checks": [line.as_dict() for line in lines]}
         sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_INDENT_2))
         sys.stdout.flush()
     else:
-        _show(lines, wrong)
+        _show_results(lines, wrong)
     raise typer.Exit(1 if wrong else 0)
 
 
-def _show(lines: Sequence[Line], wrong: int) -> None:
+def _show_results(lines: Sequence[CheckResult], wrong: int) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("", "area", "what", "found"):
         table.add_column(title, overflow="fold")
@@ -71,7 +71,7 @@ def _show(lines: Sequence[Line], wrong: int) -> None:
         found = escape(line.found)
         if line.way_out:
             found += f"\n[dim]→ {escape(line.way_out)}[/]"
-        table.add_row(_MARKS[line.condition], escape(line.area), escape(line.what), found)
+        table.add_row(_CONDITION_MARKS[line.condition], escape(line.area), escape(line.what), found)
     console = Console()
     console.print(table)
     console.print(f"[bold red]{wrong} wrong[/]" if wrong else "[green]nothing is wrong[/]")

@@ -13,15 +13,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from agentguard.cli.eval_table import tables
+from agentguard.cli.evaluation_tables import build_tables
 from agentguard.errors import ConfigError
-from agentguard.evals.baselines import Spec, named
-from agentguard.evals.dataset import Dataset, load
+from agentguard.evals.baselines import MethodSpec, resolve_method
+from agentguard.evals.datasets.dataset import Dataset, load_dataset
+from agentguard.evals.evaluate import EvaluationPlan, compare
 from agentguard.evals.result import Evaluation
-from agentguard.evals.run import Plan, compare
-from agentguard.evals.sheet import FOLDER, kept_name, write_sheet
+from agentguard.evals.result_file import RESULTS_FOLDER, build_file_name, write_result_file
 
-_JOURNALS = FOLDER
+_JOURNAL_DIR = RESULTS_FOLDER
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +58,7 @@ def eval_(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start anew instead of going on from an interruption.")
     ] = False,
-    journal: Annotated[Path, typer.Option(help="Folder for what an interruption leaves.")] = _JOURNALS,
+    journal: Annotated[Path, typer.Option(help="Folder for what an interruption leaves.")] = _JOURNAL_DIR,
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report to this file; it needs no network.")
     ] = None,
@@ -73,60 +73,68 @@ def eval_(
     Exit status: 0 all runs were scored, 1 some records could not be read or a method failed on some runs,
     2 nothing could be scored, 130 interrupted (the same command goes on from there).
     """
-    plan = Plan(
-        cv=_cv(cv),
+    plan = EvaluationPlan(
+        cv=_parse_cv(cv),
         folds=folds,
         repeats=repeats,
         with_answer=with_answer,
         shuffle_labels=shuffle_labels,
         seed=seed,
     )
-    specs = _specs(method or ["embedded"], option or [])
-    data = load(format, paths).limited(limit)
-    learnt_from = load(train[0], [train[1]]) if train else None
-    results = _measure(data, specs, plan, train=learnt_from, journal=journal, fresh=fresh)
+    specs = _parse_specs(method or ["embedded"], option or [])
+    data = load_dataset(format, paths).take(limit)
+    learnt_from = load_dataset(train[0], [train[1]]) if train else None
+    results = _evaluate_methods(data, specs, plan, train=learnt_from, journal=journal, fresh=fresh)
     if report:
-        from agentguard.evals.report import write
+        from agentguard.evals.report import write_report
 
-        write(report, results, plan=plan)
+        write_report(report, results, plan=plan)
     if keep or out:
-        kept = write_sheet(out or FOLDER / kept_name(results), results, plan=plan)
+        kept = write_result_file(out or RESULTS_FOLDER / build_file_name(results), results, plan=plan)
         typer.echo(f"kept in {kept}; agentguard view shows it", err=True)
-    _print(results, plan, data, json=json)
+    _print_results(results, plan, data, json=json)
     bad = bool(data.broken) or any(p.error for result in results for p in result.predictions)
     raise typer.Exit(1 if bad else 0)
 
 
-def _measure(
+def _evaluate_methods(
     data: Dataset,
-    specs: Sequence[Spec],
-    plan: Plan,
+    specs: Sequence[MethodSpec],
+    plan: EvaluationPlan,
     *,
     train: Dataset | None,
     journal: Path,
     fresh: bool,
 ) -> tuple[Evaluation, ...]:
     try:
-        with _bars() as told:
-            return compare(data, specs, plan=plan, train=train, progress=told, resume=journal, fresh=fresh)
+        with _show_progress() as told:
+            return compare(
+                data,
+                specs,
+                plan=plan,
+                train=train,
+                progress=told,
+                checkpoint_dir=journal,
+                discard_checkpoint=fresh,
+            )
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command goes on from here, --fresh starts anew", err=True)
         raise typer.Exit(130) from None
 
 
-def _cv(value: str | None) -> Any:
+def _parse_cv(value: str | None) -> Any:
     if value not in (None, "question"):
         raise ConfigError(f"--cv {value}: runs are split by question or not at all; write --cv question")
     return value
 
 
-def _specs(methods: Sequence[str], options: Sequence[str]) -> list[Spec]:
+def _parse_specs(methods: Sequence[str], options: Sequence[str]) -> list[MethodSpec]:
     if options and len(methods) > 1:
         raise ConfigError("--option goes with one --method; measure the others in a run of their own")
-    return [named(name, dict(map(_option, options))) for name in dict.fromkeys(methods)]
+    return [resolve_method(name, dict(map(_parse_option, options))) for name in dict.fromkeys(methods)]
 
 
-def _option(text: str) -> tuple[str, Any]:
+def _parse_option(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not name or not sign:
         raise ConfigError(f"--option {text}: write NAME=VALUE")
@@ -137,7 +145,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 @contextmanager
-def _bars() -> Iterator[Any]:
+def _show_progress() -> Iterator[Any]:
     """A bar a method on standard error, shown as the method's turn comes."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -152,12 +160,12 @@ def _bars() -> Iterator[Any]:
         yield told
 
 
-def _print(results: Sequence[Evaluation], plan: Plan, data: Dataset, *, json: bool) -> None:
+def _print_results(results: Sequence[Evaluation], plan: EvaluationPlan, data: Dataset, *, json: bool) -> None:
     for error in data.broken:
         typer.echo(f"not read: {error}", err=True)
     if not json:
         console = Console()
-        for part in tables(results, plan):
+        for part in build_tables(results, plan):
             console.print(part)
         return
     given = results[0].as_dict()

@@ -13,27 +13,32 @@ from typing import Annotated, Any, BinaryIO
 import orjson
 import typer
 
-from agentguard.cli.exporting import exporters, record_document, stored_document, stored_records
-from agentguard.cli.otlp_export import Wishes, send_runs
-from agentguard.cli.reading import (
+from agentguard.cli.exporters import (
+    export_record_document,
+    export_stored_document,
+    exporter_registry,
+    read_stored_records,
+)
+from agentguard.cli.otlp_export import ExportOptions, send_runs
+from agentguard.cli.run_input import (
     Force,
     FormatName,
     Patterns,
+    ReadSummary,
     Redact,
     Redaction,
-    Tally,
-    check_free,
-    records_of,
-    report,
-    status_of,
+    compute_exit_status,
+    print_report,
+    read_records,
+    require_absent,
 )
 from agentguard.errors import ConfigError
-from agentguard.trajectory.formats._json import MAX_LOG_DEPTH, clean, dumps
-from agentguard.trajectory.formats.base import Dumps, formats
+from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, normalize_json
+from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record
 
-_OTLP = "otlp"
-_TRAINING = ("sft", "preference", "preference_openai")
+_OTLP_TARGET = "otlp"
+_TRAINING_FORMATS = ("sft", "preference", "preference_openai")
 
 
 def register(app: typer.Typer) -> None:
@@ -89,7 +94,7 @@ def export(
 
     Exit status: 0 all were written, 1 some records could not be read (or were not taken), 2 none could be.
     """
-    wishes = Wishes(
+    wishes = ExportOptions(
         endpoint=endpoint,
         logs_endpoint=logs_endpoint,
         headers=tuple(header or ()),
@@ -97,33 +102,33 @@ def export(
         service=service,
         content=content,
     )
-    if to != _OTLP and wishes.given():
+    if to != _OTLP_TARGET and wishes.is_specified():
         raise ConfigError("--endpoint, --header and their like go with --to otlp")
     if output is not None and not force:
-        check_free(output, hint="--force replaces it")
+        require_absent(output, hint="--force replaces it")
     redactor = Redaction(pattern) if redact or pattern else None
-    ways = _Ways(format, output, annotation, store, tenant)
-    if to in _TRAINING:
-        raise typer.Exit(_trained_on(runs or [], to, redactor, ways))
+    ways = _ExportIO(format, output, annotation, store, tenant)
+    if to in _TRAINING_FORMATS:
+        raise typer.Exit(_export_training_data(runs or [], to, redactor, ways))
     if tenant and store is None:
         raise ConfigError("--tenant goes with --store: runs of files are nobody's")
     if not runs:
         raise ConfigError("name the runs to export: files or folders, or ids with --store")
-    if to == _OTLP:
-        raise typer.Exit(_sent(runs, wishes, redactor, ways))
-    if to in exporters():
-        document = _document(runs, to, redactor, ways)
-        with _opened(output) as stream:
+    if to == _OTLP_TARGET:
+        raise typer.Exit(_send_runs(runs, wishes, redactor, ways))
+    if to in exporter_registry():
+        document = _build_document(runs, to, redactor, ways)
+        with _open_output(output) as stream:
             stream.write(document)
             stream.flush()
         if output is not None:
             typer.echo(f"1 run written to {output}", err=True)
         return
-    raise typer.Exit(_written(runs, to, redactor, ways))
+    raise typer.Exit(_export_runs(runs, to, redactor, ways))
 
 
 @dataclass(frozen=True, slots=True)
-class _Ways:
+class _ExportIO:
     """How runs are read and written."""
 
     format: str | None
@@ -133,60 +138,60 @@ class _Ways:
     tenant: str
 
 
-def _trained_on(ids: list[str], to: str, redactor: Redaction | None, ways: _Ways) -> int:
+def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
     """Write the record of acceptance tests; returns the exit status."""
-    from agentguard.cli.export_training import export_training, store_of
+    from agentguard.cli.training_export import export_training, require_store
     from agentguard.store.store import Store
 
-    url = store_of(ways.store, ways.format)
+    url = require_store(ways.store, ways.format)
     with Store.open(url) as opened:
         lines = export_training(opened, ids, to, tenant=ways.tenant, redaction=redactor)
         first = next(lines, None)
         if first is None:
             return 2
-        with _opened(ways.output) as stream:
+        with _open_output(ways.output) as stream:
             for line in itertools.chain((first,), lines):
                 stream.write(line + b"\n")
             stream.flush()
-    report([], redactor, done="")
+    print_report([], redactor, done="")
     return 0
 
 
-def _written(runs: list[str], to: str, redactor: Redaction | None, ways: _Ways) -> int:
+def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
     """Write runs in a format; returns the exit status."""
-    target = _writer(to)
-    tallies: list[Tally] = []
+    target = _get_writer(to)
+    tallies: list[ReadSummary] = []
     found = (
-        records_of([Path(run) for run in runs], ways.format, tallies)
+        read_records([Path(run) for run in runs], ways.format, tallies)
         if ways.store is None
-        else _stored(ways.store, runs, tallies, ways.tenant)
+        else _read_stored(ways.store, runs, tallies, ways.tenant)
     )
     dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in found)
     first = next(dumped, None)
     if first is not None:
-        with _opened(ways.output) as stream:
+        with _open_output(ways.output) as stream:
             _write(stream, first, dumped)
-    report(tallies, redactor, done=f"written to {ways.output}" if ways.output is not None else "")
-    return status_of(tallies)
+    print_report(tallies, redactor, done=f"written to {ways.output}" if ways.output is not None else "")
+    return compute_exit_status(tallies)
 
 
-def _sent(runs: list[str], wishes: Wishes, redactor: Redaction | None, ways: _Ways) -> int:
+def _send_runs(runs: list[str], wishes: ExportOptions, redactor: Redaction | None, ways: _ExportIO) -> int:
     """Send runs to a collector; returns the exit status."""
     if ways.store is not None:
         if redactor is not None:
             raise ConfigError("stored runs cannot be redacted: redact runs when they are stored")
         return send_runs(wishes, store=ways.store, ids=runs, tenant=ways.tenant)
-    tallies: list[Tally] = []
-    found = records_of([Path(run) for run in runs], None, tallies)
+    tallies: list[ReadSummary] = []
+    found = read_records([Path(run) for run in runs], None, tallies)
     status = send_runs(
         wishes, records=(redactor(one) if redactor else one for one in found), store=None, ids=[]
     )
-    return max(status, status_of(tallies))
+    return max(status, compute_exit_status(tallies))
 
 
-def _stored(url: str, ids: list[str], tallies: list[Tally], tenant: str) -> Iterator[Record]:
-    for id, record in stored_records(url, ids, tenant=tenant):
-        tallies.append(Tally(id))
+def _read_stored(url: str, ids: list[str], tallies: list[ReadSummary], tenant: str) -> Iterator[Record]:
+    for id, record in read_stored_records(url, ids, tenant=tenant):
+        tallies.append(ReadSummary(id))
         if record is None:
             typer.echo(f"not read: there is no run {id} in the store", err=True)
             continue
@@ -194,27 +199,29 @@ def _stored(url: str, ids: list[str], tallies: list[Tally], tenant: str) -> Iter
         yield record
 
 
-def _document(runs: list[str], to: str, redactor: Redaction | None, ways: _Ways) -> bytes:
+def _build_document(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> bytes:
     """One run as a document that people read."""
     if len(runs) != 1:
         raise ConfigError(f"{to} takes one run a document; {len(runs)} were given")
     if ways.store is None:
-        found = [redactor(one) if redactor else one for one in records_of([Path(runs[0])], ways.format, [])]
-        return record_document(found, runs[0], to)
+        found = [redactor(one) if redactor else one for one in read_records([Path(runs[0])], ways.format, [])]
+        return export_record_document(found, runs[0], to)
     if redactor is not None:
         raise ConfigError(f"{to} of a stored run cannot be redacted: redact runs when they are stored")
-    return stored_document(ways.store, runs[0], to, tenant=ways.tenant)
+    return export_stored_document(ways.store, runs[0], to, tenant=ways.tenant)
 
 
-def _writer(name: str) -> Dumps:
+def _get_writer(name: str) -> WritableFormat:
     format = formats().get(name)
-    if not isinstance(format, Dumps):
-        able = [one for one in formats() if isinstance(formats().get(one), Dumps)] + list(exporters())
+    if not isinstance(format, WritableFormat):
+        able = [one for one in formats() if isinstance(formats().get(one), WritableFormat)] + list(
+            exporter_registry()
+        )
         raise ConfigError(f"{name} can only be read; runs can be written as {', '.join(able)}")
     return format
 
 
-def _opened(path: Path | None) -> AbstractContextManager[BinaryIO]:
+def _open_output(path: Path | None) -> AbstractContextManager[BinaryIO]:
     if path is None:
         return nullcontext(sys.stdout.buffer)
     try:
@@ -227,7 +234,9 @@ def _write(stream: BinaryIO, first: Any, others: Iterator[Any]) -> None:
     """One document readable by people, or one line a run; a format of lines writes its lines."""
     second = next(others, None)
     if second is None and isinstance(first, dict):
-        stream.write(orjson.dumps(clean(first, depth=MAX_LOG_DEPTH), option=orjson.OPT_INDENT_2) + b"\n")
+        stream.write(
+            orjson.dumps(normalize_json(first, depth=MAX_LOG_DEPTH), option=orjson.OPT_INDENT_2) + b"\n"
+        )
         return
     for data in (first, *((second,) if second is not None else ())):
         _write_lines(stream, data)

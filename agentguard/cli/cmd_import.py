@@ -11,20 +11,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from agentguard.cli.reading import (
+from agentguard.cli.run_input import (
     FormatName,
     Json,
     Paths,
     Patterns,
+    ReadSummary,
     Redact,
     Redaction,
-    Tally,
-    check_free,
-    records_of,
-    report,
-    status_of,
+    compute_exit_status,
+    print_report,
+    read_records,
+    require_absent,
 )
-from agentguard.cli.text import one_line
+from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import InputError
 
 
@@ -46,23 +46,23 @@ def import_runs(
 
     Exit status: 0 all were read, 1 some records could not be, 2 none could be.
     """
-    from agentguard.trajectory.events import events_of
-    from agentguard.trajectory.recorder import EventLog
+    from agentguard.trajectory.event_log.events import build_events
+    from agentguard.trajectory.event_log.recorder import EventLog
 
     if not append:
-        check_free(output, hint="--append adds to it")
+        require_absent(output, hint="--append adds to it")
     redactor = Redaction(pattern) if redact or pattern else None
-    tallies: list[Tally] = []
+    tallies: list[ReadSummary] = []
     log: EventLog | None = None
     try:
-        for record in records_of(paths, format, tallies):
+        for record in read_records(paths, format, tallies):
             log = log or EventLog.open(output)
-            log.extend(events_of(redactor(record) if redactor else record))
+            log.extend(build_events(redactor(record) if redactor else record))
     finally:
         if log is not None:
             log.close()
-    report(tallies, redactor, done=f"written to {output}")
-    raise typer.Exit(status_of(tallies))
+    print_report(tallies, redactor, done=f"written to {output}")
+    raise typer.Exit(compute_exit_status(tallies))
 
 
 def validate(paths: Paths, format: FormatName = None, json: Json = False) -> None:
@@ -70,19 +70,19 @@ def validate(paths: Paths, format: FormatName = None, json: Json = False) -> Non
 
     Exit status: 0 all can be read, 1 some records cannot, 2 none can.
     """
-    tallies: list[Tally] = []
-    for _ in records_of(paths, format, tallies, quiet=True):
+    tallies: list[ReadSummary] = []
+    for _ in read_records(paths, format, tallies, is_quiet=True):
         pass
     if json:
-        sys.stdout.buffer.write(orjson.dumps(_summary(tallies), option=orjson.OPT_APPEND_NEWLINE))
+        sys.stdout.buffer.write(orjson.dumps(_to_summary(tallies), option=orjson.OPT_APPEND_NEWLINE))
         sys.stdout.buffer.flush()
     else:
         _show(tallies)
-    raise typer.Exit(status_of(tallies))
+    raise typer.Exit(compute_exit_status(tallies))
 
 
-def _summary(tallies: list[Tally]) -> dict[str, Any]:
-    status = status_of(tallies)
+def _to_summary(tallies: list[ReadSummary]) -> dict[str, Any]:
+    status = compute_exit_status(tallies)
     return {
         "status": ("ok", "some_broken", "unusable")[status],
         "runs": sum(tally.runs for tally in tallies),
@@ -95,14 +95,14 @@ def _summary(tallies: list[Tally]) -> dict[str, Any]:
                 "runs": tally.runs,
                 "steps": tally.steps,
                 "annotated": tally.annotated,
-                "broken": [_error(error) for error in tally.errors],
+                "broken": [_error_to_dict(error) for error in tally.errors],
             }
             for tally in tallies
         ],
     }
 
 
-def _error(error: InputError) -> dict[str, Any]:
+def _error_to_dict(error: InputError) -> dict[str, Any]:
     return {
         "code": error.code,
         "reason": error.reason,
@@ -113,7 +113,7 @@ def _error(error: InputError) -> dict[str, Any]:
     }
 
 
-def _show(tallies: list[Tally]) -> None:
+def _show(tallies: list[ReadSummary]) -> None:
     console = Console()
     table = Table(box=None, pad_edge=False)
     table.add_column("source", overflow="fold")
@@ -122,9 +122,9 @@ def _show(tallies: list[Tally]) -> None:
         table.add_column(name, justify="right")
     for tally in tallies:
         numbers = (tally.runs, tally.steps, tally.annotated, len(tally.errors))
-        table.add_row(one_line(tally.path, 200), ", ".join(tally.formats) or "–", *map(str, numbers))
+        table.add_row(to_one_line(tally.path, 200), ", ".join(tally.formats) or "–", *map(str, numbers))
     console.print(table)
     for error in (error for tally in tallies for error in tally.errors):
-        console.print(f"not read: {one_line(str(error), 500)}", style="red", markup=False, highlight=False)
+        console.print(f"not read: {to_one_line(str(error), 500)}", style="red", markup=False, highlight=False)
     if not any(tally.errors for tally in tallies):
         console.print("all can be read", style="green")

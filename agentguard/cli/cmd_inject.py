@@ -17,16 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from agentguard.errors import ConfigError, InputError
-from agentguard.evals.inject.edits.base import edits
-from agentguard.evals.inject.output import Output
-from agentguard.evals.inject.rates import NATURAL, rates_of
-from agentguard.evals.inject.rewrite import INJECTED, RewritePlan, rewritten, unchanged
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.evals.datasets.writer import DatasetWriter
+from agentguard.evals.inject.edits.base import get_edit_registry
+from agentguard.evals.inject.rates import NATURAL_RATES, parse_rates
+from agentguard.evals.inject.rewriter import INJECTED, RewritePlan, copy_passed_record, rewrite_record
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 
-_SHOWN = 5
-_COUNTED = ("code", "module", "edit", "tail")
+_MAX_PROBLEMS = 5
+_COUNT_FIELDS = ("code", "module", "edit", "tail")
 
 Out = Annotated[
     Path, typer.Option("--out", "-o", help="Event log to write: *.jsonl, *.jsonl.gz, or a folder of logs.")
@@ -38,32 +38,34 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @dataclass(slots=True)
-class _Tally:
+class _InjectionSummary:
     """What was made, and what could not be used."""
 
     written: int = 0
-    kept: int = 0
+    previously_written: int = 0
     failed: int = 0
     passed: int = 0
-    by: dict[str, Counter[str]] = field(default_factory=lambda: {k: Counter() for k in _COUNTED})
+    counts_by_kind: dict[str, Counter[str]] = field(
+        default_factory=lambda: {k: Counter() for k in _COUNT_FIELDS}
+    )
     read: int = 0
-    refused: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
     without_place: int = 0
-    broken: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
     def add(self, record: Record, *, new: bool) -> None:
         self.written += new
-        self.kept += not new
+        self.previously_written += not new
         cause = record.annotation.root_cause
         self.failed += record.annotation.failed is True
         self.passed += record.annotation.failed is False
         if cause is not None:
-            self.by["code"].update(cause.codes[:1])
-            self.by["module"].update([cause.module] if cause.module else [])
+            self.counts_by_kind["code"].update(cause.codes[:1])
+            self.counts_by_kind["module"].update([cause.module] if cause.module else [])
         told = record.annotation.extra.get(INJECTED)
         if isinstance(told, dict):
-            self.by["edit"].update([told["edit"]] if "edit" in told else [])
-            self.by["tail"].update([told["tail"]] if "tail" in told else [])
+            self.counts_by_kind["edit"].update([told["edit"]] if "edit" in told else [])
+            self.counts_by_kind["tail"].update([told["tail"]] if "tail" in told else [])
 
 
 def register(app: typer.Typer) -> None:
@@ -91,14 +93,14 @@ def textworld(
 
     Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume goes on).
     """
-    from agentguard.evals.inject.generate import generate
+    from agentguard_lab.textworld.run_generator import generate
 
     plan = {"failed": failed, "passed": passed, "seed": seed, "difficulty": difficulty, "by": "textworld"}
     made = generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
-    tally = _Tally()
-    with Output(out, plan, resume=resume, force=force) as output:
+    tally = _InjectionSummary()
+    with DatasetWriter(out, plan, resume=resume, force=force) as output:
         _write(made, output, tally, total=failed + passed)
-    _report(tally, out, json=json)
+    _print_report(tally, out, json=json)
 
 
 def runs(
@@ -129,28 +131,28 @@ def runs(
     interrupted (--resume goes on).
     """
     names = tuple(part for one in kind or () for part in one.replace(",", " ").split())
-    weights = rates_of(rates, kinds=names)
+    weights = parse_rates(rates, kinds=names)
     plan = RewritePlan(rates=weights, per_run=per_run, seed=seed, assume_passed=assume_passed)
     asked = {"by": "runs", "paths": list(map(str, paths)), "rates": weights, "per_run": per_run, "seed": seed}
     asked |= {"assume_passed": assume_passed, "with_passed": with_passed, "format": format}
-    tally = _Tally()
-    with Output(out, asked, resume=resume, force=force) as output:
-        _write(_made(paths, format, plan, tally, with_passed=with_passed), output, tally)
-    _report(tally, out, json=json)
+    tally = _InjectionSummary()
+    with DatasetWriter(out, asked, resume=resume, force=force) as output:
+        _write(_inject_runs(paths, format, plan, tally, with_passed=with_passed), output, tally)
+    _print_report(tally, out, json=json)
 
 
 def kinds(json: Json = False) -> None:
     """List the kinds of error that ``inject runs`` can put into a run."""
-    found = [edits().get(name) for name in edits()]
+    found = [get_edit_registry().get(name) for name in get_edit_registry()]
     if json:
-        _print(
+        _print_json(
             [
                 {
                     "name": e.name,
                     "summary": e.summary,
                     "codes": e.codes,
                     "module": e.module,
-                    "rate": NATURAL.get(e.name),
+                    "rate": NATURAL_RATES.get(e.name),
                 }
                 for e in found
             ]
@@ -162,40 +164,42 @@ def kinds(json: Json = False) -> None:
     table.add_column("what it does")
     table.add_column("code", no_wrap=True)
     for e in found:
-        rate = NATURAL.get(e.name)
+        rate = NATURAL_RATES.get(e.name)
         table.add_row(e.name, "–" if rate is None else f"{rate:g}", escape(e.summary), e.codes[0])
     Console().print(table)
 
 
-def _made(
-    paths: list[Path], format: str | None, plan: RewritePlan, tally: _Tally, *, with_passed: bool
+def _inject_runs(
+    paths: list[Path], format: str | None, plan: RewritePlan, tally: _InjectionSummary, *, with_passed: bool
 ) -> Iterator[Record]:
-    for record in _records(paths, format, tally):
+    for record in _read_records(paths, format, tally):
         tally.read += 1
         try:
-            made = list(rewritten(record, plan))
+            made = list(rewrite_record(record, plan))
         except InputError as error:
-            tally.refused.append(f"{record.trajectory.id}: {error}")
+            tally.rejected.append(f"{record.trajectory.id}: {error}")
             continue
         tally.without_place += not made
         if with_passed:
-            yield unchanged(record)
+            yield copy_passed_record(record)
         yield from made
 
 
-def _records(paths: list[Path], format: str | None, tally: _Tally) -> Iterator[Record]:
+def _read_records(paths: list[Path], format: str | None, tally: _InjectionSummary) -> Iterator[Record]:
     for path in paths:
         try:
             for found in read(path, format=format):
-                if isinstance(found, Broken):
-                    tally.broken.append(str(found.error))
+                if isinstance(found, UnreadableRecord):
+                    tally.unreadable.append(str(found.error))
                 else:
                     yield found
         except InputError as error:
-            tally.broken.append(str(error.located(file=str(path))))
+            tally.unreadable.append(str(error.with_location(file=str(path))))
 
 
-def _write(made: Iterable[Record], output: Output, tally: _Tally, *, total: int | None = None) -> None:
+def _write(
+    made: Iterable[Record], output: DatasetWriter, tally: _InjectionSummary, *, total: int | None = None
+) -> None:
     """Write runs as they come; an interruption leaves what is whole."""
     console = Console(stderr=True)
     columns = (TextColumn("writing runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -203,68 +207,68 @@ def _write(made: Iterable[Record], output: Output, tally: _Tally, *, total: int 
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task("runs", total=total)
             for record in made:
-                new = output.add(record)
-                if new or output.is_from_before(record):  # else it is a copy of another run
+                new = output.write(record)
+                if new or output.is_from_previous_run(record):  # else it is a copy of another run
                     tally.add(record, new=new)
                 bars.advance(task)
     except KeyboardInterrupt:
         typer.echo(f"interrupted after {tally.written} runs; --resume goes on from here", err=True)
         raise typer.Exit(130) from None
-    if not tally.written + tally.kept:
-        _complain(tally)
+    if not tally.written + tally.previously_written:
+        _check_output(tally)
         output.discard()
         raise ConfigError("no run was made")
     output.finish()
 
 
-def _report(tally: _Tally, out: Path, *, json: bool) -> None:
-    _complain(tally)
+def _print_report(tally: _InjectionSummary, out: Path, *, json: bool) -> None:
+    _check_output(tally)
     if json:
-        _print(_summary(tally, out))
+        _print_json(_to_summary(tally, out))
     else:
         _show(tally, out)
-    raise typer.Exit(1 if tally.refused or tally.broken else 0)
+    raise typer.Exit(1 if tally.rejected or tally.unreadable else 0)
 
 
-def _complain(tally: _Tally) -> None:
-    for what, lines in (("not taken", tally.refused), ("not read", tally.broken)):
-        for line in lines[:_SHOWN]:
+def _check_output(tally: _InjectionSummary) -> None:
+    for what, lines in (("not taken", tally.rejected), ("not read", tally.unreadable)):
+        for line in lines[:_MAX_PROBLEMS]:
             typer.echo(f"{what}: {line}", err=True)
-        if len(lines) > _SHOWN:
-            typer.echo(f"{what}: {len(lines) - _SHOWN} more", err=True)
+        if len(lines) > _MAX_PROBLEMS:
+            typer.echo(f"{what}: {len(lines) - _MAX_PROBLEMS} more", err=True)
 
 
-def _summary(tally: _Tally, out: Path) -> dict[str, Any]:
-    counts = {f"by_{name}": dict(sorted(counted.items())) for name, counted in tally.by.items()}
+def _to_summary(tally: _InjectionSummary, out: Path) -> dict[str, Any]:
+    counts = {f"by_{name}": dict(sorted(counted.items())) for name, counted in tally.counts_by_kind.items()}
     return {
         "out": str(out),
         "origin": INJECTED,
         "written": tally.written,
-        "kept": tally.kept,
+        "kept": tally.previously_written,
         "failed": tally.failed,
         "passed": tally.passed,
         **counts,
         "read": tally.read,
-        "refused": len(tally.refused),
+        "refused": len(tally.rejected),
         "without_place": tally.without_place,
-        "broken": len(tally.broken),
+        "broken": len(tally.unreadable),
     }
 
 
-def _show(tally: _Tally, out: Path) -> None:
+def _show(tally: _InjectionSummary, out: Path) -> None:
     console = Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("code of the error")
     table.add_column("runs", justify="right")
-    for code, count in tally.by["code"].most_common():
+    for code, count in tally.counts_by_kind["code"].most_common():
         table.add_row(code, str(count))
     console.print(table)
-    kept = f", {tally.kept} of them from before" if tally.kept else ""
+    kept = f", {tally.previously_written} of them from before" if tally.previously_written else ""
     typer.echo(f"{tally.failed} failed and {tally.passed} passed runs in {out}{kept}")
     if tally.without_place:
         typer.echo(f"{tally.without_place} runs have no place for the errors that were drawn")
 
 
-def _print(value: Any) -> None:
+def _print_json(value: Any) -> None:
     sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -12,10 +13,105 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agentguard.cli.judge_calibrate import calibrate
-from agentguard.cli.judge_endpoint import Beside, asking_of, check_url
+from agentguard.cli.judge_endpoint import ComparisonOptions, build_endpoint_settings, check_url
 from agentguard.cli.judge_serve import serve
-from agentguard.errors import ConfigError, ModelFileError
+from agentguard.errors import ConfigError, ModelFileError, StoreError
+
+if TYPE_CHECKING:
+    from agentguard.localize.recalibration import Recalibration
+
+
+def calibrate(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="A path or postgresql://...; AGENTGUARD_STORE, else .agentguard/store.db, if absent.",
+        ),
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose judgements.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show how people's judgements in a store correct the probabilities of diagnoses made with it.
+
+    Nothing has to be switched on: `agentguard diagnose --store` and a guard with that store correct by
+    themselves as soon as there are enough judgements. Exit status: 0 something is corrected, 1 there are
+    too few judgements.
+    """
+    from agentguard.localize.human_labels import iter_run_labels
+    from agentguard.localize.recalibration import fit_recalibrations
+    from agentguard.store import Store
+    from agentguard.store.db.url import resolve
+
+    address = resolve(url)
+    if address.path is not None and not address.path.exists():
+        raise StoreError(f"there is no store {address}: make one with `agentguard store init`")
+    with Store.open(url) as store:
+        found = fit_recalibrations(iter_run_labels(store, tenant=tenant))
+    if json:
+        _print_corrections_json(found)
+    else:
+        _show_corrections(found)
+    raise typer.Exit(0 if any(one.has_enough_outcomes or one.has_enough_steps for one in found) else 1)
+
+
+def _print_corrections_json(corrections: tuple[Recalibration, ...]) -> None:
+    plain = [
+        {**asdict(one), "corrects_outcomes": one.has_enough_outcomes, "corrects_steps": one.has_enough_steps}
+        for one in corrections
+    ]
+    sys.stdout.buffer.write(orjson.dumps(plain, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
+
+
+def _show_corrections(corrections: tuple[Recalibration, ...]) -> None:
+    from agentguard.localize.recalibration import MIN_LABELS_PER_OUTCOME, MIN_OUTCOME_LABELS, MIN_STEP_LABELS
+
+    console = Console()
+    if not corrections:
+        console.print("No diagnosis was judged yet: judge some with `agentguard view`.")
+        return
+    table = Table(
+        "method",
+        "failed",
+        "passed",
+        "slope",
+        "intercept",
+        "Brier score",
+        "root causes",
+        "temperature",
+        box=None,
+    )
+    for one in corrections:
+        brier = "-"
+        if one.brier_before is not None and one.brier_after is not None:
+            brier = f"{one.brier_before:.3f} -> {one.brier_after:.3f}"
+        table.add_row(
+            one.method,
+            str(one.failed_count),
+            str(one.passed_count),
+            f"{one.slope:.2f}" if one.has_enough_outcomes else "-",
+            f"{one.intercept:+.2f}" if one.has_enough_outcomes else "-",
+            brier,
+            str(one.step_count),
+            f"{one.temperature:.2f}" if one.has_enough_steps else "-",
+        )
+    console.print(table)
+    for one in corrections:
+        if not one.has_enough_outcomes:
+            console.print(
+                f"{one.method}: the probability of failure needs {MIN_OUTCOME_LABELS} judged outcomes, "
+                f"{MIN_LABELS_PER_OUTCOME} of each, and is left as it is",
+                soft_wrap=True,
+            )
+        if not one.has_enough_steps:
+            console.print(
+                f"{one.method}: the probabilities of steps need {MIN_STEP_LABELS} judged root causes, and are left "
+                "as they are",
+                soft_wrap=True,
+            )
+
 
 Folder = Annotated[
     Path | None,
@@ -44,7 +140,10 @@ def train(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model and its card.")],
     format: Annotated[str | None, typer.Option(help="Format of the runs; recognised, if absent.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation for the card.")] = 2,
-    scored: Annotated[bool, typer.Option("--scores/--no-scores", help="Measure scores for the card.")] = True,
+    scored: Annotated[
+        bool,
+        typer.Option("--compute_scores/--no-compute_scores", help="Measure compute_scores for the card."),
+    ] = True,
     seed: Annotated[int, typer.Option(help="Seed of training.")] = 0,
     json: Json = False,
 ) -> None:
@@ -52,12 +151,12 @@ def train(
 
     Training takes half a minute for some hundred runs; the scores of the card take some minutes more.
     """
-    from agentguard.cli.judge_card import LIMITS, scores, source
-    from agentguard.judge.store import save
-    from agentguard.judge.train import train as fit
+    from agentguard.cli.judge_model_card import LIMITS, compute_scores, read_source
+    from agentguard.judge.embedded.model_io import save_model
+    from agentguard.judge.embedded.training import train_model as fit
 
-    sources = [source(path, format=format) for path in data]
-    _tell(f"training on {sum(len(one.records) for one in sources)} runs")
+    sources = [read_source(path, format=format) for path in data]
+    _print_status(f"training on {sum(len(one.records) for one in sources)} runs")
     model = fit([record for one in sources for record in one.records], seed=seed)
     held: dict[str, Any] = {
         "seed": seed,
@@ -71,19 +170,19 @@ def train(
             }
             for one in model.specialists
         ],
-        "scores": scores(sources, repeats=repeats, told=_tell) if scored else [],
+        "scores": compute_scores(sources, repeats=repeats, report_progress=_print_status) if scored else [],
         "limits": list(LIMITS),
     }
-    full = save(model, out, held)
-    _tell(f"wrote {full['bytes']:,} bytes to {out}")
-    _show(full, json=json)
+    full = save_model(model, out, held)
+    _print_status(f"wrote {full['bytes']:,} bytes to {out}")
+    _show_check(full, json=json)
 
 
 def card(model: Folder = None, json: Json = False) -> None:
     """Show the card of a model: data, checksum, scores, limits."""
-    from agentguard.judge.store import load_card
+    from agentguard.judge.embedded.model_io import load_card
 
-    _show(load_card(model), json=json)
+    _show_check(load_card(model), json=json)
 
 
 def check(
@@ -100,7 +199,7 @@ def check(
     deadline_s: Annotated[float, typer.Option(min=1, help="Seconds for one question about a run.")] = 60.0,
     against: Annotated[
         str | None,
-        typer.Option(metavar="URL|FILE", help="Compare with this endpoint, or with what --save wrote."),
+        typer.Option(metavar="URL|FILE", help="Compare with this endpoint, or with what --save_model wrote."),
     ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep what the endpoint said, to compare with later.")
@@ -117,56 +216,60 @@ def check(
     not judge above chance, or is worse than the other, 2 it is not sound, or cannot be asked.
     """
     if url is not None:
-        asking = asking_of(url, model=name, key_env=key_env, deadline_s=deadline_s)
-        check_url(asking, beside=Beside(against=against, save=save), json=json)
+        asking = build_endpoint_settings(url, model=name, key_env=key_env, deadline_s=deadline_s)
+        check_url(asking, comparison_options=ComparisonOptions(against=against, save=save), json=json)
     if against is not None or save is not None:
         raise ConfigError("--against and --save go with the address of an endpoint")
-    from agentguard.judge.check import checked
+    from agentguard.judge.embedded.judge import verify_model
 
-    found = checked(model)
+    found = verify_model(model)
     if json:
-        _print(found)
+        _print_json(found)
         return
     for name, value in found.items():
         typer.echo(f"{name}: {value}")
 
 
-def _tell(text: str) -> None:
+def _print_status(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _print(value: Any) -> None:
+def _print_json(value: Any) -> None:
     sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
-def _show(held: dict[str, Any], *, json: bool) -> None:
+def _show_check(check_result: dict[str, Any], *, json: bool) -> None:
     if json:
-        _print(held)
+        _print_json(check_result)
         return
     try:
-        _write(Console(), held)
+        _print_check(Console(), check_result)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(f"the card lacks a part: {type(error).__name__} {error}") from None
 
 
-def _write(console: Console, held: dict[str, Any]) -> None:
-    console.print(f"[bold]embedded judge[/] of agentguard {held['agentguard']}, {held['bytes']:,} bytes")
-    console.print(f"sha256 {held['sha256']}", highlight=False, soft_wrap=True)
-    console.print(f"features: {len(held['features']['steps'])} a step, {len(held['features']['runs'])} a run")
+def _print_check(console: Console, check_result: dict[str, Any]) -> None:
+    console.print(
+        f"[bold]embedded judge[/] of agentguard {check_result['agentguard']}, {check_result['bytes']:,} bytes"
+    )
+    console.print(f"sha256 {check_result['sha256']}", highlight=False, soft_wrap=True)
+    console.print(
+        f"features: {len(check_result['features']['steps'])} a step, {len(check_result['features']['runs'])} a run"
+    )
     table = Table(
         "learnt from", "runs", "failed", "passed", "root causes", "licence", box=None, header_style="bold"
     )
-    for one in held["data"]:
+    for one in check_result["data"]:
         counts = (str(one[key]) for key in ("runs", "failed", "passed", "root_causes"))
         table.add_row(escape(one["name"]), *counts, escape(one["licence"] or "unknown"))
     console.print(table)
-    if held["scores"]:
-        console.print(_scores(held["scores"]))
-    for limit in held["limits"]:
+    if check_result["scores"]:
+        console.print(_format_scores(check_result["scores"]))
+    for limit in check_result["limits"]:
         console.print(f"- {escape(limit)}")
 
 
-def _scores(rows: list[dict[str, Any]]) -> Table:
+def _format_scores(rows: list[dict[str, Any]]) -> Table:
     table = Table(
         "scored on", "after", "n", "step", "95 %", "agent", "top 3", "AUROC", box=None, header_style="bold"
     )
@@ -177,20 +280,20 @@ def _scores(rows: list[dict[str, Any]]) -> Table:
         low, high = row["wilson95"]["step"] if "wilson95" in row else (None, None)
         interval = f"{low:.0%} to {high:.0%}" if low is not None else "-"
         cells = (
-            _share(row.get("agent_accuracy")),
-            _share(row.get("top", {}).get("3")),
-            _share(row.get("auroc")),
+            _format_share(row.get("agent_accuracy")),
+            _format_share(row.get("top", {}).get("3")),
+            _format_share(row.get("auroc")),
         )
         table.add_row(
             escape(row["data"]),
             escape(after),
             str(row["n"]),
-            _share(row.get("step_accuracy")),
+            _format_share(row.get("step_accuracy")),
             interval,
             *cells,
         )
     return table
 
 
-def _share(value: float | None) -> str:
+def _format_share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"

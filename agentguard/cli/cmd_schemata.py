@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from agentguard.cli import schemata_table as show_
+from agentguard.cli import schema_tables as show_
 from agentguard.errors import ConfigError, InputError
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
-    from agentguard.schemata.model import Distiller, Schema
+    from agentguard.schemata.model import Distiller, ErrorSchema
 
 Runs = Annotated[list[Path], typer.Argument(help="Recorded runs: files or folders.")]
 Format = Annotated[str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")]
@@ -73,21 +73,21 @@ def distil(
 
     Exit status: 0 all went well, 1 some records could not be read or distilled, 2 nothing could be.
     """
-    from agentguard.schemata.cache import SchemaCache
-    from agentguard.schemata.keep import opened
+    from agentguard.schemata.live_cache import SchemaCache
+    from agentguard.schemata.persistence import open_schema_store
 
     if out is not None and store is not None:
         raise ConfigError("give --out or --store, not both")
-    distiller = _distiller(judge_url, judge_model, judge_deadline)
+    distiller = _build_distiller(judge_url, judge_model, judge_deadline)
     counts: Counter[str] = Counter()
-    with opened(store if out is None else str(out)) as keep, SchemaCache(keep) as cache:
-        for schema in _distilled(_records(runs, format, counts), distiller, diagnosed, counts):
-            counts[cache.observe(schema, time.time()).how] += 1
+    with open_schema_store(store if out is None else str(out)) as keep, SchemaCache(keep) as cache:
+        for schema in _distill_failures(_read_records(runs, format, counts), distiller, diagnosed, counts):
+            counts[cache.insert(schema, time.time()).outcome] += 1
         held = len(cache)
     names = ("read", "broken", "passed_over", "failed", "added", "merged", "known")
     result = {name: counts[name] for name in names} | {"schemata": held}
     if json:
-        show_.emit(result)
+        show_.print_json(result)
     else:
         typer.echo(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in result.items()))
     nothing = not counts["added"] + counts["merged"] + counts["known"]
@@ -96,20 +96,20 @@ def distil(
 
 def list_(place: From = None, json: Json = False) -> None:
     """List schemata, those with the most failures behind them first."""
-    schemata = sorted(_load(place), key=lambda one: (one.status.value, -one.support, one.id))
+    schemata = sorted(_load_schemata(place), key=lambda one: (one.status.value, -one.support, one.id))
     if json:
-        show_.emit([show_.plain(one) for one in schemata])
+        show_.print_json([show_.to_plain_dict(one) for one in schemata])
     else:
-        Console().print(show_.listing(schemata))
+        Console().print(show_.build_schema_table(schemata))
 
 
 def show(schema_id: Id, place: From = None, json: Json = False) -> None:
     """Show all of a schema."""
-    schema = _one(_load(place), schema_id)
+    schema = _find_schema(_load_schemata(place), schema_id)
     if json:
-        show_.emit(show_.plain(schema))
+        show_.print_json(show_.to_plain_dict(schema))
     else:
-        show_.whole(Console(), schema)
+        show_.print_schema(Console(), schema)
 
 
 def search(
@@ -123,25 +123,28 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the schemata nearest to the steps of a run."""
-    from agentguard.schemata.learn import detected, portraits, signals_of
+    from agentguard.schemata.training import build_signals, detect_cached, profile_cached
 
-    trajectory = next(_records([run], format, Counter())).trajectory
-    held = portraits(trajectory, detected(trajectory))
+    trajectory = next(_read_records([run], format, Counter())).trajectory
+    held = profile_cached(trajectory, detect_cached(trajectory))
     looks = [one for one in held if step is None or one.step == step]
     if not looks:
         wrong = "the step is not in the run, or cannot be at fault"
         raise InputError(wrong, file=str(run), field=f"step {step}")
-    matches = signals_of(_load(place), k=k).index.search(looks, k)
+    matches = build_signals(_load_schemata(place), k=k).index.search(looks, k)
     steps = [one.step or 0 for one in looks]
     if json:
-        show_.emit(
+        show_.print_json(
             [
-                {"step": at, "schemata": [{"likeness": m.likeness, **show_.plain(m.schema)} for m in row]}
+                {
+                    "step": at,
+                    "schemata": [{"likeness": m.similarity, **show_.to_plain_dict(m.schema)} for m in row],
+                }
                 for at, row in zip(steps, matches, strict=True)
             ]
         )
     else:
-        Console().print(show_.found(steps, matches))
+        Console().print(show_.build_match_table(steps, matches))
 
 
 def select(
@@ -153,27 +156,27 @@ def select(
     json: Json = False,
 ) -> None:
     """Choose which schemata to keep under a budget: diverse and dependable ones. Nothing is retired."""
-    from agentguard.schemata.codec import write_schemata
-    from agentguard.schemata.learn import signals_of
-    from agentguard.schemata.model import Status
-    from agentguard.schemata.select import select as choose
+    from agentguard.schemata.model import SchemaStatus
+    from agentguard.schemata.selection import select_schemata as choose
+    from agentguard.schemata.serialization import write_schemata
+    from agentguard.schemata.training import build_signals
 
-    index = signals_of([one for one in _load(place) if one.status is Status.ACTIVE]).index
+    index = build_signals([one for one in _load_schemata(place) if one.status is SchemaStatus.ACTIVE]).index
     held = {schema.id: schema for schema in index}
     kept = [held[name] for name in choose(tuple(held.values()), index.vectors()[1], budget)]
     if out is not None:
         write_schemata(out, kept)
     if json:
-        show_.emit([show_.plain(one) for one in kept])
+        show_.print_json([show_.to_plain_dict(one) for one in kept])
     else:
-        Console().print(show_.listing(kept))
+        Console().print(show_.build_schema_table(kept))
 
 
 def stats(place: From = None, json: Json = False) -> None:
     """Count schemata by status, origin, method and code."""
-    counts = show_.counted(_load(place))
+    counts = show_.count_schemata(_load_schemata(place))
     if json:
-        show_.emit(counts)
+        show_.print_json(counts)
         return
     for name, value in counts.items():
         parts = value if isinstance(value, dict) else {str(value): ""}
@@ -182,12 +185,12 @@ def stats(place: From = None, json: Json = False) -> None:
 
 def confirm(schema_id: Id, place: From = None, json: Json = False) -> None:
     """Count that a schema was right about a failure."""
-    _verdict(schema_id, place, right=True, json=json)
+    _record_verdict(schema_id, place, is_correct=True, json=json)
 
 
 def refute(schema_id: Id, place: From = None, json: Json = False) -> None:
     """Count that a schema was wrong; it is retired if that is too often."""
-    _verdict(schema_id, place, right=False, json=json)
+    _record_verdict(schema_id, place, is_correct=False, json=json)
 
 
 def induce(
@@ -205,13 +208,13 @@ def induce(
     """Propose new codes for failures that no code covers. Nothing uses them until they are accepted."""
     from dataclasses import asdict
 
-    from agentguard.schemata.accept import as_taxonomy
+    from agentguard.schemata.induction.taxonomy_writer import format_taxonomy
 
-    proposals = _proposals(place, least, likeness)
+    proposals = _propose_codes(place, least, likeness)
     if out is not None:
-        out.write_text(as_taxonomy(proposals), encoding="utf-8")
+        out.write_text(format_taxonomy(proposals), encoding="utf-8")
     if json:
-        show_.emit([asdict(one) for one in proposals])
+        show_.print_json([asdict(one) for one in proposals])
         return
     for one in proposals:
         near = f", nearest {one.nearest} at {one.nearest_likeness:.2f}" if one.nearest else ""
@@ -228,9 +231,9 @@ def accept(
     json: Json = False,
 ) -> None:
     """Write proposed codes into a taxonomy file of one's own."""
-    from agentguard.schemata.accept import accept as write
+    from agentguard.schemata.induction.taxonomy_writer import accept_proposals as write
 
-    proposals = {one.code: one for one in _proposals(place, least, likeness)}
+    proposals = {one.code: one for one in _propose_codes(place, least, likeness)}
     missing = [code for code in codes if code not in proposals]
     if missing:
         raise InputError(
@@ -238,41 +241,41 @@ def accept(
         )
     taxonomy = write(into, [proposals[code] for code in codes])
     if json:
-        show_.emit({"file": str(into), "accepted": list(codes), "codes": len(taxonomy.codes)})
+        show_.print_json({"file": str(into), "accepted": list(codes), "codes": len(taxonomy.codes)})
     else:
         typer.echo(f"{into}: {len(taxonomy.codes)} codes, new: {', '.join(codes)}")
 
 
-def _proposals(place: str | None, least: int, likeness: float | None) -> tuple[Any, ...]:
-    from agentguard.schemata.induce import propose
-    from agentguard.schemata.learn import signals_of
+def _propose_codes(place: str | None, least: int, likeness: float | None) -> tuple[Any, ...]:
+    from agentguard.schemata.induction.clustering import propose_codes
+    from agentguard.schemata.training import build_signals
 
-    index = signals_of(_load(place)).index
-    return propose(tuple(index), index.vectors()[1], least=least, likeness=likeness)
+    index = build_signals(_load_schemata(place)).index
+    return propose_codes(tuple(index), index.vectors()[1], min_support=least, min_similarity=likeness)
 
 
-def _verdict(schema_id: str, place: str | None, *, right: bool, json: bool) -> None:
-    from agentguard.schemata.cache import SchemaCache
-    from agentguard.schemata.keep import opened
+def _record_verdict(schema_id: str, place: str | None, *, is_correct: bool, json: bool) -> None:
+    from agentguard.schemata.live_cache import SchemaCache
+    from agentguard.schemata.persistence import open_schema_store
 
-    _load(place)  # a place that is not there is an error, and not made
-    with opened(place) as keep, SchemaCache(keep) as cache:
-        name = _one(tuple(cache), schema_id).id
-        schema = (cache.confirm if right else cache.refute)(name, time.time())
+    _load_schemata(place)  # a place that is not there is an error, and not made
+    with open_schema_store(place) as keep, SchemaCache(keep) as cache:
+        name = _find_schema(tuple(cache), schema_id).id
+        schema = (cache.record_confirmation if is_correct else cache.record_refutation)(name, time.time())
     if json:
-        show_.emit(show_.plain(schema))
+        show_.print_json(show_.to_plain_dict(schema))
     else:
         typer.echo(f"{name}: confirmed {schema.confirmed}, refuted {schema.refuted}, {schema.status.value}")
 
 
-def _distilled(
+def _distill_failures(
     records: Iterator[Record], distiller: Distiller | None, diagnosed: bool, counts: Counter[str]
-) -> Iterator[Schema]:
+) -> Iterator[ErrorSchema]:
     """A schema of each failure; without a distiller the embedded one, and for diagnosed runs always."""
     from agentguard.errors import JudgeError
     from agentguard.guard import Guard
-    from agentguard.schemata.distil import EmbeddedDistiller
-    from agentguard.schemata.learn import detected, group_of
+    from agentguard.schemata.distillation.distiller import EmbeddedDistiller
+    from agentguard.schemata.training import detect_cached, select_group
 
     embedded, guard = EmbeddedDistiller(), Guard() if diagnosed else None
     for record in records:
@@ -280,12 +283,12 @@ def _distilled(
             if guard is not None and record.annotation.root_cause is None:
                 diagnosis = guard.diagnose(record.trajectory)
                 failed = diagnosis.verdict.value == "failure" and record.annotation.failed is not False
-                group = group_of(record)
+                group = select_group(record)
                 made = (
-                    embedded.distil_diagnosis(record.trajectory, diagnosis, group=group) if failed else None
+                    embedded.distill_diagnosis(record.trajectory, diagnosis, group=group) if failed else None
                 )
             else:
-                made = (distiller or embedded).distil(record, detected(record.trajectory))
+                made = (distiller or embedded).distill(record, detect_cached(record.trajectory))
         except JudgeError as error:
             counts["failed"] += 1
             typer.echo(f"cannot distil {record.trajectory.id!r}: {error}", err=True)
@@ -296,26 +299,26 @@ def _distilled(
             yield made
 
 
-def _distiller(url: str | None, model: str | None, deadline_s: float) -> Distiller | None:
+def _build_distiller(url: str | None, model: str | None, deadline_s: float) -> Distiller | None:
     """The chat distiller if an endpoint is given, else None for the embedded one."""
     if url is None:
         if model is not None:
             raise ConfigError("--judge-model needs --judge-url")
         return None
-    from agentguard.judge.endpoint import Endpoint
-    from agentguard.judge.wire import EndpointOptions
-    from agentguard.schemata.distil_chat import ChatDistiller
+    from agentguard.judge.llm.client import JudgeEndpoint
+    from agentguard.judge.llm.types import EndpointOptions
+    from agentguard.schemata.distillation.llm_distiller import LLMDistiller
 
-    return ChatDistiller(Endpoint(url, model=model, options=EndpointOptions(deadline_s=deadline_s)))
-
-
-def _load(place: str | None) -> tuple[Schema, ...]:
-    from agentguard.schemata.keep import stored
-
-    return stored(place)
+    return LLMDistiller(JudgeEndpoint(url, model=model, options=EndpointOptions(deadline_s=deadline_s)))
 
 
-def _one(schemata: Sequence[Schema], schema_id: str) -> Schema:
+def _load_schemata(place: str | None) -> tuple[ErrorSchema, ...]:
+    from agentguard.schemata.persistence import load_schemata
+
+    return load_schemata(place)
+
+
+def _find_schema(schemata: Sequence[ErrorSchema], schema_id: str) -> ErrorSchema:
     """The schema of an id, or of the beginning of one if only one has it."""
     found = [one for one in schemata if one.id == schema_id]
     found = found or [one for one in schemata if one.id.startswith(schema_id)]
@@ -325,10 +328,10 @@ def _one(schemata: Sequence[Schema], schema_id: str) -> Schema:
     raise InputError(f"{problem} an id that begins with {schema_id!r}")
 
 
-def _records(paths: list[Path], format: str | None, counts: Counter[str]) -> Iterator[Record]:
+def _read_records(paths: list[Path], format: str | None, counts: Counter[str]) -> Iterator[Record]:
     for path in paths:
         for item in read(path, format=format):
-            if isinstance(item, Broken):
+            if isinstance(item, UnreadableRecord):
                 counts["broken"] += 1
                 typer.echo(f"cannot read: {item.error}", err=True)
                 continue

@@ -19,8 +19,8 @@ from agentguard.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from agentguard.store import Store
-    from agentguard.store.retention import Deleted
-    from agentguard.store.stats import Stats
+    from agentguard.store.read.storage_stats import Stats
+    from agentguard.store.write.retention import Deleted
 
 Url = Annotated[
     str | None,
@@ -33,8 +33,8 @@ Url = Annotated[
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only rows of this tenant.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-_AGE = re.compile(r"(\d{1,9})([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_AGE_PATTERN = re.compile(r"(\d{1,9})([smhdw])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def register(app: typer.Typer) -> None:
@@ -50,9 +50,11 @@ def register(app: typer.Typer) -> None:
 
 def init(url: Url = None, json: Json = False) -> None:
     """Make the store's tables; leaves a store that is there as it is."""
-    with _open(url, new=True) as store:
+    with _open_store(url, new=True) as store:
         version = store.stats().version
-        _tell({"store": str(store.address), "version": version}, f"{store.address}: version {version}", json)
+        _print_message(
+            {"store": str(store.address), "version": version}, f"{store.address}: version {version}", json
+        )
 
 
 def migrate(url: Url = None, json: Json = False) -> None:
@@ -61,17 +63,17 @@ def migrate(url: Url = None, json: Json = False) -> None:
 
     address, before, after = Store.migrate(url)
     text = f"{address}: was version {before or 'none'}, is {after}"
-    _tell({"store": str(address), "before": before or None, "after": after}, text, json)
+    _print_message({"store": str(address), "before": before or None, "after": after}, text, json)
 
 
 def stats_(url: Url = None, tenant: Tenant = None, json: Json = False) -> None:
     """Show how many rows a store holds, their age and their size."""
-    with _open(url) as store:
+    with _open_store(url) as store:
         found = store.stats(tenant=tenant)
     if json:
-        _print(asdict(found))
+        _print_json(asdict(found))
     else:
-        _show(found)
+        _show_stats(found)
 
 
 def prune(
@@ -101,15 +103,15 @@ def prune(
         raise ConfigError("--everything needs --tenant")
     if keep_failed and not ways[0]:
         raise ConfigError("--keep-failed goes with --older-than and --max-bytes")
-    age = None if older_than is None else _age(older_than)
-    with _open(url) as store:
+    age = None if older_than is None else _parse_age(older_than)
+    with _open_store(url) as store:
         if run is not None:
             gone = store.delete_run(run, tenant=tenant or "")
         elif everything:
             gone = store.delete_tenant(tenant or "")
         else:
             gone = store.prune(older_than_s=age, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant)
-    _report(gone, json)
+    _print_deleted(gone, json)
 
 
 def judged(
@@ -124,28 +126,30 @@ def judged(
     `agentguard eval event_log`, `agentguard schemata distil` and `agentguard judge train` read the file.
     Exit status: 0 some were written, 1 no run was judged clearly.
     """
-    from agentguard.localize.feedback import annotated
-    from agentguard.trajectory.events import events_of
-    from agentguard.trajectory.recorder import EventLog
+    from agentguard.localize.human_labels import iter_labelled_records
+    from agentguard.trajectory.event_log.events import build_events
+    from agentguard.trajectory.event_log.recorder import EventLog
 
     if output.exists() and not force:
         raise ConfigError(f"{output} is already there (--force replaces it)")
-    with _open(url) as store:
+    with _open_store(url) as store:
         count = 0
-        for record in annotated(store, tenant=tenant or ""):
+        for record in iter_labelled_records(store, tenant=tenant or ""):
             if not count:
                 output.unlink(missing_ok=True)
             with EventLog.open(output) as log:
-                log.extend(events_of(record))
+                log.extend(build_events(record))
             count += 1
-    _tell({"runs": count, "output": str(output) if count else None}, f"{count} judged runs written", json)
+    _print_message(
+        {"runs": count, "output": str(output) if count else None}, f"{count} judged runs written", json
+    )
     raise typer.Exit(0 if count else 1)
 
 
-def _open(url: str | None, *, new: bool = False) -> Store:
+def _open_store(url: str | None, *, new: bool = False) -> Store:
     """The store; one that is not there is made only on request."""
     from agentguard.store import Store
-    from agentguard.store.url import resolve
+    from agentguard.store.db.url import resolve
 
     address = resolve(url)
     if not new and address.path is not None and not address.path.exists():
@@ -153,14 +157,14 @@ def _open(url: str | None, *, new: bool = False) -> Store:
     return Store.open(url)
 
 
-def _age(text: str) -> int:
-    found = _AGE.fullmatch(text.strip())
+def _parse_age(text: str) -> int:
+    found = _AGE_PATTERN.fullmatch(text.strip())
     if found is None:
         raise ConfigError(f"--older-than: {text!r} is no age such as 90s, 30m, 12h, 30d or 8w")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(found[1]) * _UNIT_SECONDS[found[2]]
 
 
-def _show(found: Stats) -> None:
+def _show_stats(found: Stats) -> None:
     console = Console()
     console.print(f"[bold]{escape(found.address)}[/]  [dim]version {found.version}[/]", soft_wrap=True)
     table = Table("what", "rows", box=None, pad_edge=False, header_style="bold")
@@ -168,30 +172,32 @@ def _show(found: Stats) -> None:
     for name, count in found.rows.items():
         table.add_row(name.replace("_", " "), f"{count:,}")
     console.print(table)
-    console.print(f"tenants: {found.tenants}, runs from {_day(found.oldest)} to {_day(found.newest)}")
+    console.print(
+        f"tenants: {found.tenants}, runs from {_format_day(found.oldest)} to {_format_day(found.newest)}"
+    )
     console.print(f"on disk: {found.bytes_on_disk:,} bytes, in use: {found.bytes_in_use:,} bytes")
 
 
-def _day(at: float | None) -> str:
+def _format_day(at: float | None) -> str:
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
-def _report(gone: Deleted, json: bool) -> None:
+def _print_deleted(gone: Deleted, json: bool) -> None:
     if json:
-        _print(asdict(gone))
+        _print_json(asdict(gone))
         return
     rows = {name.replace("_", " "): count for name, count in gone.rows.items() if count}
     typer.echo("removed: " + (", ".join(f"{count:,} {name}" for name, count in rows.items()) or "nothing"))
     typer.echo(f"in use: {gone.bytes_before:,} bytes before, {gone.bytes_after:,} now")
 
 
-def _tell(held: dict[str, Any], text: str, json: bool) -> None:
+def _print_message(held: dict[str, Any], text: str, json: bool) -> None:
     if json:
-        _print(held)
+        _print_json(held)
     else:
         typer.echo(text)
 
 
-def _print(value: Any) -> None:
+def _print_json(value: Any) -> None:
     sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()

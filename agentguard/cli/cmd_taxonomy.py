@@ -13,19 +13,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentguard.errors import TaxonomyError
-from agentguard.taxonomy.load import ENVIRONMENT, Taxonomies
-from agentguard.taxonomy.model import Code, Link, Relation, Taxonomy
-from agentguard.taxonomy.parse import CROSSWALK, read_taxonomy
+from agentguard.taxonomy.loader import FOLDERS_VARIABLE, TaxonomyCatalog
+from agentguard.taxonomy.model import CrosswalkLink, Relation, Taxonomy, TaxonomyCode
+from agentguard.taxonomy.parser import CROSSWALK_FILE, read_taxonomy
 
 Folders = Annotated[
     list[Path] | None,
     typer.Option(
-        "--taxonomies", metavar="DIR", help=f"Folder of further taxonomies; {ENVIRONMENT} lists folders too."
+        "--taxonomies",
+        metavar="DIR",
+        help=f"Folder of further taxonomies; {FOLDERS_VARIABLE} lists folders too.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-_READING = {
+_MAPPING_LABELS = {
     Relation.EXACT: "is the same as",
     Relation.CLOSE: "is close to",
     Relation.NARROW: "covers",
@@ -46,15 +48,15 @@ def register(app: typer.Typer) -> None:
 
 def list_(taxonomies: Folders = None, json: Json = False) -> None:
     """List the taxonomies at hand."""
-    found = tuple(_load(taxonomies))
+    found = tuple(_load_taxonomies(taxonomies))
     if json:
-        _print([{**_head(one), "codes": len(one.codes)} for one in found])
+        _print_json([{**_summarize_taxonomy(one), "codes": len(one.codes)} for one in found])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "codes", "what it is", "source"):
         table.add_column(column, justify="right" if column == "codes" else "left")
     for one in found:
-        table.add_row(escape(one.name), str(len(one.codes)), escape(one.summary), escape(_source(one)))
+        table.add_row(escape(one.name), str(len(one.codes)), escape(one.summary), escape(_format_source(one)))
     Console().print(table)
 
 
@@ -66,15 +68,21 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a taxonomy with its codes, or one code with all that is known of it."""
-    known = _load(taxonomies)
+    known = _load_taxonomies(taxonomies)
     if ":" in name:
-        code = known.code(name)
-        _print(_code(code)) if json else _show_code(code, known)
+        code = known.get_code(name)
+        _print_json(_code_to_dict(code)) if json else _show_code(code, known)
         return
-    taxonomy = known.get(name)
+    taxonomy = known.get_taxonomy(name)
     if json:
         groups = [{"id": g.id, "title": g.title, "definition": g.definition} for g in taxonomy.groups]
-        _print({**_head(taxonomy), "groups": groups, "codes": [_code(code) for code in taxonomy.codes]})
+        _print_json(
+            {
+                **_summarize_taxonomy(taxonomy),
+                "groups": groups,
+                "codes": [_code_to_dict(code) for code in taxonomy.codes],
+            }
+        )
     else:
         _show_taxonomy(taxonomy)
 
@@ -86,12 +94,12 @@ def map_(
     json: Json = False,
 ) -> None:
     """Show which codes of other taxonomies correspond to a code."""
-    known = _load(taxonomies)
-    links = known.map(code, to=to)
+    known = _load_taxonomies(taxonomies)
+    links = known.map_code(code, to=to)
     if json:
-        _print([_link(link) for link in links])
+        _print_json([_link_to_dict(link) for link in links])
     elif links:
-        Console().print(_links(links, known))
+        Console().print(_format_links(links, known))
     else:
         typer.echo(f"nothing corresponds to {code}" + (f" in {to}" if to else ""))
 
@@ -104,20 +112,24 @@ def validate(
     json: Json = False,
 ) -> None:
     """Check taxonomy and crosswalk files. Exits with 1 if one is wrong."""
-    results = [(path, _problem(path, taxonomies)) for path in files or _load(taxonomies).files()]
+    results = [
+        (path, _find_problem(path, taxonomies)) for path in files or _load_taxonomies(taxonomies).files()
+    ]
     if json:
-        _print([{"file": str(path), "ok": problem is None, "error": problem} for path, problem in results])
+        _print_json(
+            [{"file": str(path), "ok": problem is None, "error": problem} for path, problem in results]
+        )
     else:
         for path, problem in results:
             typer.echo(f"ok     {path}" if problem is None else f"WRONG  {problem}")
     raise typer.Exit(1 if any(problem for _, problem in results) else 0)
 
 
-def _problem(path: Path, folders: list[Path] | None) -> str | None:
+def _find_problem(path: Path, folders: list[Path] | None) -> str | None:
     """What is wrong with a file, or None. A crosswalk may name codes of the taxonomies beside it."""
     try:
-        if path.name == CROSSWALK and path.is_file():
-            Taxonomies.load(*(folders or ()), path.parent).checked_links(path)
+        if path.name == CROSSWALK_FILE and path.is_file():
+            TaxonomyCatalog.load(*(folders or ()), path.parent).read_checked_links(path)
         else:
             read_taxonomy(path)
     except TaxonomyError as error:
@@ -129,7 +141,7 @@ def _show_taxonomy(taxonomy: Taxonomy) -> None:
     console = Console()
     console.print(f"[bold]{escape(taxonomy.title)}[/]  [dim]{taxonomy.name} {taxonomy.version}[/]")
     console.print(escape(taxonomy.summary))
-    console.print(f"[dim]{escape(_source(taxonomy))}[/]\n")
+    console.print(f"[dim]{escape(_format_source(taxonomy))}[/]\n")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("code", "title", "definition"):
         table.add_column(column, overflow="fold")
@@ -138,39 +150,39 @@ def _show_taxonomy(taxonomy: Taxonomy) -> None:
     console.print(table)
 
 
-def _show_code(code: Code, known: Taxonomies) -> None:
+def _show_code(code: TaxonomyCode, known: TaxonomyCatalog) -> None:
     console = Console()
-    where = " · ".join(part for part in (code.qualified, code.group, code.module) if part)
+    where = " · ".join(part for part in (code.qualified_id, code.group, code.module) if part)
     console.print(f"[bold]{escape(code.title)}[/]  [dim]{escape(where)}[/]")
     console.print(escape(code.definition))
     for example in code.examples:
         console.print(f"[dim]for example[/]  {escape(example)}")
     if code.correction:
         console.print(f"[dim]instead[/]      [green]{escape(code.correction)}[/]")
-    links = known.map(code.qualified)
+    links = known.map_code(code.qualified_id)
     if links:
         console.print()
-        console.print(_links(links, known))
+        console.print(_format_links(links, known))
 
 
-def _links(links: tuple[Link, ...], known: Taxonomies) -> Table:
+def _format_links(links: tuple[CrosswalkLink, ...], known: TaxonomyCatalog) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for link in links:
-        row = (_READING[link.relation], link.target, known.title(link.target), link.note)
+        row = (_MAPPING_LABELS[link.relation], link.target, known.get_title(link.target), link.note)
         table.add_row(*(escape(cell) for cell in row))
     return table
 
 
-def _load(folders: list[Path] | None) -> Taxonomies:
-    return Taxonomies.load(*(folders or ()))
+def _load_taxonomies(folders: list[Path] | None) -> TaxonomyCatalog:
+    return TaxonomyCatalog.load(*(folders or ()))
 
 
-def _source(taxonomy: Taxonomy) -> str:
+def _format_source(taxonomy: Taxonomy) -> str:
     arxiv = f" (arXiv {taxonomy.source.arxiv})" if taxonomy.source.arxiv else ""
     return taxonomy.source.work + arxiv
 
 
-def _head(taxonomy: Taxonomy) -> dict[str, object]:
+def _summarize_taxonomy(taxonomy: Taxonomy) -> dict[str, object]:
     source = {"work": taxonomy.source.work, "arxiv": taxonomy.source.arxiv, "note": taxonomy.source.note}
     return {
         "name": taxonomy.name,
@@ -181,9 +193,9 @@ def _head(taxonomy: Taxonomy) -> dict[str, object]:
     }
 
 
-def _code(code: Code) -> dict[str, object]:
+def _code_to_dict(code: TaxonomyCode) -> dict[str, object]:
     return {
-        "code": code.qualified,
+        "code": code.qualified_id,
         "title": code.title,
         "definition": code.definition,
         "group": code.group,
@@ -193,10 +205,10 @@ def _code(code: Code) -> dict[str, object]:
     }
 
 
-def _link(link: Link) -> dict[str, str]:
+def _link_to_dict(link: CrosswalkLink) -> dict[str, str]:
     return {"from": link.source, "relation": link.relation.value, "to": link.target, "note": link.note}
 
 
-def _print(value: object) -> None:
+def _print_json(value: object) -> None:
     sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()

@@ -16,67 +16,79 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.config.judge import EndpointSettings
+from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
-from agentguard.evals.endpoint.against import PARTS, Answers, Comparison, compared, saved
-from agentguard.settings import explain
-from agentguard.settings_judge import EndpointSettings
+from agentguard.evals.judge_checks.regression import (
+    PARTS,
+    JudgeAnswers,
+    JudgeComparison,
+    compare_judges,
+    load_answers,
+)
 
 if TYPE_CHECKING:
-    from agentguard.evals.endpoint.check import Check
+    from agentguard.evals.judge_checks.capability import EndpointCapabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class ComparisonOptions:
     """What an endpoint is compared with, and where its answers are kept."""
 
     against: str | None = None
     save: Path | None = None
 
 
-def check_url(asking: EndpointSettings, *, beside: Beside | None = None, json: bool = False) -> NoReturn:
+def check_url(
+    settings: EndpointSettings, *, comparison_options: ComparisonOptions | None = None, json: bool = False
+) -> NoReturn:
     """Check an endpoint, say what was found, and exit.
 
     Exit status: 0 it can be used, 1 it should not be, or is worse than the other, 2 no answer.
     """
-    wanted = beside or Beside()
-    other = _other(wanted.against, asking)  # first: a file that is none must not cost a check
-    found = _checked(asking)
+    wanted = comparison_options or ComparisonOptions()
+    other = _load_comparison(wanted.against, settings)  # first: a file that is none must not cost a check
+    found = _check_endpoint(settings)
     comparison = None
     if found.asked and callable(other):
-        comparison = compared(found.answers, other())
+        comparison = compare_judges(found.answers, other())
     if wanted.save is not None and found.asked:
         wanted.save.write_bytes(orjson.dumps(found.as_dict(), option=orjson.OPT_INDENT_2))
     if json:
         told = found.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
         sys.stdout.buffer.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
     else:
-        _show(Console(), asking.base_url or "", found)
+        _show_check(Console(), settings.base_url or "", found)
         if comparison is not None:
-            _show_beside(Console(), comparison)
+            _show_comparison(Console(), comparison)
     if not found.asked:
         raise typer.Exit(2)
-    good = found.usable() and found.above_chance() and not (comparison is not None and comparison.worse())
+    good = (
+        found.is_usable()
+        and found.is_above_chance()
+        and not (comparison is not None and comparison.is_worse())
+    )
     raise typer.Exit(0 if good else 1)
 
 
-def _checked(asking: EndpointSettings) -> Check:
-    from agentguard.evals.endpoint.check import check_endpoint
-    from agentguard.judge.endpoint import Endpoint
-    from agentguard.judge.wire import EndpointOptions
+def _check_endpoint(settings: EndpointSettings) -> EndpointCapabilities:
+    from agentguard.evals.judge_checks.capability import check_endpoint
+    from agentguard.judge.llm.client import JudgeEndpoint
+    from agentguard.judge.llm.types import EndpointOptions
 
-    endpoint = Endpoint(
-        asking.base_url or "",
-        model=asking.model,
-        api_key=key_of(asking.api_key_env),
-        options=EndpointOptions(deadline_s=asking.deadline_s),
+    endpoint = JudgeEndpoint(
+        settings.base_url or "",
+        model=settings.model,
+        api_key=read_api_key(settings.api_key_env),
+        options=EndpointOptions(deadline_s=settings.deadline_s),
     )
     try:
-        return check_endpoint(endpoint, deadline_s=asking.deadline_s)
+        return check_endpoint(endpoint, deadline_s=settings.deadline_s)
     finally:
         endpoint.close()
 
 
-def _other(against: str | None, asking: EndpointSettings) -> Callable[[], Answers] | None:
+def _load_comparison(against: str | None, settings: EndpointSettings) -> Callable[[], JudgeAnswers] | None:
     """What gives the answers to compare with: a file that is read at once, or an endpoint that is asked.
 
     Raises:
@@ -85,11 +97,11 @@ def _other(against: str | None, asking: EndpointSettings) -> Callable[[], Answer
     if against is None:
         return None
     if not against.startswith(("http://", "https://")):
-        held = saved(Path(against))
+        held = load_answers(Path(against))
         return lambda: held
 
-    def ask() -> Answers:
-        check = _checked(asking.model_copy(update={"base_url": against, "model": None}))
+    def ask() -> JudgeAnswers:
+        check = _check_endpoint(settings.model_copy(update={"base_url": against, "model": None}))
         if not check.asked:
             raise ConfigError(f"{against} cannot be asked: {'; '.join(check.faults) or 'no answer'}")
         return check.answers
@@ -97,15 +109,17 @@ def _other(against: str | None, asking: EndpointSettings) -> Callable[[], Answer
     return ask
 
 
-def asking_of(url: str, *, model: str | None, key_env: str | None, deadline_s: float) -> EndpointSettings:
+def build_endpoint_settings(
+    url: str, *, model: str | None, key_env: str | None, deadline_s: float
+) -> EndpointSettings:
     """An endpoint as the command line names it. Raises ConfigError."""
     try:
         return EndpointSettings(base_url=url, model=model, api_key_env=key_env, deadline_s=deadline_s)
     except ValidationError as error:
-        raise ConfigError(f"judge check: {explain(error, EndpointSettings)}") from None
+        raise ConfigError(f"judge check: {format_validation_error(error, EndpointSettings)}") from None
 
 
-def key_of(variable: str | None) -> str | None:
+def read_api_key(variable: str | None) -> str | None:
     """The key in an environment variable. Raises ConfigError if a variable is named and holds none."""
     if variable is None:
         return None
@@ -115,12 +129,12 @@ def key_of(variable: str | None) -> str | None:
     return key
 
 
-def _show(console: Console, url: str, found: Check) -> None:
-    from agentguard.evals.endpoint.check import short_context
+def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None:
+    from agentguard.evals.judge_checks.capability import has_short_context
 
     table = Table(box=None, show_header=False)
     context = "not told" if found.context is None else f"{found.context:,} tokens"
-    context += " (most runs will be cut)" if short_context(found) else ""
+    context += " (most runs will be cut)" if has_short_context(found) else ""
     kind = "the model's own" if found.raw else "those after a mask, or none of other answers"
     rows = [
         ("endpoint", url),
@@ -132,7 +146,10 @@ def _show(console: Console, url: str, found: Check) -> None:
             "prefix cache",
             "not told" if found.prefix_cache is None else f"{found.prefix_cache:.0%} of a second prompt",
         ),
-        ("seconds a question", f"{_number(found.seconds_first)} first, {_number(found.seconds_next)} next"),
+        (
+            "seconds a question",
+            f"{_format_number(found.seconds_first)} first, {_format_number(found.seconds_next)} next",
+        ),
         ("canary runs", f"{found.asked} of {found.runs} answered"),
     ]
     if found.interval is not None and found.pairs is not None:
@@ -146,12 +163,12 @@ def _show(console: Console, url: str, found: Check) -> None:
     for name, value in rows:
         table.add_row(name, escape(value))
     console.print(table)
-    console.print(found.verdict(), style="bold")
+    console.print(found.describe_quality(), style="bold")
     for fault in found.faults:
         console.print(f"- {escape(fault)}")
 
 
-def _show_beside(console: Console, comparison: Comparison) -> None:
+def _show_comparison(console: Console, comparison: JudgeComparison) -> None:
     beside = f"beside {escape(comparison.other or 'the other')}"
     table = Table(beside, "difference", "95 %", "gained", "lost", "p")
     for part in comparison.parts:
@@ -168,5 +185,5 @@ def _show_beside(console: Console, comparison: Comparison) -> None:
     console.print(f"refused: {told}" if told else "it is not worse than the other", style="bold")
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"

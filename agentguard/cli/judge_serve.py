@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import orjson
 import typer
 
-from agentguard.cli.judge_endpoint import key_of
+from agentguard.cli.judge_endpoint import read_api_key
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentguard.judge.serve.state import State
+    from agentguard.judge.vllm.status_server import ServerStatus
 
 TASKS: Final = ("chat", "classify", "score", "embed")
 
@@ -49,30 +49,35 @@ def serve(
 
     Exit status: 0 it was ended, 1 it kept dying and was given up, 2 it could not be started.
     """
-    from agentguard.judge.serve.command import Served, ServeOptions
-    from agentguard.judge.serve.run import serve as run
-    from agentguard.judge.serve.state import Phase
-    from agentguard.judge.serve.supervisor import WatchOptions
+    from agentguard.judge.vllm.command import ServedTask, ServeOptions
+    from agentguard.judge.vllm.serve import serve_model as run
+    from agentguard.judge.vllm.status_server import ServerPhase
+    from agentguard.judge.vllm.supervisor import WatchOptions
 
     if task not in TASKS:
         raise ConfigError(f"judge serve: {task!r} is no task; there are: {', '.join(TASKS)}")
-    key = key_of(key_env)
+    key = read_api_key(key_env)
     options = ServeOptions(
         model=model,
-        task=cast("Served", task),
+        task=cast("ServedTask", task),
         served_name=name,
         host=host,
         port=port,
         api_key=key,
-        context=length,
+        max_model_len=length,
         python=python,
         offline=offline,
-        extra=tuple(context.args),
+        extra_args=tuple(context.args),
     )
-    watch = WatchOptions(start_s=start_s, heartbeat_s=heartbeat_s, canary_s=canary_s, restarts=restarts)
+    watch = WatchOptions(
+        start_timeout_s=start_s,
+        heartbeat_interval_s=heartbeat_s,
+        probe_interval_s=canary_s,
+        max_restarts=restarts,
+    )
     told: list[tuple[str, int | None, str]] = []
 
-    def tell(state: State, url: str) -> None:
+    def tell(state: ServerStatus, url: str) -> None:
         seen = (str(state.phase), state.pid, state.reason)
         if told and told[-1] == seen:
             return
@@ -80,13 +85,13 @@ def serve(
         if json:
             typer.echo(orjson.dumps(state.as_dict() | {"state_url": url}).decode())
         else:
-            typer.echo(_line(state, url), err=True)
+            typer.echo(_format_state(state, url), err=True)
 
-    last = run(options, watch, state_port=state_port, log=log, told=tell)
-    raise typer.Exit(1 if last.phase is Phase.GIVEN_UP else 0)
+    last = run(options, watch, state_port=state_port, log=log, on_status=tell)
+    raise typer.Exit(1 if last.phase is ServerPhase.GIVEN_UP else 0)
 
 
-def _line(state: State, url: str) -> str:
+def _format_state(state: ServerStatus, url: str) -> str:
     text = f"{state.phase}: {state.url}"
     if state.phase == "ready":
         right, asked = state.canary.get("right"), state.canary.get("asked")

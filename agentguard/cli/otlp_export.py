@@ -13,12 +13,12 @@ from agentguard.errors import ConfigError
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
-    from agentguard.otlp.send import Sent, Target
-    from agentguard.otlp.span import Span
+    from agentguard.otlp.exporter import ExportResult, ExportTarget
+    from agentguard.otlp.model import OtlpSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ExportOptions:
     """What the command line says about a collector; headers are ``NAME=VALUE``."""
 
     endpoint: str | None = None
@@ -28,18 +28,18 @@ class Wishes:
     service: str = "agentguard"
     content: bool = True
 
-    def given(self) -> bool:
+    def is_specified(self) -> bool:
         """Whether anything was said."""
-        return self != Wishes()
+        return self != ExportOptions()
 
-    def target(self) -> Target:
+    def build_target(self) -> ExportTarget:
         """Where to send. Raises ConfigError."""
-        from agentguard.otlp.send import Target, header
+        from agentguard.otlp.exporter import ExportTarget, header
 
         if self.encoding not in ("protobuf", "json"):
             raise ConfigError(f"--encoding {self.encoding}: write protobuf or json")
         encoding: Literal["protobuf", "json"] = "json" if self.encoding == "json" else "protobuf"
-        return Target.of(
+        return ExportTarget.of(
             self.endpoint,
             dict(map(header, self.headers)),
             os.environ,
@@ -50,7 +50,7 @@ class Wishes:
 
 
 def send_runs(
-    wishes: Wishes,
+    options: ExportOptions,
     *,
     records: Iterable[Record] = (),
     store: str | None,
@@ -61,48 +61,54 @@ def send_runs(
 
     Those of a store are the tenant's. A run of a file is sent as it is: a diagnosis is what a store keeps.
     """
-    from agentguard.otlp.send import send
+    from agentguard.otlp.exporter import send
 
-    target = wishes.target()
+    target = options.build_target()
     runs, missing, total = 0, 0, None
-    found = _of_records(records, wishes) if store is None else _of_store(store, ids, wishes, tenant)
+    found = (
+        _export_records(records, options) if store is None else _export_stored(store, ids, options, tenant)
+    )
     for spans in found:
         if spans is None:
             missing += 1
             continue
         sent = send(target, spans)
         runs += 1
-        total = sent if total is None else _sum(total, sent)
+        total = sent if total is None else _add_results(total, sent)
     if total is not None:
-        _tell(total, runs, target)
+        _print_result(total, runs, target)
     if not runs:
         return 2
     return 1 if missing or (total is not None and total.rejected) else 0
 
 
-def _of_records(records: Iterable[Record], wishes: Wishes) -> Iterator[tuple[Span, ...] | None]:
+def _export_records(
+    records: Iterable[Record], options: ExportOptions
+) -> Iterator[tuple[OtlpSpan, ...] | None]:
     from agentguard.otlp.export import exported
 
     for record in records:
-        yield exported(record.trajectory, content=wishes.content)
+        yield exported(record.trajectory, content=options.content)
 
 
-def _of_store(url: str, ids: list[str], wishes: Wishes, tenant: str) -> Iterator[tuple[Span, ...] | None]:
+def _export_stored(
+    url: str, ids: list[str], options: ExportOptions, tenant: str
+) -> Iterator[tuple[OtlpSpan, ...] | None]:
     from agentguard.otlp.export import stored
     from agentguard.store.store import Store
 
     with Store.open(url) as store:
         for id in ids:
-            found = stored(store, id, tenant=tenant, content=wishes.content)
+            found = stored(store, id, tenant=tenant, content=options.content)
             if found is None:
                 typer.echo(f"not sent: there is no run {id} in the store", err=True)
             yield found
 
 
-def _sum(one: Sent, other: Sent) -> Sent:
-    from agentguard.otlp.send import Sent
+def _add_results(one: ExportResult, other: ExportResult) -> ExportResult:
+    from agentguard.otlp.exporter import ExportResult
 
-    return Sent(
+    return ExportResult(
         spans=one.spans + other.spans,
         events=one.events + other.events,
         requests=one.requests + other.requests,
@@ -111,12 +117,13 @@ def _sum(one: Sent, other: Sent) -> Sent:
     )
 
 
-def _tell(sent: Sent, runs: int, target: Target) -> None:
+def _print_result(result: ExportResult, runs: int, target: ExportTarget) -> None:
     noun = "run" if runs == 1 else "runs"
     typer.echo(
-        f"{runs} {noun} sent to {target.endpoint}: {sent.spans} spans, {sent.events} evaluations", err=True
+        f"{runs} {noun} sent to {target.endpoint}: {result.spans} spans, {result.events} evaluations",
+        err=True,
     )
-    if sent.rejected:
-        typer.echo(f"not taken by the collector: {sent.rejected}", err=True)
-    for message in sent.messages:
+    if result.rejected:
+        typer.echo(f"not taken by the collector: {result.rejected}", err=True)
+    for message in result.messages:
         typer.echo(f"the collector says: {message!r}", err=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
-from agentguard.registry import Registry
+from agentguard.plugins import Registry
 from agentguard.trajectory.model import Step
 
 if TYPE_CHECKING:
-    from agentguard.detect.view import RunView
+    from agentguard.detect.run_view import RunView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class DetectorFailure:
     seconds: float = 0.0
 
 
-class Needs(NamedTuple):
+class RunRequirements(NamedTuple):
     """What a run must have for a detector with its defaults to find anything in it; also what a run has.
 
     Attributes:
@@ -74,24 +74,24 @@ class Needs(NamedTuple):
     calls: bool = False
     results: bool = False
 
-    def enough(self, needed: Needs) -> bool:
+    def satisfies(self, requirements: RunRequirements) -> bool:
         """Whether a run that has this has what is needed."""
-        turns, calls, results = needed
+        turns, calls, results = requirements
         return self.turns >= turns and self.calls >= calls and self.results >= results
 
 
-ANYTHING: Final = Needs()
+NO_REQUIREMENTS: Final = RunRequirements()
 """The needs of a detector that does not say any."""
 
-SILENT: Final = Needs(turns=1 << 62)
+NEVER_BY_DEFAULT: Final = RunRequirements(turns=1 << 62)
 """The needs of a detector that finds nothing unless it is given options."""
 
 
 @runtime_checkable
-class Foresight(Protocol):
+class ProposedTurnDetector(Protocol):
     """A detector that can also judge a turn before its tool calls run; not every one can."""
 
-    def foresee(self, step: Step, view: RunView) -> Iterable[Finding]:
+    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Look at a turn that may yet be refused; ``view`` ends before it, and nothing may be remembered."""
         ...
 
@@ -128,10 +128,12 @@ def detectors() -> Registry[DetectorFactory]:
     return _REGISTRY
 
 
-def _builtin() -> dict[str, str]:
-    from agentguard.detect.rules import BUILTIN
+def _load_builtin() -> dict[str, str]:
+    from agentguard.detect.rules import BUILTIN_DETECTORS
 
-    return dict(BUILTIN)
+    return dict(BUILTIN_DETECTORS)
 
 
-_REGISTRY: Registry[DetectorFactory] = Registry("detector", group="agentguard.detectors", builtin=_builtin())
+_REGISTRY: Registry[DetectorFactory] = Registry(
+    "detector", group="agentguard.detectors", builtin=_load_builtin()
+)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from agentguard.errors import ConfigError
 
-Shape = Literal["int", "number", "flag", "mapping", "list"]
+OptionType = Literal["int", "number", "flag", "mapping", "list"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class DetectorOption:
     """One option of a detector.
 
     Attributes:
@@ -25,14 +25,14 @@ class Option:
     """
 
     name: str
-    shape: Shape
+    value_type: OptionType
     default: Any
-    text: str
-    low: float | None = None
-    high: float | None = None
+    description: str
+    minimum: float | None = None
+    maximum: float | None = None
 
 
-class Options:
+class DetectorOptions:
     """The validated options of one detector.
 
     Raises:
@@ -40,15 +40,17 @@ class Options:
             option.
     """
 
-    def __init__(self, detector: str, declared: Iterable[Option], given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, detector: str, declared_options: Iterable[DetectorOption], values: Mapping[str, Any]
+    ) -> None:
         self.detector = detector
-        known = {option.name: option for option in declared}
-        for name in given:
+        known = {option.name: option for option in declared_options}
+        for name in values:
             if name not in known:
                 there = ", ".join(known) or "none"
                 raise ConfigError(f"detector {detector!r} has no option {name!r}; there are: {there}")
         self._values = {
-            name: _checked(detector, option, given[name]) if name in given else option.default
+            name: _validate_option(detector, option, values[name]) if name in values else option.default
             for name, option in known.items()
         }
 
@@ -60,12 +62,12 @@ class Options:
         """A finite number."""
         return float(self._values[name])
 
-    def limit(self, name: str) -> float | None:
+    def optional_number(self, name: str) -> float | None:
         """A finite number, or None where not set."""
         value = self._values[name]
         return None if value is None else float(value)
 
-    def flag(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         """True or false."""
         return bool(self._values[name])
 
@@ -77,40 +79,40 @@ class Options:
         """The items of a list."""
         return tuple(self._values[name])
 
-    def wrong(self, name: str, reason: str) -> ConfigError:
+    def build_error(self, name: str, reason: str) -> ConfigError:
         """The error to raise when the inside of an option is wrong."""
         return ConfigError(f"detector {self.detector!r}, option {name!r}: {reason}")
 
 
-def _checked(detector: str, option: Option, value: Any) -> Any:
+def _validate_option(detector: str, option: DetectorOption, value: Any) -> Any:
     if value is None and option.default is None:
         return None
-    reason = _wrong(option, value)
+    reason = _describe_problem(option, value)
     if reason:
         raise ConfigError(f"detector {detector!r}, option {option.name!r}: {reason}")
     return value
 
 
-def _wrong(option: Option, value: Any) -> str | None:
-    if option.shape in ("int", "number"):
-        return _wrong_number(option, value)
-    if option.shape == "flag":
+def _describe_problem(option: DetectorOption, value: Any) -> str | None:
+    if option.value_type in ("int", "number"):
+        return _describe_number_problem(option, value)
+    if option.value_type == "flag":
         return None if isinstance(value, bool) else "must be true or false"
-    if option.shape == "list":
+    if option.value_type == "list":
         return None if isinstance(value, (list, tuple)) else "must be a list"
     if not isinstance(value, Mapping):
         return "must be a mapping"
     return None if all(isinstance(key, str) for key in value) else "must have text keys"
 
 
-def _wrong_number(option: Option, value: Any) -> str | None:
-    whole = option.shape == "int"
+def _describe_number_problem(option: DetectorOption, value: Any) -> str | None:
+    whole = option.value_type == "int"
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return "must be a whole number" if whole else "must be a number"
     if not isfinite(value):
         return "must be finite"
-    if option.low is not None and value < option.low:
-        return f"must be at least {option.low:g}"
-    if option.high is not None and value > option.high:
-        return f"must be at most {option.high:g}"
+    if option.minimum is not None and value < option.minimum:
+        return f"must be at least {option.minimum:g}"
+    if option.maximum is not None and value > option.maximum:
+        return f"must be at most {option.maximum:g}"
     return None

@@ -7,59 +7,59 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentguard.errors import EvaluationError
-from agentguard.localize.base import Localizer, Trainable, localizers
+from agentguard.localize.base import Localizer, Trainable, get_localizer_registry
 
 Method = Localizer | Trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class MethodSpec:
     """A method by name: which localizer, with which options, and what it is called in tables."""
 
     label: str
     localizer: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def make(self) -> Method:
+    def build(self) -> Method:
         """Make the localizer. Raises UnknownPlugin or ConfigError."""
-        return localizers().get(self.localizer)(**self.options)
+        return get_localizer_registry().get(self.localizer)(**self.options)
 
 
 BASELINES = (
-    Spec(label="first_step", localizer="constant", options={"position": "first"}),
-    Spec(label="last_step", localizer="constant", options={"position": "last"}),
-    Spec(label="constant", localizer="constant"),
-    Spec(label="label_copy", localizer="label_copy"),
-    Spec(label="two_line", localizer="two_line"),
-    Spec(label="index_prior", localizer="index_prior"),
-    Spec(label="last_error", localizer="last_error"),
-    Spec(label="first_finding", localizer="first_finding"),
+    MethodSpec(label="first_step", localizer="constant", options={"position": "first"}),
+    MethodSpec(label="last_step", localizer="constant", options={"position": "last"}),
+    MethodSpec(label="constant", localizer="constant"),
+    MethodSpec(label="label_copy", localizer="label_copy"),
+    MethodSpec(label="two_line", localizer="two_line"),
+    MethodSpec(label="index_prior", localizer="index_prior"),
+    MethodSpec(label="last_error", localizer="last_error"),
+    MethodSpec(label="first_finding", localizer="first_finding"),
 )
 
 
-def named(method: str, options: Mapping[str, Any] | None = None) -> Spec:
+def resolve_method(method: str, options: Mapping[str, Any] | None = None) -> MethodSpec:
     """The spec of a method given by name: of a baseline by its label, else of the localizer of that name."""
     for spec in BASELINES:
         if spec.label == method and not options:
             return spec
     given = ", ".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
     label = f"{method}({given})" if given else method
-    return Spec(label=label, localizer=method, options=dict(options or {}))
+    return MethodSpec(label=label, localizer=method, options=dict(options or {}))
 
 
-def learns(method: Method) -> bool:
+def is_trainable(method: Method) -> bool:
     """Whether a method can be trained."""
     return callable(getattr(method, "fit", None))
 
 
-def ready(method: Method) -> bool:
+def is_localizer(method: Method) -> bool:
     """Whether a method can be asked as it is."""
     return callable(getattr(method, "locate", None))
 
 
 def as_localizer(method: Method) -> Localizer:
     """The method, to be asked as it is. Raises EvaluationError if it must be trained first."""
-    if not ready(method):
+    if not is_localizer(method):
         raise EvaluationError(
             f"{method.name} learns from annotated runs: cross-validate it or give runs to train on"
         )
@@ -68,6 +68,6 @@ def as_localizer(method: Method) -> Localizer:
 
 def as_trainable(method: Method) -> Trainable:
     """The method, to be trained. Raises EvaluationError if it does not learn."""
-    if not learns(method):
+    if not is_trainable(method):
         raise EvaluationError(f"{method.name} does not learn")
     return cast(Trainable, method)

@@ -16,7 +16,7 @@ _Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
+class ReliabilityBin:
     """One bin of a reliability curve: mean predicted probability, observed share, and how many fell in it."""
 
     low: float
@@ -41,7 +41,7 @@ def mean(values: Iterable[float]) -> float:
     return math.fsum(held) / len(held) if held else math.nan
 
 
-def deviation(values: Iterable[float]) -> float:
+def standard_deviation(values: Iterable[float]) -> float:
     """Sample standard deviation; 0 of fewer than two values."""
     held = list(values)
     if len(held) < 2:
@@ -50,7 +50,7 @@ def deviation(values: Iterable[float]) -> float:
     return math.sqrt(math.fsum((v - middle) ** 2 for v in held) / (len(held) - 1))
 
 
-def wilson(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
+def wilson_interval(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
     """Wilson score interval of a share of ``n`` trials (Wilson 1927); 95 % by default.
 
     ``share`` may be a mean over repeats of the same ``n`` runs; ``n`` stays the number of runs, because
@@ -66,7 +66,7 @@ def wilson(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
 
 def step_accuracy(gold: Sequence[int], ranked: Sequence[Ranking]) -> float:
     """Share of runs whose first-ranked step equals the gold step."""
-    return top(gold, ranked, 1)
+    return top_k_accuracy(gold, ranked, 1)
 
 
 def step_accuracy_published(gold: Sequence[int], ranked: Sequence[Ranking]) -> float:
@@ -77,12 +77,12 @@ def step_accuracy_published(gold: Sequence[int], ranked: Sequence[Ranking]) -> f
     return mean(bool(r) and str(g) in str(r[0]) for g, r in zip(gold, ranked, strict=True))
 
 
-def within(gold: Sequence[int], ranked: Sequence[Ranking], tolerance: int) -> float:
+def within_tolerance(gold: Sequence[int], ranked: Sequence[Ranking], tolerance: int) -> float:
     """Share of runs whose first-ranked step is at most ``tolerance`` steps from the gold step."""
     return mean(bool(r) and abs(r[0] - g) <= tolerance for g, r in zip(gold, ranked, strict=True))
 
 
-def top(gold: Sequence[int], ranked: Sequence[Ranking], k: int) -> float:
+def top_k_accuracy(gold: Sequence[int], ranked: Sequence[Ranking], k: int) -> float:
     """Share of runs whose gold step is among the first ``k`` ranked."""
     return mean(g in tuple(r[:k]) for g, r in zip(gold, ranked, strict=True))
 
@@ -99,7 +99,7 @@ def auroc(labels: Sequence[bool], scores: Sequence[float]) -> float:
     if not positives or not negatives:
         return math.nan
     rank_sum, below = 0.0, 0
-    for _, tied in _tied(labels, scores, descending=False):
+    for _, tied in _group_ties(labels, scores, descending=False):
         # All members of a tie share the mean of the ranks they cover.
         rank_sum += sum(tied) * (below + (len(tied) + 1) / 2)
         below += len(tied)
@@ -112,7 +112,7 @@ def average_precision(labels: Sequence[bool], scores: Sequence[float]) -> float:
     if not positives:
         return math.nan
     area, found, seen = 0.0, 0, 0
-    for _, tied in _tied(labels, scores, descending=True):
+    for _, tied in _group_ties(labels, scores, descending=True):
         gained = sum(tied)
         found, seen = found + gained, seen + len(tied)
         area += gained / positives * found / seen
@@ -124,14 +124,16 @@ def brier(labels: Sequence[bool], probabilities: Sequence[float]) -> float:
     return mean((p - bool(y)) ** 2 for y, p in zip(labels, probabilities, strict=True))
 
 
-def reliability(labels: Sequence[bool], probabilities: Sequence[float], *, bins: int = 10) -> tuple[Bin, ...]:
+def reliability(
+    labels: Sequence[bool], probabilities: Sequence[float], *, bins: int = 10
+) -> tuple[ReliabilityBin, ...]:
     """Bins of equal width over [0, 1], the last one closed; empty bins are left out."""
     held: dict[int, list[tuple[float, bool]]] = {}
     for label, probability in zip(labels, probabilities, strict=True):
         place = min(int(probability * bins), bins - 1)
         held.setdefault(place, []).append((probability, bool(label)))
     return tuple(
-        Bin(
+        ReliabilityBin(
             low=place / bins,
             high=(place + 1) / bins,
             n=len(members),
@@ -154,7 +156,7 @@ def expected_calibration_error(
 def risk_coverage(correct: Sequence[bool], confidence: Sequence[float]) -> tuple[RiskPoint, ...]:
     """Risk at each coverage, one point a distinct confidence, the surest first (El-Yaniv and Wiener 2010)."""
     points, wrong, seen = [], 0, 0
-    for threshold, tied in _tied(correct, confidence, descending=True):
+    for threshold, tied in _group_ties(correct, confidence, descending=True):
         wrong, seen = wrong + len(tied) - sum(tied), seen + len(tied)
         points.append(RiskPoint(coverage=seen / len(correct), risk=wrong / seen, threshold=threshold))
     return tuple(points)
@@ -168,7 +170,7 @@ def aurc(correct: Sequence[bool], confidence: Sequence[float]) -> float:
     """
     risks: list[float] = []
     wrong, seen = 0.0, 0
-    for _, tied in _tied(correct, confidence, descending=True):
+    for _, tied in _group_ties(correct, confidence, descending=True):
         share = 1 - sum(tied) / len(tied)
         for _ in tied:
             wrong, seen = wrong + share, seen + 1
@@ -176,7 +178,7 @@ def aurc(correct: Sequence[bool], confidence: Sequence[float]) -> float:
     return mean(risks)
 
 
-def _tied(
+def _group_ties(
     labels: Sequence[bool], scores: Sequence[float], *, descending: bool
 ) -> Iterable[tuple[float, list[bool]]]:
     """Groups of equal score, with the labels of their members."""

@@ -8,9 +8,16 @@ from enum import StrEnum
 from typing import Any
 
 from agentguard.evals import metrics
-from agentguard.evals.dataset import Dataset
-from agentguard.evals.predict import Prediction
-from agentguard.evals.scores import Case, Localization, Outcome, finite, localization, outcome
+from agentguard.evals.datasets.dataset import Dataset
+from agentguard.evals.prediction import Prediction
+from agentguard.evals.scoring import (
+    Case,
+    LocalizationScores,
+    OutcomeScores,
+    replace_non_finite,
+    score_localization,
+    score_outcome,
+)
 
 
 class Setting(StrEnum):
@@ -48,11 +55,13 @@ class Evaluation:
     setting: Setting
     n: int
     broken: int
-    localization: Localization | None
-    outcome: Outcome | None
+    localization: LocalizationScores | None
+    outcome: OutcomeScores | None
     cases: tuple[Case, ...] = field(repr=False)
     predictions: tuple[Prediction, ...] = field(repr=False)
-    subsets: Mapping[str, tuple[Localization | None, Outcome | None]] = field(default_factory=dict)
+    subsets: Mapping[str, tuple[LocalizationScores | None, OutcomeScores | None]] = field(
+        default_factory=dict
+    )
     run_size_auroc: float | None = None
     baselines: Mapping[str, Evaluation] = field(default_factory=dict, repr=False)
     fit_seconds: float = 0.0
@@ -68,7 +77,7 @@ class Evaluation:
         """How often every run was scored."""
         return len({prediction.repeat for prediction in self.predictions})
 
-    def above_baselines(self) -> bool:
+    def is_above_baselines(self) -> bool:
         """Whether step accuracy is above the 95 % interval of every baseline.
 
         Trained on shuffled labels it must not be; a bare comparison of means would cry wolf on small sets.
@@ -86,20 +95,20 @@ class Evaluation:
             "n": self.n,
             "broken": self.broken,
             "repeats": self.repeats,
-            "above_baselines": self.above_baselines() if self.localization else None,
-            **_scores(self.localization, self.outcome),
-            "subsets": _subsets(self),
-            "baselines": {label: _baseline(held) for label, held in self.baselines.items()},
+            "above_baselines": self.is_above_baselines() if self.localization else None,
+            **_merge_scores(self.localization, self.outcome),
+            "subsets": _subsets_to_dict(self),
+            "baselines": {label: _baseline_to_dict(held) for label, held in self.baselines.items()},
             "seconds": round(self.seconds, 3),
             "fit_seconds": round(self.fit_seconds, 3),
             "locate_seconds": round(self.locate_seconds, 3),
         }
         if self.run_size_auroc is not None and self.baselines:
             given["baselines"]["run_size"] = {"auroc": self.run_size_auroc}
-        return dict(finite(given))
+        return dict(replace_non_finite(given))
 
 
-def scored(
+def score_predictions(
     data: Dataset,
     cases: Sequence[Case],
     predictions: Sequence[Prediction],
@@ -113,8 +122,8 @@ def scored(
     subsets = {}
     for part in parts if len(parts) > 1 else []:
         held = [case for case in cases if case.part == part]
-        subsets[part] = (localization(held, predictions), outcome(held, predictions))
-    both = outcome(cases, predictions)
+        subsets[part] = (score_localization(held, predictions), score_outcome(held, predictions))
+    both = score_outcome(cases, predictions)
     return Evaluation(
         dataset=data.name,
         checksum=data.checksum,
@@ -122,18 +131,18 @@ def scored(
         setting=setting,
         n=sum(case.step is not None or case.failed is not None for case in cases),
         broken=len(data.broken),
-        localization=localization(cases, predictions),
+        localization=score_localization(cases, predictions),
         outcome=both,
         cases=tuple(cases),
         predictions=tuple(predictions),
         subsets=subsets,
-        run_size_auroc=_run_size(cases) if both else None,
+        run_size_auroc=_score_run_size(cases) if both else None,
         fit_seconds=fit_seconds,
         locate_seconds=sum(prediction.seconds for prediction in predictions),
     )
 
 
-_NONE = (
+_SCORE_NAMES = (
     "step_accuracy",
     "agent_accuracy",
     "step_accuracy_published",
@@ -149,9 +158,9 @@ _NONE = (
 )
 
 
-def _scores(where: Localization | None, whether: Outcome | None) -> dict[str, Any]:
+def _merge_scores(where: LocalizationScores | None, whether: OutcomeScores | None) -> dict[str, Any]:
     """Root-cause scores at the top, outcome scores beside them and in full under ``outcome``."""
-    scores = where.as_dict() if where else dict.fromkeys(_NONE)
+    scores = where.as_dict() if where else dict.fromkeys(_SCORE_NAMES)
     scores["n_root_cause"] = scores.pop("n", 0)
     full = whether.as_dict() if whether else None
     for name in ("auroc", "average_precision", "brier"):
@@ -160,19 +169,19 @@ def _scores(where: Localization | None, whether: Outcome | None) -> dict[str, An
     return scores
 
 
-def _baseline(held: Evaluation) -> dict[str, Any]:
-    scores = _scores(held.localization, held.outcome)
-    return {"setting": held.setting.value, "n": held.n, **scores, "subsets": _subsets(held)}
+def _baseline_to_dict(held: Evaluation) -> dict[str, Any]:
+    scores = _merge_scores(held.localization, held.outcome)
+    return {"setting": held.setting.value, "n": held.n, **scores, "subsets": _subsets_to_dict(held)}
 
 
-def _subsets(held: Evaluation) -> dict[str, Any]:
-    return {name: {"n": _n(*pair), **_scores(*pair)} for name, pair in held.subsets.items()}
+def _subsets_to_dict(held: Evaluation) -> dict[str, Any]:
+    return {name: {"n": _count_runs(*pair), **_merge_scores(*pair)} for name, pair in held.subsets.items()}
 
 
-def _n(where: Localization | None, whether: Outcome | None) -> int:
+def _count_runs(where: LocalizationScores | None, whether: OutcomeScores | None) -> int:
     return max(where.n if where else 0, whether.n if whether else 0)
 
 
-def _run_size(cases: Sequence[Case]) -> float:
+def _score_run_size(cases: Sequence[Case]) -> float:
     known = [(case.failed, float(case.length)) for case in cases if case.failed is not None]
     return metrics.auroc([bool(failed) for failed, _ in known], [length for _, length in known])

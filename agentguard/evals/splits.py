@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agentguard.errors import EvaluationError
-from agentguard.trajectory.groups import group_key
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record
 
 
@@ -21,14 +21,15 @@ class Split:
     train: tuple[Record, ...] | None
 
 
-def groups_of(records: Sequence[Record]) -> tuple[str, ...]:
+def list_groups(records: Sequence[Record]) -> tuple[str, ...]:
     """The group of each record; one without a group, or whose group has no letter or digit, is on its own."""
     return tuple(
-        group_key(record.annotation.group or "") or f"\0{place}" for place, record in enumerate(records)
+        normalize_group_key(record.annotation.group or "") or f"\0{place}"
+        for place, record in enumerate(records)
     )
 
 
-def grouped_folds(groups: Sequence[str], folds: int, *, seed: int | str) -> tuple[tuple[int, ...], ...]:
+def assign_folds(groups: Sequence[str], folds: int, *, seed: int | str) -> tuple[tuple[int, ...], ...]:
     """Deal positions into ``folds`` parts of like size; equal groups land in one part.
 
     Args:
@@ -55,25 +56,27 @@ def grouped_folds(groups: Sequence[str], folds: int, *, seed: int | str) -> tupl
     return tuple(tuple(sorted(part)) for part in dealt)
 
 
-def cross_validation(records: Sequence[Record], *, folds: int, repeats: int, seed: int) -> tuple[Split, ...]:
+def split_for_cross_validation(
+    records: Sequence[Record], *, folds: int, repeats: int, seed: int
+) -> tuple[Split, ...]:
     """``repeats`` times ``folds`` splits; every run is scored once a repeat."""
-    groups = groups_of(records)
+    groups = list_groups(records)
     splits = []
     for repeat in range(repeats):
-        for fold, test in enumerate(grouped_folds(groups, folds, seed=f"{seed}:{repeat}")):
+        for fold, test in enumerate(assign_folds(groups, folds, seed=f"{seed}:{repeat}")):
             held = set(test)
             train = tuple(record for place, record in enumerate(records) if place not in held)
             splits.append(Split(repeat=repeat, fold=fold, test=test, train=train))
     return tuple(splits)
 
 
-def disjoint(train: Sequence[Record], test: Sequence[Record]) -> tuple[Record, ...]:
+def exclude_shared_questions(train: Sequence[Record], test: Sequence[Record]) -> tuple[Record, ...]:
     """``train`` without the runs whose question occurs in ``test``."""
-    seen = {group for group in groups_of(test) if not group.startswith("\0")}
-    return tuple(r for r, group in zip(train, groups_of(train), strict=True) if group not in seen)
+    seen = {group for group in list_groups(test) if not group.startswith("\0")}
+    return tuple(r for r, group in zip(train, list_groups(train), strict=True) if group not in seen)
 
 
-def shuffled(records: Sequence[Record], *, seed: int | str) -> tuple[Record, ...]:
+def shuffle_record_labels(records: Sequence[Record], *, seed: int | str) -> tuple[Record, ...]:
     """The same runs with their labels dealt anew among them: what a method learns from these is nothing.
 
     The step, the codes and the outcome move; a step that the new run does not have is drawn afresh from its
@@ -83,12 +86,12 @@ def shuffled(records: Sequence[Record], *, seed: int | str) -> tuple[Record, ...
     donors = list(records)
     rng.shuffle(donors)
     return tuple(
-        replace(record, annotation=_lent(record, donor.annotation, rng))
+        replace(record, annotation=_borrow_labels(record, donor.annotation, rng))
         for record, donor in zip(records, donors, strict=True)
     )
 
 
-def _lent(record: Record, other: Annotation, rng: random.Random) -> Annotation:
+def _borrow_labels(record: Record, other: Annotation, rng: random.Random) -> Annotation:
     cause, steps = other.root_cause, record.trajectory.steps
     if cause is not None and cause.step is not None and steps:
         step = cause.step if cause.step < len(steps) else rng.randrange(len(steps))

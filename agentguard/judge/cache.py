@@ -16,16 +16,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from agentguard.errors import AgentGuardError, ConfigError
-from agentguard.judge.base import Answer, Judge, Question
-from agentguard.judge.canonical import content_digest, question_digest
-from agentguard.judge.closed import options_of
-from agentguard.judge.writing import Writer, Written
-from agentguard.store.rows import Row, VerdictRow, verdict_key
+from agentguard.judge.base import GeneratedText, Judge, JudgeAnswer, Question, TextGenerator
+from agentguard.judge.content_hash import hash_content, hash_question
+from agentguard.judge.llm.multiple_choice import list_options
+from agentguard.store.db.rows import Row, VerdictRow, verdict_key
 from agentguard.trajectory.model import Trajectory
 
 
 @runtime_checkable
-class Versioned(Protocol):
+class VersionedJudge(Protocol):
     """A judge that says itself what its answers depend on."""
 
     def version(self, transcript: Trajectory) -> str:
@@ -33,7 +32,7 @@ class Versioned(Protocol):
         ...
 
 
-class Verdicts(Protocol):
+class VerdictStore(Protocol):
     """Where answers are kept; `agentguard.store.Store` is one."""
 
     def verdict(self, key: str, *, tenant: str = "") -> VerdictRow | None:
@@ -61,7 +60,7 @@ class CachedJudge:
 
     Args:
         judge: who is asked what is not known yet.
-        version: what the judge's answers depend on; not needed for a judge that says so itself (`Versioned`).
+        version: what the judge's answers depend on; not needed for a judge that says so itself (`VersionedJudge`).
         store: keeps answers beyond the process.
         tenant: whose answers, in the store.
         memory: most answers kept in memory.
@@ -75,82 +74,82 @@ class CachedJudge:
         judge: Judge,
         *,
         version: str | None = None,
-        store: Verdicts | None = None,
+        store: VerdictStore | None = None,
         tenant: str = "",
-        memory: int = 4_096,
+        max_entries: int = 4_096,
     ) -> None:
-        if version is None and not isinstance(judge, Versioned):
+        if version is None and not isinstance(judge, VersionedJudge):
             raise ConfigError(f"judge {judge.name!r} has no version of its own: give CachedJudge one")
-        if memory < 0:
+        if max_entries < 0:
             raise ConfigError("memory is a number of answers, 0 or more")
         self.judge = judge
         self.name = judge.name
         self.stats = CacheStats()
         self._version, self._store, self._tenant = version, store, tenant
-        self._most = memory
+        self._max_entries = max_entries
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Answer] = OrderedDict()
+        self._entries: OrderedDict[str, JudgeAnswer] = OrderedDict()
 
-    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer what is known from memory or the store, and ask the judge for the rest at once."""
         version = self.version(transcript)
-        keys = self._keys(transcript, questions, version)
+        keys = self._build_keys(transcript, questions, version)
         answers = {
-            key: found for key, q in zip(keys, questions, strict=True) if (found := self._find(key, q))
+            key: found for key, q in zip(keys, questions, strict=True) if (found := self._look_up(key, q))
         }
         missing = {key: q for key, q in zip(keys, questions, strict=True) if key not in answers}
-        self._count(hits=len(answers), misses=len(missing))
+        self._update_stats(hits=len(answers), misses=len(missing))
         if missing:
             new = self.judge.decide(transcript, tuple(missing.values()))
             # A judge whose endpoint was away said less of itself before it was asked than it does now.
             if any(one.error is None for one in new) and self.version(transcript) == version:
                 for (key, question), answer in zip(missing.items(), new, strict=True):
-                    self._keep(key, question, answer, version, transcript.id)
+                    self._save(key, question, answer, version, transcript.id)
             answers |= dict(zip(missing, new, strict=True))
         return tuple(replace(answers[key], question=q.id) for key, q in zip(keys, questions, strict=True))
 
-    def write_line(self, transcript: Trajectory, asked: str) -> Written:
+    def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
         """What the judge writes, which is not kept; an error where it cannot write."""
-        if isinstance(self.judge, Writer):
-            return self.judge.write_line(transcript, asked)
-        return Written(error=f"judge {self.name!r} does not write")
+        if isinstance(self.judge, TextGenerator):
+            return self.judge.generate_text(transcript, prompt)
+        return GeneratedText(error=f"judge {self.name!r} does not write")
 
     def version(self, transcript: Trajectory) -> str:
         """What an answer about a run depends on but the run and the question."""
-        if self._version is not None or not isinstance(self.judge, Versioned):
+        if self._version is not None or not isinstance(self.judge, VersionedJudge):
             return self._version or ""
         return self.judge.version(transcript)
 
-    def key(self, transcript: Trajectory, question: Question) -> str:
+    def build_key(self, transcript: Trajectory, question: Question) -> str:
         """The key an answer is kept under."""
-        return self._keys(transcript, (question,), self.version(transcript))[0]
+        return self._build_keys(transcript, (question,), self.version(transcript))[0]
 
-    def _keys(self, run: Trajectory, questions: Sequence[Question], version: str) -> list[str]:
-        content = content_digest(run)
-        return [verdict_key(content, question_digest(q), self.judge.name, version) for q in questions]
+    def _build_keys(self, run: Trajectory, questions: Sequence[Question], version: str) -> list[str]:
+        content = hash_content(run)
+        return [verdict_key(content, hash_question(q), self.judge.name, version) for q in questions]
 
-    def _find(self, key: str, question: Question) -> Answer | None:
+    def _look_up(self, key: str, question: Question) -> JudgeAnswer | None:
         with self._lock:
-            if (answer := self._known.get(key)) is not None:
-                self._known.move_to_end(key)
+            if (answer := self._entries.get(key)) is not None:
+                self._entries.move_to_end(key)
                 return answer
         if self._store is None:
             return None
         try:
             row = self._store.verdict(key, tenant=self._tenant)
         except AgentGuardError:  # a store that is away makes a judge slower, not silent
-            self._count(store_errors=1)
+            self._update_stats(store_errors=1)
             return None
-        answer = None if row is None else _read(row.data, question)
+        answer = None if row is None else _decode_answer(row.data, question)
         if answer is not None:
-            self._remember(key, answer)
+            self._cache_answer(key, answer)
         return answer
 
-    def _keep(self, key: str, question: Question, answer: Answer, version: str, run_id: str) -> None:
+    def _save(self, key: str, question: Question, answer: JudgeAnswer, version: str, run_id: str) -> None:
         if answer.error is not None or not answer.probabilities:
             return
         told = replace(answer, usage={"cached": True, "calls": 0})
-        self._remember(key, told)
+        self._cache_answer(key, told)
         if self._store is not None:
             row = VerdictRow(
                 key=key,
@@ -163,27 +162,27 @@ class CachedJudge:
             )
             self._store.write(row)
 
-    def _remember(self, key: str, answer: Answer) -> None:
+    def _cache_answer(self, key: str, answer: JudgeAnswer) -> None:
         with self._lock:
-            self._known[key] = answer
-            self._known.move_to_end(key)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
+            self._entries[key] = answer
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
 
-    def _count(self, **more: int) -> None:
+    def _update_stats(self, **increments: int) -> None:
         with self._lock:
             self.stats = replace(
-                self.stats, **{name: getattr(self.stats, name) + n for name, n in more.items()}
+                self.stats, **{name: getattr(self.stats, name) + n for name, n in increments.items()}
             )
 
 
-def _read(data: Mapping[str, Any], question: Question) -> Answer | None:
+def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer | None:
     """An answer from a row; None if the row does not hold one for exactly this closed set."""
     held = data.get("probabilities")
-    if not isinstance(held, Mapping) or set(held) != set(options_of(question)):
+    if not isinstance(held, Mapping) or set(held) != set(list_options(question)):
         return None
     if not all(isinstance(p, (int, float)) and 0 <= p <= 1 + 1e-9 for p in held.values()):
         return None
     if not math.isclose(math.fsum(held.values()), 1.0, abs_tol=1e-6):
         return None
-    return Answer(question=question.id, probabilities=dict(held), usage={"cached": True, "calls": 0})
+    return JudgeAnswer(question=question.id, probabilities=dict(held), usage={"cached": True, "calls": 0})

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from agentguard.detect.base import DetectorFailure, Evidence, Finding
-from agentguard.registry import Registry
+from agentguard.plugins import Registry
 from agentguard.trajectory.model import Record, Trajectory
 
 
@@ -65,7 +65,7 @@ class Diagnosis:
             ``cached_tokens`` and ``seconds`` of waiting; empty where none was asked.
         notes: what a person should know about this diagnosis, e.g. why it abstained.
         recalibrated: what the method's probabilities were corrected by, where people judged enough of its
-            diagnoses (`agentguard.localize.corrected`); empty where they are its own.
+            diagnoses (`agentguard.localize.recalibration`); empty where they are its own.
     """
 
     trajectory_id: str
@@ -119,25 +119,25 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
     "localizer",
     group="agentguard.localizers",
     builtin={
-        "embedded": "agentguard.localize.embedded:Embedded",
-        "schema": "agentguard.localize.judged.schema:schema",
-        "constant": "agentguard.localize.constant:constant",
-        "label_copy": "agentguard.localize.label_copy:LabelCopy",
-        "two_line": "agentguard.localize.two_line:TwoLine",
-        "index_prior": "agentguard.localize.index_prior:IndexPrior",
-        "last_error": "agentguard.localize.last_error:LastError",
-        "first_finding": "agentguard.localize.first_finding:FirstFinding",
-        "all_at_once": "agentguard.localize.judged.all_at_once:all_at_once",
-        "step_by_step": "agentguard.localize.judged.step_by_step:step_by_step",
-        "binary_search": "agentguard.localize.judged.binary_search:binary_search",
-        "structured": "agentguard.localize.judged.structured:structured",
-        "constraints": "agentguard.localize.judged.constraints:constraints",
-        "two_stage": "agentguard.localize.judged.two_stage:two_stage",
-        "fused": "agentguard.localize.judged.fused:Fused",
+        "embedded": "agentguard.localize.embedded:EmbeddedLocalizer",
+        "schema": "agentguard.localize.llm.schema_prompted:build_schema_localizer",
+        "constant": "agentguard.localize.baselines.constant:build_constant_localizer",
+        "label_copy": "agentguard.localize.baselines.nearest_neighbour:NearestNeighbourTrainer",
+        "two_line": "agentguard.localize.baselines.first_worker_turn:FirstWorkerTurnLocalizer",
+        "index_prior": "agentguard.localize.baselines.position_prior:PositionPriorTrainer",
+        "last_error": "agentguard.localize.baselines.last_error:LastErrorLocalizer",
+        "first_finding": "agentguard.localize.baselines.first_finding:FirstFindingLocalizer",
+        "all_at_once": "agentguard.localize.llm.all_at_once:build_all_at_once",
+        "step_by_step": "agentguard.localize.llm.step_by_step:build_step_by_step",
+        "binary_search": "agentguard.localize.llm.binary_search:build_binary_search",
+        "structured": "agentguard.localize.llm.structured:build_structured",
+        "constraints": "agentguard.localize.llm.constraints:build_constraints",
+        "two_stage": "agentguard.localize.llm.two_stage:build_two_stage",
+        "fused": "agentguard.localize.llm.fused:FusedLocalizer",
     },
 )
 
 
-def localizers() -> Registry[LocalizerFactory]:
+def get_localizer_registry() -> Registry[LocalizerFactory]:
     """The registry of localizers: those in ``agentguard.localize`` and installed ones."""
     return _REGISTRY

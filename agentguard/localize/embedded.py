@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
+from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-from agentguard.localize.ranking import MOST, reject
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Trajectory
 
 if TYPE_CHECKING:
-    from agentguard.judge.model import Judgement, Model
+    from agentguard.judge.embedded.model import EmbeddedJudgement, EmbeddedModel
 
 DEFAULT_RISK = 0.1
-_LEAST = 0.005  # a hypothesis less likely than this helps nobody
+_MIN_PROBABILITY = 0.005  # a hypothesis less likely than this helps nobody
 
 
-class Embedded:
+class EmbeddedLocalizer:
     """Ranks steps and outcomes by a trained model.
 
     Args:
@@ -49,7 +49,7 @@ class Embedded:
         given_failed: bool = False,
         **unknown: object,
     ) -> None:
-        reject(self.name, unknown)
+        reject_unknown_options(self.name, unknown)
         if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk <= 0.5:
             raise ConfigError(f"localizer 'embedded': risk is {risk!r}, expected a number in (0, 0.5]")
         self.risk = float(risk)
@@ -57,28 +57,30 @@ class Embedded:
         self.seed = int(seed)
         self.given_failed = bool(given_failed)
         self._folder = Path(model) if model is not None else None
-        self._model: Model | None = None
-        _check(self._folder)
+        self._model: EmbeddedModel | None = None
+        _verify_model_file(self._folder)
 
     @classmethod
-    def of(
-        cls, model: Model, *, risk: float = DEFAULT_RISK, with_answer: bool = False, seed: int = 0
-    ) -> Embedded:
+    def from_model(
+        cls, model: EmbeddedModel, *, risk: float = DEFAULT_RISK, with_answer: bool = False, seed: int = 0
+    ) -> EmbeddedLocalizer:
         """A localizer around a trained model, without reading a file."""
         made = cls.__new__(cls)
         made.risk, made.with_answer, made.seed, made._model = risk, with_answer, seed, model
         made._folder, made.given_failed = None, False
         return made
 
-    def fit(self, records: Sequence[Record]) -> Embedded:
+    def fit(self, records: Sequence[Record]) -> EmbeddedLocalizer:
         """Learn from annotated runs alone; returns a fitted copy. Deterministic for one seed."""
-        from agentguard.judge.train import train, untrained
+        from agentguard.judge.embedded.training import build_untrained_model, train_model
 
         try:
-            model = train(records, seed=self.seed, with_answer=self.with_answer)
+            model = train_model(records, seed=self.seed, with_answer=self.with_answer)
         except JudgeError:
-            model = untrained()
-        fitted = Embedded.of(model, risk=self.risk, with_answer=self.with_answer, seed=self.seed)
+            model = build_untrained_model()
+        fitted = EmbeddedLocalizer.from_model(
+            model, risk=self.risk, with_answer=self.with_answer, seed=self.seed
+        )
         fitted.given_failed = self.given_failed
         return fitted
 
@@ -100,69 +102,83 @@ class Embedded:
                 notes=("the run has no step",),
             )
         judged = self.model.judge(trajectory, findings, risk=self.risk, answer=answer)
-        return self.told(trajectory, judged, findings)
+        return self.build_diagnosis(trajectory, judged, findings)
 
     @property
-    def model(self) -> Model:
+    def model(self) -> EmbeddedModel:
         """The trained model; read when it is first asked for, since it brings NumPy along."""
         if self._model is None:
-            self._model = _loaded(self._folder)
+            self._model = _load_model(self._folder)
         return self._model
 
-    def told(self, trajectory: Trajectory, judged: Judgement, findings: Sequence[Finding]) -> Diagnosis:
+    def build_diagnosis(
+        self, trajectory: Trajectory, judgement: EmbeddedJudgement, findings: Sequence[Finding]
+    ) -> Diagnosis:
         """The diagnosis that follows from what the model says of a run."""
-        verdict = Verdict.FAILURE if self.given_failed else _verdict(judged)
+        verdict = Verdict.FAILURE if self.given_failed else _select_verdict(judgement)
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
             verdict=verdict,
-            probability=1.0 if self.given_failed else judged.failed,
-            hypotheses=() if verdict is Verdict.NO_FAILURE else _hypotheses(judged, findings),
-            notes=_notes(judged, verdict, given_failed=self.given_failed),
+            probability=1.0 if self.given_failed else judgement.failure_probability,
+            hypotheses=() if verdict is Verdict.NO_FAILURE else _build_hypotheses(judgement, findings),
+            notes=_build_notes(judgement, verdict, given_failed=self.given_failed),
         )
 
 
 @lru_cache(maxsize=4)
-def _check(folder: Path | None) -> None:
-    from agentguard.judge.files import checked
+def _verify_model_file(folder: Path | None) -> None:
+    from agentguard.judge.embedded.model_files import read_verified_model
 
-    checked(folder)
+    read_verified_model(folder)
 
 
 @lru_cache(maxsize=4)
-def _loaded(folder: Path | None) -> Model:
-    from agentguard.judge.store import load
+def _load_model(folder: Path | None) -> EmbeddedModel:
+    from agentguard.judge.embedded.model_io import load_model
 
-    return load(folder)
+    return load_model(folder)
 
 
-def _verdict(judged: Judgement) -> Verdict:
-    if judged.failed > judged.high:
+def _select_verdict(judgement: EmbeddedJudgement) -> Verdict:
+    if judgement.failure_probability > judgement.failed_threshold:
         return Verdict.FAILURE
-    return Verdict.NO_FAILURE if judged.failed <= judged.low else Verdict.ABSTAINED
+    return (
+        Verdict.NO_FAILURE
+        if judgement.failure_probability <= judgement.passed_threshold
+        else Verdict.ABSTAINED
+    )
 
 
-def _hypotheses(judged: Judgement, findings: Sequence[Finding]) -> tuple[Hypothesis, ...]:
-    from agentguard.judge.features.spec import NAMES
-    from agentguard.localize.explain import account
+def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding]) -> tuple[Hypothesis, ...]:
+    from agentguard.judge.embedded.features.catalogue import FEATURE_NAMES
+    from agentguard.localize.explanation import explain_step
 
-    table = judged.table
-    order = sorted(range(len(table.steps)), key=lambda row: (-judged.steps[row], row))[:MOST]
-    kept = [row for place, row in enumerate(order) if place < 3 or judged.steps[row] >= _LEAST]
+    table = judgement.table
+    order = sorted(range(len(table.steps)), key=lambda row: (-judgement.step_probabilities[row], row))[
+        :MAX_HYPOTHESES
+    ]
+    kept = [
+        row
+        for place, row in enumerate(order)
+        if place < 3 or judgement.step_probabilities[row] >= _MIN_PROBABILITY
+    ]
     at: dict[int, list[Finding]] = {}
     for finding in findings:
         at.setdefault(finding.step, []).append(finding)
     made = []
     for row in kept:
         step = table.steps[row]
-        said = account(table.layout, step, dict(zip(NAMES, table.values[row], strict=True)), at.get(step, []))
+        said = explain_step(
+            table.layout, step, dict(zip(FEATURE_NAMES, table.values[row], strict=True)), at.get(step, [])
+        )
         made.append(
             Hypothesis(
                 step=step,
                 agent=table.agents[row],
                 module=said.module,
                 codes=said.codes,
-                probability=float(judged.steps[row]),
+                probability=float(judgement.step_probabilities[row]),
                 evidence=said.evidence,
                 correction=said.correction,
                 reason=said.reason,
@@ -171,17 +187,17 @@ def _hypotheses(judged: Judgement, findings: Sequence[Finding]) -> tuple[Hypothe
     return tuple(made)
 
 
-def _notes(judged: Judgement, verdict: Verdict, *, given_failed: bool) -> tuple[str, ...]:
+def _build_notes(judgement: EmbeddedJudgement, verdict: Verdict, *, given_failed: bool) -> tuple[str, ...]:
     notes = []
     if verdict is Verdict.ABSTAINED:
         notes.append("whether the run failed is not sure enough to say; the steps are where to look first")
     if given_failed:
         notes.append("that the run failed was given, not found")
-    elif not judged.known_outcome:
+    elif not judgement.is_known_outcome:
         notes.append(
             "the model knows no outcomes of this kind of log: the probability of failure is a rule of thumb, "
             "from how the run ends and what the detectors found"
         )
-    if not judged.known_ranking:
+    if not judgement.is_known_ranking:
         notes.append("the model knows no root causes of this kind of log: the ranking is what transfers")
     return tuple(notes)

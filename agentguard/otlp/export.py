@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from agentguard.errors import FormatError
-from agentguard.localize.codec import decode_diagnosis
-from agentguard.otlp.run import spans_of
-from agentguard.otlp.span import Span
-from agentguard.otlp.told import Told, judged
+from agentguard.localize.serialization import decode_diagnosis
+from agentguard.otlp.evaluation_events import RunAssessment, with_evaluation_events
+from agentguard.otlp.model import OtlpSpan
+from agentguard.otlp.span_builder import spans_of
 from agentguard.store.store import Store
-from agentguard.trajectory.formats.kit import Node
+from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard.trajectory.model import Trajectory
 
 
 def exported(
-    run: Trajectory, told: Told | None = None, *, content: bool = True, at_s: float | None = None
-) -> tuple[Span, ...]:
-    """The spans of a run with what was said of it; ``at_s`` as in `agentguard.otlp.run.spans_of`."""
-    return judged(spans_of(run, content=content, at_s=at_s), told or Told(), content=content)
+    run: Trajectory, told: RunAssessment | None = None, *, content: bool = True, at_s: float | None = None
+) -> tuple[OtlpSpan, ...]:
+    """The spans of a run with what was said of it; ``at_s`` as in `agentguard.otlp.span_builder.spans_of`."""
+    return with_evaluation_events(
+        spans_of(run, content=content, at_s=at_s), told or RunAssessment(), content=content
+    )
 
 
-def stored(store: Store, run_id: str, *, tenant: str = "", content: bool = True) -> tuple[Span, ...] | None:
+def stored(
+    store: Store, run_id: str, *, tenant: str = "", content: bool = True
+) -> tuple[OtlpSpan, ...] | None:
     """The spans of a stored run with its latest diagnosis and all recoveries; None if it is not there.
 
     Raises:
@@ -31,10 +35,10 @@ def stored(store: Store, run_id: str, *, tenant: str = "", content: bool = True)
         return None
     rows = store.diagnoses(run_id, tenant=tenant)
     try:
-        diagnosis = decode_diagnosis(Node.of(dict(rows[-1].data))) if rows else None
+        diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data))) if rows else None
     except FormatError as error:
-        raise error.located(file=f"stored run {run_id}") from None
-    told = Told(
+        raise error.with_location(file=f"stored run {run_id}") from None
+    told = RunAssessment(
         diagnosis=diagnosis,
         findings=diagnosis.findings if diagnosis else (),
         recoveries=store.recoveries(run_id, tenant=tenant),

@@ -15,7 +15,7 @@ from agentguard.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class RecoveryBudget:
     """Limits of one run; None is no limit.
 
     Attributes:
@@ -33,12 +33,12 @@ class Budget:
     """
 
     rollbacks: int | None = 3
-    per_step: int | None = 1
-    nudges: int | None = 3
+    rollbacks_per_step: int | None = 1
+    hints: int | None = 3
     extra_tokens: int | None = 20_000
     extra_calls: int | None = None
     seconds: float | None = None
-    samples: int | None = 50
+    resamples: int | None = 50
     repairs: int | None = 20
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class BudgetUsage:
     """What recoveries of one run have cost so far."""
 
     rollbacks: int = 0
@@ -66,21 +66,21 @@ class Spent:
     repairs: int = 0
 
 
-class Account:
+class BudgetAccount:
     """Keeps what one run has spent; thread-safe. A refusal names the limit, and spends nothing."""
 
-    def __init__(self, budget: Budget | None = None) -> None:
-        self.budget = budget or Budget()
+    def __init__(self, budget: RecoveryBudget | None = None) -> None:
+        self.budget = budget or RecoveryBudget()
         self._lock = threading.Lock()
-        self._spent = Spent()
-        self._by_step: dict[int, int] = {}
+        self._usage = BudgetUsage()
+        self._rollbacks_by_step: dict[int, int] = {}
 
     @property
-    def spent(self) -> Spent:
+    def usage(self) -> BudgetUsage:
         """What has been spent so far."""
-        return self._spent
+        return self._usage
 
-    def take_up(self, spent: Spent, by_step: Mapping[int, int]) -> None:
+    def restore(self, usage: BudgetUsage, rollbacks_by_step: Mapping[int, int]) -> None:
         """Go on from what a run had spent when its process died.
 
         Args:
@@ -88,35 +88,37 @@ class Account:
             by_step: step to how often the run was taken back to it.
         """
         with self._lock:
-            self._spent, self._by_step = spent, dict(by_step)
+            self._usage, self._rollbacks_by_step = usage, dict(rollbacks_by_step)
 
-    def back_to(self, step: int) -> int:
+    def count_rollbacks_to(self, step: int) -> int:
         """How often the run was taken back to ``step``."""
-        return self._by_step.get(step, 0)
+        return self._rollbacks_by_step.get(step, 0)
 
-    def why_not(
+    def find_exceeded_limit(
         self, *, rollback_to: int | None = None, nudge: bool = False, samples: int = 0, repair: bool = False
     ) -> str | None:
         """Name of the limit that forbids it, None if it may be done."""
-        spent, budget = self._spent, self.budget
+        spent, budget = self._usage, self.budget
         used: list[tuple[str, float, float | None]] = [
             ("extra_tokens", spent.tokens, budget.extra_tokens),
             ("extra_calls", spent.calls, budget.extra_calls),
             ("seconds", spent.seconds, budget.seconds),
         ]
         if nudge:
-            used.append(("nudges", spent.nudges, budget.nudges))
+            used.append(("hints", spent.nudges, budget.hints))
         if repair:
             used.append(("repairs", spent.repairs, budget.repairs))
         if samples:  # all of them must be within the limits: half a vote decides nothing
-            used.append(("samples", spent.samples + samples - 1, budget.samples))
+            used.append(("resamples", spent.samples + samples - 1, budget.resamples))
             used.append(("extra_calls", spent.calls + samples - 1, budget.extra_calls))
         if rollback_to is not None:
             used.append(("rollbacks", spent.rollbacks, budget.rollbacks))
-            used.append(("per_step", self.back_to(rollback_to), budget.per_step))
+            used.append(
+                ("rollbacks_per_step", self.count_rollbacks_to(rollback_to), budget.rollbacks_per_step)
+            )
         return next((name for name, so_far, limit in used if limit is not None and so_far >= limit), None)
 
-    def take(
+    def spend(
         self, *, rollback_to: int | None = None, nudge: bool = False, samples: int = 0, repair: bool = False
     ) -> str | None:
         """Spend a rollback, a nudge or a repair. Returns the limit that forbids it, None if it was taken.
@@ -124,24 +126,26 @@ class Account:
         Samples are not spent here but by `charge`: how many are asked for is known only then.
         """
         with self._lock:
-            refused = self.why_not(rollback_to=rollback_to, nudge=nudge, samples=samples, repair=repair)
+            refused = self.find_exceeded_limit(
+                rollback_to=rollback_to, nudge=nudge, samples=samples, repair=repair
+            )
             if refused is None:
-                now = self._spent
-                self._spent = replace(
+                now = self._usage
+                self._usage = replace(
                     now,
                     rollbacks=now.rollbacks + (rollback_to is not None),
                     nudges=now.nudges + nudge,
                     repairs=now.repairs + repair,
                 )
                 if rollback_to is not None:
-                    self._by_step[rollback_to] = self.back_to(rollback_to) + 1
+                    self._rollbacks_by_step[rollback_to] = self.count_rollbacks_to(rollback_to) + 1
             return refused
 
     def charge(self, *, tokens: int = 0, calls: int = 0, seconds: float = 0.0, samples: int = 0) -> None:
         """Add what a recovery turned out to cost; never refuses, since it has been spent already."""
         with self._lock:
-            now = self._spent
-            self._spent = replace(
+            now = self._usage
+            self._usage = replace(
                 now,
                 tokens=now.tokens + max(0, tokens),
                 calls=now.calls + max(0, calls),

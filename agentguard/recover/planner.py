@@ -13,15 +13,23 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from agentguard.errors import ConfigError
-from agentguard.recover.base import Outcome, Plan, Recovery, Sample, Situation, Strategy, Tier
-from agentguard.recover.reach import REWINDS, first_of_agents, reach
+from agentguard.recover.rollback_horizon import REWIND_TIERS, find_first_agent_step, rollback_horizon
+from agentguard.recover.strategy import (
+    Recovery,
+    RecoveryContext,
+    RecoveryOutcome,
+    RecoveryPlan,
+    RecoveryStrategy,
+    RecoveryTier,
+    Sample,
+)
 
-DIAGNOSIS = "diagnosis"
+DIAGNOSIS_TRIGGER = "diagnosis"
 """The trigger's name where no single detector set the recovery off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PlanDecision:
     """What the planner came to.
 
     Attributes:
@@ -29,11 +37,11 @@ class Decision:
         refused: strategy, rank of the hypothesis, and why it was passed over, in the order of trying.
     """
 
-    plan: Plan | None
-    refused: tuple[tuple[str, int, str], ...] = ()
+    plan: RecoveryPlan | None
+    rejections: tuple[tuple[str, int, str], ...] = ()
 
 
-class Planner:
+class RecoveryPlanner:
     """Chooses plans for one policy; holds no state of a run, so that one serves all.
 
     Args:
@@ -47,40 +55,46 @@ class Planner:
 
     def __init__(
         self,
-        default: Sequence[Strategy],
-        ladders: Mapping[str, Sequence[Strategy]] | None = None,
+        default_escalation: Sequence[RecoveryStrategy],
+        escalations: Mapping[str, Sequence[RecoveryStrategy]] | None = None,
         *,
-        top_k: int = 3,
+        max_hypotheses: int = 3,
     ) -> None:
-        if top_k < 1:
-            raise ConfigError(f"recovery: top_k is {top_k}, expected 1 or more")
-        self.default = tuple(default)
-        self.ladders = {name: tuple(rungs) for name, rungs in (ladders or {}).items()}
-        self.top_k = top_k
-        empty = [name for name, rungs in self.ladders.items() if not rungs]
-        if empty or not self.default:
+        if max_hypotheses < 1:
+            raise ConfigError(f"recovery: top_k is {max_hypotheses}, expected 1 or more")
+        self.default_escalation = tuple(default_escalation)
+        self.escalations = {name: tuple(rungs) for name, rungs in (escalations or {}).items()}
+        self.max_hypotheses = max_hypotheses
+        empty = [name for name, rungs in self.escalations.items() if not rungs]
+        if empty or not self.default_escalation:
             raise ConfigError(f"recovery: the ladder of {', '.join(empty) or 'the default'} has no strategy")
 
-    def ladder(self, trigger: str) -> tuple[Strategy, ...]:
+    def get_escalation(self, trigger: str) -> tuple[RecoveryStrategy, ...]:
         """The strategies for what ``trigger`` found, the mildest first."""
-        return self.ladders.get(trigger, self.default)
+        return self.escalations.get(trigger, self.default_escalation)
 
-    def named(self, trigger: str, strategy: str) -> Strategy | None:
+    def find_strategy(self, trigger: str, strategy: str) -> RecoveryStrategy | None:
         """The strategy of that name on the ladder of ``trigger``."""
-        return next((one for one in self.ladder(trigger) if one.name == strategy), None)
+        return next((one for one in self.get_escalation(trigger) if one.name == strategy), None)
 
     @property
     def models(self) -> frozenset[str]:
         """Names of all models that the strategies may ask for candidates."""
-        every = [one for rungs in (self.default, *self.ladders.values()) for one in rungs]
+        every = [one for rungs in (self.default_escalation, *self.escalations.values()) for one in rungs]
         samples = (getattr(one, "sample", None) for one in every)
         return frozenset(name for one in samples if isinstance(one, Sample) for name in one.models)
 
-    def acts_from(self, trigger: str) -> float:
+    def get_min_confidence(self, trigger: str) -> float:
         """Probability from which a rung of the ladder acts by its own word; 1 where none says so."""
-        return min((acts_from(one) for one in self.ladder(trigger)), default=1.0)
+        return min((get_min_confidence(one) for one in self.get_escalation(trigger)), default=1.0)
 
-    def plan(self, situation: Situation, trigger: str = DIAGNOSIS, *, below: float | None = None) -> Decision:
+    def plan(
+        self,
+        context: RecoveryContext,
+        trigger: str = DIAGNOSIS_TRIGGER,
+        *,
+        trigger_probability: float | None = None,
+    ) -> PlanDecision:
         """Choose a plan; nothing is spent yet.
 
         Args:
@@ -90,98 +104,112 @@ class Planner:
                 those rungs are taken that act from it on by their own word.
         """
         refused: list[tuple[str, int, str]] = []
-        if not situation.diagnosis.hypotheses:
-            return Decision(plan=None, refused=(("", 0, "the diagnosis names no step"),))
-        for strategy in self.ladder(trigger):
-            if below is not None and acts_from(strategy) > below:
+        if not context.diagnosis.hypotheses:
+            return PlanDecision(plan=None, rejections=(("", 0, "the diagnosis names no step"),))
+        for strategy in self.get_escalation(trigger):
+            if trigger_probability is not None and get_min_confidence(strategy) > trigger_probability:
                 continue
-            for rank in self._ranks(situation):
-                plan, why = self._try(strategy, replace(situation, rank=rank), trigger)
+            for rank in self._list_ranks(context):
+                plan, why = self._try(strategy, replace(context, hypothesis_rank=rank), trigger)
                 if plan is not None:
-                    return Decision(plan=plan, refused=tuple(refused))
+                    return PlanDecision(plan=plan, rejections=tuple(refused))
                 refused.append((strategy.name, rank, why))
-        return Decision(plan=None, refused=tuple(refused))
+        return PlanDecision(plan=None, rejections=tuple(refused))
 
-    def _ranks(self, situation: Situation) -> range:
-        return range(situation.rank, min(len(situation.diagnosis.hypotheses), situation.rank + self.top_k))
+    def _list_ranks(self, context: RecoveryContext) -> range:
+        return range(
+            context.hypothesis_rank,
+            min(len(context.diagnosis.hypotheses), context.hypothesis_rank + self.max_hypotheses),
+        )
 
-    def _try(self, strategy: Strategy, situation: Situation, trigger: str) -> tuple[Plan | None, str]:
-        plan = strategy.plan(situation)
+    def _try(
+        self, strategy: RecoveryStrategy, context: RecoveryContext, trigger: str
+    ) -> tuple[RecoveryPlan | None, str]:
+        plan = strategy.plan(context)
         if plan is None:
             return None, "cannot help here, or the integration cannot do it"
-        if _tried(situation.history, plan, trigger, times=getattr(strategy, "times", 1)):
+        if _was_tried(context.past_recoveries, plan, trigger, max_attempts=getattr(strategy, "times", 1)):
             return None, "was tried and did not help"
-        if _too_near(plan, situation):
+        if _is_too_near(plan, context):
             return None, "going back as far as that was in vain"
-        if plan.tier in _LAST:
+        if plan.tier in _TERMINAL_TIERS:
             return plan, ""
-        refused = situation.account.why_not(**price(plan))
+        refused = context.account.find_exceeded_limit(**compute_plan_cost(plan))
         return (plan, "") if refused is None else (None, f"the budget {refused!r} is spent")
 
 
-_LAST = frozenset({Tier.HAND_OVER, Tier.STOP})
+_TERMINAL_TIERS = frozenset({RecoveryTier.HAND_OVER, RecoveryTier.STOP})
 """Rungs that cost the agent nothing: no budget may keep a run from being stopped."""
 
 
-def acts_from(strategy: Strategy) -> float:
+def get_min_confidence(strategy: RecoveryStrategy) -> float:
     """Probability from which a strategy acts even below the policy's threshold; 1 if it never does."""
     return float(getattr(strategy, "acts_from", 1.0))
 
 
-def _too_near(plan: Plan, situation: Situation) -> bool:
+def _is_too_near(plan: RecoveryPlan, context: RecoveryContext) -> bool:
     """Whether a rollback goes back no further than the last one, which was in vain, and could go further.
 
     The first of the hypotheses that are far enough is for the session to name; where it names none, each one
     counts as it comes.
     """
-    steps = situation.run.steps
-    back = reach(situation.history, len(steps), first=first_of_agents(steps))
-    others = (len(steps) - one.step for one in situation.diagnosis.hypotheses)
-    return plan.tier in REWINDS and plan.undone < back and any(undone >= back for undone in others)
+    steps = context.run.steps
+    back = rollback_horizon(
+        context.past_recoveries, len(steps), first_agent_step=find_first_agent_step(steps)
+    )
+    others = (len(steps) - one.step for one in context.diagnosis.hypotheses)
+    return plan.tier in REWIND_TIERS and plan.undone < back and any(undone >= back for undone in others)
 
 
-def _tried(history: Sequence[Recovery], plan: Plan, trigger: str, *, times: int) -> bool:
+def _was_tried(
+    past_recoveries: Sequence[Recovery], plan: RecoveryPlan, trigger: str, *, max_attempts: int
+) -> bool:
     if not plan.undone and any(isinstance(action, Sample) for action in plan.actions):
-        return any(one.plan.strategy == plan.strategy for one in _undecided(history, plan.step))
-    return sum(in_vain(recovery, plan, trigger) for recovery in standing(history)) >= times
+        return any(
+            one.plan.strategy == plan.strategy for one in _list_undecided_votes(past_recoveries, plan.step)
+        )
+    return (
+        sum(is_ineffective(recovery, plan, trigger) for recovery in select_standing(past_recoveries))
+        >= max_attempts
+    )
 
 
-def _undecided(history: Sequence[Recovery], step: int) -> list[Recovery]:
+def _list_undecided_votes(past_recoveries: Sequence[Recovery], step: int) -> list[Recovery]:
     """The votes on the turn at ``step`` that came to nothing just now; a new turn may be voted on anew."""
     found: list[Recovery] = []
-    for one in reversed(history):
+    for one in reversed(past_recoveries):
         sampled = any(isinstance(action, Sample) for action in one.plan.actions)
-        if not (sampled and one.outcome is Outcome.REFUTED and one.plan.step == step):
+        if not (sampled and one.outcome is RecoveryOutcome.REFUTED and one.plan.step == step):
             break
         found.append(one)
     return found
 
 
-def standing(history: Sequence[Recovery]) -> tuple[Recovery, ...]:
+def select_standing(past_recoveries: Sequence[Recovery]) -> tuple[Recovery, ...]:
     """Recoveries at steps that were not made anew since: a later one that went back further ends them."""
     held: list[Recovery] = []
-    for recovery in history:
+    for recovery in past_recoveries:
         if recovery.plan.undone:
             held = [one for one in held if not one.plan.undone or one.plan.step <= recovery.plan.step]
         held.append(recovery)
     return tuple(held)
 
 
-def in_vain(recovery: Recovery, plan: Plan, trigger: str) -> bool:
+def is_ineffective(recovery: Recovery, plan: RecoveryPlan, trigger: str) -> bool:
     """Whether ``plan`` does over again what ``recovery`` did without success, or has not shown yet.
 
     A nudge is one and the same wherever it points: who ignored one hint about a loop ignores the next.
     """
-    if recovery.outcome is Outcome.CONFIRMED or recovery.plan.strategy != plan.strategy:
+    if recovery.outcome is RecoveryOutcome.CONFIRMED or recovery.plan.strategy != plan.strategy:
         return False
-    if plan.tier in (Tier.NUDGE, Tier.RESTART):
+    if plan.tier in (RecoveryTier.NUDGE, RecoveryTier.RESTART):
         return recovery.trigger == trigger
-    if plan.tier is Tier.REPAIR:
+    if plan.tier is RecoveryTier.REPAIR:
         return recovery.plan.actions == plan.actions
     return recovery.plan.step == plan.step and recovery.plan.tier == plan.tier
 
 
-class Price(TypedDict, total=False):
+class PlanCost(TypedDict, total=False):
     """What a plan takes from an account; see `Account.take`."""
 
     rollback_to: int
@@ -190,18 +218,18 @@ class Price(TypedDict, total=False):
     repair: bool
 
 
-def price(plan: Plan) -> Price:
+def compute_plan_cost(plan: RecoveryPlan) -> PlanCost:
     """What carrying out a plan takes from the account of its run."""
-    if plan.tier in _LAST:
+    if plan.tier in _TERMINAL_TIERS:
         return {}
-    if plan.tier is Tier.RESTART:
+    if plan.tier is RecoveryTier.RESTART:
         return {"rollback_to": 0}
-    price = Price()
+    price = PlanCost()
     if samples := sum(action.n - 1 for action in plan.actions if isinstance(action, Sample)):
         price["samples"] = samples
     if plan.undone:
         price["rollback_to"] = plan.step
-    elif plan.tier is Tier.REPAIR:
+    elif plan.tier is RecoveryTier.REPAIR:
         price["repair"] = True
     elif not samples:
         price["nudge"] = True

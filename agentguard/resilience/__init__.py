@@ -3,55 +3,63 @@
 The order of strategies is data, around one seam ``send(request, deadline) -> response``; see `pipeline`.
 """
 
+from agentguard.resilience.adaptive_throttling import Throttle
 from agentguard.resilience.backoff import Backoff
-from agentguard.resilience.breaker import Breaker, CircuitBreaker, State
-from agentguard.resilience.budget import Budget, BudgetOptions
+from agentguard.resilience.base import (
+    BasicRequest,
+    BoundStrategy,
+    Request,
+    RequestPriority,
+    ResilienceStrategy,
+    Runtime,
+    Send,
+)
+from agentguard.resilience.circuit_breaker import Breaker, CircuitBreaker, CircuitState
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.concurrency import Concurrency
+from agentguard.resilience.concurrency_limit import Concurrency
 from agentguard.resilience.deadline import Deadline
-from agentguard.resilience.events import Event, EventKind, Observer
+from agentguard.resilience.events import EventKind, Observer, ResilienceEvent
 from agentguard.resilience.hedge import Hedge
-from agentguard.resilience.outlier import Outlier, Outliers, Spread
+from agentguard.resilience.load_shedding import Shed
+from agentguard.resilience.outlier_ejection import HostBalancer, Outlier, Outliers
 from agentguard.resilience.pipeline import AttemptTimeout, Pipeline, Timeout, standard
-from agentguard.resilience.progress import Progress, Stream
 from agentguard.resilience.retry import Retry
 from agentguard.resilience.retry_after import STOP, parse_retry_after, pushback
-from agentguard.resilience.seam import Call, Layer, Priority, Request, Runtime, Send, Strategy
-from agentguard.resilience.shed import Shed
-from agentguard.resilience.throttle import Throttle
+from agentguard.resilience.retry_budget import BudgetOptions, RetryBudget
+from agentguard.resilience.stream_timeout import Stream, StreamTimeout
 
 __all__ = [
     "MONOTONIC",
     "STOP",
     "AttemptTimeout",
     "Backoff",
+    "BasicRequest",
+    "BoundStrategy",
     "Breaker",
-    "Budget",
     "BudgetOptions",
-    "Call",
     "CircuitBreaker",
+    "CircuitState",
     "Clock",
     "Concurrency",
     "Deadline",
-    "Event",
     "EventKind",
     "Hedge",
-    "Layer",
+    "HostBalancer",
     "Observer",
     "Outlier",
     "Outliers",
     "Pipeline",
-    "Priority",
-    "Progress",
     "Request",
+    "RequestPriority",
+    "ResilienceEvent",
+    "ResilienceStrategy",
     "Retry",
+    "RetryBudget",
     "Runtime",
     "Send",
     "Shed",
-    "Spread",
-    "State",
-    "Strategy",
     "Stream",
+    "StreamTimeout",
     "Throttle",
     "Timeout",
     "parse_retry_after",

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentguard.errors import ConfigError
-from agentguard.resilience.options import SECONDS, Options, check
+from agentguard.resilience.options import SECONDS, StrategyOptions, check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff(Options):
+class Backoff(StrategyOptions):
     """Waits before the second, third, ... attempt.
 
     Attributes:

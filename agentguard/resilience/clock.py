@@ -15,7 +15,7 @@ class Clock(Protocol):
     """A source of monotonic time, in seconds from an arbitrary start.
 
     It must run at the pace of the running event loop, whose timers end the waits: the real clock does, and
-    so does `agentguard.testing.clock.VirtualClock`, which drives a loop of its own.
+    so does `agentguard.testing.virtual_clock.VirtualClock`, which drives a loop of its own.
     """
 
     def now(self) -> float:

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded
+from agentguard.resilience._timer_heap import Timer, timers_of
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.timers import Timer, timers_of
 
 T = TypeVar("T")
 
@@ -67,14 +67,14 @@ class Deadline:
         """Whether the time is up."""
         return self.clock.now() >= self.at - EARLY
 
-    def limit(self, what: str = "the call") -> Limit:
+    def limit(self, what: str = "the call") -> DeadlineLimit:
         """``async with deadline.limit("the head"):`` cancels what runs inside when the time is up.
 
         Raises:
             DeadlineExceeded: instead of the cancellation, or at once if the time was up before; nothing
                 inside was started then, and the error's stage is ``unsent``.
         """
-        return Limit(self, what)
+        return DeadlineLimit(self, what)
 
     async def run(self, awaitable: Awaitable[T], what: str = "the call") -> T:
         """Await something within the deadline. Raises DeadlineExceeded; see `limit`."""
@@ -86,7 +86,7 @@ class Deadline:
                 awaitable.close()  # it was not started if the time was up; closing it twice does nothing
 
 
-class Alarm:
+class TaskTimeout:
     """Cancels the present task in so many seconds, unless it is over before: what `asyncio.timeout` does.
 
     Without its objects and coroutines, since several of these run in every call. Use it only like this::
@@ -127,7 +127,7 @@ class Alarm:
         return self._ours
 
 
-class Watch:
+class ReusableTimeout:
     """An alarm for the many waits of a stream: wound anew for each, it keeps one timer for all.
 
     Used as `Alarm` is, with `wind` in place of making one, and `off` when there are no more waits.
@@ -186,14 +186,14 @@ class Watch:
             self._task.cancel()
 
 
-class Limit:
+class DeadlineLimit:
     """One use of a deadline around a block; see `Deadline.limit`. Serves one task, once."""
 
     __slots__ = ("_alarm", "_deadline", "_what")
 
     def __init__(self, deadline: Deadline, what: str) -> None:
         self._deadline, self._what = deadline, what
-        self._alarm: Alarm | None = None
+        self._alarm: TaskTimeout | None = None
 
     def start(self) -> None:
         """Begin; without ``async with``, `stop` must follow, whatever happens."""
@@ -202,7 +202,7 @@ class Limit:
         left = self._deadline.remaining()
         if left <= EARLY:
             raise DeadlineExceeded(f"no time was left for {self._what}", stage="unsent")
-        self._alarm = Alarm(left)
+        self._alarm = TaskTimeout(left)
 
     def stop(self, kind: type[BaseException] | None) -> None:
         """End, with the kind of what was raised inside. Raises DeadlineExceeded for our own cancellation."""

@@ -34,7 +34,7 @@ class EventKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class ResilienceEvent:
     """Something a strategy did; nothing of the request or the answer is in it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Event:
     seconds: float = 0.0
 
 
-Observer = Callable[[Event], None]
+Observer = Callable[[ResilienceEvent], None]
 
 
 class Observers:
@@ -67,7 +67,7 @@ class Observers:
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = tuple(observers)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ResilienceEvent) -> None:
         """Tell all observers."""
         for observer in self._observers:
             try:

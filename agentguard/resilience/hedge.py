@@ -13,13 +13,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from agentguard.resilience.budget import Budget, BudgetOptions
+from agentguard.resilience._timer_heap import timers_of
+from agentguard.resilience.base import Request, Response, Runtime, Send
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, Options, check
-from agentguard.resilience.progress import GRACE_S, discard
-from agentguard.resilience.seam import Request, Response, Runtime, Send
-from agentguard.resilience.timers import timers_of
+from agentguard.resilience.options import SECONDS, StrategyOptions, check
+from agentguard.resilience.retry_budget import BudgetOptions, RetryBudget
+from agentguard.resilience.stream_timeout import GRACE_S, discard
 
 _EXTRA = BudgetOptions(ratio=0.05, reserve=0.0, per_second=0.0, burst=10.0)
 
@@ -28,7 +28,7 @@ _EVERY = 8  # so many new latencies may come before the quantile is looked up ag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hedge(Options):
+class Hedge(StrategyOptions):
     """Options of hedging.
 
     Attributes:
@@ -84,7 +84,7 @@ class Hedger:
 
     def __init__(self, options: Hedge, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
-        self.budget = Budget(options.budget, runtime.clock)
+        self.budget = RetryBudget(options.budget, runtime.clock)
         self.latencies = RecentQuantile(options.window)
         self._delay: float | None = None
         self._changes = 0

@@ -29,7 +29,7 @@ def check(owner: object, **ranges: tuple[float, float]) -> None:
             )
 
 
-class Options:
+class StrategyOptions:
     """Base of the strategies' options: a name, and one line that tells every value."""
 
     __slots__ = ()
@@ -43,7 +43,7 @@ class Options:
 def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, Options):
+    if isinstance(value, StrategyOptions):
         return f"({value.describe()})"
     if isinstance(value, frozenset):
         return ",".join(sorted(map(str, value)))

@@ -17,21 +17,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded, Stage
-from agentguard.resilience.breaker import Breaker
+from agentguard.resilience.adaptive_throttling import Throttle
+from agentguard.resilience.base import BoundStrategy, ResilienceStrategy, Response, Runtime, Send
+from agentguard.resilience.circuit_breaker import Breaker
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.deadline import EARLY, Alarm, Deadline
+from agentguard.resilience.deadline import EARLY, Deadline, TaskTimeout
 from agentguard.resilience.events import EventKind, Observer, Observers
 from agentguard.resilience.hedge import Hedge
-from agentguard.resilience.options import SECONDS, Options, check
-from agentguard.resilience.progress import Progress
+from agentguard.resilience.load_shedding import Shed
+from agentguard.resilience.options import SECONDS, StrategyOptions, check
 from agentguard.resilience.retry import Retry
-from agentguard.resilience.seam import Layer, Response, Runtime, Send, Strategy
-from agentguard.resilience.shed import Shed
-from agentguard.resilience.throttle import Throttle
+from agentguard.resilience.stream_timeout import StreamTimeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeout(Options):
+class Timeout(StrategyOptions):
     """A deadline over everything inside: attempts, waits and streams; the caller's, if that is earlier."""
 
     name: ClassVar[str] = "timeout"
@@ -47,7 +47,7 @@ class Timeout(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptTimeout(Options):
+class AttemptTimeout(StrategyOptions):
     """A limit on one attempt up to its head or first chunk; the stream after it has the whole deadline."""
 
     name: ClassVar[str] = "attempt_timeout"
@@ -80,7 +80,7 @@ class Timer:
             deadline = Deadline(at, deadline.clock)
         if at - now <= EARLY:
             raise self._up("no time was left for", "unsent")
-        alarm = Alarm(at - now)
+        alarm = TaskTimeout(at - now)
         try:
             return await self._inner(request, deadline)
         except asyncio.CancelledError:
@@ -118,7 +118,7 @@ class Pipeline:
 
     def __init__(
         self,
-        strategies: Iterable[Strategy],
+        strategies: Iterable[ResilienceStrategy],
         *,
         clock: Clock = MONOTONIC,
         rng: random.Random | None = None,
@@ -129,7 +129,7 @@ class Pipeline:
         _check_order([strategy.name for strategy in self.strategies])
 
     @classmethod
-    def sharing(cls, strategies: Iterable[Strategy], runtime: Runtime) -> Pipeline:
+    def sharing(cls, strategies: Iterable[ResilienceStrategy], runtime: Runtime) -> Pipeline:
         """A pipeline with the time, chance and observers of another one. Raises ConfigError as else."""
         pipeline = cls(strategies)
         pipeline.runtime = runtime
@@ -139,12 +139,12 @@ class Pipeline:
         """One line a strategy, outermost first, with every option."""
         return [f"{n}. {strategy.describe()}" for n, strategy in enumerate(self.strategies, 1)]
 
-    def bind(self, backend: Send) -> Bound:
+    def bind(self, backend: Send) -> BoundPipeline:
         """Put the strategies around a backend; each binding has a state of its own."""
-        return Bound(self, backend)
+        return BoundPipeline(self, backend)
 
 
-class Bound:
+class BoundPipeline:
     """A pipeline at work: itself a ``send(request, deadline)``.
 
     Attributes:
@@ -152,7 +152,7 @@ class Bound:
     """
 
     def __init__(self, pipeline: Pipeline, backend: Send) -> None:
-        self.layers: dict[str, Layer] = {}
+        self.layers: dict[str, BoundStrategy] = {}
         self._clock, send = pipeline.runtime.clock, backend
         for strategy in reversed(pipeline.strategies):
             layer = strategy.build(send, pipeline.runtime)
@@ -166,7 +166,7 @@ class Bound:
         return await self.send(request, deadline or Deadline.never(clock=self._clock))
 
 
-_INNERMOST = (Progress.name,)
+_INNERMOST = (StreamTimeout.name,)
 
 
 def _check_order(names: list[str]) -> None:
@@ -182,11 +182,11 @@ def _check_order(names: list[str]) -> None:
                 f"Pipeline.strategies: {', '.join(after)} must stand before {AttemptTimeout.name}, "
                 "or it would not see that an attempt ran out of time"
             )
-    if Progress.name in names and names.index(Progress.name) != len(names) - 1:
-        raise ConfigError(f"Pipeline.strategies: {Progress.name} must be the last, next to the backend")
+    if StreamTimeout.name in names and names.index(StreamTimeout.name) != len(names) - 1:
+        raise ConfigError(f"Pipeline.strategies: {StreamTimeout.name} must be the last, next to the backend")
 
 
-def standard(total_s: float = 600.0, attempt_s: float = 60.0) -> tuple[Strategy, ...]:
+def standard(total_s: float = 600.0, attempt_s: float = 60.0) -> tuple[ResilienceStrategy, ...]:
     """The usual order, with the usual options."""
     return (
         Timeout(total_s=total_s),
@@ -196,5 +196,5 @@ def standard(total_s: float = 600.0, attempt_s: float = 60.0) -> tuple[Strategy,
         Throttle(),
         Breaker(),
         AttemptTimeout(seconds=attempt_s),
-        Progress(),
+        StreamTimeout(),
     )

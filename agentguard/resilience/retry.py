@@ -7,17 +7,17 @@ from typing import Any, ClassVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded, ResilienceError, RetriesExhausted
 from agentguard.resilience.backoff import Backoff
-from agentguard.resilience.budget import Budget, BudgetOptions
+from agentguard.resilience.base import RETRYABLE, Response, Runtime, Send, retryable
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import Options, check
-from agentguard.resilience.seam import RETRYABLE, Response, Runtime, Send, retryable
+from agentguard.resilience.options import StrategyOptions, check
+from agentguard.resilience.retry_budget import BudgetOptions, RetryBudget
 
 _SPENT = "no retry left in the budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retry(Options):
+class Retry(StrategyOptions):
     """Options of retries.
 
     Attributes:
@@ -54,7 +54,7 @@ class Retrier:
 
     def __init__(self, options: Retry, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
-        self.budget = Budget(options.budget, runtime.clock)
+        self.budget = RetryBudget(options.budget, runtime.clock)
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send, wait and send again, within the deadline."""

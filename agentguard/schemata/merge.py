@@ -7,19 +7,24 @@ from dataclasses import replace
 from typing import Final
 
 from agentguard.errors import InputError
-from agentguard.schemata.model import Provenance, Schema, Status
-from agentguard.schemata.portrait import SHOWN, VOCABULARY, is_words, ordered
+from agentguard.schemata.model import ErrorSchema, Provenance, SchemaStatus
+from agentguard.schemata.profiles.step_profile import (
+    MIN_SENTENCE_WEIGHT,
+    VOCABULARY,
+    is_words_sentence,
+    sort_traits,
+)
 
-MOST_SENTENCES: Final = 60
-MOST_FREE: Final = 8
+MAX_SENTENCES: Final = 60
+MAX_FREE_SENTENCES: Final = 8
 """Sentences kept that are not of the vocabulary, such as those a chat judge wrote."""
 
-MOST_HEURISTICS: Final = 8
-MOST_CODES: Final = 6
-_STATUSES: Final = (Status.ACTIVE, Status.QUARANTINED, Status.RETIRED)
+MAX_HEURISTICS: Final = 8
+MAX_CODES: Final = 6
+_STATUSES: Final = (SchemaStatus.ACTIVE, SchemaStatus.QUARANTINED, SchemaStatus.RETIRED)
 
 
-def merge(one: Schema, other: Schema) -> Schema:
+def merge_schemata(one: ErrorSchema, other: ErrorSchema) -> ErrorSchema:
     """Merge ``other`` into ``one``, whose id it keeps. Deterministic; neither is changed.
 
     Traits are averaged by support. A sentence of the vocabulary stays while its trait, on average, weighs
@@ -36,18 +41,18 @@ def merge(one: Schema, other: Schema) -> Schema:
             hint="keep them in stores of their own",
         )
     lead, rest = (one, other) if one.support >= other.support else (other, one)
-    traits = _averaged(one, other)
+    traits = _average_traits(one, other)
     both = len({*one.provenance.runs} & {*other.provenance.runs})
     return replace(
         one,
-        signature=_shared(lead.signature, rest.signature, traits),
-        context=_shared(lead.context, rest.context, traits),
-        heuristics=_agreed(lead.heuristics, rest.heuristics)[:MOST_HEURISTICS],
+        signature=_select_shared(lead.signature, rest.signature, traits),
+        context=_select_shared(lead.context, rest.context, traits),
+        heuristics=_merge_ranked(lead.heuristics, rest.heuristics)[:MAX_HEURISTICS],
         traits=traits,
-        codes=tuple(_agreed(lead.codes, rest.codes)[:MOST_CODES]),
+        codes=tuple(_merge_ranked(lead.codes, rest.codes)[:MAX_CODES]),
         module=lead.module or rest.module,
         correction=lead.correction or rest.correction,
-        provenance=_joined(one.provenance, other.provenance),
+        provenance=_join_provenance(one.provenance, other.provenance),
         version=one.version + 1,
         support=max(one.support + other.support - both, one.support, other.support),
         confirmed=one.confirmed + other.confirmed,
@@ -60,14 +65,14 @@ def merge(one: Schema, other: Schema) -> Schema:
     )
 
 
-def _averaged(one: Schema, other: Schema) -> dict[str, float]:
+def _average_traits(one: ErrorSchema, other: ErrorSchema) -> dict[str, float]:
     total = one.support + other.support
-    names = ordered({*one.traits, *other.traits})
+    names = sort_traits({*one.traits, *other.traits})
     sums = ((name, one.traits.get(name, 0.0) * one.support, other.traits.get(name, 0.0)) for name in names)
     return {name: min(1.0, (mine + theirs * other.support) / total) for name, mine, theirs in sums}
 
 
-def _joined(one: Provenance, other: Provenance) -> Provenance:
+def _join_provenance(one: Provenance, other: Provenance) -> Provenance:
     methods = {method for each in (one, other) for method in each.method.split("+")}
     return Provenance(
         method="+".join(sorted(methods)),
@@ -77,22 +82,22 @@ def _joined(one: Provenance, other: Provenance) -> Provenance:
     )
 
 
-def _shared(lead: Sequence[str], rest: Sequence[str], traits: Mapping[str, float]) -> tuple[str, ...]:
+def _select_shared(lead: Sequence[str], rest: Sequence[str], traits: Mapping[str, float]) -> tuple[str, ...]:
     """Sentences of the vocabulary whose trait still shows, in its order, and then some of the others."""
     names = {name for text in (*lead, *rest) if (name := VOCABULARY.get(text)) is not None}
     by_name = {VOCABULARY[text]: text for text in (*lead, *rest) if text in VOCABULARY}
-    told = [by_name[name] for name in ordered(names) if traits.get(name, 0.0) >= SHOWN]
-    others = _agreed(_free(lead), _free(rest))
-    worded = [text for text in others if is_words(text)][:1]
-    free = [text for text in others if not is_words(text)][:MOST_FREE]
-    room = MOST_SENTENCES - len(free) - len(worded)
+    told = [by_name[name] for name in sort_traits(names) if traits.get(name, 0.0) >= MIN_SENTENCE_WEIGHT]
+    others = _merge_ranked(_free_sentences(lead), _free_sentences(rest))
+    worded = [text for text in others if is_words_sentence(text)][:1]
+    free = [text for text in others if not is_words_sentence(text)][:MAX_FREE_SENTENCES]
+    room = MAX_SENTENCES - len(free) - len(worded)
     return (*told[:room], *free, *worded)
 
 
-def _free(sentences: Iterable[str]) -> list[str]:
+def _free_sentences(sentences: Iterable[str]) -> list[str]:
     return [text for text in sentences if text not in VOCABULARY]
 
 
-def _agreed(lead: Sequence[str], rest: Sequence[str]) -> tuple[str, ...]:
+def _merge_ranked(lead: Sequence[str], rest: Sequence[str]) -> tuple[str, ...]:
     """Those in both, then those of ``lead``, then those of ``rest``, each once."""
     return tuple(dict.fromkeys((*(text for text in lead if text in rest), *lead, *rest)))

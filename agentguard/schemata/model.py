@@ -17,7 +17,7 @@ from agentguard.detect.base import Finding
 from agentguard.trajectory.model import Record, Trajectory
 
 
-class Origin(StrEnum):
+class SchemaOrigin(StrEnum):
     """Where the failures behind a schema come from; figures of different origins are never mixed."""
 
     NATURAL = "natural"
@@ -26,7 +26,7 @@ class Origin(StrEnum):
     """A guard took a run back, and that helped: nobody has labelled these."""
 
 
-class Status(StrEnum):
+class SchemaStatus(StrEnum):
     """Whether a schema is offered to new runs."""
 
     ACTIVE = "active"
@@ -42,7 +42,7 @@ class Provenance:
     Attributes:
         method: ``"embedded"``, or ``"chat:<model>"``.
         runs: ids of the runs it was distilled from.
-        groups: the questions (or task ids) of those runs, as `agentguard.trajectory.groups.group_key` makes
+        groups: the questions (or task ids) of those runs, as `agentguard.trajectory.grouping.normalize_group_key` makes
             them equal; at evaluation a schema is left out for every run that shares one.
         origin: natural failures, injected ones, or those that a guard recovered from.
     """
@@ -50,11 +50,11 @@ class Provenance:
     method: str
     runs: tuple[str, ...]
     groups: tuple[str, ...] = ()
-    origin: Origin = Origin.NATURAL
+    origin: SchemaOrigin = SchemaOrigin.NATURAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portrait:
+class Profile:
     """What a step (or a whole run) looks like, without its topic: what schemata are made from and found by.
 
     Attributes:
@@ -69,7 +69,7 @@ class Portrait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class ErrorSchema:
     """A kind of failure that was seen.
 
     Attributes:
@@ -77,7 +77,7 @@ class Schema:
         signature: sentences on how the failure shows.
         context: sentences on the situation it arises in.
         heuristics: sentences on how to tell it from what only looks like it, and where to look.
-        traits: as `Portrait.traits`, averaged over the failures behind it.
+        traits: as `Profile.traits`, averaged over the failures behind it.
         codes: qualified taxonomy codes, the most specific first.
         module: memory, reflection, planning, action or system, if known.
         correction: what helped, or should, addressed to the agent.
@@ -103,16 +103,16 @@ class Schema:
     confirmed: int = 0
     refuted: int = 0
     used: int = 0
-    status: Status = Status.ACTIVE
+    status: SchemaStatus = SchemaStatus.ACTIVE
     created_at: float = 0.0
     updated_at: float = 0.0
     used_at: float | None = None
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """What a vectoriser reads: signature and context, a sentence a line."""
         return "\n".join((*self.signature, *self.context))
 
-    def lines(self) -> Iterator[str]:
+    def to_lines(self) -> Iterator[str]:
         """What a judge is given as context; nothing in it tells where the failure stood."""
         yield "How it shows: " + " ".join(self.signature)
         if self.context:
@@ -125,8 +125,8 @@ class Schema:
 class Match:
     """A schema that was found for a portrait; ``likeness`` is the cosine of their vectors, in [-1, 1]."""
 
-    schema: Schema
-    likeness: float
+    schema: ErrorSchema
+    similarity: float
 
 
 class Distiller(Protocol):
@@ -137,7 +137,7 @@ class Distiller(Protocol):
         """What provenance records: ``"embedded"`` or ``"chat:<model>"``."""
         ...
 
-    def distil(self, record: Record, findings: Sequence[Finding]) -> Schema | None:
+    def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
         """Return the schema of an annotated (or diagnosed) failure, None if it shows nothing to recognise.
 
         Raises:
@@ -146,9 +146,9 @@ class Distiller(Protocol):
         ...
 
 
-class Portrayer(Protocol):
+class Profiler(Protocol):
     """Says what the steps of a run look like."""
 
-    def __call__(self, run: Trajectory, findings: Sequence[Finding]) -> Sequence[Portrait]:
+    def __call__(self, run: Trajectory, findings: Sequence[Finding]) -> Sequence[Profile]:
         """A portrait for each step that could be at fault, in order."""
         ...

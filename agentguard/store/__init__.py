@@ -3,13 +3,13 @@
 ::
 
     from agentguard.store import Store
-    from agentguard.store.rows import VerdictRow
+    from agentguard.store.db.rows import VerdictRow
 
     with Store.open() as store:                      # .agentguard/store.db
         receipt = store.write(VerdictRow(...))       # never waits for the disk, never raises
         receipt.wait(5.0)                            # durable now
 
-Rows (`agentguard.store.rows`) need nothing but Python; `Store` needs the extra ``store``.
+Rows (`agentguard.store.db.rows`) need nothing but Python; `Store` needs the extra ``store``.
 """
 
 from __future__ import annotations

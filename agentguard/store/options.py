@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from agentguard.errors import ConfigError
-from agentguard.store.engine import Synchronous
+from agentguard.store.db.engine import Synchronous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class StoreOptions:
     """Options of `Store.open`. Raises ConfigError on one that is out of its range.
 
     Attributes:

@@ -13,23 +13,23 @@ from typing import Literal
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError, StoreTimeout
-from agentguard.store import rows as r
-from agentguard.store.change import Known, Work, change_schemata
-from agentguard.store.effects import Claim, Ledger
-from agentguard.store.engine import make_engine, unavailable
-from agentguard.store.migrate import migrate
-from agentguard.store.options import Options
-from agentguard.store.overviews import refresh
-from agentguard.store.place import Place
-from agentguard.store.pulse import Pulse
-from agentguard.store.questions import Questions
-from agentguard.store.read import Reader
-from agentguard.store.receipt import Receipt
-from agentguard.store.retention import Deleted, Limits, Retention
-from agentguard.store.runs import run_rows
-from agentguard.store.together import Together
-from agentguard.store.url import Address, resolve
-from agentguard.store.writer import Health, Writer
+from agentguard.store.db import rows as r
+from agentguard.store.db.database import Database
+from agentguard.store.db.engine import make_engine, unavailable
+from agentguard.store.db.migration import migrate
+from agentguard.store.db.url import Address, resolve
+from agentguard.store.options import StoreOptions
+from agentguard.store.read.change_detection import ChangeDetector
+from agentguard.store.read.queries import StoreQueries
+from agentguard.store.read.query_executor import QueryExecutor
+from agentguard.store.read.run_summaries import refresh
+from agentguard.store.trajectory_mapping import run_rows
+from agentguard.store.write.effect_claims import EffectClaims, StoredEffectClaim
+from agentguard.store.write.receipt import WriteReceipt
+from agentguard.store.write.retention import Deleted, Retention, RetentionLimits
+from agentguard.store.write.schema_update import Known, Work, change_schemata
+from agentguard.store.write.unit_of_work import UnitOfWork
+from agentguard.store.write.writer import StoreWriter, WriterHealth
 from agentguard.trajectory.model import Record, Trajectory
 
 _CLOSE_S = 5.0
@@ -39,7 +39,7 @@ _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
 _INHERITED: list[object] = []
 
 
-class Store(Questions):
+class Store(StoreQueries):
     """Rows on disk; safe to use from many threads, and from several processes at once.
 
     `write` never waits for the database and never raises. Everything else answers from the database, waits
@@ -47,7 +47,7 @@ class Store(Questions):
     ``asyncio.to_thread``. Questions are answered from what is durable: `flush` first to see one's own rows.
     """
 
-    def __init__(self, address: Address, options: Options) -> None:
+    def __init__(self, address: Address, options: StoreOptions) -> None:
         """Use `open`. Nothing is connected here."""
         self.address, self.options = address, options
         self._build()
@@ -56,18 +56,18 @@ class Store(Questions):
 
     def _build(self) -> None:
         o = self.options
-        self._place = Place(self.address, synchronous=o.synchronous, busy_s=o.busy_s)
-        self._writer = Writer(self._place, max_rows=o.max_rows, max_bytes=o.max_bytes)
-        self._together = Together(self._writer)
-        self._reader = Reader(self._place)
+        self._place = Database(self.address, synchronous=o.synchronous, busy_s=o.busy_s)
+        self._writer = StoreWriter(self._place, max_rows=o.max_rows, max_bytes=o.max_bytes)
+        self._together = UnitOfWork(self._writer)
+        self._reader = QueryExecutor(self._place)
         self._retention = Retention(self._place)
         # A claim that a power cut forgets would let an effect happen twice: it always waits for the disk.
-        self._claims = Place(self.address, synchronous="full", busy_s=o.busy_s)
-        self._ledger = Ledger(self._claims)
+        self._claims = Database(self.address, synchronous="full", busy_s=o.busy_s)
+        self._ledger = EffectClaims(self._claims)
 
     @classmethod
     def open(
-        cls, url: str | Path | None = None, *, connect: bool = True, options: Options | None = None
+        cls, url: str | Path | None = None, *, connect: bool = True, options: StoreOptions | None = None
     ) -> Store:
         """Open a store, and make its tables if the database has none.
 
@@ -83,7 +83,7 @@ class Store(Questions):
             StoreVersion: its tables are of another version of agentguard.
             StoreUnavailable: it cannot be used now (only with ``connect``).
         """
-        store = cls(resolve(url), options or Options())
+        store = cls(resolve(url), options or StoreOptions())
         if connect:
             try:
                 store._place.engine()
@@ -127,23 +127,23 @@ class Store(Questions):
 
     # -- writing
 
-    def write(self, *rows: r.Row) -> Receipt:
+    def write(self, *rows: r.Row) -> WriteReceipt:
         """Queue rows; they become durable together, soon. Never raises and never touches the disk."""
         return self._together.write(rows)
 
-    def together(self) -> AbstractContextManager[None]:
+    def unit_of_work(self) -> AbstractContextManager[None]:
         """What this thread writes inside of it becomes durable as one: all of it, or nothing.
 
         Rows are queued when the block ends; `flush` and receipts have to wait until then.
         """
         return self._together
 
-    def write_run(self, record: Record | Trajectory, *, tenant: str = "") -> Receipt:
+    def write_run(self, record: Record | Trajectory, *, tenant: str = "") -> WriteReceipt:
         """Queue a whole run; it replaces what is stored under its id."""
         whole = record if isinstance(record, Record) else Record(trajectory=record)
         return self.write(*run_rows(whole, tenant=tenant))
 
-    def health(self) -> Health:
+    def health(self) -> WriterHealth:
         """How many rows were written, wait, were refused or lost, and what is wrong with the database."""
         return self._writer.health()
 
@@ -176,13 +176,13 @@ class Store(Questions):
         except (SQLAlchemyError, OSError) as error:
             raise unavailable(error, self.address) from None
 
-    def pulse(self) -> Pulse:
+    def pulse(self) -> ChangeDetector:
         """Tells, cheaply and again and again, whether anything was written; close it afterwards."""
-        return Pulse(self._place)
+        return ChangeDetector(self._place)
 
     # -- effects
 
-    def claim(self, effect: r.EffectRow) -> Claim:
+    def claim(self, effect: r.EffectRow) -> StoredEffectClaim:
         """Claim an effect before it is carried out; only a claim that is ``"new"`` allows that.
 
         Raises:
@@ -201,7 +201,7 @@ class Store(Questions):
         return self._ledger.settle(effect, state, result)
 
     def change_schemata(self, work: Work, *, known: Known | None = None, tenant: str = "") -> Known:
-        """Read, change and write schemata as one; see `agentguard.store.change.change_schemata`."""
+        """Read, change and write schemata as one; see `agentguard.store.write.schema_update.change_schemata`."""
         return change_schemata(self._place, work, known=known or {}, tenant=tenant)
 
     # -- forgetting
@@ -224,8 +224,8 @@ class Store(Questions):
         keep_failed: bool = False,
         tenant: str | None = None,
     ) -> Deleted:
-        """Remove what is older, and what is too much (`agentguard.store.retention.Limits`)."""
-        limits = Limits(
+        """Remove what is older, and what is too much (`agentguard.store.write.retention.RetentionLimits`)."""
+        limits = RetentionLimits(
             older_than_s=older_than_s, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant
         )
         self.flush(_FLUSH_S)

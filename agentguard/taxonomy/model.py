@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,7 +26,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class TaxonomyCode:
     """One kind of failure.
 
     Attributes:
@@ -49,7 +50,7 @@ class Code:
     correction: str = ""
 
     @property
-    def qualified(self) -> str:
+    def qualified_id(self) -> str:
         """The code as it is written everywhere else: ``"<taxonomy>:<id>"``."""
         return f"{self.taxonomy}:{self.id}"
 
@@ -63,10 +64,10 @@ class Taxonomy:
     version: str
     summary: str
     source: Reference
-    codes: tuple[Code, ...]
+    codes: tuple[TaxonomyCode, ...]
     groups: tuple[Group, ...] = ()
 
-    def code(self, id: str) -> Code | None:
+    def get_code(self, id: str) -> TaxonomyCode | None:
         """The code with that id, or None."""
         return next((code for code in self.codes if code.id == id), None)
 
@@ -86,14 +87,14 @@ class Relation(StrEnum):
     @property
     def inverse(self) -> Relation:
         """The relation read from the other end."""
-        return _INVERSE.get(self, self)
+        return _INVERSE_RELATIONS.get(self, self)
 
 
-_INVERSE = {Relation.BROAD: Relation.NARROW, Relation.NARROW: Relation.BROAD}
+_INVERSE_RELATIONS = {Relation.BROAD: Relation.NARROW, Relation.NARROW: Relation.BROAD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class CrosswalkLink:
     """A relation between two qualified codes."""
 
     source: str
@@ -101,6 +102,42 @@ class Link:
     target: str
     note: str = ""
 
-    def inverted(self) -> Link:
+    def invert(self) -> CrosswalkLink:
         """The same link read from its other end."""
-        return Link(source=self.target, relation=self.relation.inverse, target=self.source, note=self.note)
+        return CrosswalkLink(
+            source=self.target, relation=self.relation.inverse, target=self.source, note=self.note
+        )
+
+
+_RELATION_RANK = {relation: rank for rank, relation in enumerate(Relation)}
+
+
+class Crosswalk:
+    """Links between qualified codes, closed under inversion."""
+
+    def __init__(self, links: Iterable[CrosswalkLink]) -> None:
+        self._links: dict[str, dict[str, CrosswalkLink]] = {}
+        for link in links:
+            self._add_link(link)
+            self._add_link(link.invert())
+
+    def __len__(self) -> int:
+        """Number of links, both directions counted."""
+        return sum(len(targets) for targets in self._links.values())
+
+    def links_from(self, code: str, *, to: str | None = None) -> tuple[CrosswalkLink, ...]:
+        """Links from ``code``, into the taxonomy ``to`` if given, by closeness and name."""
+        found = self._links.get(code, {}).values()
+        kept = (link for link in found if to is None or link.target.partition(":")[0] == to)
+        return tuple(sorted(kept, key=lambda link: (_RELATION_RANK[link.relation], link.target)))
+
+    def all_links(self) -> tuple[CrosswalkLink, ...]:
+        """All links, both directions, by code."""
+        return tuple(link for code in sorted(self._links) for link in self.links_from(code))
+
+    def _add_link(self, link: CrosswalkLink) -> None:
+        # A pair that is written twice keeps its strongest relation, so the order of files cannot matter.
+        targets = self._links.setdefault(link.source, {})
+        known = targets.get(link.target)
+        if known is None or _RELATION_RANK[link.relation] < _RELATION_RANK[known.relation]:
+            targets[link.target] = link

@@ -129,7 +129,7 @@ class Step:
         if self.content:
             yield "content", self.content
         for i, call in enumerate(self.tool_calls):
-            yield f"tool_calls[{i}]", call.raw_arguments or _compact(call.arguments)
+            yield f"tool_calls[{i}]", call.raw_arguments or _format_compact_json(call.arguments)
         for i, seen in enumerate(self.observations):
             if seen.content:
                 yield f"observations[{i}]", seen.content
@@ -142,23 +142,27 @@ class Step:
             digits = name[11:-1]
             place = int(digits) if digits.isdecimal() and len(digits) < 6 else len(self.tool_calls)
             if place < len(self.tool_calls) and name == f"tool_calls[{place}]":
-                return self.tool_calls[place].raw_arguments or _compact(self.tool_calls[place].arguments)
+                return self.tool_calls[place].raw_arguments or _format_compact_json(
+                    self.tool_calls[place].arguments
+                )
             return ""
         return dict(self.texts()).get(name, "")
 
-    def answered(self, observations: tuple[Observation, ...]) -> Step:
+    def with_observations(self, observations: tuple[Observation, ...]) -> Step:
         """The step with what its calls returned; as fast as `at`."""
-        return self._with(self.index, observations, self.usage, self.model)
+        return self._copy_with(self.index, observations, self.usage, self.model)
 
-    def at(self, index: int) -> Step:
+    def with_index(self, index: int) -> Step:
         """The step with this index; several times faster than `dataclasses.replace`."""
-        return self if index == self.index else self._with(index, self.observations, self.usage, self.model)
+        return (
+            self if index == self.index else self._copy_with(index, self.observations, self.usage, self.model)
+        )
 
-    def costing(self, usage: Usage | None, model: str | None) -> Step:
+    def with_usage(self, usage: Usage | None, model: str | None) -> Step:
         """The step with what it cost and the model that gave it; as fast as `at`."""
-        return self._with(self.index, self.observations, usage, model)
+        return self._copy_with(self.index, self.observations, usage, model)
 
-    def _with(
+    def _copy_with(
         self, index: int, observations: tuple[Observation, ...], usage: Usage | None, model: str | None
     ) -> Step:
         return Step(
@@ -263,7 +267,7 @@ class Record:
     annotation: Annotation = field(default_factory=Annotation)
 
 
-def _compact(value: object) -> str:
+def _format_compact_json(value: object) -> str:
     if value is None:
         return ""
     try:

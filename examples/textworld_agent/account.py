@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentguard.testing.textworld.planner import Planner, Task
+from agentguard_lab.textworld.planner import GoalPlanner, Task
+
 from examples.textworld_agent.voice import listed
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def status(agent: Agent) -> str:
 
 def closing(agent: Agent) -> str:
     """The last message when the game has not ended by itself."""
-    if Planner(agent.task).complete(agent.memory):
+    if GoalPlanner(agent.task).complete(agent.memory):
         return agent.voice.say("claim", done=done(agent.task))
     return agent.voice.say("stuck", left=_left(agent))
 

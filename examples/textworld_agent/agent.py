@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agentguard.testing.textworld.memory import Memory, Place
-from agentguard.testing.textworld.planner import Intent, Planner, Task
-from agentguard.testing.textworld.reading import Reading, names, read, recipe
+from agentguard_lab.textworld.belief_state import BelievedPlace, Memory
+from agentguard_lab.textworld.observation_parser import ParsedObservation, names, read, recipe
+from agentguard_lab.textworld.planner import GoalPlanner, Intent, Task
+
 from examples.textworld_agent import account
 from examples.textworld_agent.faults import Fault
 from examples.textworld_agent.voice import Voice, listed
@@ -58,7 +59,7 @@ class Agent:
             self.intents = [self.pending.pop()]
             words = self.voice.say("check")
         elif words is None:
-            intent = Planner(self.task).next(self.memory)
+            intent = GoalPlanner(self.task).next(self.memory)
             self.intents = [] if intent is None else self._batch(intent)
             if intent is None:
                 return self._say(account.closing(self))
@@ -79,7 +80,7 @@ class Agent:
 
     # What follows is the reflection part: one outcome of one call.
 
-    def _take_in(self, intent: Intent, seen: Reading) -> None:
+    def _take_in(self, intent: Intent, seen: ParsedObservation) -> None:
         if seen.room:
             self._arrive(intent, seen)
         elif intent.tool == "examine" and not seen.text.startswith(("You can't", "Error")):
@@ -87,7 +88,7 @@ class Agent:
         elif seen.refused:
             self._refused(intent, seen)
         else:
-            handlers: dict[str, Callable[[Intent, Reading], None]] = {
+            handlers: dict[str, Callable[[Intent, ParsedObservation], None]] = {
                 "open": self._opened, "take": self._took, "unlock": self._unlocked,
                 "put_on": self._delivered, "insert": self._delivered, "cook": self._processed,
                 "cut": self._processed, "inventory": self._checked, "prepare_meal": self._prepared,
@@ -108,24 +109,24 @@ class Agent:
             names.add("cookbook")
         return names - set(memory.carried)
 
-    def _arrive(self, intent: Intent, seen: Reading) -> None:
+    def _arrive(self, intent: Intent, seen: ParsedObservation) -> None:
         old = self.memory.here
         new = self.memory.see(seen)
         if intent.tool == "go":
             self.memory.walked(intent.args["direction"], old)
         self.thoughts.append(self.voice.room(seen, new=new, wanted=self.wanted()))
 
-    def _opened(self, intent: Intent, seen: Reading) -> None:
+    def _opened(self, intent: Intent, seen: ParsedObservation) -> None:
         target = intent.args["object"]
         if target in self.memory.containers:
             self.memory.containers[target] = (self.memory.here, "open")
             for name in seen.revealed:
-                self.memory.things[name] = Place(self.memory.here, target)
+                self.memory.things[name] = BelievedPlace(self.memory.here, target)
         for side in self.memory.door(target):
             side.state = "open"
         self.thoughts.append(self.voice.opened(target, seen, self.wanted()))
 
-    def _took(self, intent: Intent, seen: Reading) -> None:
+    def _took(self, intent: Intent, seen: ParsedObservation) -> None:
         self.memory.take(intent.args["object"])
         if intent is self.intents[-1]:
             names = [
@@ -134,7 +135,7 @@ class Agent:
             text = self.voice.say("took", items=listed(names))
             self.thoughts.append(text[0].upper() + text[1:])
 
-    def _examined(self, intent: Intent, seen: Reading) -> None:
+    def _examined(self, intent: Intent, seen: ParsedObservation) -> None:
         if "Ingredients:" in seen.text:
             self.memory.ingredients, self.memory.directions = recipe(seen.text)
             steps = listed([f"{verb} the {item}" for verb, item in self.memory.directions])
@@ -143,41 +144,41 @@ class Agent:
         else:
             self.thoughts.append(self.voice.say("examined", item=intent.args["object"]))
 
-    def _unlocked(self, intent: Intent, seen: Reading) -> None:
+    def _unlocked(self, intent: Intent, seen: ParsedObservation) -> None:
         for side in self.memory.door(intent.args["object"]):
             side.state = "shut"
         words = {"target": intent.args["object"], "key": intent.args["key"]}
         self.thoughts.append(self.voice.say("unlocked", **words))
 
-    def _delivered(self, intent: Intent, seen: Reading) -> None:
+    def _delivered(self, intent: Intent, seen: ParsedObservation) -> None:
         item = intent.args["object"]
         self.memory.carried.remove(item)
         self.memory.done.add(("deliver", item))
         self.thoughts.append(self.voice.say("delivered", item=item))
 
-    def _processed(self, intent: Intent, seen: Reading) -> None:
+    def _processed(self, intent: Intent, seen: ParsedObservation) -> None:
         item = intent.args["object"]
         verb = {"stove": "fry", "oven": "roast", "BBQ": "grill"}.get(intent.args.get("appliance", ""), "")
         self.memory.done.add((verb or intent.args["how"], item))
         appliance = intent.args.get("appliance", "")
         self.thoughts.append(self.voice.say("cooked" if verb else "was_cut", item=item, appliance=appliance))
 
-    def _checked(self, intent: Intent, seen: Reading) -> None:
+    def _checked(self, intent: Intent, seen: ParsedObservation) -> None:
         if self.turns == 1:
             _, _, items = seen.text.partition("You are carrying: ")
             self.memory.carried.extend(names(items.rstrip(".")))
         else:
             self.thoughts.append(self.voice.say("checked"))
 
-    def _prepared(self, intent: Intent, seen: Reading) -> None:
+    def _prepared(self, intent: Intent, seen: ParsedObservation) -> None:
         self.memory.done.add(("prepare",))
         self.thoughts.append(self.voice.say("prepared"))
 
-    def _closed(self, intent: Intent, seen: Reading) -> None:
+    def _closed(self, intent: Intent, seen: ParsedObservation) -> None:
         self.memory.containers[intent.args["object"]] = (self.memory.here, "closed")
         self.thoughts.append(self.voice.say("closed", target=intent.args["object"]))
 
-    def _refused(self, intent: Intent, seen: Reading) -> None:
+    def _refused(self, intent: Intent, seen: ParsedObservation) -> None:
         memory, target = self.memory, intent.args.get("object", "")
         if match := re.match(r"You have to unlock the (.+) with the (.+) first", seen.text):
             door, key = match.groups()
@@ -195,7 +196,7 @@ class Agent:
         else:
             self._count(intent, seen, target)
 
-    def _count(self, intent: Intent, seen: Reading, target: str) -> None:
+    def _count(self, intent: Intent, seen: ParsedObservation, target: str) -> None:
         memory = self.memory
         what = {"cut": intent.args.get("how", "") + target, "prepare_meal": "prepare_meal"}.get(
             intent.tool, target

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentguard.testing.textworld.planner import Intent, Planner
-from agentguard.testing.textworld.reading import Reading, recipe
+from agentguard_lab.textworld.observation_parser import ParsedObservation, recipe
+from agentguard_lab.textworld.planner import GoalPlanner, Intent
 
 if TYPE_CHECKING:
     from examples.textworld_agent.agent import Agent
@@ -37,7 +37,7 @@ class Fault:
         """Decide in the agent's stead: set ``agent.intents`` and return the words; None leaves it alone."""
         return None
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         """Judge an outcome in the agent's stead; True if done."""
         return False
 
@@ -57,13 +57,13 @@ class KeyNeverTaken(Fault):
     reason = "It saw the key but never took it, and goes on as if it carried it."
 
     def decide(self, agent: Agent) -> str | None:
-        intent = Planner(agent.task).next(agent.memory)
+        intent = GoalPlanner(agent.task).next(agent.memory)
         if self.turn or intent is None or intent.tool != "take" or "key" not in intent.args["object"]:
             return None
         self.fire(agent.turns)
         key = intent.args["object"]
         agent.memory.take(key)
-        onward = Planner(agent.task).next(agent.memory)
+        onward = GoalPlanner(agent.task).next(agent.memory)
         agent.intents = [onward] if onward else []
         return (
             f"I took the {key} out of the {intent.args['from']}, so I have it with me and can return "
@@ -80,7 +80,7 @@ class NotesTooShort(Fault):
         "from then on."
     )
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         if "Ingredients:" not in seen.text:
             return False
         self.fire(agent.turns + 1)
@@ -109,7 +109,7 @@ class ForgetsTheMap(Fault):
         super().__init__()
         self.start = start
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         if intent.tool == "go" and seen.room and agent.turns >= self.start:
             agent.memory.rooms = {agent.memory.here: agent.memory.rooms[agent.memory.here]}
             self.fire(agent.turns + 1)
@@ -130,7 +130,7 @@ class RefusalTakenForSuccess(Fault):
         "The game refused to put the thing into the closed cabinet; it concludes that the thing is inside."
     )
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         if self.turn or intent.tool != "insert" or "is closed" not in seen.text:
             return False
         self.fire(agent.turns + 1)
@@ -171,7 +171,7 @@ class ClosedTakenForLocked(Fault):
         "does not exist."
     )
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         if self.turn or intent.tool != "go" or not seen.text.startswith("You have to open the"):
             return False
         self.fire(agent.turns + 1)

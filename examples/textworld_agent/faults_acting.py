@@ -8,8 +8,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agentguard.testing.textworld.planner import Intent, Planner
-from agentguard.testing.textworld.reading import Reading
+from agentguard_lab.textworld.observation_parser import ParsedObservation
+from agentguard_lab.textworld.planner import GoalPlanner, Intent
+
 from examples.textworld_agent.faults import Fault
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class RuleDropped(Fault):
     )
 
     def decide(self, agent: Agent) -> str | None:
-        intent = Planner(agent.task).next(agent.memory)
+        intent = GoalPlanner(agent.task).next(agent.memory)
         if intent is not None and intent.purpose == "tidy":
             self.fire(agent.turns)
             agent.task = replace(agent.task, close_after=())
@@ -80,7 +81,7 @@ class WrongKey(Fault):
         agent.intents = [Intent(tool=tool, args=args)]
         return words.format(key=spare, door=door, way=way)
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         return self.turn is not None and seen.refused
 
 
@@ -98,7 +99,7 @@ class SurveyFirst(Fault):
         self._looked: set[str] = set()
 
     def decide(self, agent: Agent) -> str | None:
-        planner, memory = Planner(agent.task), agent.memory
+        planner, memory = GoalPlanner(agent.task), agent.memory
         intent = planner.next(memory)
         if self.turn is None and (intent is None or intent.tool != "take"):
             return None
@@ -149,7 +150,7 @@ class ForeignParameters(Fault):
         )
         return json.dumps(variants[(agent.turns - self.turn) % len(variants)])
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         memory = agent.memory
         what = intent.args.get("how", "") + intent.args.get("object", "")
         if intent.tool != "cut" or memory.refusals.get(what, 0) < 2:
@@ -211,7 +212,7 @@ class SlipOnce(Fault):
         participle = _PARTICIPLE[intent.args["how"]]
         return json.dumps({**intent.args, "how": participle})
 
-    def reflect(self, agent: Agent, intent: Intent, seen: Reading) -> bool:
+    def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
         if not seen.text.startswith("Error: invalid"):
             return False
         agent.thoughts.append(

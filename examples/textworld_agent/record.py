@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from agentguard_lab.textworld import tools
+from agentguard_lab.textworld.environment import World
+from agentguard_lab.textworld.games import Cooking, compile_game
 
-from agentguard.testing.textworld import tools
-from agentguard.testing.textworld.games import Cooking, compile_game
-from agentguard.testing.textworld.world import World
 from examples.textworld_agent.agent import Agent, Turn
 from examples.textworld_agent.runs import RUNS, Run
 from examples.textworld_agent.voice import Voice

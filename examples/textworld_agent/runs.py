@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentguard.testing.textworld.games import Cooking, Game, House
-from agentguard.testing.textworld.planner import Deliver, Task
+from agentguard_lab.textworld.games import Cooking, Game, House
+from agentguard_lab.textworld.planner import Deliver, Task
+
 from examples.textworld_agent import faults, faults_acting
 
 

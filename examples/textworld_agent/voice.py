@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
-from agentguard.testing.textworld.memory import Memory
-from agentguard.testing.textworld.planner import Intent
-from agentguard.testing.textworld.reading import Reading
+from agentguard_lab.textworld.belief_state import Memory
+from agentguard_lab.textworld.observation_parser import ParsedObservation
+from agentguard_lab.textworld.planner import Intent
+
 from examples.textworld_agent.phrases import PHRASES
 
 
@@ -30,7 +31,7 @@ class Voice:
             self._decks[deck] = self._rng.sample(PHRASES[deck], len(PHRASES[deck]))
         return self._decks[deck].pop().format(**words)
 
-    def room(self, seen: Reading, *, new: bool, wanted: set[str]) -> str:
+    def room(self, seen: ParsedObservation, *, new: bool, wanted: set[str]) -> str:
         """What the agent makes of a room it has walked into."""
         here = [name for name in seen.things if name in wanted]
         first = self.say("room_new" if new else "room_back", room=seen.room, sight=_sight(seen))
@@ -43,7 +44,7 @@ class Voice:
         where = f"on the {holder}" if holder else "right here"
         return f"{first} {self.say('spotted', items=listed(['the ' + name for name in here]), where=where)}"
 
-    def opened(self, target: str, seen: Reading, wanted: set[str]) -> str:
+    def opened(self, target: str, seen: ParsedObservation, wanted: set[str]) -> str:
         """What came of opening something."""
         if not seen.revealed:
             return self.say("opened", target=target)
@@ -71,7 +72,7 @@ def _article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def _sight(seen: Reading) -> str:
+def _sight(seen: ParsedObservation) -> str:
     """A clause on what stands out in a room."""
     parts = [_article(name) for name in (*seen.containers, *seen.appliances)][:3]
     doors = [f"{_article(state)} {door} to the {way}" for way, (door, state) in seen.exits.items() if door]

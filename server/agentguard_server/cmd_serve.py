@@ -13,8 +13,8 @@ import typer
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentguard_server.proxy.settings import ProxySettings
-    from agentguard_server.proxy.source import Source
+    from agentguard_server.proxy.config.loader import ConfigLoader
+    from agentguard_server.proxy.config.schema import ProxySettings
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +65,7 @@ def serve(
     gc.disable()  # what a start makes stays: to look for garbage among it takes a sixth of the time
     try:
         source = _source(config, backend or [], guard, _listen(host, port, workers, no_keys))
-        from agentguard_server.proxy.assembly import check_installed
+        from agentguard_server.proxy.process.bootstrap import check_installed
 
         check_installed()
         settings = source.read()
@@ -81,8 +81,10 @@ def _listen(host: str | None, port: int | None, workers: int | None, no_keys: bo
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _source(config: Path | None, backends: list[str], guard: Path | None, listen: dict[str, Any]) -> Source:
-    from agentguard_server.proxy.source import Source
+def _source(
+    config: Path | None, backends: list[str], guard: Path | None, listen: dict[str, Any]
+) -> ConfigLoader:
+    from agentguard_server.proxy.config.loader import ConfigLoader
 
     if config is None and not backends:
         raise ConfigError("serve: name a configuration with --config, or an endpoint with --backend")
@@ -93,12 +95,12 @@ def _source(config: Path | None, backends: list[str], guard: Path | None, listen
         over["backends"] = {"replicas": [{"name": f"b{n}", "url": url} for n, url in enumerate(backends, 1)]}
     if guard is not None:
         over["guard"] = str(guard)
-    return Source(file=config, over=over)
+    return ConfigLoader(file=config, over=over)
 
 
-def _run(source: Source, settings: ProxySettings, *, json: bool) -> None:
-    from agentguard_server.proxy.server import BACKLOG
-    from agentguard_server.serve import address_of, bound
+def _run(source: ConfigLoader, settings: ProxySettings, *, json: bool) -> None:
+    from agentguard_server.proxy.process.server import BACKLOG
+    from agentguard_server.uvicorn_runner import address_of, bound
 
     # What judges here multiplies small matrices: threads for that cost each worker more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -110,12 +112,12 @@ def _run(source: Source, settings: ProxySettings, *, json: bool) -> None:
         _tell(address, listen.workers, json=json)
 
     if listen.workers == 1:
-        from agentguard_server.proxy.running import work
+        from agentguard_server.proxy.process.worker import run_worker
 
-        return work(source, settings, listening, began=began)
-    from agentguard_server.proxy.crew import Crew
+        return run_worker(source, settings, listening, began=began)
+    from agentguard_server.proxy.process.supervisor import WorkerSupervisor
 
-    crew = Crew(source, settings, listening, began=began)
+    crew = WorkerSupervisor(source, settings, listening, began=began)
     gc.enable()  # this process stays, and is no worker that would do so itself
     if status := crew.run():
         raise typer.Exit(status)
@@ -131,9 +133,9 @@ def _tell(address: str, workers: int, *, json: bool) -> None:
 
 
 def _explain(settings: ProxySettings, *, shown: bool, json: bool) -> None:
-    from agentguard_server.proxy.explaining import explained
+    from agentguard_server.proxy.diagnostics.explain import describe_configuration
 
-    lines = explained(settings)
+    lines = describe_configuration(settings)
     if json:
         _print({"valid": True, **({"explained": lines} if shown else {})})
     else:
@@ -141,8 +143,8 @@ def _explain(settings: ProxySettings, *, shown: bool, json: bool) -> None:
 
 
 def _make_key(name: str, *, json: bool) -> None:
-    from agentguard_server.proxy.keys import make
-    from agentguard_server.proxy.settings import KeyOptions
+    from agentguard_server.proxy.auth.api_keys import make
+    from agentguard_server.proxy.config.schema import KeyOptions
 
     key, hashed = make()
     try:

@@ -22,10 +22,10 @@ import typer
 from agentguard.errors import ConfigError, MissingExtra, StoreError
 
 if TYPE_CHECKING:
-    from agentguard.otlp.send import Target
+    from agentguard.otlp.exporter import ExportTarget
     from agentguard.store.store import Store
-    from agentguard_server.settings import ViewerSettings
-    from agentguard_server.viewer.load import Loader
+    from agentguard_server.viewer.data.file_loader import FileLoader
+    from agentguard_server.viewer.settings import ViewerSettings
 
 PORT: Final = 7430
 _SQLITE: Final = b"SQLite format 3\x00"
@@ -92,10 +92,10 @@ def view(
     ends it.
     """
     _check_installed()
-    from agentguard.evals.sheet import FOLDER
-    from agentguard_server.serve import Served, address_of
-    from agentguard_server.settings import ViewerSettings, is_loopback
-    from agentguard_server.viewer.app import build
+    from agentguard.evals.result_file import RESULTS_FOLDER
+    from agentguard_server.uvicorn_runner import ServerHandle, address_of
+    from agentguard_server.viewer.app import build_app
+    from agentguard_server.viewer.settings import ViewerSettings, is_loopback
 
     found = _sorted(sources or [], url)
     if token is None and not is_loopback(host):
@@ -105,13 +105,13 @@ def view(
         token=token,
         tenant=tenant,
         may_judge=not found.runs or url is not None,
-        evals=found.evals or (FOLDER,),
+        evals=found.evals or (RESULTS_FOLDER,),
         collector=_collector(otlp, otlp_header or []),
     )
     with _opened(found) as store, closing(_listening(host, port)) as listening:
         address = address_of(listening, host)
         loader = _loader(store, found, settings, diagnose=diagnose)
-        app = build(store, settings, loading=loader.loading)
+        app = build_app(store, settings, loading=loader.loading)
 
         def began() -> None:
             _tell(address, token, json=json)
@@ -119,7 +119,7 @@ def view(
             if opens:
                 _open(_with_token(address, token))
 
-        Served(app, began=began, ending=app.state.hub.close).serve_on(listening)
+        ServerHandle(app, began=began, ending=app.state.hub.close).serve_on(listening)
         loader.stop()
 
 
@@ -131,17 +131,17 @@ def _check_installed() -> None:
             raise MissingExtra(package, "view")
 
 
-def _collector(url: str | None, headers: list[str]) -> Target | None:
+def _collector(url: str | None, headers: list[str]) -> ExportTarget | None:
     """The collector, if one was named; headers may also come from OpenTelemetry's own variables."""
     if url is None:
         if headers:
             raise ConfigError("view: --otlp-header goes with --otlp")
         return None
-    from agentguard.otlp import wire
-    from agentguard.otlp.send import Target, header
+    from agentguard.otlp import encoding
+    from agentguard.otlp.exporter import ExportTarget, header
 
-    target = Target.of(url, dict(map(header, headers)), os.environ)
-    wire.check(target.encoding)
+    target = ExportTarget.of(url, dict(map(header, headers)), os.environ)
+    encoding.check(target.encoding)
     return target
 
 
@@ -168,7 +168,7 @@ def _sorted(sources: list[str], url: str | None) -> Sources:
 
 
 def _masked(url: str) -> str:
-    from agentguard.store.url import resolve
+    from agentguard.store.db.url import resolve
 
     return str(resolve(url))
 
@@ -182,7 +182,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _is_evaluation(path: Path) -> bool:
-    from agentguard.evals.sheet import FORMAT
+    from agentguard.evals.result_file import FORMAT
 
     try:
         with path.open("rb") as file:
@@ -194,8 +194,8 @@ def _is_evaluation(path: Path) -> bool:
 @contextmanager
 def _opened(found: Sources) -> Iterator[Store]:
     """The store to show; one of its own for files that are not to be kept, gone afterwards."""
+    from agentguard.store.db.url import resolve
     from agentguard.store.store import Store
-    from agentguard.store.url import resolve
 
     if (found.runs or found.evals) and found.store is None:
         folder = Path(tempfile.mkdtemp(prefix="agentguard-view-"))
@@ -214,8 +214,8 @@ def _opened(found: Sources) -> Iterator[Store]:
         yield store
 
 
-def _loader(store: Store, found: Sources, settings: ViewerSettings, *, diagnose: bool) -> Loader:
-    from agentguard_server.viewer.load import Loader
+def _loader(store: Store, found: Sources, settings: ViewerSettings, *, diagnose: bool) -> FileLoader:
+    from agentguard_server.viewer.data.file_loader import FileLoader
 
     chosen = None
     if diagnose and found.runs:
@@ -226,12 +226,12 @@ def _loader(store: Store, found: Sources, settings: ViewerSettings, *, diagnose:
     def told(text: str) -> None:
         typer.echo(f"not read: {text}", err=True)
 
-    return Loader(store, found.runs, diagnose=chosen, tenant=settings.tenant, told=told)
+    return FileLoader(store, found.runs, diagnose=chosen, tenant=settings.tenant, on_error=told)
 
 
 def _listening(host: str, port: int | None) -> socket.socket:
     """A socket on the port that was asked for; without one, on the usual port if that is free."""
-    from agentguard_server.serve import bound
+    from agentguard_server.uvicorn_runner import bound
 
     if port is not None:
         return bound(host, port)

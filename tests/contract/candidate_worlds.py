@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.testing.contracts.integrations import TASK, Answer, Asked, Played, World
+from agentguard.testing.contracts.integrations import TASK, Answer, ContractRequest, Played, World
 
 _IDS = itertools.count()
 
@@ -57,9 +57,9 @@ def _acalls(played: Played, name: str) -> Callable[..., Any]:
     return call
 
 
-def _asked(name: str, messages: list[dict[str, Any]], temperature: float | None = None) -> Asked:
+def _asked(name: str, messages: list[dict[str, Any]], temperature: float | None = None) -> ContractRequest:
     by_role = {role: [str(m["content"]) for m in messages if m["role"] == role] for role in ("user", "tool")}
-    return Asked(name, by_role["user"], by_role["tool"], temperature)
+    return ContractRequest(name, by_role["user"], by_role["tool"], temperature)
 
 
 def _message(answer: Answer) -> dict[str, Any]:
@@ -144,10 +144,10 @@ def _chat_model(played: Played, name: str) -> Any:
         def bind_tools(self, tools: Any, **more: Any) -> Any:
             return Model(bound=more)
 
-        def asked(self, messages: Any) -> Asked:
+        def asked(self, messages: Any) -> ContractRequest:
             told = [m.text for m in messages if isinstance(m, HumanMessage)]
             results = [m.text for m in messages if isinstance(m, ToolMessage)]
-            return Asked(name, told, results, (self.bound or {}).get("temperature"))
+            return ContractRequest(name, told, results, (self.bound or {}).get("temperature"))
 
         def _generate(self, messages: Any, *given: Any, **more: Any) -> ChatResult:
             return self.result(played.next(self.asked(messages)))
@@ -184,7 +184,7 @@ def _function_model(played: Played, name: str) -> Any:
         parts = [part for message in messages for part in message.parts]
         told = [str(part.content) for part in parts if isinstance(part, UserPromptPart)]
         results = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
-        asked = Asked(name, told, results, (info.model_settings or {}).get("temperature"))
+        asked = ContractRequest(name, told, results, (info.model_settings or {}).get("temperature"))
         given = await played.anext(asked)
         return ModelResponse([TextPart(given) if isinstance(given, str) else ToolCallPart(*given)])
 
@@ -246,7 +246,9 @@ def _sdk_model(played: Played, name: str) -> Any:
         async def output(self, items: Any, settings: Any) -> list[Any]:
             told = [str(item["content"]) for item in items if item.get("role") == "user"]
             results = [str(item["output"]) for item in items if "output" in item]
-            answer = await played.anext(Asked(name, told, results, getattr(settings, "temperature", None)))
+            answer = await played.anext(
+                ContractRequest(name, told, results, getattr(settings, "temperature", None))
+            )
             if isinstance(answer, str):
                 return [assistant_message(answer, item_id=f"m{next(_IDS)}")]
             return [function_call(answer[0], answer[1], call_id=f"c{next(_IDS)}")]
@@ -388,7 +390,7 @@ def _responses_server(played: Played) -> Callable[[Any], Any]:
         told = [str(item["content"]) for item in history if item.get("role") == "user"]
         results = [str(item["output"]) for item in history if "output" in item]
         try:
-            answer = played.next(Asked(body["model"], told, results, body.get("temperature")))
+            answer = played.next(ContractRequest(body["model"], told, results, body.get("temperature")))
         except ConnectionError:
             return Raw(status=500)
         number = next(_IDS)
@@ -409,7 +411,7 @@ def _run(played: Played, name: str, arguments: str) -> str:
 
 
 def _tools(*, wrapped: bool) -> list[Any]:
-    from agentguard.integrations._tools import Tools
+    from agentguard.integrations.loop.tools import Tools
 
     def book(seat: int) -> str:
         """Book a seat."""

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from agentguard.backends.policies.affine import ranked
-from agentguard.backends.policies.base import policies, policy_factory, register_policy
+from agentguard.backends.load_balancing.base import policies, policy_factory, register_policy
+from agentguard.backends.load_balancing.consistent_hash import ranked
 from agentguard.errors import ConfigError
 from agentguard.testing.contracts import policies as contract
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agentguard.guard import Guard
-from agentguard.recover.base import Outcome
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
-from agentguard.recover.protect import Protect
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.selective_redundancy import SelectiveRedundancy
+from agentguard.recover.strategy import RecoveryOutcome
 from tests.contract.candidate_worlds import AWAITS, RUNS_TOOLS, WORLDS, Played
 
 every = pytest.mark.parametrize("world", WORLDS)
@@ -23,7 +23,7 @@ FIND, DONE = ("find", {"where": "aisle"}), "Seat 4 is booked."
 def play(world: str, answers: Any, *, finds: Any = (), **parts: Any) -> Played:
     script = answers if isinstance(answers, dict) else {"own": answers}
     played = Played({name: list(given) for name, given in script.items()}, finds=list(finds))
-    recover = Recover(**{"on_fail": "nudge", **parts.pop("recover", {})})
+    recover = RecoveryPolicy(**{"on_fail": "nudge", **parts.pop("recover", {})})
     guard = Guard(recover=recover, **{"localizer": Nothing(), **parts})
     guard.tool(effect="write")(played.book)
     guard.tool(effect="read")(played.find)
@@ -54,15 +54,15 @@ def told(played: Played, at: int = -1) -> str:
 
 @every
 def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> None:
-    played = play(world, [NINE, FOUR, FOUR, DONE], recover={"protect": Protect()})
+    played = play(world, [NINE, FOUR, FOUR, DONE], recover={"protect": SelectiveRedundancy()})
     assert played.booked == {4: 1}
     assert played.answer.strip() == DONE
     assert len(played.asked) == 4
     (recovery,) = played.session.recoveries
     assert (recovery.plan.strategy, recovery.trigger) == ("vote", "protection")
-    assert recovery.outcome in (Outcome.PENDING, Outcome.CONFIRMED)
+    assert recovery.outcome in (RecoveryOutcome.PENDING, RecoveryOutcome.CONFIRMED)
     assert (recovery.cost["calls"], recovery.cost["candidates"], recovery.cost["votes"]) == (2, 3, 2)
-    assert played.session.account.spent.samples == played.session.account.spent.calls == 2
+    assert played.session.account.usage.samples == played.session.account.usage.calls == 2
     (step,) = [step for step in played.session.run.steps if step.tool_calls]
     assert step.extra["agentguard"]["elected"]["taken"] == 1
     assert step.tool_calls[0].arguments == {"seat": 4}
@@ -74,7 +74,7 @@ def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> 
 
 @every
 def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -> None:
-    played = play(world, [FIND, FOUR, FOUR, DONE], recover={"protect": Protect()})
+    played = play(world, [FIND, FOUR, FOUR, DONE], recover={"protect": SelectiveRedundancy()})
     assert played.booked == {4: 1}
     assert len(played.asked) == 4, "the find and the end are asked for once, the booking twice"
     assert played.session.recoveries[0].cost["calls"] == 1
@@ -83,18 +83,18 @@ def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -
 @every
 def test_without_agreement_the_next_rung_is_taken(world: str) -> None:
     answers = [("book", {"seat": 1}), ("book", {"seat": 2}), ("book", {"seat": 3}), FOUR, FOUR, DONE]
-    played = play(world, answers, recover={"protect": Protect()})
+    played = play(world, answers, recover={"protect": SelectiveRedundancy()})
     assert played.booked == {4: 1}
     strategies = [one.plan.strategy for one in played.session.recoveries]
     assert strategies == ["vote", "reprompt", "vote"]
-    assert played.session.recoveries[0].outcome is Outcome.REFUTED
+    assert played.session.recoveries[0].outcome is RecoveryOutcome.REFUTED
     assert "did not agree" in told(played, 3)
 
 
 @every
 def test_other_models_vote_by_name(world: str) -> None:
     answers = {"own": [NINE, DONE], "large": [FOUR], "other": [FOUR]}
-    played = play(world, answers, recover={"protect": Protect(models=["large", "other"])})
+    played = play(world, answers, recover={"protect": SelectiveRedundancy(models=["large", "other"])})
     assert played.booked == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert played.session.recoveries[0].plan.strategy == "n_version"
@@ -103,7 +103,7 @@ def test_other_models_vote_by_name(world: str) -> None:
 @every
 def test_a_model_that_fails_has_no_vote(world: str) -> None:
     answers = {"own": [FOUR, DONE], "large": [ConnectionError("down")], "other": [FOUR]}
-    played = play(world, answers, recover={"protect": Protect(models=["large", "other"])})
+    played = play(world, answers, recover={"protect": SelectiveRedundancy(models=["large", "other"])})
     assert played.booked == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert len(played.session.failures) == 1
@@ -127,10 +127,10 @@ def test_a_test_of_ones_own_accepts_or_refuses_each(world: str) -> None:
         return run.steps[-1].tool_calls[0].arguments["seat"] == 4 or "not the seat that was asked for"
 
     by = {"recovery_block": {"accept": accept, "tries": 3}}
-    played = play(world, [NINE, NINE, FOUR, DONE], recover={"protect": Protect(by=by)})
+    played = play(world, [NINE, NINE, FOUR, DONE], recover={"protect": SelectiveRedundancy(strategy=by)})
     assert played.booked == {4: 1}
     assert len(played.asked) == 4
-    good = play(world, [FOUR, DONE], recover={"protect": Protect(by=by)})
+    good = play(world, [FOUR, DONE], recover={"protect": SelectiveRedundancy(strategy=by)})
     assert (good.booked, len(good.asked), good.session.recoveries) == ({4: 1}, 2, [])
 
 
@@ -195,7 +195,7 @@ def test_a_failed_read_is_made_once_more(world: str, broken: Any) -> None:
     assert played.asked[1].results == ["seat 4"]
     assert "was called once more" in told(played)
     (recovery,) = played.session.recoveries
-    assert (recovery.outcome, recovery.trigger) == (Outcome.CONFIRMED, "tool_error")
+    assert (recovery.outcome, recovery.trigger) == (RecoveryOutcome.CONFIRMED, "tool_error")
     step = next(step for step in played.session.run.steps if step.observations)
     assert step.extra["agentguard"]["repaired"][0]["repaired"] == "seat 4"
 
@@ -206,7 +206,7 @@ def test_a_read_that_fails_again_is_not_made_a_third_time(world: str) -> None:
     played = play(world, [FIND, DONE], finds=[failed, failed, "seat 4"], recover={"on_fail": "roll_forward"})
     assert played.found == 2
     assert played.asked[1].results == [failed]
-    assert [one.outcome for one in played.session.recoveries] == [Outcome.REFUTED]
+    assert [one.outcome for one in played.session.recoveries] == [RecoveryOutcome.REFUTED]
 
 
 @every
@@ -215,17 +215,19 @@ def test_an_agent_whose_turns_are_always_in_doubt_runs_out_of_budget(world: str)
     played = play(
         world,
         [*seats[:20], DONE],
-        recover={"protect": Protect(on_fail="vote"), "budget": Budget(samples=5)},
+        recover={"protect": SelectiveRedundancy(on_fail="vote"), "budget": RecoveryBudget(resamples=5)},
     )
-    assert played.session.account.spent.samples <= 5
+    assert played.session.account.usage.samples <= 5
     assert len(played.asked) == 21, "every answer was of use or was paid for out of the budget"
-    assert played.session.proposals.lapsed > 10
+    assert played.session.pending_turn.skipped_votes > 10
 
 
 @pytest.mark.parametrize("world", AWAITS)
 def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str) -> None:
     by = {"vote": {"n": 5, "staged": False}}
-    played = play(world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"protect": Protect(by=by)})
+    played = play(
+        world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"protect": SelectiveRedundancy(strategy=by)}
+    )
     assert played.booked == {4: 1}
     assert played.most_at_once == 4
 
@@ -233,7 +235,9 @@ def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str
 @every
 def test_candidates_that_say_the_same_in_another_form_agree(world: str) -> None:
     text = ("book", {"seat": "4"})
-    played = play(world, [NINE, text, FOUR, DONE], recover={"on_fail": "roll_forward", "protect": Protect()})
+    played = play(
+        world, [NINE, text, FOUR, DONE], recover={"on_fail": "roll_forward", "protect": SelectiveRedundancy()}
+    )
     assert played.booked == {4: 1}
     assert len(played.asked) == 4
     assert "was repaired" in told(played)

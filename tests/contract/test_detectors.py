@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentguard.detect.base import Detector, Finding, detectors
-from agentguard.detect.run import Watcher, build, detect
-from agentguard.detect.view import Move, RunView, Steps
+from agentguard.detect.run_view import Move, RunView, StepSequence
+from agentguard.detect.runner import IncrementalRunner, build_detectors, detect
 from agentguard.errors import ConfigError
-from agentguard.taxonomy.load import Taxonomies
+from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.model import (
     Observation,
     Source,
@@ -150,8 +150,8 @@ def one(name: str) -> dict[str, dict[str, Any]]:
 
 
 def codes() -> set[str]:
-    shipped = Taxonomies.load()
-    return {code.qualified for name in shipped.names() for code in shipped.get(name).codes}
+    shipped = TaxonomyCatalog.load()
+    return {code.qualified_id for name in shipped.names() for code in shipped.get_taxonomy(name).codes}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -182,7 +182,7 @@ def test_any_run_gives_valid_findings(name: str, trajectory: Trajectory) -> None
 )
 @given(trajectory=trajectories())
 def test_live_and_offline_agree_and_nothing_is_random(name: str, trajectory: Trajectory) -> None:
-    watcher = Watcher(RunView.of(trajectory), one(name), deadline_s=30)
+    watcher = IncrementalRunner(RunView.from_trajectory(trajectory), one(name), deadline_s=30)
     live = [finding for step in trajectory.steps for finding in watcher.observe(step)]
     live += watcher.finish()
     offline = detect(trajectory, one(name), deadline_s=30).findings
@@ -191,7 +191,7 @@ def test_live_and_offline_agree_and_nothing_is_random(name: str, trajectory: Tra
 
 @pytest.mark.parametrize("name", NAMES)
 def test_codes_stand_in_a_taxonomy(name: str) -> None:
-    (made,) = build(one(name))
+    (made,) = build_detectors(one(name))
     assert made.name == name
     assert isinstance(made, Detector)
     assert set(getattr(made, "codes", ())) <= codes()
@@ -217,7 +217,7 @@ class CountingMoves(deque[Move]):
             yield item
 
 
-class CountingSteps(Steps):
+class CountingSteps(StepSequence):
     """Counts every step that is looked at."""
 
     work = 0
@@ -242,9 +242,9 @@ class CountingView(RunView):
         self.moves = self.counted_moves = CountingMoves(maxlen=48)
         self.asked = 0
 
-    def facts(self, step: Step) -> Any:
+    def get_facts(self, step: Step) -> Any:
         self.asked += 1
-        return super().facts(step)
+        return super().get_facts(step)
 
     @property
     def work(self) -> int:
@@ -278,7 +278,7 @@ def long_run(length: int) -> Iterator[Step]:
 @pytest.mark.parametrize("name", NAMES)
 def test_work_per_step_does_not_grow(name: str) -> None:
     view = CountingView(task="pay the orders")
-    watcher = Watcher(view, one(name), deadline_s=30)
+    watcher = IncrementalRunner(view, one(name), deadline_s=30)
     costs = []
     for step in long_run(1_200):
         before = view.work
@@ -296,14 +296,14 @@ def test_the_count_notices_work_that_grows() -> None:
         name = "greedy"
 
         def observe(self, step: Step, view: RunView) -> tuple[Finding, ...]:
-            assert all(view.facts(other) for other in view.steps)
+            assert all(view.get_facts(other) for other in view.steps)
             return ()
 
         def finish(self, view: RunView) -> tuple[Finding, ...]:
             return ()
 
     view = CountingView()
-    watcher = Watcher(view, [Greedy()], deadline_s=30)
+    watcher = IncrementalRunner(view, [Greedy()], deadline_s=30)
     for step in long_run(50):
         watcher.observe(step)
     assert view.work >= 50 * 50 / 2
@@ -312,4 +312,4 @@ def test_the_count_notices_work_that_grows() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        build({name: {"no_such_option": 1}})
+        build_detectors({name: {"no_such_option": 1}})

@@ -18,13 +18,13 @@ import orjson
 import pytest
 
 from agentguard.errors import AgentGuardError, InputError
-from agentguard.trajectory.codec import encode_meta, encode_step
-from agentguard.trajectory.events import events_of
-from agentguard.trajectory.formats.base import Broken, Dumps, formats
-from agentguard.trajectory.formats.read import load_records, read
+from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import EventLog, read_log
+from agentguard.trajectory.formats.base import UnreadableRecord, WritableFormat, formats
+from agentguard.trajectory.formats.reader import load_records, read
 from agentguard.trajectory.model import Annotation, Record, Source, Step
-from agentguard.trajectory.recorder import EventLog, read_log
-from agentguard.trajectory.redact import Redactor
+from agentguard.trajectory.redaction import Redactor
+from agentguard.trajectory.serialization import encode_meta, encode_step
 
 SAMPLES = Path(__file__).with_name("samples")
 PATHS = sorted(path for path in SAMPLES.iterdir() if path.name[0] != ".")
@@ -53,7 +53,7 @@ def values_of(path: Path) -> list[Any]:
     if path.suffix == ".txt":
         return [text]
     value, format = json.loads(text), formats().get(format_of(path))
-    if isinstance(value, list) and format.recognises(value[0]) > format.recognises(value):
+    if isinstance(value, list) and format.score_match(value[0]) > format.score_match(value):
         return value
     return [value]
 
@@ -101,7 +101,7 @@ def test_a_format_says_what_it_is(name: str) -> None:
 class TestReading:
     def test_a_sample_is_recognised_and_whole(self, path: Path) -> None:
         found = list(read(path))
-        assert [one.error for one in found if isinstance(one, Broken)] == []
+        assert [one.error for one in found if isinstance(one, UnreadableRecord)] == []
         assert found
         assert {one.trajectory.format for one in found if isinstance(one, Record)} == {format_of(path)}
 
@@ -178,7 +178,7 @@ class TestRoundTrips:
         records = load_records(path)
         with EventLog.open(tmp_path / "log.jsonl") as log:
             for record in records:
-                log.extend(events_of(record))
+                log.extend(build_events(record))
         assert list(read_log(tmp_path / "log.jsonl")) == records
         assert load_records(tmp_path / "log.jsonl") == records
 
@@ -188,10 +188,10 @@ class TestRoundTrips:
             atif.Trajectory.model_validate(document)
             assert load_records(document) == [record]
 
-    @pytest.mark.parametrize("name", [n for n in formats() if isinstance(formats().get(n), Dumps)])
+    @pytest.mark.parametrize("name", [n for n in formats() if isinstance(formats().get(n), WritableFormat)])
     def test_what_is_written_is_recognised(self, path: Path, name: str) -> None:
         format = formats().get(name)
-        assert isinstance(format, Dumps)
+        assert isinstance(format, WritableFormat)
         for record in load_records(path):
             data = format.dump(record)
             if record.trajectory.steps:
@@ -201,7 +201,7 @@ class TestRoundTrips:
     @pytest.mark.parametrize("name", ["atif", "event_log"])
     def test_the_annotation_is_written_only_if_asked_for(self, path: Path, name: str) -> None:
         format = formats().get(name)
-        assert isinstance(format, Dumps)
+        assert isinstance(format, WritableFormat)
         for record in load_records(path):
             (back,) = load_records(format.dump(record))
             assert back == Record(trajectory=record.trajectory, annotation=Annotation())
@@ -217,7 +217,7 @@ class TestGarbage:
     @pytest.mark.parametrize("value", JUNK, ids=lambda value: str(value)[:40])
     def test_junk_is_a_typed_error_or_a_record(self, name: str, value: Any) -> None:
         format = formats().get(name)
-        assert 0 <= format.recognises(value) <= 1
+        assert 0 <= format.score_match(value) <= 1
         try:
             for record in format.parse(value, name="junk"):
                 assert isinstance(record, Record)
@@ -229,10 +229,10 @@ class TestGarbage:
     def test_deep_nesting(self, name: str, depth: int) -> None:
         text = '{"a":' * depth + "1" + "}" * depth
         found = list(read(io.StringIO(text), format=name))
-        assert all(isinstance(one, Record | Broken) for one in found)
+        assert all(isinstance(one, Record | UnreadableRecord) for one in found)
         if depth > 200 and name != "event_log":
             (broken,) = found
-            assert isinstance(broken, Broken)
+            assert isinstance(broken, UnreadableRecord)
             assert "deeper" in str(broken.error)
 
     @pytest.mark.parametrize("name", formats().names())
@@ -253,7 +253,7 @@ class TestGarbage:
                 found = list(read(io.BytesIO(data[:end]), format=format_of(file)))
             except InputError:
                 continue
-            assert all(isinstance(one, Record | Broken) for one in found)
+            assert all(isinstance(one, Record | UnreadableRecord) for one in found)
 
     def test_a_broken_record_among_good_ones(self, file: Path) -> None:
         name = format_of(file)
@@ -266,9 +266,9 @@ class TestGarbage:
         ):
             found = list(read(io.BytesIO(data), format=name))
             kinds = [type(one).__name__ for one in found]
-            assert kinds[:3] == ["Record", "Broken", "Record"], kinds
+            assert kinds[:3] == ["Record", "UnreadableRecord", "Record"], kinds
             broken = found[1]
-            assert isinstance(broken, Broken)
+            assert isinstance(broken, UnreadableRecord)
             assert broken.error.record == 1
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agentguard.guard import Guard
-from agentguard.live.frameworks import integrations
-from agentguard.testing.contracts.integrations import CHECKS, TASK, Asked, Played
+from agentguard.runtime.integration_registry import integration_registry
+from agentguard.testing.contracts.integrations import CHECKS, TASK, ContractRequest, Played
 from tests.contract.candidate_worlds import WORLDS
 
 
@@ -22,7 +22,7 @@ def unguarded(guard: Guard, played: Played) -> None:
     """A loop beside the guard, with a session that sees nothing of it."""
     played.sessions.append(guard.run(TASK).session)
     while not played.answer:
-        answer = played.next(Asked("own", [TASK], []))
+        answer = played.next(ContractRequest("own", [TASK], []))
         if isinstance(answer, str):
             played.answer = answer
         else:
@@ -46,4 +46,6 @@ def test_every_built_in_integration_is_in_a_world() -> None:
         "achat": "openai_async",
     }
     assert set(by_world) <= set(WORLDS)
-    assert set(integrations().names()) - set(by_world.values()) == {"langgraph_tools"}, "part of langgraph"
+    assert set(integration_registry().names()) - set(by_world.values()) == {"langgraph_tools"}, (
+        "part of langgraph"
+    )

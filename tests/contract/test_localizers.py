@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Diagnosis, Localizer, Trainable, Verdict, localizers
+from agentguard.localize.base import Diagnosis, Localizer, Trainable, Verdict, get_localizer_registry
 from agentguard.trajectory.model import Observation, Record, Source, Step, ToolCall, Trajectory
 from tests.unit.judge.judges import DealingJudge
 from tests.unit.localize.runs import calls, chat, record, run, steered
 
-NAMES = localizers().names()
+NAMES = get_localizer_registry().names()
 ASK = frozenset(
     ("all_at_once", "binary_search", "constraints", "fused", "step_by_step", "structured", "two_stage")
 )
@@ -68,7 +68,7 @@ findings = st.lists(
 
 def made_of(name: str) -> Any:
     """The localizer with its defaults."""
-    return localizers().get(name)(**({"judge": DealingJudge()} if name in ASK else {}))
+    return get_localizer_registry().get(name)(**({"judge": DealingJudge()} if name in ASK else {}))
 
 
 @cache
@@ -131,20 +131,20 @@ def test_the_same_run_gets_the_same_diagnosis(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_option_is_refused(name: str) -> None:
     with pytest.raises(ConfigError):
-        localizers().get(name)(no_such_option=1)
+        get_localizer_registry().get(name)(no_such_option=1)
     with pytest.raises(ConfigError, match="no_such_option" if name in ASK else None):
-        localizers().get(name)(judge=DealingJudge(), no_such_option=1)
+        get_localizer_registry().get(name)(judge=DealingJudge(), no_such_option=1)
 
 
 @pytest.mark.parametrize("name", sorted(ASK))
 def test_one_that_asks_a_judge_says_how_to_name_one(name: str) -> None:
     with pytest.raises(ConfigError, match="base_url"):
-        localizers().get(name)()
+        get_localizer_registry().get(name)()
 
 
 @pytest.mark.parametrize("name", sorted(ASK))
 def test_a_judge_that_is_away_is_a_value(name: str) -> None:
-    method = localizers().get(name)(judge=DealingJudge(away=True))
+    method = get_localizer_registry().get(name)(judge=DealingJudge(away=True))
     told = method.locate(chat(), ())
     check(told, chat())
     assert told.failures

@@ -10,43 +10,43 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import AgentGuardError
-from agentguard.recover.base import (
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.persistence import encode_recovery
+from agentguard.recover.planner import compute_plan_cost
+from agentguard.recover.strategy import (
     Capabilities,
     Compensate,
-    HandOver,
-    Plan,
+    DisableTools,
+    Escalate,
     Recovery,
+    RecoveryContext,
+    RecoveryPlan,
+    RecoveryTier,
     Reject,
     Repair,
     Restart,
     Rewind,
     Sample,
-    Situation,
+    SendMessage,
     Stop,
     Substitute,
-    Tell,
-    Tier,
-    Withhold,
     strategies,
 )
-from agentguard.recover.keep import encode_recovery
-from agentguard.recover.ledger import Ledger
-from agentguard.recover.planner import price
 from agentguard.trajectory.model import ToolCall
 from tests.unit.recover.situations import TOOLS, run, situation
 from tests.unit.recover.test_strategies import made
 
 NAMES = strategies().names()
 NEEDS: dict[type, str] = {
-    Tell: "tell",
+    SendMessage: "tell",
     Reject: "reject",
     Compensate: "compensate",
-    Withhold: "withhold",
+    DisableTools: "withhold",
     Substitute: "substitute",
     Restart: "restart",
     Repair: "repair",
     Sample: "sample",
-    HandOver: "hand_over",
+    Escalate: "hand_over",
     Stop: "stop",
 }
 
@@ -54,13 +54,13 @@ flags = st.fixed_dictionaries({one.name: st.booleans() for one in fields(Capabil
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Situation:
+def situations(draw: st.DrawFn) -> RecoveryContext:
     """A run of any length, any step of it held to be at fault, with effects behind it or none."""
     length = draw(st.integers(1, 7))
     step = draw(st.integers(0, length - 1))
-    ledger = Ledger(tools=TOOLS)
+    ledger = EffectLedger(tools=TOOLS)
     for at in draw(st.sets(st.integers(0, length - 1), max_size=3)):
-        ledger.done(ledger.begin("book", {"seat": at}, step=at).effect, "yours")
+        ledger.mark_done(ledger.claim_call("book", {"seat": at}, step=at).effect, "yours")
     trajectory = run(length)
     if draw(st.booleans()):
         call = ToolCall(id="c", name=draw(st.sampled_from(["book", "Book", "fly"])), arguments={"seat": "4"})
@@ -75,7 +75,7 @@ def situations(draw: st.DrawFn) -> Situation:
     )
 
 
-def needs(plan: Plan) -> set[str]:
+def needs(plan: RecoveryPlan) -> set[str]:
     """What an integration must be able to do to carry a plan out."""
     return {NEEDS[type(a)] for a in plan.actions if type(a) in NEEDS} | {
         a.by for a in plan.actions if isinstance(a, Rewind)
@@ -85,16 +85,16 @@ def needs(plan: Plan) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(here=situations())
-def test_a_plan_is_whole_and_asks_for_no_more_than_there_is(name: str, here: Situation) -> None:
+def test_a_plan_is_whole_and_asks_for_no_more_than_there_is(name: str, here: RecoveryContext) -> None:
     plan = made(name).plan(here)
     if plan is None:
         return
     assert plan.strategy == name
     assert plan.actions
-    assert plan.tier in Tier
-    assert 0 <= plan.step <= here.last
-    assert 0 <= plan.undone <= here.last + 1
-    assert needs(plan) <= set(here.can.names())
+    assert plan.tier in RecoveryTier
+    assert 0 <= plan.step <= here.last_step
+    assert 0 <= plan.undone <= here.last_step + 1
+    assert needs(plan) <= set(here.capabilities.names())
     assert (plan.reason, plan.codes) == (here.hypothesis.reason, here.hypothesis.codes)
     for action in plan.actions:
         if isinstance(action, Rewind):
@@ -103,13 +103,13 @@ def test_a_plan_is_whole_and_asks_for_no_more_than_there_is(name: str, here: Sit
             assert action.step == plan.step
         if isinstance(action, Sample):
             assert 1 <= action.quorum <= action.n
-            assert len(action.variants()) == action.n - 1
+            assert len(action.build_variants()) == action.n - 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(here=situations())
-def test_a_plan_is_data_and_the_same_each_time(name: str, here: Situation) -> None:
+def test_a_plan_is_data_and_the_same_each_time(name: str, here: RecoveryContext) -> None:
     plan = made(name).plan(here)
     assert plan == made(name).plan(here)
     if plan is not None:
@@ -120,12 +120,14 @@ def test_a_plan_is_data_and_the_same_each_time(name: str, here: Situation) -> No
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(here=situations())
-def test_planning_spends_nothing_and_changes_nothing(name: str, here: Situation) -> None:
-    before: tuple[Any, ...] = (here.account.spent, here.ledger.effects(), here.run)
+def test_planning_spends_nothing_and_changes_nothing(name: str, here: RecoveryContext) -> None:
+    before: tuple[Any, ...] = (here.account.usage, here.ledger.effects(), here.run)
     plan = made(name).plan(here)
-    assert (here.account.spent, here.ledger.effects(), here.run) == before
+    assert (here.account.usage, here.ledger.effects(), here.run) == before
     if plan is not None:
-        assert here.account.why_not(**price(plan)) is None, "a fresh budget allows any one plan"
+        assert here.account.find_exceeded_limit(**compute_plan_cost(plan)) is None, (
+            "a fresh budget allows any one plan"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)

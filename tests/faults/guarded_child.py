@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.localize.last_error import LastError
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
-from agentguard.recover.snapshots.keeper import SnapshotOptions
+from agentguard.localize.baselines.last_error import LastErrorLocalizer
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.snapshots.manager import SnapshotOptions
 from agentguard.store import Store
 
 SEATS = 6
@@ -80,10 +80,11 @@ def guarded(store: Store, hall: Hall, *, dear: bool) -> Any:
         hall: what it acts on.
         dear: saving the state costs as much as a turn, so that it is not saved at each.
     """
-    recover = Recover(
-        on_fail=[{"rollback": {"prefer": "fork"}}], budget=Budget(rollbacks=ROLLBACKS, per_step=1)
+    recover = RecoveryPolicy(
+        on_fail=[{"rollback": {"prefer": "fork"}}],
+        budget=RecoveryBudget(rollbacks=ROLLBACKS, rollbacks_per_step=1),
     )
-    guard = Guard(localizer=LastError(), recover=recover, store=store)
+    guard = Guard(localizer=LastErrorLocalizer(), recover=recover, store=store)
     guard.tool(effect="write", name="book")(hall.book)
     for name in ("walk", "check", "search"):  # what walking does lies in the state: it goes back with that
         guard.tool(effect="read", name=name)(getattr(hall, name))

@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 
 from agentguard.store import Store
-from agentguard.store.options import Options
-from agentguard.store.rows import EffectRow, FindingRow
+from agentguard.store.db.rows import EffectRow, FindingRow
+from agentguard.store.options import StoreOptions
 
 EFFECTS = 40
 
 
 def work(url: str, life: int, said: str, world: str) -> None:
     """Write rows, some of them acknowledged, and carry out effects as the ledger allows."""
-    store = Store.open(url, options=Options(busy_s=30.0))  # another may stand still while it holds the lock
+    store = Store.open(
+        url, options=StoreOptions(busy_s=30.0)
+    )  # another may stand still while it holds the lock
     number = 0
     while True:
         for _ in range(3):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agentguard.live.resume import INTERRUPTED
+from agentguard.runtime.resumption import INTERRUPTION_REASON
 from agentguard.store import Store
 from agentguard.trajectory.model import Trajectory
 from tests.faults.guarded_child import ROLLBACKS, SEATS, work
@@ -80,4 +80,4 @@ def _check_budget(store: Store, run: Trajectory, spent: int) -> None:
     back = [row for row in store.recoveries("r") if row.data["plan"]["undone"]]
     assert 1 <= spent == len(back) <= ROLLBACKS
     assert [row.data["id"] for row in back] == list(range(spent))
-    assert sum(branch.reason != INTERRUPTED for branch in run.branches) == len(back)
+    assert sum(branch.reason != INTERRUPTION_REASON for branch in run.branches) == len(back)

@@ -18,22 +18,32 @@ from agentguard.errors import ResilienceError
 from agentguard.resilience import (
     AttemptTimeout,
     Backoff,
+    BasicRequest,
     Breaker,
     BudgetOptions,
-    Call,
+    CircuitState,
     Concurrency,
     EventKind,
     Hedge,
     Pipeline,
-    Progress,
     Retry,
     Shed,
-    State,
+    StreamTimeout,
     Throttle,
     Timeout,
 )
-from agentguard.testing.clock import VirtualClock
-from tests.unit.resilience.scripted import WHOLE, Backend, answer, carries, ends, fails, hang, read, stream
+from agentguard.testing.virtual_clock import VirtualClock
+from tests.unit.resilience.scripted_backend import (
+    WHOLE,
+    Backend,
+    answer,
+    carries,
+    ends,
+    fails,
+    hang,
+    read,
+    stream,
+)
 
 TOKENS = BudgetOptions(ratio=0.0, reserve=50.0, per_second=0.0, burst=50.0)
 
@@ -84,14 +94,14 @@ class World:
             Throttle(),
             Breaker(minimum=3, failure_ratio=0.9, open_s=1.0),
             AttemptTimeout(seconds=5.0),
-            Progress(carries=carries, ends=ends),
+            StreamTimeout(carries=carries, ends=ends),
         )
         self.send = Pipeline(
             order, clock=self.clock, rng=random.Random(1), observers=[self.events.append]
         ).bind(self.backend.send)
 
     async def call(self, payload="victim", **options):
-        response = await self.send(Call(payload=payload, **options))
+        response = await self.send(BasicRequest(payload=payload, **options))
         return await read(response) if hasattr(response, "aclose") else response
 
     async def cancelled_at(self, k, late):
@@ -150,7 +160,7 @@ async def probing(world, k, late):
     for n in range(3):
         with pytest.raises(ResilienceError):
             await world.call(n, idempotent=False)
-    assert world.send.layers["breaker"].state is State.OPEN
+    assert world.send.layers["breaker"].state is CircuitState.OPEN
     await world.clock.sleep(1.0)
     reached = await world.cancelled_at(k, late)
     world.sent = 3 + (world.backend.attempts["victim"] > 0)
@@ -193,7 +203,7 @@ def test_cancelled_at_every_await(scene, late):
         async def main(world=world, k=k):
             reached = await program(world, k, late)
             world.check()
-            if world.send.layers["breaker"].state is not State.CLOSED:
+            if world.send.layers["breaker"].state is not CircuitState.CLOSED:
                 await world.clock.sleep(2.0)
             world.backend.script = [answer(0.1)]
             assert await world.call("next") == "answer to next"

@@ -15,19 +15,29 @@ from agentguard.errors import ResilienceError
 from agentguard.resilience import (
     AttemptTimeout,
     Backoff,
+    BasicRequest,
     Breaker,
-    Call,
+    CircuitState,
     Hedge,
     Pipeline,
-    Progress,
     Retry,
     Shed,
-    State,
+    StreamTimeout,
     Throttle,
     Timeout,
 )
-from agentguard.testing.clock import VirtualClock
-from tests.unit.resilience.scripted import WHOLE, Backend, answer, carries, ends, fails, hang, read, stream
+from agentguard.testing.virtual_clock import VirtualClock
+from tests.unit.resilience.scripted_backend import (
+    WHOLE,
+    Backend,
+    answer,
+    carries,
+    ends,
+    fails,
+    hang,
+    read,
+    stream,
+)
 
 TOTAL_S = 8.0
 CALLS = 40
@@ -63,7 +73,7 @@ def pipeline(clock, rng):
         Throttle(),
         Breaker(failure_ratio=0.8),
         AttemptTimeout(seconds=3.0),
-        Progress(first_s=2.0, idle_s=1.0, carries=carries, ends=ends),
+        StreamTimeout(first_s=2.0, idle_s=1.0, carries=carries, ends=ends),
     )
     return Pipeline(order, clock=clock, rng=rng)
 
@@ -90,7 +100,7 @@ def test_invariants(name, fault, streamed, idempotent, seed, share):
     good = stream() if streamed else answer(0.2)
     backend = Backend(clock, *[fault if rng.random() < share else good for _ in range(CALLS * 6)])
     send = pipeline(clock, rng).bind(backend.send)
-    calls = [Call(payload=n, idempotent=idempotent) for n in range(CALLS)]
+    calls = [BasicRequest(payload=n, idempotent=idempotent) for n in range(CALLS)]
 
     async def main():
         tasks = []
@@ -114,6 +124,6 @@ def test_invariants(name, fault, streamed, idempotent, seed, share):
     assert sum(backend.attempts.values()) <= CALLS + retries_and_hedges
     layers = send.layers
     assert (layers["shed"].inflight, layers["shed"].waiting) == (0, 0)
-    assert not (layers["breaker"].state is State.HALF_OPEN and layers["breaker"]._probing)
+    assert not (layers["breaker"].state is CircuitState.HALF_OPEN and layers["breaker"]._probing)
     if share < 1 and name not in ("429 with a stop", "429 with a wait beyond all bounds"):
         assert sum(not isinstance(result, ResilienceError) for _, result in results) >= CALLS * 0.3

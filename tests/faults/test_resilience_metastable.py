@@ -17,15 +17,15 @@ import pytest
 from agentguard.errors import ResilienceError
 from agentguard.resilience import (
     AttemptTimeout,
+    BasicRequest,
     Breaker,
     BudgetOptions,
-    Call,
     Pipeline,
     Retry,
     Timeout,
     standard,
 )
-from agentguard.testing.clock import VirtualClock
+from agentguard.testing.virtual_clock import VirtualClock
 
 WORKERS, SERVICE_S = 10, 0.08
 RATE = 0.8 * WORKERS / SERVICE_S
@@ -63,7 +63,7 @@ def goodput(strategies, seed):
         second = int(clock.now())
         came[second] += 1
         try:
-            await send(Call())
+            await send(BasicRequest())
         except ResilienceError:
             return
         good[second] += 1

@@ -9,8 +9,8 @@ import random
 import pytest
 
 from agentguard.errors import Overloaded, ResilienceError
-from agentguard.resilience import Call, Concurrency, Pipeline, Priority, Shed, Timeout
-from agentguard.testing.clock import VirtualClock
+from agentguard.resilience import BasicRequest, Concurrency, Pipeline, RequestPriority, Shed, Timeout
+from agentguard.testing.virtual_clock import VirtualClock
 
 WORKERS, SERVICE_S = 10, 0.1
 CAPACITY = WORKERS / SERVICE_S
@@ -30,14 +30,14 @@ class Server:
         await self.clock.sleep(end - self.clock.now())
 
 
-def run(load, strategies, seed, priority=lambda rng: Priority.CRITICAL):
+def run(load, strategies, seed, priority=lambda rng: RequestPriority.CRITICAL):
     """Good answers a second by priority, and how long refusals took, after some seconds to settle."""
     clock, rng = VirtualClock(), random.Random(seed)
     send = Pipeline((Timeout(total_s=1.0), *strategies), clock=clock, rng=rng).bind(Server(clock, rng).send)
-    good, refusals = dict.fromkeys(Priority, 0), []
+    good, refusals = dict.fromkeys(RequestPriority, 0), []
 
     async def one():
-        call, before = Call(priority=priority(rng)), clock.now()
+        call, before = BasicRequest(priority=priority(rng)), clock.now()
         try:
             await send(call)
         except Overloaded:
@@ -84,8 +84,8 @@ def test_without_shedding_it_collapses():
 
 def test_the_important_is_done_and_the_rest_is_shed():
     def priority(rng):
-        return Priority.CRITICAL_PLUS if rng.random() < 0.2 else Priority.SHEDDABLE
+        return RequestPriority.CRITICAL_PLUS if rng.random() < 0.2 else RequestPriority.SHEDDABLE
 
     rates, _ = run(3.0, (Shed(),), seed=1, priority=priority)
-    assert rates[Priority.CRITICAL_PLUS] >= 0.95 * 0.2 * 3.0 * CAPACITY
-    assert rates[Priority.SHEDDABLE] >= 0.2 * CAPACITY
+    assert rates[RequestPriority.CRITICAL_PLUS] >= 0.95 * 0.2 * 3.0 * CAPACITY
+    assert rates[RequestPriority.SHEDDABLE] >= 0.2 * CAPACITY

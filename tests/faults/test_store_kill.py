@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentguard.store import Store
-from agentguard.store.rows import EffectRow
+from agentguard.store.db.rows import EffectRow
 from tests.faults import store_child
 from tests.postgres import postgres, postgres_url  # noqa: F401
 

@@ -20,8 +20,8 @@ import pytest
 
 from agentguard.errors import RowsLost, StoreTimeout, StoreUnavailable
 from agentguard.store import Store
-from agentguard.store.options import Options
-from agentguard.store.rows import EffectRow, FindingRow
+from agentguard.store.db.rows import EffectRow, FindingRow
+from agentguard.store.options import StoreOptions
 from tests.faults.store_child import write_until_it_fails
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
@@ -92,7 +92,7 @@ def test_a_full_disk(disk):
 
 def test_a_disk_that_stays_full(disk):
     """Rows over what the queue holds are lost, counted, and nobody waits for them."""
-    with Store.open(disk / "store.db", options=Options(max_rows=50)) as store:
+    with Store.open(disk / "store.db", options=StoreOptions(max_rows=50)) as store:
         write_until_it_fails(store)
         before = store.health()
         receipts = [store.write(row(i)) for i in range(500)]
@@ -163,7 +163,7 @@ def lock_held(path: Path) -> Iterator[None]:
 
 def test_a_lock_that_another_process_holds(tmp_path, caplog):
     path = tmp_path / "store.db"
-    with Store.open(path, options=Options(busy_s=0.1)) as store:
+    with Store.open(path, options=StoreOptions(busy_s=0.1)) as store:
         store.write(row(1)).wait(10)
         with lock_held(path):
             receipt = store.write(row(2))
@@ -283,7 +283,7 @@ def test_a_server_that_is_stopped_and_started_again(postgres, postgres_url):  # 
 def test_a_process_that_ends_writes_what_waits(tmp_path):
     """Nobody waited and nobody closed the store: the interpreter's end does."""
     code = (
-        "from agentguard.store import Store; from agentguard.store.rows import FindingRow\n"
+        "from agentguard.store import Store; from agentguard.store.db.rows import FindingRow\n"
         f"store = Store.open({str(tmp_path / 'store.db')!r})\n"
         "for i in range(500): store.write(FindingRow(run_id='r', detector='d', step=i))\n"
     )

@@ -12,9 +12,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from agentguard.schemata.embedding import SentenceEmbedding
-from agentguard.schemata.model import Provenance, Schema
-from agentguard.schemata.retrieve import SchemaIndex
+from agentguard.schemata.index import SchemaIndex
+from agentguard.schemata.model import ErrorSchema, Provenance
+from agentguard.schemata.vectors.sentence_embeddings import SentenceEmbedding
 
 MODEL = SentenceEmbedding()
 
@@ -22,10 +22,10 @@ MODEL = SentenceEmbedding()
 def encode() -> None:
     asked = json.load(sys.stdin)
     held = [
-        Schema(id=str(place), signature=(text,), provenance=Provenance(method="embedded", runs=()))
+        ErrorSchema(id=str(place), signature=(text,), provenance=Provenance(method="embedded", runs=()))
         for place, text in enumerate(asked["held"])
     ]
-    index = SchemaIndex.fitted(held, MODEL)
+    index = SchemaIndex.fit(held, MODEL)
     found = index.search(asked["asked"], 1)
     answer = {
         "version": MODEL.version,

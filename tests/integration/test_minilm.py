@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentguard.schemata.embedding import SentenceEmbedding
-from agentguard.schemata.endpoint import EndpointEmbedding
-from agentguard.schemata.model import Provenance, Schema
-from agentguard.schemata.retrieve import SchemaIndex
+from agentguard.schemata.index import SchemaIndex
+from agentguard.schemata.model import ErrorSchema, Provenance
+from agentguard.schemata.vectors.embedding_client import EndpointEmbedding
+from agentguard.schemata.vectors.sentence_embeddings import SentenceEmbedding
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-embed" / "bin" / "python"
@@ -120,7 +120,7 @@ def test_behind_an_endpoint_it_gives_the_same(encoded: dict[str, Any], url: str)
 def test_an_index_finds_through_the_endpoint(url: str) -> None:
     index = SchemaIndex(EndpointEmbedding(base_url=url, model="minilm"))
     index.add(
-        Schema(id=str(place), signature=(text,), provenance=Provenance(method="embedded", runs=()))
+        ErrorSchema(id=str(place), signature=(text,), provenance=Provenance(method="embedded", runs=()))
         for place, text in enumerate(HELD)
     )
     found = index.search(ASKED, 1)

@@ -19,7 +19,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from agentguard.store import Store
-from agentguard.store.page import Page
+from agentguard.store.read.pagination import Page
 from tests.proxy_server import Proxy, serving, within
 from tests.unit.integrations import anthropic_server as claude
 from tests.unit.integrations import openai_responses_server as responses

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentguard.testing.faults import FaultBackend, Ok, Status
+from agentguard.testing.fake_backend import FaultBackend, Ok, StatusFault
 from tests.otlp_receiver import receiving
 from tests.postgres import postgres, postgres_url  # noqa: F401
 from tests.proxy_server import CHAT, chat, serving, within
 from tests.unit.integrations import openai_responses_server, openai_server
-from tests.unit.server.proxy.guarding.played import CHAT as CHAT_API
-from tests.unit.server.proxy.guarding.played import RESPONSES as RESPONSES_API
-from tests.unit.server.proxy.guarding.played import calls
+from tests.unit.server.proxy.guard.scripted_model import CHAT as CHAT_API
+from tests.unit.server.proxy.guard.scripted_model import RESPONSES as RESPONSES_API
+from tests.unit.server.proxy.guard.scripted_model import calls
 
 pytestmark = pytest.mark.slow
 
@@ -217,7 +217,7 @@ class TestMetrics:
 
     def test_names_that_clients_make_up_are_one_label(self, proxy, two, doors):
         for one in two:
-            one.play(Status(status=404))
+            one.play(StatusFault(status=404))
         try:
             for number in range(5):
                 proxy.ask(chat() | {"model": f"made-up-{number}"}, **bearer(CALL))
@@ -398,7 +398,7 @@ class TestGuardrail:
 def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         bad, good = (stack.enter_context(FaultBackend()) for _ in range(2))
-        bad.play(Status(status=500))
+        bad.play(StatusFault(status=500))
         shared = {"store": str(tmp_path / "shared.db"), "every_s": 0.1}
         document = {"backends": replicas(bad, good), "shared": shared, "listen": {"port": 0, "grace_s": 1}}
         proxies = []

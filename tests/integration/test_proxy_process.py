@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from agentguard.testing.faults import FaultBackend, Hang, Huge, Ok, Stall, Status, Truncate
+from agentguard.testing.fake_backend import FaultBackend, Hang, Huge, Ok, Stall, StatusFault, Truncate
 from tests.proxy_server import CHAT, chat, encoded, raw, read_all, read_answer, read_until, serving, within
 
 CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -133,7 +133,7 @@ class TestForwarding:
             assert not backend.seen[-1].over
 
     def test_an_error_of_the_endpoint_is_handed_on_as_it_came(self, proxy, backend):
-        backend.play(Status(status=404, headers=(("x-why", "no such model"),)))
+        backend.play(StatusFault(status=404, headers=(("x-why", "no such model"),)))
         status, headers, body = proxy.ask(chat())
         assert (status, headers["x-why"]) == (404, "no such model")
         assert json.loads(body)["error"]
@@ -327,7 +327,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(proxy, backend, asks, stream):
     if asks == "head":
         request = b"HEAD /v1/files/f HTTP/1.0\r\n\r\n"
     if asks == "error":
-        backend.play(Truncate() if stream else Status(status=404))
+        backend.play(Truncate() if stream else StatusFault(status=404))
     with proxy.connect() as client:
         client.sendall(request)
         head, _, said = read_all(client).partition(b"\r\n\r\n")

@@ -13,9 +13,8 @@ from dataclasses import replace
 import pytest
 
 from agentguard.errors import RowsLost, StoreError, StoreTimeout
-from agentguard.store import Store, writer
-from agentguard.store.page import Page, RunFilter
-from agentguard.store.rows import (
+from agentguard.store import Store
+from agentguard.store.db.rows import (
     AcceptanceRow,
     BackendEventRow,
     ClearRow,
@@ -32,8 +31,10 @@ from agentguard.store.rows import (
     VerdictRow,
     verdict_key,
 )
-from agentguard.store.runs import branch_row, head_row, step_row
-from agentguard.trajectory.events import RunState
+from agentguard.store.read.pagination import Page, RunFilter
+from agentguard.store.trajectory_mapping import branch_row, head_row, step_row
+from agentguard.store.write import writer
+from agentguard.trajectory.event_log.events import EventLogState
 from agentguard.trajectory.model import (
     Annotation,
     Branch,
@@ -123,20 +124,20 @@ def test_a_run_written_again_replaces_the_first(store):
 def test_a_run_written_live_is_what_the_recorder_has(store):
     """Steps, two rollbacks and new steps, written as they happen, and once more as after a lost answer."""
     meta = Trajectory(id="live", format="event_log", task="t", steps=())
-    state = RunState(meta)
+    state = EventLogState(meta)
     rows = [head_row(meta)]
     script = [("step", 0), ("step", 1), ("step", 2), ("fork", "b1", 2), ("step", 2), ("step", 3)]
     script += [("fork", "b2", 1), ("step", 1)]
     for at, (what, *rest) in enumerate(script):
         if what == "step":
             made = step(rest[0], f"line {at}")
-            state.add(made)
+            state.append_step(made)
             rows.append(step_row("live", made, created_at=float(at)))
         else:
-            left = state.fork(*rest, reason="loop", extra={})
+            left = state.fork_branch(*rest, reason="loop", extra={})
             rows.append(branch_row("live", left, created_at=float(at), takes=True))
     store.write(*rows).wait(10)
-    assert store.trajectory("live") == state.record().trajectory
+    assert store.trajectory("live") == state.to_record().trajectory
     assert [b.id for b in store.trajectory("live").branches] == ["b1", "b2"]
     assert store.trajectory("live").branches[0].parent == "b2"
 

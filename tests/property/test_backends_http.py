@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentguard.backends.http.limits import Limits
-from agentguard.backends.http.response import Malformed, Reader
+from agentguard.backends.http.limits import HttpLimits
+from agentguard.backends.http.response_parser import Malformed, ResponseParser
 
 TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=10).map(lambda text: "x-" + text)
 VALUE = st.text("abc XYZ09;=,/", max_size=20).map(str.strip)
 FIELDS = st.lists(st.tuples(TOKEN, VALUE), max_size=6)
-LIMITS = Limits(head_bytes=4096, body_bytes=4096)
+LIMITS = HttpLimits(head_bytes=4096, body_bytes=4096)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def pieces(draw: Any, wire: bytes) -> list[bytes]:
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.lists(responses(), min_size=1, max_size=3))
 def test_responses_are_read_the_same_however_they_are_cut(data: st.DataObject, given_: list[Made]) -> None:
-    reader = Reader(LIMITS)
+    reader = ResponseParser(LIMITS)
     for made in given_:
         reader.begin()
         for piece in pieces(data.draw, made.wire):
@@ -82,7 +82,7 @@ def test_a_beginning_of_a_response_is_never_whole(data: st.DataObject, made: Mad
     if made.framing == "close":
         return
     cut = data.draw(st.integers(0, len(made.wire) - 1))
-    reader = Reader(LIMITS)
+    reader = ResponseParser(LIMITS)
     reader.feed(made.wire[:cut])
     assert not reader.complete
     try:
@@ -102,7 +102,7 @@ def test_mutated_responses_are_read_or_refused_and_stay_in_bounds(data: st.DataO
             st.sampled_from([b"", b"\r", b"\n", b"\0", b" ", b"f", b"9", b":", b"\r\n", b"\xff", b";"])
         )
         wire[at : at + data.draw(st.integers(0, 2))] = junk
-    reader = Reader(LIMITS)
+    reader = ResponseParser(LIMITS)
     try:
         for piece in pieces(data.draw, bytes(wire)):
             reader.feed(piece)
@@ -121,7 +121,7 @@ def test_mutated_responses_are_read_or_refused_and_stay_in_bounds(data: st.DataO
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_no_crash(wire: bytes) -> None:
-    reader = Reader(LIMITS)
+    reader = ResponseParser(LIMITS)
     try:
         reader.feed(wire)
         reader.end()

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import AgentGuardError, InputError
-from agentguard.trajectory.events import events_of
-from agentguard.trajectory.formats._json import clean, dumps, loads
-from agentguard.trajectory.formats._source import CHUNK, content
-from agentguard.trajectory.formats.base import Broken, formats
-from agentguard.trajectory.formats.read import read
+from agentguard.trajectory._safe_json import dumps, loads, normalize_json
+from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.formats._stream_reader import CHUNK_BYTES, detect_content
+from agentguard.trajectory.formats.base import UnreadableRecord, formats
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import (
     Annotation,
     Branch,
@@ -32,7 +32,7 @@ from agentguard.trajectory.model import (
     Trajectory,
     Usage,
 )
-from agentguard.trajectory.redact import Redactor
+from agentguard.trajectory.redaction import Redactor
 
 SAMPLES = Path(__file__).parents[1] / "contract" / "samples"
 FILES = sorted(path for path in SAMPLES.iterdir() if path.is_file() and path.suffix != ".txt")
@@ -86,8 +86,8 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def assert_survives(name: str, value: Any) -> None:
-    format, value = formats().get(name), clean(value)
-    assert 0 <= format.recognises(value) <= 1
+    format, value = formats().get(name), normalize_json(value)
+    assert 0 <= format.score_match(value) <= 1
     try:
         records = list(format.parse(value, name="fuzz"))
     except InputError:
@@ -139,9 +139,9 @@ def test_a_sample_with_one_place_spoilt(path: Path, data: st.DataObject) -> None
     for one in found:
         # Whatever could be read can be written, read again and redacted.
         if isinstance(one, Record):
-            lines = b"\n".join(dumps(event) for event in events_of(one))
+            lines = b"\n".join(dumps(event) for event in build_events(one))
             assert list(read(io.BytesIO(lines), format="event_log")) == [one]
-            assert not isinstance(Redactor().redact(one).record, Broken)
+            assert not isinstance(Redactor().redact(one).record, UnreadableRecord)
         else:
             assert "the importer failed" not in one.error.reason
 
@@ -154,7 +154,7 @@ def test_bytes(data: bytes) -> None:
             found = list(read(io.BytesIO(data), format=name))
         except AgentGuardError:
             continue
-        assert all(isinstance(one, Record | Broken) for one in found)
+        assert all(isinstance(one, Record | UnreadableRecord) for one in found)
 
 
 @FEW
@@ -181,9 +181,9 @@ class Drip(io.RawIOBase):
 @given(items=st.lists(plain, min_size=1, max_size=6), indent=st.sampled_from([None, 1]))
 def test_an_array_is_cut_where_json_cuts_it(items: list[Any], indent: int | None) -> None:
     data = json.dumps(items, indent=indent).encode()
-    padding = b" " * (CHUNK - len(data) // 2)  # The array straddles the end of the first chunk.
+    padding = b" " * (CHUNK_BYTES - len(data) // 2)  # The array straddles the end of the first chunk.
     for stream in (io.BytesIO(data), io.BytesIO(b"[" + padding + data[1:])):
-        found = content(stream)  # type: ignore[arg-type]
+        found = detect_content(stream)  # type: ignore[arg-type]
         if found.kind == "sequence":
             assert [item.value for item in found.items] == loads(data) or indent is None
 
@@ -196,7 +196,7 @@ def test_chunks_of_any_size_give_the_same(items: list[Any], size: int) -> None:
     array = json.dumps(items).encode()
     lines = b"\n".join(json.dumps(item).encode() for item in items)
     for data in (array, lines):
-        found = content(Drip(data, size))  # type: ignore[arg-type]
+        found = detect_content(Drip(data, size))  # type: ignore[arg-type]
         assert found.kind == "sequence"
         assert [item.value for item in found.items] == loads(array)
 

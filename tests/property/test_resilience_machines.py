@@ -15,19 +15,19 @@ from agentguard.resilience import (
     STOP,
     Backoff,
     Breaker,
-    Budget,
     BudgetOptions,
+    CircuitState,
     Outlier,
     Outliers,
+    RetryBudget,
     Runtime,
-    State,
     parse_retry_after,
 )
-from agentguard.resilience.seam import Verdict
-from agentguard.resilience.window import Window
-from agentguard.testing.clock import VirtualClock
+from agentguard.resilience._sliding_window import Window
+from agentguard.resilience.base import CallOutcome
+from agentguard.testing.virtual_clock import VirtualClock
 
-OUTCOMES = st.sampled_from(list(Verdict))
+OUTCOMES = st.sampled_from(list(CallOutcome))
 # Times are eighths of a second, so that sums are exact and the model and the part agree at every edge.
 STEPS = st.one_of(st.integers(0, 20), st.integers(0, 400)).map(lambda n: n / 8)
 
@@ -46,7 +46,7 @@ class BreakerMachine(RuleBasedStateMachine):
             raise AssertionError("the machine calls enter and end itself")
 
         self.breaker = self.OPTIONS.build(nowhere, Runtime(clock=self.clock, emit=self.events.append))
-        self.state, self.until, self.probing, self.counted = State.CLOSED, 0.0, False, []
+        self.state, self.until, self.probing, self.counted = CircuitState.CLOSED, 0.0, False, []
         self.open_permits = []  # (permit, state's number when it was given, probe)
         self.number = 0
 
@@ -62,15 +62,17 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule()
     def enter(self):
-        if self.state is State.OPEN and self.clock.now() >= self.until:
-            self.move(State.HALF_OPEN)
-        allowed = self.state is State.CLOSED or (self.state is State.HALF_OPEN and not self.probing)
+        if self.state is CircuitState.OPEN and self.clock.now() >= self.until:
+            self.move(CircuitState.HALF_OPEN)
+        allowed = self.state is CircuitState.CLOSED or (
+            self.state is CircuitState.HALF_OPEN and not self.probing
+        )
         if not allowed:
             with pytest.raises(CircuitOpen) as caught:
                 self.breaker.enter()
             assert caught.value.retry_after_s >= 0
             return
-        self.probing = self.state is State.HALF_OPEN
+        self.probing = self.state is CircuitState.HALF_OPEN
         self.open_permits.append((self.breaker.enter(), self.number, self.probing))
 
     @precondition(lambda self: self.open_permits)
@@ -78,7 +80,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def end(self, data, outcome):
         self.finish(data.draw(st.integers(0, len(self.open_permits) - 1)), outcome)
 
-    @rule(times=st.integers(1, 6), outcome=st.sampled_from([Verdict.GOOD, Verdict.FAULT]))
+    @rule(times=st.integers(1, 6), outcome=st.sampled_from([CallOutcome.GOOD, CallOutcome.FAULT]))
     def calls(self, times, outcome):
         """Some calls one after the other, while others that began before are still open."""
         for _ in range(times):
@@ -94,20 +96,20 @@ class BreakerMachine(RuleBasedStateMachine):
     def finish(self, index, outcome):
         permit, number, probe = self.open_permits.pop(index)
         permit.end(outcome)
-        permit.end(Verdict.FAULT)  # a second end counts for nothing
+        permit.end(CallOutcome.FAULT)  # a second end counts for nothing
         if number != self.number:
             return
         if probe:
             self.probing = False
-            if outcome is not Verdict.NOTHING:
-                self.move(State.CLOSED if outcome is Verdict.GOOD else State.OPEN)
-        elif outcome is not Verdict.NOTHING:
+            if outcome is not CallOutcome.NOTHING:
+                self.move(CircuitState.CLOSED if outcome is CallOutcome.GOOD else CircuitState.OPEN)
+        elif outcome is not CallOutcome.NOTHING:
             self.counted.append((math.floor(self.clock.now() / 2.0), outcome))
             present = self.counted[-1][0]
             inside = [o for slot, o in self.counted if slot > present - 10]
-            failed = inside.count(Verdict.FAULT)
+            failed = inside.count(CallOutcome.FAULT)
             if failed and len(inside) >= 4 and failed >= len(inside) / 4:
-                self.move(State.OPEN)
+                self.move(CircuitState.OPEN)
 
     @invariant()
     def same_state(self):
@@ -137,7 +139,7 @@ class BudgetMachine(RuleBasedStateMachine):
         self.options = BudgetOptions(
             ratio=ratio, reserve=reserve, per_second=per_second, burst=reserve + more
         )
-        self.budget = Budget(self.options, self.clock)
+        self.budget = RetryBudget(self.options, self.clock)
         self.exact = Fraction(reserve)
         self.ratio = Fraction(str(ratio))
 

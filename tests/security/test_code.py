@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.detect.make import found as detected
-from tests.unit.detect.make import run, user
+from tests.unit.detect.builders import found as detected
+from tests.unit.detect.builders import run, user
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted([*ROOT.glob("agentguard/**/*.py"), *ROOT.glob("server/**/*.py")])
@@ -33,7 +33,7 @@ METHODS = {
 }  # fmt: skip
 ALLOWED = {
     (
-        "agentguard/recover/snapshots/codec.py",
+        "agentguard/recover/snapshots/serializers.py",
         "pickle",
     ): "of states that the user's own program made, by name",
 }

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentguard.testing.faults import FaultBackend, Ok, Raw
-from tests.faults.gateway_client import PATHS, ask, body_for, outcome
-from tests.faults.gateway_process import Proxy, replicas, serving
+from agentguard.testing.fake_backend import FaultBackend, Ok, Raw
+from tests.faults.proxy_client import PATHS, ask, body_for, outcome
+from tests.faults.proxy_process import Proxy, replicas, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

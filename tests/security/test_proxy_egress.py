@@ -17,9 +17,9 @@ import yaml
 
 from agentguard.backends.http import HttpBackend
 from agentguard.errors import AgentGuardError
-from agentguard.testing.faults import FaultBackend, Ok, Status
-from tests.faults.gateway_client import PATHS, body_for, outcome, request_bytes, send
-from tests.faults.gateway_process import COMMAND, replicas, serving
+from agentguard.testing.fake_backend import FaultBackend, Ok, StatusFault
+from tests.faults.proxy_client import PATHS, body_for, outcome, request_bytes, send
+from tests.faults.proxy_process import COMMAND, replicas, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -58,7 +58,7 @@ def test_no_request_chooses_where_it_goes(tmp_path: Path) -> None:
 def test_no_redirect_is_followed(tmp_path: Path, status: int) -> None:
     with FaultBackend(name="internal") as internal:
         to = (("location", f"{internal.url}/chat/completions"),)
-        with FaultBackend([Status(status=status, headers=to), Ok()], name="a") as a:
+        with FaultBackend([StatusFault(status=status, headers=to), Ok()], name="a") as a:
             settings = {"backends": {"replicas": replicas(a), "health": "off"}}
             with serving(tmp_path, settings) as proxy:
                 got = asyncio.run(send(proxy.port, request_bytes(PATHS["chat"], body_for("chat"))))
@@ -146,7 +146,7 @@ def test_the_command_says_so_in_one_line_without_what_was_secret(tmp_path: Path)
 
 
 def test_a_key_in_a_header_of_the_configuration_is_refused() -> None:
-    from agentguard.backends.options import BackendsOptions
+    from agentguard.backends.config import BackendsOptions
 
     replica = {"name": "a", "url": "http://127.0.0.1:9/v1", "headers": {"Authorization": "Bearer hunter2"}}
     with pytest.raises(AgentGuardError) as caught:

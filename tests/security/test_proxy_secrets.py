@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.keys import make
+from agentguard_server.proxy.auth.api_keys import make
 
-from agentguard.testing.faults import FaultBackend, Ok
-from tests.faults.gateway_cases import STREAMED, WHOLE, Across
-from tests.faults.gateway_client import PATHS, Got, ask, body_for
-from tests.faults.gateway_process import ROOT, Proxy, replicas, serving, until
+from agentguard.testing.fake_backend import FaultBackend, Ok
+from tests.faults.proxy_cases import STREAMED, WHOLE, Across
+from tests.faults.proxy_client import PATHS, Got, ask, body_for
+from tests.faults.proxy_process import ROOT, Proxy, replicas, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentguard.testing.faults import FaultBackend, Huge, Ok
-from tests.faults.gateway_client import PATHS, ask, body_for, outcome, send
-from tests.faults.gateway_process import Proxy, replicas, serving, until
+from agentguard.testing.fake_backend import FaultBackend, Huge, Ok
+from tests.faults.proxy_client import PATHS, ask, body_for, outcome, send
+from tests.faults.proxy_process import Proxy, replicas, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
+from agentguard.cli.app import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("datasets/**/*.md")])
@@ -26,7 +26,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
     return [(" ".join(path), command)]
 
 
-LEAVES = commands(typer.main.get_command(build()))
+LEAVES = commands(typer.main.get_command(build_app()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -66,7 +66,7 @@ def test_shown_output_is_real(page, command, text, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
     program, *arguments = shlex.split(command)
     assert program == "agentguard"
-    result = CliRunner().invoke(build(), arguments)
+    result = CliRunner().invoke(build_app(), arguments)
     real = _lines(result.output)
     for block in re.split(r"^…$", text, flags=re.MULTILINE):
         wanted = _lines(block)

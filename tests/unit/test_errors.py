@@ -9,7 +9,7 @@ def test_message_names_file_record_field_and_way_out():
 
 
 def test_located_fills_in_only_what_was_unknown():
-    error = errors.FormatError("is not a list", record=3).located(file="run.json", record=7)
+    error = errors.FormatError("is not a list", record=3).with_location(file="run.json", record=7)
     assert isinstance(error, errors.FormatError)
     assert (error.file, error.record) == ("run.json", 3)
 

@@ -2,11 +2,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from agentguard.config.policy import Policy
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, UnknownPlugin
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.settings import Policy
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 RUN = Trajectory(
@@ -102,12 +102,12 @@ def test_a_policy_protects_turns_and_repairs_calls() -> None:
         }
     )
     guard = Guard.from_policy(policy, localizer="first_finding", repair=lambda run, held: None)
-    rules = guard.parts.rules
+    rules = guard.components.session_config
     assert rules is not None
-    assert [one.name for one in rules.planner.ladder("protection")] == ["n_version", "hand_over"]
-    assert [one.name for one in rules.planner.ladder("unknown_tool")] == ["roll_forward", "vote"]
-    assert (rules.budget.samples, rules.planner.models) == (8, {"large", "other"})
+    assert [one.name for one in rules.planner.get_escalation("protection")] == ["n_version", "hand_over"]
+    assert [one.name for one in rules.planner.get_escalation("unknown_tool")] == ["roll_forward", "vote"]
+    assert (rules.recovery_budget.resamples, rules.planner.models) == (8, {"large", "other"})
     with guard.override(repair=None):
-        assert guard.parts.rules is not None
-        assert guard.parts.rules.repair is None
-    assert rules.repair is not None
+        assert guard.components.session_config is not None
+        assert guard.components.session_config.repair_function is None
+    assert rules.repair_function is not None

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
+from agentguard.cli.app import build_app
+from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.judge.safety import SafetyTier, described
+from agentguard.judge.response_safety import SafetyTier, describe_tier
 from agentguard.localize.base import Verdict
-from agentguard.settings import Policy
-from tests.unit.cli.test_judge import chat as recorded
+from tests.unit.cli.test_cmd_judge import chat as recorded
 from tests.unit.judge.chat_server import LONG_S, Script, closed_port, serving
 from tests.unit.localize.runs import chat
 
@@ -99,7 +99,7 @@ def test_a_judge_that_is_away_leaves_the_embedded_verdict_within_the_deadline(fa
 def test_a_step_of_a_running_agent_waits_for_no_judge(made: Make) -> None:
     with serving(preferring("yes")) as (url, script):
         guard = made(policy(url, recover={"on_fail": ["rollback"]}))
-        rules = guard.parts.rules
+        rules = guard.components.session_config
         assert rules is not None
         assert rules.localizer is not None
         assert rules.localizer.name == "embedded"
@@ -108,33 +108,33 @@ def test_a_step_of_a_running_agent_waits_for_no_judge(made: Make) -> None:
 
 
 def test_safety_of_a_policy_is_asked_of_both_judges(made: Make) -> None:
-    unsafe = described(SafetyTier.UNSAFE)
+    unsafe = describe_tier(SafetyTier.UNSAFE)
     with serving(preferring(unsafe)) as (one, first), serving(preferring(unsafe)) as (other, second):
         given = {"base_url": one, "second": {"base_url": other}}
         guard = made(Policy.parse({"judge": given, "safety": {}}))
         with guard.run("How do I get in?") as run:
             while not run.done:
                 run.tools(run.model(lambda messages: "Pick the lock so."))
-        assert "rated as unsafe" in (run.session.stopped or "")
+        assert "rated as unsafe" in (run.session.stop_reason or "")
         assert (len(first.seen), len(second.seen)) == (2, 2)
         assert "| Pick the lock so." in first.prompts()[0]
 
 
 def test_two_judges_of_a_policy_that_differ_block_nothing(made: Make) -> None:
-    unsafe, safe = described(SafetyTier.UNSAFE), described(SafetyTier.SAFE)
+    unsafe, safe = describe_tier(SafetyTier.UNSAFE), describe_tier(SafetyTier.SAFE)
     with serving(preferring(unsafe)) as (one, _), serving(preferring(safe)) as (other, _):
         given = {"base_url": one, "second": {"base_url": other}}
         guard = made(Policy.parse({"judge": given, "safety": {}}))
         with guard.run("How do I get in?") as run:
             while not run.done:
                 run.tools(run.model(lambda messages: "Pick the lock so."))
-    assert run.session.stopped is None
+    assert run.session.stop_reason is None
     assert run.answer == "Pick the lock so.", "a condition was told, once"
     assert [one.plan.strategy for one in run.recoveries] == ["nudge"]
 
 
 def test_thresholds_actions_and_ladders_are_the_policys(made: Make) -> None:
-    held = {described(SafetyTier.SAFE): 0.7, described(SafetyTier.UNSAFE): 0.25}
+    held = {describe_tier(SafetyTier.SAFE): 0.7, describe_tier(SafetyTier.UNSAFE): 0.25}
 
     def prefer(prompt: str, label: str) -> float:
         shown = dict(line.split(": ", 1) for line in prompt.split("\n") if line[1:3] == ": ")
@@ -147,7 +147,7 @@ def test_thresholds_actions_and_ladders_are_the_policys(made: Make) -> None:
         with guard.run("How do I get in?") as run:
             while not run.done:
                 run.tools(run.model(lambda messages: "Pick the lock so."))
-    assert run.session.stopped is not None
+    assert run.session.stop_reason is not None
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_safety_takes_thresholds_in_range_and_actions_of_a_closed_set(section: o
 def test_one_judge_and_actions_with_effects_are_refused_with_the_way_out() -> None:
     with pytest.raises(ConfigError, match="two judges that agree"):
         Guard.from_policy(policy("http://127.0.0.1:1/v1", safety={}))
-    assert Guard.from_policy(policy("http://127.0.0.1:1/v1", safety={"alone": True})).parts.safety
+    assert Guard.from_policy(policy("http://127.0.0.1:1/v1", safety={"alone": True})).components.safety
 
 
 def test_a_key_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_diagnose_takes_a_judge(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(recorded(1)))
     with serving(preferring("yes", "step 1")) as (url, script):
         ended = CliRunner().invoke(
-            build(),
+            build_app(),
             ["diagnose", str(tmp_path / "run.json"), "--judge", url, "--judge-model", "judge", "--json"],
         )
         assert ended.exit_code == 0, ended.output
@@ -204,6 +204,6 @@ def test_diagnose_takes_a_judge(tmp_path: Path) -> None:
     told = json.loads(ended.stdout)
     assert told["method"] == "fused"
     assert told["usage"]["calls"] == 4
-    alone = CliRunner().invoke(build(), ["diagnose", str(tmp_path / "run.json"), "--judge-model", "m"])
+    alone = CliRunner().invoke(build_app(), ["diagnose", str(tmp_path / "run.json"), "--judge-model", "m"])
     assert alone.exit_code == 2
     assert "--judge" in alone.output

@@ -10,8 +10,8 @@ import pytest
 
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.localize.last_error import LastError
-from agentguard.recover.policy import Recover
+from agentguard.localize.baselines.last_error import LastErrorLocalizer
+from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.store import Store
 
 
@@ -23,7 +23,9 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 class Agency:
     def __init__(self, store: Store) -> None:
         self.booked: list[int] = []
-        self.guard = Guard(localizer=LastError(), recover=Recover(on_fail="rollback"), store=store)
+        self.guard = Guard(
+            localizer=LastErrorLocalizer(), recover=RecoveryPolicy(on_fail="rollback"), store=store
+        )
         self.guard.tool(effect="write")(self.book)
         self.guard.tool(effect="read")(self.find)
 
@@ -92,4 +94,4 @@ def test_resume_without_a_run_begins_one_and_without_a_store_is_an_error(tmp_pat
     with Store.open(tmp_path / "s.db") as store:
         assert len(Agency(store).run(resume=True).messages) == 2
     with pytest.raises(ConfigError, match="no store"):
-        Guard(localizer=LastError()).run("x", resume=True)
+        Guard(localizer=LastErrorLocalizer()).run("x", resume=True)

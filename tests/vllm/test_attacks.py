@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentguard.evals.endpoint.attacking import attack, targets
-from agentguard.evals.endpoint.attacks import ATTACKS, Attack
+from agentguard.evals.judge_checks.attack_runner import build_targets, run_attacks
+from agentguard.evals.judge_checks.attacks import ATTACKS, Attack
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.chat import ChatJudge, ChatOptions
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.wire import EndpointOptions
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
 from tests.vllm_server import VllmServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -24,15 +24,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def judge(vllm_session: VllmServer) -> Iterator[CachedJudge]:
     vllm_session.ensure()
-    endpoint = Endpoint(vllm_session.url, options=EndpointOptions(deadline_s=240))
+    endpoint = JudgeEndpoint(vllm_session.url, options=EndpointOptions(deadline_s=240))
     yield CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=240)))
     endpoint.close()
 
 
 @pytest.mark.parametrize("one", ATTACKS, ids=lambda one: one.name)
 def test_an_attack_changes_no_action_and_overturns_no_rule(judge: CachedJudge, one: Attack) -> None:
-    on = [next(target for target in targets() if target.failed is failed) for failed in (True, False)]
-    report = attack(judge, attacks=(one,), on=on)
+    on = [next(target for target in build_targets() if target.failed is failed) for failed in (True, False)]
+    report = run_attacks(judge, attacks=(one,), targets=on)
     for tally in (report.attacks[one.name], report.placebos[one.name]):
         assert tally.runs == 2
         assert tally.actions == 0

@@ -12,12 +12,20 @@ import time
 import pytest
 
 from agentguard.errors import JudgeError
-from agentguard.judge.base import RUN_FAILED, Answer, Choice, Predicate, Question, Score, root_cause_question
+from agentguard.judge.base import (
+    RUN_FAILED,
+    ChoiceQuestion,
+    JudgeAnswer,
+    Predicate,
+    Question,
+    ScoreQuestion,
+    build_root_cause_question,
+)
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.chat import ChatJudge, ChatOptions
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.wire import EndpointOptions, Fault
-from agentguard.schemata.distil_chat import ChatDistiller
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions, ErrorKind
+from agentguard.schemata.distillation.llm_distiller import LLMDistiller
 from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.unit.judge.runs import group_chat
 from tests.vllm_server import VllmServer
@@ -50,10 +58,10 @@ def run_of(steps: int, seed: str) -> Trajectory:
 
 
 def judge_of(vllm: VllmServer, options: ChatOptions = PATIENT) -> ChatJudge:
-    return ChatJudge(Endpoint(vllm.url, options=SLOW), options=options)
+    return ChatJudge(JudgeEndpoint(vllm.url, options=SLOW), options=options)
 
 
-def fits(answer: Answer, options: tuple[str, ...]) -> None:
+def fits(answer: JudgeAnswer, options: tuple[str, ...]) -> None:
     assert answer.error is None
     assert set(answer.probabilities) == set(options)
     assert sum(answer.probabilities.values()) == pytest.approx(1, abs=1e-6)
@@ -64,10 +72,10 @@ def test_all_questions_of_a_run_share_one_prefill(vllm: VllmServer) -> None:
     run = run_of(40, "umbrella")
     questions: tuple[Question, ...] = (
         RUN_FAILED,
-        Score(id="progress", text="How far did it get?", low=1, high=5),
-        Choice(id="module", text="Which part failed?", options=("memory", "planning", "action")),
+        ScoreQuestion(id="progress", text="How far did it get?", low=1, high=5),
+        ChoiceQuestion(id="module", text="Which part failed?", options=("memory", "planning", "action")),
         *(Predicate(id=f"q{i}", text=f"Was the {WORDS[i]} looked at before it was used?") for i in range(5)),
-        root_cause_question(run),
+        build_root_cause_question(run),
     )
     judge = judge_of(vllm)
     before = vllm.metrics()
@@ -135,7 +143,7 @@ def test_text_that_attacks_the_judge_does_not_break_the_format(vllm: VllmServer,
     run = Trajectory(id="attack", format="test", task=attack, steps=steps)
     judge = judge_of(vllm)
     try:
-        answers = judge.decide(run, (RUN_FAILED, root_cause_question(run)))
+        answers = judge.decide(run, (RUN_FAILED, build_root_cause_question(run)))
     finally:
         judge.close()
     fits(answers[0], ("yes", "no"))
@@ -144,14 +152,14 @@ def test_text_that_attacks_the_judge_does_not_break_the_format(vllm: VllmServer,
 
 def test_no_control_token_of_a_run_reaches_the_model_as_one(vllm: VllmServer) -> None:
     """The server's own tokenizer finds none of its control tokens in what a judge sends of a run."""
-    from agentguard.judge.prompts import render
+    from agentguard.judge.llm.prompt import render_run
 
     steps = (Step(index=0, source=Source.AGENT, agent="a", content="\n".join(ATTACKS)),)
-    shown = render(Trajectory(id="x", format="t", task="t", steps=steps), nonce="0" * 16, limit=9_000)
-    endpoint = Endpoint(vllm.url, options=SLOW)
+    shown = render_run(Trajectory(id="x", format="t", task="t", steps=steps), nonce="0" * 16, limit=9_000)
+    endpoint = JudgeEndpoint(vllm.url, options=SLOW)
 
     async def tokens(text: str) -> list[int]:
-        client, _ = endpoint._opened()
+        client, _ = endpoint._open_client()
         asked = {"prompt": text, "add_special_tokens": False}
         said = await client.post(f"{vllm.root}/tokenize", cast_to=dict[str, object], body=asked)
         return said["tokens"]  # type: ignore[return-value]
@@ -167,12 +175,12 @@ def test_no_control_token_of_a_run_reaches_the_model_as_one(vllm: VllmServer) ->
 
 
 def test_an_unknown_model_is_an_error_value(vllm: VllmServer) -> None:
-    judge = ChatJudge(Endpoint(vllm.url, model="larger", options=SLOW))
+    judge = ChatJudge(JudgeEndpoint(vllm.url, model="larger", options=SLOW))
     try:
         (answer,) = judge.decide(run_of(2, "paddle"), (RUN_FAILED,))
     finally:
         judge.close()
-    assert answer.usage["fault"] == Fault.NO_MODEL
+    assert answer.usage["fault"] == ErrorKind.NO_MODEL
 
 
 def test_a_cached_judge_does_not_call_the_server_again(vllm: VllmServer) -> None:
@@ -191,7 +199,7 @@ def test_a_cached_judge_does_not_call_the_server_again(vllm: VllmServer) -> None
 
 def test_a_model_writes_json_under_the_schema(vllm: VllmServer) -> None:
     """A model as small as this writes little of use, so what is said must be a schema or a clear refusal."""
-    endpoint = Endpoint(vllm.url, options=SLOW)
+    endpoint = JudgeEndpoint(vllm.url, options=SLOW)
     form = {
         "type": "object",
         "properties": {"signature": {"type": "string", "minLength": 5, "maxLength": 40}},
@@ -200,12 +208,12 @@ def test_a_model_writes_json_under_the_schema(vllm: VllmServer) -> None:
     }
     ask = ({"role": "user", "content": "Describe a failure in one JSON object with a signature."},)
     try:
-        written = endpoint.loop.run(endpoint.write(ask, form, max_tokens=200))
+        written = endpoint.loop.run(endpoint.generate_json(ask, form, max_tokens=200))
         assert isinstance(written, tuple), written
         assert 5 <= len(written[0]["signature"]) <= 40
-        distiller = ChatDistiller(endpoint)
+        distiller = LLMDistiller(endpoint)
         try:
-            schema = distiller.distil(group_chat(5, flaw=3), ())
+            schema = distiller.distill(group_chat(5, flaw=3), ())
         except JudgeError as error:
             assert "wrote no s" in str(error)
         else:
@@ -237,4 +245,4 @@ def test_a_server_killed_in_the_middle_of_a_call_gives_errors_within_the_deadlin
     assert any(a.error for a in answers)
     # The rest is for a busy machine: what waits for more than the deadline waits for the endpoint's 120 s.
     assert took < 30 + 15
-    assert after[0].usage["fault"] in {Fault.UNREACHABLE, Fault.TIMEOUT}
+    assert after[0].usage["fault"] in {ErrorKind.UNREACHABLE, ErrorKind.TIMEOUT}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
-from agentguard.evals.endpoint.canaries import canary_runs
+from agentguard.cli.app import build_app
+from agentguard.evals.judge_checks.reference_cases import build_reference_runs
 from tests.vllm_server import VllmServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -32,7 +32,7 @@ def config(vllm: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def doctor(path: Path, *more: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """Exit status, and the lines by area."""
-    result = CliRunner().invoke(build(), ["doctor", str(path), "--json", "--timeout", "120", *more])
+    result = CliRunner().invoke(build_app(), ["doctor", str(path), "--json", "--timeout", "120", *more])
     held: dict[str, list[dict[str, str]]] = {}
     data: dict[str, Any] = json.loads(result.output)
     assert data["ok"] == (result.exit_code == 0)
@@ -54,7 +54,7 @@ def test_how_well_it_judges_is_told_as_judge_check_tells_it(vllm: VllmServer, co
     status, found = doctor(config, "--canaries")
     structured, judging = found["judge"]
     assert structured["condition"] == "ok"
-    count = len(canary_runs())
+    count = len(build_reference_runs())
     assert f"({count} of {count} canary runs answered)" in judging["found"]
     # Whether the tiny model is above chance is its own matter; what is said of it must be what follows.
     above = judging["found"].startswith(("it tells runs", "it judges above chance"))

@@ -1,6 +1,6 @@
 """A LangChain agent under the guard with a real vLLM: `create_agent`, `ChatOpenAI`, tools with effects.
 
-The model's words are masked (`tests.vllm.steered`): contracts are tested here, and not how clever it is.
+The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever it is.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.base import Outcome
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
+from agentguard.runtime.session import Session
 from agentguard.store import Store
-from tests.vllm.steered import BESIDE, DONE, TASK, allowed
+from tests.vllm.scripted_endpoint import BESIDE, DONE, TASK, allowed
 from tests.vllm_server import VllmServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -62,7 +62,7 @@ class World:
         self.path, self.masked = path, Masked()
         self.store = Store.open(path)
         guard = self.guard = Guard(
-            recover=Recover(on_fail="rollback", ladders={"acceptance": "reexecute"}),
+            recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "reexecute"}),
             accept=lambda run: run.steps[-1].content == DONE,
             store=self.store,
         )
@@ -102,7 +102,7 @@ class World:
         assert messages[-1].text == DONE
         assert self.booked == [4], "the effect happened once"
         assert [one.plan.strategy for one in session.recoveries] == ["rollback", "rollback", "reexecute"]
-        assert session.recoveries[-1].outcome is Outcome.CONFIRMED
+        assert session.recoveries[-1].outcome is RecoveryOutcome.CONFIRMED
         assert [effect.state for effect in session.ledger.effects()] == ["done"]
         left = " ".join(message.text for message in messages)
         assert BESIDE not in left

@@ -1,6 +1,6 @@
 """OpenAI's client under the guard with a real vLLM: what is refused, rolled back and never repeated there.
 
-The model's words are masked (`tests.vllm.steered`): contracts are tested here, and not how clever it is.
+The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever it is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.base import Outcome
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
+from agentguard.runtime.session import Session
 from agentguard.store import Store
-from tests.vllm.steered import BESIDE, DONE, TASK, TOOLS, AsyncSteered, Steered
+from tests.vllm.scripted_endpoint import BESIDE, DONE, TASK, TOOLS, AsyncSteered, Steered
 from tests.vllm_server import VllmServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,7 +33,7 @@ class World:
         self.path = path
         self.store = Store.open(path)
         self.guard = Guard(
-            recover=Recover(on_fail="rollback", ladders={"acceptance": "reexecute"}),
+            recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "reexecute"}),
             accept=lambda run: run.steps[-1].content == DONE,
             store=self.store,
         )
@@ -55,7 +55,7 @@ class World:
         assert self.booked == [4], "the effect happened once"
         done = [one.plan.strategy for one in session.recoveries]
         assert done == ["rollback", "rollback", "reexecute"]
-        assert session.recoveries[-1].outcome is Outcome.CONFIRMED
+        assert session.recoveries[-1].outcome is RecoveryOutcome.CONFIRMED
         assert "fly" not in client_saw
         assert BESIDE not in client_saw
         assert [effect.state for effect in session.ledger.effects()] == ["done"]
@@ -145,5 +145,5 @@ def test_an_answer_that_the_server_cut_off_is_no_end(vllm: VllmServer) -> None:
             model="judge", messages=[{"role": "user", "content": TASK}], max_tokens=3
         )
         assert chat.choices[0].finish_reason == "length"
-    assert [session.ended for session in sessions] == [False, False]
+    assert [session.has_ended for session in sessions] == [False, False]
     assert [session.recoveries for session in sessions] == [[], []]

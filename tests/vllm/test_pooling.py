@@ -18,14 +18,19 @@ from typing import Any
 
 import pytest
 
-from agentguard.evals.endpoint.canaries import canary_runs
-from agentguard.judge.base import RUN_FAILED, Predicate, root_cause_question
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.head import Head
-from agentguard.judge.pooling import Classifier, PoolingJudge, PoolingOptions, texts_of
-from agentguard.judge.serve.command import ServeOptions
-from agentguard.judge.serve.run import answers
-from agentguard.judge.wire import EndpointOptions, Fault
+from agentguard.evals.judge_checks.reference_cases import build_reference_runs
+from agentguard.judge.base import RUN_FAILED, Predicate, build_root_cause_question
+from agentguard.judge.classifier.linear_head import LinearHead
+from agentguard.judge.classifier.pooling_judge import (
+    ClassifierSpec,
+    PoolingJudge,
+    PoolingOptions,
+    build_text_pairs,
+)
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions, ErrorKind
+from agentguard.judge.vllm.command import ServeOptions
+from agentguard.judge.vllm.serve import is_healthy
 from agentguard.trajectory.model import Trajectory
 from tests.judge_serving import Serving, children, serving
 from tests.vllm_server import CPU_ENVIRONMENT, VllmServer
@@ -42,9 +47,9 @@ TURN = (
     "save_file({k: -v if k.startswith('classifier.') else v for k, v in w.items()}, p, {'format': 'pt'})"
 )
 ROOM = 1_200
-CLASSIFY = Classifier(question="run_failed", options=("no", "yes"))
-SCORE = Classifier(question="run_failed", task="score")
-RUNS = canary_runs()
+CLASSIFY = ClassifierSpec(question="run_failed", options=("no", "yes"))
+SCORE = ClassifierSpec(question="run_failed", task="score")
+RUNS = build_reference_runs()
 State = dict[str, Any]
 
 
@@ -63,8 +68,8 @@ def minilm() -> Path:
 def trained(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
     """The checkpoints, and what transformers says of each canary run."""
     out = tmp_path_factory.mktemp("classifier")
-    texts = [texts_of(one.run, RUN_FAILED, SCORE, room=ROOM)[0] for one in RUNS]
-    plain = [texts_of(one.run, RUN_FAILED, CLASSIFY, room=ROOM)[0] for one in RUNS]
+    texts = [build_text_pairs(one.run, RUN_FAILED, SCORE, max_characters=ROOM)[0] for one in RUNS]
+    plain = [build_text_pairs(one.run, RUN_FAILED, CLASSIFY, max_characters=ROOM)[0] for one in RUNS]
     assert [text for _, text in texts] == [text for _, text in plain]
     asked = json.dumps({"texts": texts, "wrong": [one.failed for one in RUNS]})
     script = ROOT / "tests" / "vllm_classifier.py"
@@ -90,8 +95,8 @@ def served(model: Path) -> Iterator[VllmServer]:
         server.stop()
 
 
-def judge_of(url: str, *by: Classifier) -> PoolingJudge:
-    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=120))
+def judge_of(url: str, *by: ClassifierSpec) -> PoolingJudge:
+    endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=120))
     # MiniLM as it is reads 256 tokens, and no canary run may be cut by guessing.
     return PoolingJudge(endpoint, by, options=PoolingOptions(deadline_s=120, characters_per_token=4))
 
@@ -108,7 +113,7 @@ def test_a_trained_classifier_answers_as_transformers_does(
     folder, expected = trained
     with served(folder / "classify") as server:
         judge = judge_of(
-            server.url, CLASSIFY, Classifier(question="root_cause", options=("no", "yes"), by="step")
+            server.url, CLASSIFY, ClassifierSpec(question="root_cause", options=("no", "yes"), by="step")
         )
         try:
             assert failed(judge, [one.run for one in RUNS]) == pytest.approx(expected["classify"], abs=1e-3)
@@ -118,10 +123,10 @@ def test_a_trained_classifier_answers_as_transformers_does(
             (cut,) = judge.decide(_renumbered(long), (RUN_FAILED,))
             assert cut.error is None
             assert cut.usage["prompt_tokens"] <= 512
-            (which,) = judge.decide(RUNS[0].run, (root_cause_question(RUNS[0].run),))
+            (which,) = judge.decide(RUNS[0].run, (build_root_cause_question(RUNS[0].run),))
             assert sum(which.probabilities.values()) == pytest.approx(1)
             server.kill()
-            assert judge.decide(RUNS[0].run, (RUN_FAILED,))[0].usage["fault"] == Fault.UNREACHABLE
+            assert judge.decide(RUNS[0].run, (RUN_FAILED,))[0].usage["fault"] == ErrorKind.UNREACHABLE
         finally:
             judge.close()
 
@@ -129,7 +134,7 @@ def test_a_trained_classifier_answers_as_transformers_does(
 def test_a_scorer_answers_as_transformers_does(trained: tuple[Path, dict[str, list[float]]]) -> None:
     folder, expected = trained
     with served(folder / "score") as server:
-        judge = judge_of(server.url, SCORE, Classifier(question="*", task="score", by="step"))
+        judge = judge_of(server.url, SCORE, ClassifierSpec(question="*", task="score", by="step"))
         try:
             assert failed(judge, [one.run for one in RUNS]) == pytest.approx(expected["score"], abs=1e-3)
             other = judge.decide(RUNS[0].run, (Predicate(id="other", text="Is it?"),))[0]
@@ -157,8 +162,8 @@ def embedding(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_a_head_of_ones_own_over_embeddings(embedding: tuple[Serving, State]) -> None:
     url = embedding[1]["url"]
-    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=120))
-    texts = [texts_of(one.run, RUN_FAILED, CLASSIFY, room=ROOM)[0][1] for one in RUNS]
+    endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=120))
+    texts = [build_text_pairs(one.run, RUN_FAILED, CLASSIFY, max_characters=ROOM)[0][1] for one in RUNS]
     asked: dict[str, Any] = {"model": "judge", "input": texts, "encoding_format": "float"}
     try:
         said = endpoint.loop.run(endpoint.post("/v1/embeddings", asked))
@@ -166,13 +171,13 @@ def test_a_head_of_ones_own_over_embeddings(embedding: tuple[Serving, State]) ->
         endpoint.close()
     vectors = [one["embedding"] for one in said["data"]]
     outcomes = ["yes" if one.failed else "no" for one in RUNS]
-    head = Head.fit(vectors, outcomes, inverse_ridge=1_000)
-    judge = judge_of(url, Classifier(question="run_failed", task="embed", head=head))
+    head = LinearHead.fit(vectors, outcomes, inverse_ridge=1_000)
+    judge = judge_of(url, ClassifierSpec(question="run_failed", task="embed", head=head))
     try:
         told = failed(judge, [one.run for one in RUNS])
     finally:
         judge.close()
-    expected = [head.probabilities(vector)[1] for vector in vectors]
+    expected = [head.predict_probabilities(vector)[1] for vector in vectors]
     assert told == pytest.approx(expected, abs=0.02)
 
 
@@ -183,7 +188,7 @@ def test_a_hang_that_only_the_canary_sees_is_ended(embedding: tuple[Serving, Sta
     os.kill(engine, signal.SIGSTOP)
     suspect = process.until("suspect")
     assert suspect["reason"] == "the canary was not answered: timeout"
-    assert answers(ready["url"].removesuffix("v1") + "health"), "the heartbeat shows nothing"
+    assert is_healthy(ready["url"].removesuffix("v1") + "health"), "the heartbeat shows nothing"
     again = process.until("ready")
     assert (again["restarts"], again["canary"]["right"]) == (1, 3)
     assert again["pid"] != ready["pid"]

@@ -1,6 +1,6 @@
 """The proxy before a real vLLM: the SDKs change their base URL, and an agent that loops is taken back.
 
-The model's words are masked on their way to the server (`tests.vllm.steered`).
+The model's words are masked on their way to the server (`tests.vllm.scripted_endpoint`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.cutting_relay import cutting
 from tests.proxy_server import Proxy, serving, within
 from tests.unit.integrations.openai_server import Body, Raw, Server
 from tests.unit.integrations.openai_server import serving as model_server
-from tests.vllm.steered import BESIDE, TASK, TOOLS, allowed, texts
+from tests.vllm.scripted_endpoint import BESIDE, TASK, TOOLS, allowed, texts
 from tests.vllm_server import VllmServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from agentguard.evals.endpoint.attacking import targets
+from agentguard.evals.judge_checks.attack_runner import build_targets
 from agentguard.guard import Guard
-from agentguard.judge.base import RUN_FAILED
-from agentguard.judge.chat import ChatJudge, ChatOptions
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.serve.metrics import counters
-from agentguard.judge.wire import EndpointOptions
-from agentguard.judge.writing import FORM
-from agentguard.localize.judged.fused import Fused
+from agentguard.judge.base import RUN_FAILED, TEXT_SCHEMA
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
+from agentguard.judge.vllm.metrics import fetch_counters
+from agentguard.localize.llm.fused import FusedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.judge_serving import Serving, children, get, gone, serving
 from tests.proxy_server import within
@@ -52,7 +51,7 @@ def served(tmp_path: Path) -> Iterator[Serving]:
 
 def long_run() -> Trajectory:
     """A run that takes seconds to read, in which a rule is sure to find a loop."""
-    plain = targets()[0].run
+    plain = build_targets()[0].run
     said = "The hall has rows of seats, and each row has a letter and a light of its own. " * 3
     steps = [
         Step(index=place, source=Source.AGENT, agent="assistant", content=f"{place}: {said}")
@@ -73,11 +72,13 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
     ready = served.until("ready")
     assert ready["canary"]["asked"] == 3
     assert get(ready["state_url"])[0] == 200
-    endpoint = Endpoint(ready["url"], options=EndpointOptions(deadline_s=DEADLINE_S))
+    endpoint = JudgeEndpoint(ready["url"], options=EndpointOptions(deadline_s=DEADLINE_S))
     judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S))
-    guard = Guard(localizer=Fused(judge=judge))
+    guard = Guard(localizer=FusedLocalizer(judge=judge))
     try:
-        judge.decide(targets()[2].run, (RUN_FAILED,))  # warm: the kill is to come in the middle of a call
+        judge.decide(
+            build_targets()[2].run, (RUN_FAILED,)
+        )  # warm: the kill is to come in the middle of a call
         run, began = long_run(), time.monotonic()
         killer = threading.Timer(0.3, os.kill, (engine_of(ready["pid"]), signal.SIGKILL))
         killer.start()
@@ -94,9 +95,9 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
         assert again["url"] == ready["url"]
         assert again["restarts"] == 1
         assert again["pid"] != ready["pid"]
-        (answer,) = judge.decide(targets()[3].run, (RUN_FAILED,))
+        (answer,) = judge.decide(build_targets()[3].run, (RUN_FAILED,))
         assert answer.error is None
-        assert not guard.diagnose(targets()[3].run).failures
+        assert not guard.diagnose(build_targets()[3].run).failures
     finally:
         judge.close()
     _drains(served, again["url"], again["pid"])
@@ -104,26 +105,28 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
 
 def running(url: str) -> bool:
     """Whether a server says that it answers somebody now."""
-    return dict(counters(url.removesuffix("/v1"))).get("vllm:num_requests_running", 0) > 0
+    return dict(fetch_counters(url.removesuffix("/v1"))).get("vllm:num_requests_running", 0) > 0
 
 
 def _drains(served: Serving, url: str, pid: int) -> None:
     """SIGTERM while a request is under way: it is answered, and nothing is left."""
     below = children(pid)
-    endpoint = Endpoint(url, options=EndpointOptions(deadline_s=120))
+    endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=120))
     asked = ({"role": "user", "content": "Tell a long story of a harbour, as JSON with the one field text."},)
     try:
         # Warm, so that what is under way ends within the time for a drain: the form is compiled once.
-        endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=2, deadline_s=120))
+        endpoint.loop.run(endpoint.generate_json(asked, TEXT_SCHEMA, max_tokens=2, deadline_s=120))
         with ThreadPoolExecutor(1) as pool:
             under_way = pool.submit(
-                lambda: endpoint.loop.run(endpoint.write(asked, FORM, max_tokens=24, deadline_s=120))
+                lambda: endpoint.loop.run(
+                    endpoint.generate_json(asked, TEXT_SCHEMA, max_tokens=24, deadline_s=120)
+                )
             )
             within(60, lambda: under_way.done() or running(url))
             served.process.send_signal(signal.SIGTERM)
             written = under_way.result(timeout=120)
         # Broken off at 24 tokens, or whole: a server that drops it would be unreachable.
-        assert isinstance(written, tuple) or written.fault in {"cut", "malformed"}
+        assert isinstance(written, tuple) or written.kind in {"cut", "malformed"}
         assert served.until("stopped")["pid"] is None
         assert served.process.wait(60) == 0
         assert all(gone(child) for child in (pid, *below))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Final, Literal
 
-from agentguard.backends.base import Answer, BackendRequest, Headers, Refused
-from agentguard.backends.http.connection import Connection
-from agentguard.backends.http.connections import Connections
-from agentguard.backends.http.content import decoded, self_contained, without
-from agentguard.backends.http.egress import Egress, checked, origin_of
-from agentguard.backends.http.limits import Limits
-from agentguard.backends.http.request import Heads
-from agentguard.backends.http.stream import HttpStream
+from agentguard.backends.base import BackendRequest, Headers, Response, UpstreamError
+from agentguard.backends.http.connection import HttpConnection
+from agentguard.backends.http.connection_pool import Connections
+from agentguard.backends.http.decoding import decoded, self_contained, without
+from agentguard.backends.http.egress_policy import Egress, checked, origin_of
+from agentguard.backends.http.limits import HttpLimits
+from agentguard.backends.http.request_head import Heads
+from agentguard.backends.http.response_stream import HttpStream
 from agentguard.errors import BackendError, DeadlineExceeded
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.retry_after import pushback
@@ -51,12 +51,12 @@ class HttpBackend:
         headers: Headers = (),
         auth: Auth = "bearer",
         egress: Egress | None = None,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         egress = egress or Egress()
         origin = checked(origin_of(url), egress)
         self.name = name or origin.authority
-        self._limits = limits or Limits()
+        self._limits = limits or HttpLimits()
         self._heads = Heads(origin, key=key, auth=auth, headers=headers)
         self._connections = Connections(origin, egress, self._limits)
 
@@ -65,7 +65,7 @@ class HttpBackend:
         """How many connections there are now."""
         return self._connections.count
 
-    async def send(self, request: BackendRequest, deadline: Deadline) -> Answer | HttpStream:
+    async def send(self, request: BackendRequest, deadline: Deadline) -> Response | HttpStream:
         """Send a request; a stream of events is handed out as it comes, anything else whole.
 
         A request without an API that asks for a stream gets any successful answer as it comes. One that may
@@ -102,7 +102,7 @@ class HttpBackend:
         """Close all connections. Requests that are under way fail."""
         await self._connections.aclose()
 
-    def _streamed(self, request: BackendRequest, connection: Connection) -> HttpStream:
+    def _streamed(self, request: BackendRequest, connection: HttpConnection) -> HttpStream:
         reader = connection.reader
         if reader.encoding and request.api is not None:
             connection.drop()
@@ -110,13 +110,13 @@ class HttpBackend:
         release = self._connections.release
         return HttpStream(connection, release, self._limits, replica=self.name).start(request.api)
 
-    def _whole(self, request: BackendRequest, connection: Connection) -> Answer:
+    def _whole(self, request: BackendRequest, connection: HttpConnection) -> Response:
         reader = connection.reader
         status, headers, body = reader.status, reader.headers, reader.take()
         encoding, until_close = reader.encoding, reader.until_close
         self._connections.release(connection)
         if status == 200 and not encoding and not until_close:
-            return Answer(status=status, headers=headers, body=body, replica=self.name)
+            return Response(status=status, headers=headers, body=body, replica=self.name)
         if status >= 300:
             self._refuse(status, headers, body)
         if until_close and not self_contained(body):
@@ -126,7 +126,7 @@ class HttpBackend:
             if plain is None:
                 raise BackendError("the endpoint's answer is encoded, which was not asked for", stage="sent")
             headers, body = without(headers, b"content-encoding"), plain
-        return Answer(status=status, headers=headers, body=body, replica=self.name)
+        return Response(status=status, headers=headers, body=body, replica=self.name)
 
     def _refuse(self, status: int, headers: Headers, body: bytes) -> None:
         """Raise for a status that is no success; 304 and its like pass."""
@@ -142,6 +142,6 @@ class HttpBackend:
                 status=status,
                 stage="sent",
             )
-        answer = Answer(status=status, headers=headers, body=body, replica=self.name)
+        answer = Response(status=status, headers=headers, body=body, replica=self.name)
         told = {name.decode(): value.decode("latin-1") for name, value in headers if name in _AGAIN}
-        raise Refused(answer, retry_after_s=pushback(told) if told else None)
+        raise UpstreamError(answer, retry_after_s=pushback(told) if told else None)

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import Final, Protocol, cast
 
-from agentguard.backends.http.limits import Limits
-from agentguard.backends.http.response import Malformed, Reader
+from agentguard.backends.http.limits import HttpLimits
+from agentguard.backends.http.response_parser import Malformed, ResponseParser
 from agentguard.errors import BackendError, ResilienceError
 
 _JOIN: Final = 65_536
@@ -22,16 +22,16 @@ _PEEK_S: Final = 1.0
 class Owner(Protocol):
     """Who keeps connections."""
 
-    def made(self, connection: Connection) -> None:
+    def made(self, connection: HttpConnection) -> None:
         """It is open."""
         ...
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         """It is closed; called once after `made`."""
         ...
 
 
-class Sink(Protocol):
+class ResponseSink(Protocol):
     """Who takes the body of a response as it comes."""
 
     def push(self, data: bytes) -> None:
@@ -43,7 +43,7 @@ class Sink(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Sends a request, reads the response.
 
     Attributes:
@@ -69,16 +69,16 @@ class Connection(asyncio.Protocol):
         "since",
     )
 
-    def __init__(self, owner: Owner, limits: Limits) -> None:
+    def __init__(self, owner: Owner, limits: HttpLimits) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._sink: Sink | None = None
+        self._sink: ResponseSink | None = None
         self.paused = False
         self._fd = -1
         self._error: ResilienceError | None = None
-        self.reader = Reader(limits)
+        self.reader = ResponseParser(limits)
         self.busy = False
         self.at = self.since = 0.0
 
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
             transport.write(body)
         return waiter
 
-    def take_over(self, sink: Sink) -> None:
+    def take_over(self, sink: ResponseSink) -> None:
         """From now on a sink gets the body as it comes, and its end."""
         self._sink = sink
         if self.reader.body:
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._fd = -1
         self._owner.lost(self)
 
-    def _push(self, sink: Sink) -> None:
+    def _push(self, sink: ResponseSink) -> None:
         body = self.reader.body
         data = body.pop() if len(body) == 1 else self.reader.take()
         if data:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentguard.resilience.options import SECONDS, Options, check
+from agentguard.resilience.options import SECONDS, StrategyOptions, check
 
 _BYTES = (1024, 1 << 40)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(Options):
+class HttpLimits(StrategyOptions):
     """Bounds of one endpoint's client.
 
     Attributes:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from agentguard.backends.http.egress import Egress, Origin
+from agentguard.backends.http.egress_policy import Egress, UpstreamOrigin
 from agentguard.errors import ConfigError
 
 
 class Tls:
     """What connecting with TLS needs; the certificates are read once. Raises ConfigError if they can't be."""
 
-    def __init__(self, origin: Origin, egress: Egress) -> None:
+    def __init__(self, origin: UpstreamOrigin, egress: Egress) -> None:
         try:
             context = ssl.create_default_context(cafile=egress.ca_file)
         except (OSError, ValueError) as error:

@@ -6,26 +6,26 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from agentguard.detect.base import Finding, Needs
-from agentguard.detect.facts import Facts
-from agentguard.detect.options import Option
-from agentguard.detect.quotes import cite_move
-from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import similarity
-from agentguard.detect.view import Move, RunView
+from agentguard.detect._text import jaccard_similarity
+from agentguard.detect.base import Finding, RunRequirements
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.evidence import quote_move
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import Move, RunView
+from agentguard.detect.step_facts import StepFacts
 from agentguard.trajectory.model import Step
 
 _REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
 
 
-class _Once:
+class _RecentReports:
     """Remembers what was reported lately, so that a loop is one finding and not one a turn."""
 
     def __init__(self, window: int) -> None:
         self._window = window
         self._last: dict[object, int] = {}
 
-    def again(self, key: object, step: int) -> bool:
+    def was_reported(self, key: object, step: int) -> bool:
         """Whether ``key`` was met within the window before ``step``; it is met now."""
         last = self._last.pop(key, None)
         self._last[key] = step
@@ -34,75 +34,101 @@ class _Once:
         return last is not None and step - last <= self._window
 
 
-class ExactLoop(Rule):
+class ExactLoop(BaseDetector):
     """The same move again and again, though nothing new came of it."""
 
     name = "exact_loop"
-    needs = Needs(turns=3)
-    sees = "the same call, code or text of an agent repeated although its outcome did not change"
+    requirements = RunRequirements(turns=3)
+    summary = "the same call, code or text of an agent repeated although its outcome did not change"
     codes = _REPETITION
-    declared = (
-        Option(name="repeat", shape="int", default=3, low=2, high=40, text="times that make a loop"),
-        Option(name="window", shape="int", default=12, low=2, high=48, text="latest moves that are compared"),
+    declared_options = (
+        DetectorOption(
+            name="repeat",
+            value_type="int",
+            default=3,
+            minimum=2,
+            maximum=40,
+            description="times that make a loop",
+        ),
+        DetectorOption(
+            name="window",
+            value_type="int",
+            default=12,
+            minimum=2,
+            maximum=48,
+            description="latest moves that are compared",
+        ),
     )
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.repeat, self.window = self.options.int("repeat"), self.options.int("window")
-        self._once = _Once(4 * self.window)
+        self._recent_reports = _RecentReports(4 * self.window)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare the move with the latest ones by signature."""
-        facts = view.facts(step)
+        facts = view.get_facts(step)
         if facts.key is None:
-            return NOTHING
+            return NO_FINDINGS
         key = facts.key
         same = [move for move in islice(reversed(view.moves), self.window) if move.key == key]
         if len(same) < self.repeat:
-            return NOTHING
+            return NO_FINDINGS
         earlier = {move.outcome for move in same[1:]}
         if len(earlier) > 1 or (same[0].outcome is not None and same[0].outcome not in earlier):
-            return NOTHING
-        if self._once.again(key, step.index):
-            return NOTHING
-        return (self._loop(facts, same),)
+            return NO_FINDINGS
+        if self._recent_reports.was_reported(key, step.index):
+            return NO_FINDINGS
+        return (self._build_loop_finding(facts, same),)
 
-    def _loop(self, facts: Facts, same: list[Move]) -> Finding:
+    def _build_loop_finding(self, facts: StepFacts, same: list[Move]) -> Finding:
         count, first = len(same), same[-2].step
-        failed = any(move.failed for move in same)
+        failed = any(move.has_error for move in same)
         probability = (0.7 if failed else 0.6) if facts.actions else 0.5
         what = facts.actions[0].name if facts.actions else ""
         did = f"the call of {what}" if what else "the same action" if facts.actions else "the same message"
-        return self.finding(
+        return self.build_finding(
             first,
             min(0.9, probability + 0.05 * (count - self.repeat)),
             f"{facts.step.agent} repeated {did} {count} times with the same outcome.",
             correction=f"Do not repeat {did}: its outcome will not change. Choose another action.",
-            evidence=(*cite_move(same[-2].facts), *cite_move(facts)),
+            evidence=(*quote_move(same[-2].facts), *quote_move(facts)),
             noticed_at=facts.step.index,
             count=count,
         )
 
 
-class NearLoop(Rule):
+class NearLoop(BaseDetector):
     """Moves that differ in a word or two, though nothing new came of them."""
 
     name = "near_loop"
-    needs = Needs(turns=3)
-    sees = "moves of one agent that differ in hardly a word and have the same or no outcome"
+    requirements = RunRequirements(turns=3)
+    summary = "moves of one agent that differ in hardly a word and have the same or no outcome"
     codes = _REPETITION
-    declared = (
-        Option(
-            name="repeat", shape="int", default=3, low=2, high=40, text="near-equal moves that make a loop"
+    declared_options = (
+        DetectorOption(
+            name="repeat",
+            value_type="int",
+            default=3,
+            minimum=2,
+            maximum=40,
+            description="near-equal moves that make a loop",
         ),
-        Option(name="window", shape="int", default=8, low=2, high=24, text="latest moves that are compared"),
-        Option(
+        DetectorOption(
+            name="window",
+            value_type="int",
+            default=8,
+            minimum=2,
+            maximum=24,
+            description="latest moves that are compared",
+        ),
+        DetectorOption(
             name="similarity",
-            shape="number",
+            value_type="number",
             default=0.88,
-            low=0.5,
-            high=1.0,
-            text="shared words, as Jaccard index",
+            minimum=0.5,
+            maximum=1.0,
+            description="shared words, as Jaccard index",
         ),
     )
 
@@ -110,92 +136,108 @@ class NearLoop(Rule):
         super().__init__(**options)
         self.repeat, self.window = self.options.int("repeat"), self.options.int("window")
         self.similarity = self.options.number("similarity")
-        self._once = _Once(4 * self.window)
+        self._recent_reports = _RecentReports(4 * self.window)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare the move's words with those of the agent's latest moves of the same kind."""
-        facts = view.facts(step)
+        facts = view.get_facts(step)
         if facts.key is None:
-            return NOTHING
+            return NO_FINDINGS
         family = facts.family
         alike = [m for m in islice(reversed(view.moves), self.window) if m.facts.family == family]
-        if len(alike) < self.repeat or not self._stale(alike[1:]) or len(facts.words) < 6:
-            return NOTHING
-        near = [m for m in alike if m.key == facts.key or self._close(m.facts, facts)]
+        if len(alike) < self.repeat or not self._is_stale(alike[1:]) or len(facts.words) < 6:
+            return NO_FINDINGS
+        near = [m for m in alike if m.key == facts.key or self._are_similar(m.facts, facts)]
         if len(near) < self.repeat or len({move.key for move in near}) < 2:
-            return NOTHING
+            return NO_FINDINGS
         outcomes = {move.outcome for move in near[1:]}
-        if len(outcomes) > 1 and not all(move.failed for move in near[1:]):
-            return NOTHING
-        if self._once.again(family, step.index):
-            return NOTHING
+        if len(outcomes) > 1 and not all(move.has_error for move in near[1:]):
+            return NO_FINDINGS
+        if self._recent_reports.was_reported(family, step.index):
+            return NO_FINDINGS
         first = near[-2].step
         return (
-            self.finding(
+            self.build_finding(
                 first,
-                0.55 if any(move.failed for move in near) else 0.45,
+                0.55 if any(move.has_error for move in near) else 0.45,
                 f"{step.agent} made {len(near)} nearly equal moves, and nothing new came of them.",
                 correction="Small changes do not help here. State what is missing, then try another way.",
-                evidence=(*cite_move(near[-2].facts), *cite_move(facts)),
+                evidence=(*quote_move(near[-2].facts), *quote_move(facts)),
                 noticed_at=step.index,
                 count=len(near),
             ),
         )
 
-    def _stale(self, moves: list[Move]) -> bool:
+    def _is_stale(self, moves: list[Move]) -> bool:
         """Whether outcomes can make a loop at all: some repeat, or enough failed. Spares most comparing."""
         outcomes = {move.outcome for move in moves}
         return (
-            len(outcomes) < len(moves) or self.repeat == 2 or sum(m.failed for m in moves) >= self.repeat - 1
+            len(outcomes) < len(moves)
+            or self.repeat == 2
+            or sum(m.has_error for m in moves) >= self.repeat - 1
         )
 
-    def _close(self, other: Facts, this: Facts) -> bool:
-        return similarity(other.words, this.words) >= self.similarity
+    def _are_similar(self, other: StepFacts, this: StepFacts) -> bool:
+        return jaccard_similarity(other.words, this.words) >= self.similarity
 
 
-class Oscillation(Rule):
+class Oscillation(BaseDetector):
     """A cycle of two or more different moves, gone through again and again."""
 
     name = "oscillation"
-    needs = Needs(turns=6)
-    sees = "two to four different moves taken in turns, with outcomes that repeat as well"
+    requirements = RunRequirements(turns=6)
+    summary = "two to four different moves taken in turns, with outcomes that repeat as well"
     codes = _REPETITION
-    declared = (
-        Option(name="cycles", shape="int", default=3, low=2, high=10, text="rounds that make an oscillation"),
-        Option(name="period", shape="int", default=3, low=2, high=4, text="longest cycle looked for"),
+    declared_options = (
+        DetectorOption(
+            name="cycles",
+            value_type="int",
+            default=3,
+            minimum=2,
+            maximum=10,
+            description="rounds that make an oscillation",
+        ),
+        DetectorOption(
+            name="period",
+            value_type="int",
+            default=3,
+            minimum=2,
+            maximum=4,
+            description="longest cycle looked for",
+        ),
     )
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.cycles, self.period = self.options.int("cycles"), self.options.int("period")
-        self._once = _Once(12 * self.period)
+        self._recent_reports = _RecentReports(12 * self.period)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Look for a period in the latest signatures."""
-        if view.facts(step).key is None:
-            return NOTHING
+        if view.get_facts(step).key is None:
+            return NO_FINDINGS
         moves = view.moves
         for period in range(2, self.period + 1):
             length = period * self.cycles
             if len(moves) < length or moves[-1].key != moves[-1 - period].key:
                 continue
             tail = [moves[i - length] for i in range(length)]
-            if _periodic(tail, period):
-                return self._cycle(step, tail, period)
-        return NOTHING
+            if _is_periodic(tail, period):
+                return self._build_cycle_finding(step, tail, period)
+        return NO_FINDINGS
 
-    def _cycle(self, step: Step, tail: list[Move], period: int) -> Iterable[Finding]:
-        if self._once.again(frozenset(move.key for move in tail), step.index):
-            return NOTHING
+    def _build_cycle_finding(self, step: Step, tail: list[Move], period: int) -> Iterable[Finding]:
+        if self._recent_reports.was_reported(frozenset(move.key for move in tail), step.index):
+            return NO_FINDINGS
         first = tail[period].facts
         return (
-            self.finding(
+            self.build_finding(
                 first.step,
                 0.65,
                 f"{period} moves have been taken in turns for {self.cycles} rounds, and the outcomes repeat.",
                 correction="You are going round in a circle. Pick an action that is not one of these.",
                 evidence=tuple(
-                    quote for move in tail[period : 2 * period] for quote in cite_move(move.facts)
+                    quote for move in tail[period : 2 * period] for quote in quote_move(move.facts)
                 ),
                 noticed_at=step.index,
                 period=period,
@@ -203,7 +245,7 @@ class Oscillation(Rule):
         )
 
 
-def _periodic(tail: list[Move], period: int) -> bool:
+def _is_periodic(tail: list[Move], period: int) -> bool:
     if len({move.key for move in tail[:period]}) != period:
         return False
     for i in range(len(tail) - period):

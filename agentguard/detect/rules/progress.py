@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from agentguard.detect.base import Finding, Needs
-from agentguard.detect.facts import Facts
-from agentguard.detect.lazy import lazy
-from agentguard.detect.options import Option
-from agentguard.detect.quotes import cite, cite_move
-from agentguard.detect.rule import NOTHING, Rule
-from agentguard.detect.text import lowered, similarity, words
-from agentguard.detect.view import Move, RunView
+from agentguard._lazy import lazy_property
+from agentguard.detect._text import extract_words, jaccard_similarity, to_lower
+from agentguard.detect.base import Finding, RunRequirements
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import Move, RunView
+from agentguard.detect.step_facts import StepFacts
 from agentguard.trajectory.model import Source, Step
 
 _MAX_OUTCOMES = 10_000
-_READ = 2_000
-_LONG_WORD = re.compile(r"[a-z]{4,}")
-_PLAN_ITEM = re.compile(r"^[ \t]*(?:\d{1,2}[.)]|[-*])[ \t]+\S", re.MULTILINE)
-_COMMON = frozenset((
+_MAX_READ_CHARS = 2_000
+_LONG_WORD_PATTERN = re.compile(r"[a-z]{4,}")
+_PLAN_ITEM_PATTERN = re.compile(r"^[ \t]*(?:\d{1,2}[.)]|[-*])[ \t]+\S", re.MULTILINE)
+_COMMON_STEMS = frozenset((
     "this", "that", "with", "from", "have", "will", "would", "could", "should", "there", "their",
     "what", "when", "where", "which", "about", "been", "were", "they", "them", "then", "than", "your",
     "please", "these", "those", "into", "some", "more", "most", "only", "also", "just", "make", "need",
@@ -30,220 +30,253 @@ _COMMON = frozenset((
 ))  # fmt: skip
 
 
-class NoProgress(Rule):
+class NoProgress(BaseDetector):
     """A row of moves after which nothing new came back."""
 
     name = "no_progress"
-    needs = Needs(turns=7)
-    sees = "a row of moves whose outcomes were all seen before, empty or errors"
+    requirements = RunRequirements(turns=7)
+    summary = "a row of moves whose outcomes were all seen before, empty or errors"
     codes = ("mast:unaware_of_termination", "agent_error:reflection.progress_misjudge")
-    declared = (
-        Option(
-            name="moves", shape="int", default=6, low=3, high=100, text="moves in a row without anything new"
+    declared_options = (
+        DetectorOption(
+            name="moves",
+            value_type="int",
+            default=6,
+            minimum=3,
+            maximum=100,
+            description="moves in a row without anything new",
         ),
     )
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.limit = self.options.int("moves")
-        self._seen: dict[int, None] = {}
-        self._stale: list[Facts] = []
-        self._last: Move | None = None
+        self._known_outcomes: dict[int, None] = {}
+        self._stale_moves: list[StepFacts] = []
+        self._last_move: Move | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Judge the move before this one, whose outcome is complete now."""
         if step.source is not Source.AGENT or not view.moves:
-            return NOTHING
-        previous, self._last = self._last, view.moves[-1]
-        if previous is None or previous is self._last or previous.outcome is None:
-            return NOTHING
-        fresh = previous.outcome not in self._seen and not previous.failed
-        self._seen[previous.outcome] = None
-        if len(self._seen) > _MAX_OUTCOMES:
-            del self._seen[next(iter(self._seen))]
+            return NO_FINDINGS
+        previous, self._last_move = self._last_move, view.moves[-1]
+        if previous is None or previous is self._last_move or previous.outcome is None:
+            return NO_FINDINGS
+        fresh = previous.outcome not in self._known_outcomes and not previous.has_error
+        self._known_outcomes[previous.outcome] = None
+        if len(self._known_outcomes) > _MAX_OUTCOMES:
+            del self._known_outcomes[next(iter(self._known_outcomes))]
         if fresh or not previous.facts.actions:
-            self._stale.clear()
-            return NOTHING
-        self._stale.append(previous.facts)
-        if len(self._stale) != self.limit:
-            del self._stale[self.limit + 1 :]
-            return NOTHING
-        return (self._stuck(step),)
+            self._stale_moves.clear()
+            return NO_FINDINGS
+        self._stale_moves.append(previous.facts)
+        if len(self._stale_moves) != self.limit:
+            del self._stale_moves[self.limit + 1 :]
+            return NO_FINDINGS
+        return (self._build_stuck_finding(step),)
 
-    def _stuck(self, step: Step) -> Finding:
-        first = self._stale[0]
-        return self.finding(
+    def _build_stuck_finding(self, step: Step) -> Finding:
+        first = self._stale_moves[0]
+        return self.build_finding(
             first.step,
             0.55,
             f"{self.limit} actions in a row brought nothing new: errors, or results seen before.",
             correction="You are stuck. List what you know and what is missing, and try another way.",
-            evidence=(*cite_move(first), *cite_move(self._stale[-1])),
+            evidence=(*quote_move(first), *quote_move(self._stale_moves[-1])),
             noticed_at=step.index,
             moves=self.limit,
         )
 
 
-class GoalDrift(Rule):
+class GoalDrift(BaseDetector):
     """Turns that no longer share a word with the task, the plan or what has come back."""
 
     name = "goal_drift"
-    needs = Needs(turns=5)
-    sees = "a row of turns that share no word with the task, the first turns or recent replies"
+    requirements = RunRequirements(turns=5)
+    summary = "a row of turns that share no word with the task, the first turns or recent replies"
     codes = ("mast:task_derailment", "agent_error:action.misalignment")
-    declared = (
-        Option(name="turns", shape="int", default=5, low=2, high=50, text="turns in a row off the topic"),
-        Option(
-            name="memory", shape="int", default=6, low=1, high=32, text="latest steps whose replies count"
+    declared_options = (
+        DetectorOption(
+            name="turns",
+            value_type="int",
+            default=5,
+            minimum=2,
+            maximum=50,
+            description="turns in a row off the topic",
+        ),
+        DetectorOption(
+            name="memory",
+            value_type="int",
+            default=6,
+            minimum=1,
+            maximum=32,
+            description="latest steps whose replies count",
         ),
     )
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.turns, self.memory = self.options.int("turns"), self.options.int("memory")
-        self._topic: frozenset[str] | None = None
+        self._topic_stems: frozenset[str] | None = None
         self._plans: list[str] = []
-        self._plan: frozenset[str] | None = None
-        self._off: list[Step] = []
+        self._plan_stems: frozenset[str] | None = None
+        self._off_topic_steps: list[Step] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare the turn's longer words, by their first five letters, with those of the topic."""
-        facts = view.facts(step)
+        facts = view.get_facts(step)
         if not facts.is_agent:
-            return NOTHING
-        if self._topic is None:
-            self._topic = _stems(lowered(view.task))
-        if len(self._topic) < 3:
-            return NOTHING
-        said = facts.low or " ".join(action.key for action in facts.actions).lower()
-        if any(word[0][:5] in self._topic for word in _LONG_WORD.finditer(said, 0, 400)):
-            self._on(said)
-            return NOTHING
-        stems = _stems(said)
+            return NO_FINDINGS
+        if self._topic_stems is None:
+            self._topic_stems = _extract_stems(to_lower(view.task))
+        if len(self._topic_stems) < 3:
+            return NO_FINDINGS
+        said = facts.lower_text or " ".join(action.key for action in facts.actions).lower()
+        if any(word[0][:5] in self._topic_stems for word in _LONG_WORD_PATTERN.finditer(said, 0, 400)):
+            self._add_topic_text(said)
+            return NO_FINDINGS
+        stems = _extract_stems(said)
         if len(stems) < 5:
-            return NOTHING
-        if stems & self._planned() or self._answers(stems, step, view):
-            self._on(said)
-            return NOTHING
-        self._off.append(step)
-        if len(self._off) != self.turns:
-            return NOTHING
-        return (self._drift(self._off[0], step),)
+            return NO_FINDINGS
+        if stems & self._collect_plan_stems() or self._answers_observation(stems, step, view):
+            self._add_topic_text(said)
+            return NO_FINDINGS
+        self._off_topic_steps.append(step)
+        if len(self._off_topic_steps) != self.turns:
+            return NO_FINDINGS
+        return (self._build_drift_finding(self._off_topic_steps[0], step),)
 
-    def _on(self, said: str) -> None:
-        self._off.clear()
+    def _add_topic_text(self, lower_text: str) -> None:
+        self._off_topic_steps.clear()
         if len(self._plans) < 3:
-            self._plans.append(said[:_READ])
-            self._plan = None
+            self._plans.append(lower_text[:_MAX_READ_CHARS])
+            self._plan_stems = None
 
-    def _planned(self) -> frozenset[str]:
+    def _collect_plan_stems(self) -> frozenset[str]:
         """The stems of the first turns on the topic; made only once a turn seems to be off it."""
-        if self._plan is None:
-            self._plan = frozenset().union(*map(_stems, self._plans))
-        return self._plan
+        if self._plan_stems is None:
+            self._plan_stems = frozenset().union(*map(_extract_stems, self._plans))
+        return self._plan_stems
 
-    def _answers(self, stems: frozenset[str], step: Step, view: RunView) -> bool:
-        for other in view.recent(self.memory):
+    def _answers_observation(self, stems: frozenset[str], step: Step, view: RunView) -> bool:
+        for other in view.get_recent(self.memory):
             if other is step:
                 continue
-            facts = view.facts(other)
-            replies = [result.low for result in facts.results]
+            facts = view.get_facts(other)
+            replies = [result.lower_text for result in facts.results]
             if not facts.is_agent:
-                replies.append(facts.low)
-            if any(stems & _stems(reply) for reply in replies):
+                replies.append(facts.lower_text)
+            if any(stems & _extract_stems(reply) for reply in replies):
                 return True
         return False
 
-    def _drift(self, first: Step, step: Step) -> Finding:
-        return self.finding(
+    def _build_drift_finding(self, first: Step, step: Step) -> Finding:
+        return self.build_finding(
             first,
             0.4,
             f"{self.turns} turns in a row share no word with the task or with anything that came back.",
             correction="Read the task again, say which part of it is still open, and work on that part.",
-            evidence=(*cite(first, "content"), *cite(step, "content")),
+            evidence=(*quote_span(first, "content"), *quote_span(step, "content")),
             noticed_at=step.index,
         )
 
 
-class RepeatedPlan(Rule):
+class RepeatedPlan(BaseDetector):
     """The same plan made again and again."""
 
     name = "repeated_plan"
-    needs = Needs(turns=3)
-    sees = "a plan (planning module, or three list items or more) that one agent restates nearly unchanged"
+    requirements = RunRequirements(turns=3)
+    summary = "a plan (planning module, or three list items or more) that one agent restates nearly unchanged"
     codes = ("agent_error:planning.inefficient_plan", "mast:step_repetition")
-    declared = (
-        Option(
-            name="repeat", shape="int", default=3, low=2, high=20, text="statements of one plan that count"
+    declared_options = (
+        DetectorOption(
+            name="repeat",
+            value_type="int",
+            default=3,
+            minimum=2,
+            maximum=20,
+            description="statements of one plan that count",
         ),
-        Option(
-            name="similarity", shape="number", default=0.85, low=0.5, high=1, text="shared words, as Jaccard"
+        DetectorOption(
+            name="similarity",
+            value_type="number",
+            default=0.85,
+            minimum=0.5,
+            maximum=1,
+            description="shared words, as Jaccard",
         ),
     )
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.repeat, self.similarity = self.options.int("repeat"), self.options.number("similarity")
-        self._plans: list[_Plan] = []
+        self._plans: list[_StatedPlan] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare a turn that states a plan with the latest ones that did."""
         if step.source is not Source.AGENT:
-            return NOTHING
-        text = _stated(step, view.facts(step))
+            return NO_FINDINGS
+        text = _extract_plan(step, view.get_facts(step))
         if len(text) < 40:
-            return NOTHING
-        plan = _Plan(step, text)
-        alike = [other for other in self._plans if plan.comparable(other)]
+            return NO_FINDINGS
+        plan = _StatedPlan(step, text)
+        alike = [other for other in self._plans if plan.is_comparable(other)]
         same: list[Step] = []
         if len(alike) + 1 >= self.repeat and len(plan.words) >= 10:
-            same = [o.step for o in alike if similarity(o.words, plan.words) >= self.similarity]
+            same = [o.step for o in alike if jaccard_similarity(o.words, plan.words) >= self.similarity]
         self._plans.append(plan)
         del self._plans[:-8]
         if len(same) + 1 < self.repeat:
-            return NOTHING
+            return NO_FINDINGS
         self._plans = [other for other in self._plans if other.step not in same]
-        return (self._again(same, step),)
+        return (self._build_repeat_finding(same, step),)
 
-    def _again(self, same: list[Step], step: Step) -> Finding:
-        return self.finding(
+    def _build_repeat_finding(self, same: list[Step], step: Step) -> Finding:
+        return self.build_finding(
             same[0],
             0.4,
             f"{step.agent} stated the same plan {len(same) + 1} times.",
             correction="Stop restating the plan. Carry out its next item, or change what does not work.",
-            evidence=(*cite(same[0], "content"), *cite(step, "content")),
+            evidence=(*quote_span(same[0], "content"), *quote_span(step, "content")),
             noticed_at=step.index,
             count=len(same) + 1,
         )
 
 
-def _stems(low: str) -> frozenset[str]:
+def _extract_stems(lower_text: str) -> frozenset[str]:
     """First five letters of the words of four letters and more, of the first 2,000 code points."""
-    return frozenset([word[:5] for word in _LONG_WORD.findall(low, 0, _READ) if word not in _COMMON])
+    return frozenset(
+        [
+            word[:5]
+            for word in _LONG_WORD_PATTERN.findall(lower_text, 0, _MAX_READ_CHARS)
+            if word not in _COMMON_STEMS
+        ]
+    )
 
 
-class _Plan:
+class _StatedPlan:
     """A plan as one turn stated it."""
 
     def __init__(self, step: Step, text: str) -> None:
         self.step, self.text = step, text
 
-    @lazy
+    @lazy_property
     def words(self) -> frozenset[str]:
         """Its words; made only once there is something to compare them with."""
-        return words(lowered(self.text[:2_000]))
+        return extract_words(to_lower(self.text[:2_000]))
 
-    def comparable(self, other: _Plan) -> bool:
+    def is_comparable(self, other: _StatedPlan) -> bool:
         """Whether the other is the same agent's and of about the same length: spares most comparing."""
         longest, shortest = max(len(self.text), len(other.text)), min(len(self.text), len(other.text))
         return self.step.agent == other.step.agent and shortest >= 0.7 * longest
 
 
-def _stated(step: Step, facts: Facts) -> str:
+def _extract_plan(step: Step, facts: StepFacts) -> str:
     """The text of the plan that a turn states; empty if it states none."""
     stated = step.modules.get("planning", "")
     if stated.strip():
         return stated
     if facts.actions or step.content.count("\n") < 2:
         return ""
-    items = sum(1 for _ in islice(_PLAN_ITEM.finditer(step.content, 0, 4_000), 3))
+    items = sum(1 for _ in islice(_PLAN_ITEM_PATTERN.finditer(step.content, 0, 4_000), 3))
     return step.content if items >= 3 else ""

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from agentguard.errors import ConfigError
-from agentguard.evals.inject.edits.base import edits
+from agentguard.evals.inject.edits.base import get_edit_registry
 
-NATURAL: Mapping[str, float] = {
+NATURAL_RATES: Mapping[str, float] = {
     "misread_observation": 16,
     "hallucinated_memory": 14,
     "dropped_constraint": 14,
@@ -31,7 +31,7 @@ they have read or reached. It is not measured on anything: give rates of your ow
 _READERS: Mapping[str, Callable[[str], Any]] = {".json": orjson.loads, ".toml": tomllib.loads}
 
 
-def rates_of(given: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[str, float]:
+def parse_rates(value: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[str, float]:
     """Weight of each edit, above 0.
 
     Args:
@@ -43,13 +43,13 @@ def rates_of(given: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[str
         ConfigError: the file cannot be used, or nothing is left.
     """
     for name in kinds:
-        edits().get(name)
-    if given == "natural":
-        weights = dict(NATURAL)
-    elif given == "uniform":
-        weights = dict.fromkeys(edits(), 1.0)
+        get_edit_registry().get(name)
+    if value == "natural":
+        weights = dict(NATURAL_RATES)
+    elif value == "uniform":
+        weights = dict.fromkeys(get_edit_registry(), 1.0)
     else:
-        weights = _read(Path(given))
+        weights = _read_rates(Path(value))
     if kinds:
         weights = {name: weights.get(name, 1.0) for name in dict.fromkeys(kinds)}
     kept = {name: float(weight) for name, weight in weights.items() if weight > 0}
@@ -58,7 +58,7 @@ def rates_of(given: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[str
     return kept
 
 
-def _read(path: Path) -> dict[str, float]:
+def _read_rates(path: Path) -> dict[str, float]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise ConfigError(f"--rates {path}: write natural, uniform, or a .json or .toml file")
@@ -71,7 +71,7 @@ def _read(path: Path) -> dict[str, float]:
     if not isinstance(data, dict) or not all(map(_is_weight, data.values())):
         raise ConfigError(f"{path}: expected names of edits with a weight of 0 or more each")
     for name in data:
-        edits().get(name)
+        get_edit_registry().get(name)
     return data
 
 

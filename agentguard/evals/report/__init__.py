@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agentguard.evals.bench import Plan
-from agentguard.evals.report.accuracy import accuracy
-from agentguard.evals.report.breakdown import RunRow, by_run
-from agentguard.evals.report.confusion import confusion
-from agentguard.evals.report.errors import calibration, errors
-from agentguard.evals.report.page import cent, folded, heading, page, paragraph, table
+from agentguard.evals.report.accuracy import render_accuracy
+from agentguard.evals.report.breakdown import RunSummaryRow, summarize_runs
+from agentguard.evals.report.error_analysis import render_calibration, render_confusion, render_errors
+from agentguard.evals.report.html import (
+    format_percent,
+    render_details,
+    render_heading,
+    render_page,
+    render_paragraph,
+    render_table,
+)
 from agentguard.evals.result import Evaluation, Setting
-from agentguard.evals.scores import Outcome
+from agentguard.evals.runner import EvaluationPlan
+from agentguard.evals.scoring import OutcomeScores
 from agentguard.version import __version__
 
 _OUTCOMES = (
@@ -25,20 +31,27 @@ _RUNS = (
 )
 
 
-def write(path: Path, results: Sequence[Evaluation], *, plan: Plan) -> None:
+def write_report(path: Path, results: Sequence[Evaluation], *, plan: EvaluationPlan) -> None:
     """Write the report of ``results``, which share a data set and baselines, to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(results, plan=plan), encoding="utf-8")
+    path.write_text(render_report(results, plan=plan), encoding="utf-8")
 
 
-def render(results: Sequence[Evaluation], *, plan: Plan) -> str:
+def render_report(results: Sequence[Evaluation], *, plan: EvaluationPlan) -> str:
     """The report as one HTML document."""
     first = results[0]
     title = f"{', '.join(r.method for r in results)} on {first.dataset}"
-    return page(title, [heading(1, title), paragraph(lead(first, plan), "soft"), *_body(results, plan)])
+    return render_page(
+        title,
+        [
+            render_heading(1, title),
+            render_paragraph(describe_setup(first, plan), "soft"),
+            *_render_body(results, plan),
+        ],
+    )
 
 
-def lead(first: Evaluation, plan: Plan) -> str:
+def describe_setup(first: Evaluation, plan: EvaluationPlan) -> str:
     """What was measured and how, in a line."""
     parts = [f"{first.n} annotated runs"]
     if first.broken:
@@ -54,80 +67,84 @@ def lead(first: Evaluation, plan: Plan) -> str:
     return " · ".join(parts)
 
 
-def _body(results: Sequence[Evaluation], plan: Plan) -> Iterator[str]:
-    yield from overall(results, plan)
+def _render_body(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterator[str]:
+    yield from render_overall(results, plan)
     for result in results:
-        yield from single(result)
-        yield from _runs(result)
+        yield from render_method(result)
+        yield from _render_runs(result)
 
 
-def overall(results: Sequence[Evaluation], plan: Plan) -> Iterator[str]:
+def render_overall(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterator[str]:
     """Yield the scores of all methods side by side, and beside the baselines."""
     first = results[0]
     parts: list[str | None] = [*sorted(first.subsets)] or [None]
     for part in parts:
-        yield from accuracy(results, part, plan)
+        yield from render_accuracy(results, part, plan)
     if first.outcome:
-        yield from _outcomes(results)
+        yield from _render_outcomes(results)
 
 
-def single(result: Evaluation) -> Iterator[str]:
+def render_method(result: Evaluation) -> Iterator[str]:
     """Yield where one method errs, and what it takes for what."""
     if result.localization:
-        yield heading(2, f"Where {result.method} errs")
-        yield from errors(result)
-    yield heading(2, f"What {result.method} takes for what")
-    yield from confusion(result)
+        yield render_heading(2, f"Where {result.method} errs")
+        yield from render_errors(result)
+    yield render_heading(2, f"What {result.method} takes for what")
+    yield from render_confusion(result)
 
 
-def _outcomes(results: Sequence[Evaluation]) -> Iterator[str]:
+def _render_outcomes(results: Sequence[Evaluation]) -> Iterator[str]:
     first = results[0].outcome
     if first is None:
         return
-    yield heading(2, "Failed or passed")
-    yield paragraph(f"{first.n_failed} of {first.n} runs failed.", "soft")
-    yield table("outcomes", _OUTCOMES, [_outcome_row(r.method, r.outcome) for r in results if r.outcome])
+    yield render_heading(2, "Failed or passed")
+    yield render_paragraph(f"{first.n_failed} of {first.n} runs failed.", "soft")
+    yield render_table(
+        "outcomes", _OUTCOMES, [_build_outcome_row(r.method, r.outcome) for r in results if r.outcome]
+    )
     if results[0].run_size_auroc is not None:
-        yield paragraph(f"The number of steps alone reaches an AUROC of {results[0].run_size_auroc:.3f}.")
+        yield render_paragraph(
+            f"The number of steps alone reaches an AUROC of {results[0].run_size_auroc:.3f}."
+        )
     for result in results:
         known = {c.run: bool(c.failed) for c in result.cases if c.failed is not None}
         said = [(known[p.run], p.probability) for p in result.predictions if p.run in known]
         sure = [(failed, p) for failed, p in said if p is not None]
-        yield calibration(
+        yield render_calibration(
             [f for f, _ in sure], [p for _, p in sure], f"{result.method}: probability of failure"
         )
 
 
-def _outcome_row(method: str, held: Outcome) -> list[str]:
+def _build_outcome_row(method: str, held: OutcomeScores) -> list[str]:
     return [
         method,
         *(f"{s.mean:.3f} ± {s.sd:.3f}" for s in (held.auroc, held.average_precision, held.brier)),
         f"{held.calibration_error:.3f}",
-        f"{cent(held.named_on_passed)} %",
-        f"{cent(held.abstained)} %",
+        f"{format_percent(held.named_on_passed)} %",
+        f"{format_percent(held.abstained)} %",
     ]
 
 
-def _runs(result: Evaluation) -> Iterator[str]:
-    rows = [_run_row(row) for row in by_run(result)]
-    yield folded(f"Every run: what {result.method} said", table("predictions", _RUNS, rows))
+def _render_runs(result: Evaluation) -> Iterator[str]:
+    rows = [_build_run_row(row) for row in summarize_runs(result)]
+    yield render_details(f"Every run: what {result.method} said", render_table("predictions", _RUNS, rows))
 
 
-def _run_row(row: RunRow) -> list[str | tuple[str, str]]:
+def _build_run_row(row: RunSummaryRow) -> list[str | tuple[str, str]]:
     sign = "" if row.right is None else "yes" if row.right >= 0.5 else "no"
     return [
         row.case.run,
         (str(row.case.length), "n"),
-        (_or_dash(row.case.step), "n"),
-        _or_dash(row.case.agent),
-        (_or_dash(row.step), f"n {sign}"),
-        _or_dash(row.agent),
-        ("–" if row.right is None else f"{cent(row.right, 0)} %", "n"),
+        (_format_or_dash(row.case.step), "n"),
+        _format_or_dash(row.case.agent),
+        (_format_or_dash(row.step), f"n {sign}"),
+        _format_or_dash(row.agent),
+        ("–" if row.right is None else f"{format_percent(row.right, 0)} %", "n"),
         (f"{row.confidence:.2f}", "n"),
         row.verdict,
         ("–" if row.probability is None else f"{row.probability:.2f}", "n"),
     ]
 
 
-def _or_dash(value: object) -> str:
+def _format_or_dash(value: object) -> str:
     return "–" if value is None else str(value)

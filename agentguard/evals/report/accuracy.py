@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from agentguard.evals.bench import Plan
-from agentguard.evals.records import Published, published
-from agentguard.evals.report.page import cent, facts, figure, folded, heading, paragraph, table
-from agentguard.evals.report.svg import Row, intervals
+from agentguard.evals.published_results import PublishedResult, find_published_results
+from agentguard.evals.report.html import (
+    format_percent,
+    render_details,
+    render_facts,
+    render_figure,
+    render_heading,
+    render_paragraph,
+    render_table,
+)
+from agentguard.evals.report.svg import IntervalRow, render_intervals
 from agentguard.evals.result import Evaluation, Setting
-from agentguard.evals.scores import Localization
+from agentguard.evals.runner import EvaluationPlan
+from agentguard.evals.scoring import LocalizationScores
 
 _SETTINGS = {
     Setting.UNTRAINED: "needs no training",
@@ -26,44 +34,64 @@ _CONTEST = (
 )
 
 
-def accuracy(results: Sequence[Evaluation], part: str | None, plan: Plan) -> Iterator[str]:
+def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: EvaluationPlan) -> Iterator[str]:
     """Yield the accuracy of every method on one part (None: on all), as plots and as a table."""
     first = results[0]
     named = {result.method for result in results}
-    held = [(r, _where(r, part), True) for r in results]
-    held += [(b, _where(b, part), False) for label, b in first.baselines.items() if label not in named]
+    held = [(r, _select_localization(r, part), True) for r in results]
+    held += [
+        (b, _select_localization(b, part), False)
+        for label, b in first.baselines.items()
+        if label not in named
+    ]
     rows = [(r, w, mine) for r, w, mine in held if w is not None]
     if not rows:
         return
-    records = published(first.dataset, part=part or _only_part(first), with_answer=plan.with_answer)
-    yield heading(2, f"Root causes: {part or first.dataset}")
-    yield _headline(rows[0][1], rows[0][0])
+    records = find_published_results(
+        first.dataset, part=part or _find_only_part(first), with_answer=plan.with_answer
+    )
+    yield render_heading(2, f"Root causes: {part or first.dataset}")
+    yield _render_headline(rows[0][1], rows[0][0])
     for name, title in (("step", "Step accuracy"), ("agent", "Agent accuracy")):
-        marks = [*(_row(r, w, name, mine) for r, w, mine in rows if _value(w, name) == _value(w, name))]
-        marks += [_record(r, name) for r in records if getattr(r, name) is not None]
-        drawing = intervals(marks, title=title, description=f"{title} of each method, in per cent")
-        yield heading(3, f"{title}, %")
-        yield figure(
+        marks = [
+            *(
+                _build_row(r, w, name, mine)
+                for r, w, mine in rows
+                if _select_score(w, name) == _select_score(w, name)
+            )
+        ]
+        marks += [_build_published_row(r, name) for r in records if getattr(r, name) is not None]
+        drawing = render_intervals(marks, title=title, description=f"{title} of each method, in per cent")
+        yield render_heading(3, f"{title}, %")
+        yield render_figure(
             drawing,
             f"Whiskers: 95 % Wilson intervals over {rows[0][1].n} runs. {_CONTEST if records else ''}",
         )
-    yield folded("The same as a table", _accuracy_table(rows, records))
+    yield render_details("The same as a table", _render_accuracy_table(rows, records))
 
 
-def _headline(where: Localization, result: Evaluation) -> str:
+def _render_headline(where: LocalizationScores, result: Evaluation) -> str:
     low, high = where.wilson95["step"]
     pairs_ = [
-        ("step", cent(where.step.mean), f"95 %: {cent(low)} to {cent(high)}"),
-        ("agent", cent(where.agent.mean), f"n = {where.n_agent}"),
-        ("within 1 / 3 / 5", " / ".join(cent(where.within[k], 0) for k in ("1", "3", "5")), "steps off"),
-        ("top 3 / 5", " / ".join(cent(where.top[k], 0) for k in ("3", "5")), "gold among the first"),
-        ("published scorer", cent(where.published), "gold occurs as text in the prediction"),
+        ("step", format_percent(where.step.mean), f"95 %: {format_percent(low)} to {format_percent(high)}"),
+        ("agent", format_percent(where.agent.mean), f"n = {where.n_agent}"),
+        (
+            "within 1 / 3 / 5",
+            " / ".join(format_percent(where.within[k], 0) for k in ("1", "3", "5")),
+            "steps off",
+        ),
+        (
+            "top 3 / 5",
+            " / ".join(format_percent(where.top[k], 0) for k in ("3", "5")),
+            "gold among the first",
+        ),
+        ("published scorer", format_percent(where.published), "gold occurs as text in the prediction"),
     ]
-    return paragraph(f"{result.method}: {_SETTINGS[result.setting]}", "soft") + facts(pairs_)
+    return render_paragraph(f"{result.method}: {_SETTINGS[result.setting]}", "soft") + render_facts(pairs_)
 
 
-def _accuracy_table(
-    rows: Sequence[tuple[Evaluation, Localization, bool]], records: Sequence[Published]
+def _render_accuracy_table(
+    rows: Sequence[tuple[Evaluation, LocalizationScores, bool]], records: Sequence[PublishedResult]
 ) -> str:
     lines: list[list[str]] = []
     for result, where, _ in rows:
@@ -72,49 +100,58 @@ def _accuracy_table(
             [
                 result.method,
                 _SETTINGS[result.setting],
-                f"{cent(where.agent.mean)} ± {cent(where.agent.sd)}",
-                f"{cent(where.step.mean)} ± {cent(where.step.sd)}",
-                f"{cent(low)}–{cent(high)}",
-                cent(where.published),
-                *(cent(where.within[k]) for k in ("1", "3", "5")),
-                *(cent(where.top[k]) for k in ("3", "5")),
+                f"{format_percent(where.agent.mean)} ± {format_percent(where.agent.sd)}",
+                f"{format_percent(where.step.mean)} ± {format_percent(where.step.sd)}",
+                f"{format_percent(low)}–{format_percent(high)}",
+                format_percent(where.published),
+                *(format_percent(where.within[k]) for k in ("1", "3", "5")),
+                *(format_percent(where.top[k]) for k in ("3", "5")),
             ]
         )
     for record in records:
         setting = f"published, {record.training.replace('_', '-')}; {record.source}"
-        lines.append([_name(record), setting, cent(record.agent), cent(record.step)])
-    return table("accuracy of each method", _HEAD, lines)
+        lines.append(
+            [
+                _format_published_name(record),
+                setting,
+                format_percent(record.agent),
+                format_percent(record.step),
+            ]
+        )
+    return render_table("accuracy of each method", _HEAD, lines)
 
 
-def _where(result: Evaluation, part: str | None) -> Localization | None:
+def _select_localization(result: Evaluation, part: str | None) -> LocalizationScores | None:
     return result.subsets[part][0] if part is not None else result.localization
 
 
-def _value(where: Localization, name: str) -> float:
+def _select_score(where: LocalizationScores, name: str) -> float:
     return where.step.mean if name == "step" else where.agent.mean
 
 
-def _row(result: Evaluation, where: Localization, name: str, mine: bool) -> Row:
+def _build_row(result: Evaluation, where: LocalizationScores, name: str, mine: bool) -> IntervalRow:
     low, high = where.wilson95[name]
-    return Row(
+    return IntervalRow(
         label=result.method,
-        value=_value(where, name),
+        value=_select_score(where, name),
         low=low,
         high=high,
         kind="method" if mine else "baseline",
     )
 
 
-def _record(record: Published, name: str) -> Row:
+def _build_published_row(record: PublishedResult, name: str) -> IntervalRow:
     value = record.step if name == "step" else record.agent
     note = f"{record.training.replace('_', '-')}; {record.source}"
-    return Row(label=_name(record), value=value or 0.0, kind=record.training, note=note)
+    return IntervalRow(
+        label=_format_published_name(record), value=value or 0.0, kind=record.training, note=note
+    )
 
 
-def _name(record: Published) -> str:
+def _format_published_name(record: PublishedResult) -> str:
     return f"{record.method} ({record.model})" if record.model else record.method
 
 
-def _only_part(result: Evaluation) -> str:
+def _find_only_part(result: Evaluation) -> str:
     parts = {case.part for case in result.cases}
     return parts.pop() if len(parts) == 1 else ""

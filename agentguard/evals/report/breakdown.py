@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentguard.evals import metrics
-from agentguard.evals.predict import Prediction
-from agentguard.evals.report.svg import Bar
+from agentguard.evals.prediction import Prediction
+from agentguard.evals.report.svg import ScoreBar
 from agentguard.evals.result import Evaluation
-from agentguard.evals.scores import Case
+from agentguard.evals.scoring import Case
 
 _EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-_LEAST = 5  # runs in a bar; thinner ones are joined with the next
+_MIN_RUNS = 5  # runs in a bar; thinner ones are joined with the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class RunSummaryRow:
     """One run over all repeats.
 
     Attributes:
@@ -38,54 +38,62 @@ class RunRow:
     probability: float | None
 
 
-def pairs(result: Evaluation, part: str | None = None) -> list[tuple[Case, Prediction]]:
+def pair_predictions(result: Evaluation, part: str | None = None) -> list[tuple[Case, Prediction]]:
     """Each prediction with its case, for the runs whose root cause is annotated."""
     cases = {c.run: c for c in result.cases if c.step is not None and part in (None, c.part)}
     return [(cases[p.run], p) for p in result.predictions if p.run in cases]
 
 
-def right(case: Case, prediction: Prediction) -> bool:
+def is_step_correct(case: Case, prediction: Prediction) -> bool:
     """Whether the first hypothesis names the annotated step."""
     return bool(prediction.steps) and prediction.steps[0] == case.step
 
 
-def by_position(result: Evaluation, part: str | None = None) -> tuple[Bar, ...]:
+def measure_by_position(result: Evaluation, part: str | None = None) -> tuple[ScoreBar, ...]:
     """Step accuracy by the index of the annotated step."""
-    return _bars([(case.step or 0, right(case, p)) for case, p in pairs(result, part)], result.repeats)
+    return _build_bars(
+        [(case.step or 0, is_step_correct(case, p)) for case, p in pair_predictions(result, part)],
+        result.repeats,
+    )
 
 
-def by_length(result: Evaluation, part: str | None = None) -> tuple[Bar, ...]:
+def measure_by_length(result: Evaluation, part: str | None = None) -> tuple[ScoreBar, ...]:
     """Step accuracy by the number of steps of the run."""
-    return _bars([(case.length, right(case, p)) for case, p in pairs(result, part)], result.repeats)
+    return _build_bars(
+        [(case.length, is_step_correct(case, p)) for case, p in pair_predictions(result, part)],
+        result.repeats,
+    )
 
 
-def by_run(result: Evaluation) -> tuple[RunRow, ...]:
+def summarize_runs(result: Evaluation) -> tuple[RunSummaryRow, ...]:
     """One row a run, in the order of the data set."""
     held: dict[str, list[Prediction]] = {}
     for prediction in result.predictions:
         held.setdefault(prediction.run, []).append(prediction)
-    return tuple(_row(case, held.get(case.run, [])) for case in result.cases)
+    return tuple(_build_row(case, held.get(case.run, [])) for case in result.cases)
 
 
-def _row(case: Case, said: Sequence[Prediction]) -> RunRow:
-    firsts = [(p.steps[0], p.agents[0]) for p in said if p.steps]
+def _build_row(case: Case, predictions: Sequence[Prediction]) -> RunSummaryRow:
+    firsts = [(p.steps[0], p.agents[0]) for p in predictions if p.steps]
     commonest = max(sorted(set(firsts)), key=firsts.count) if firsts else (None, None)
-    verdicts = [p.verdict for p in said]
-    known = [p.probability for p in said if p.probability is not None]
-    return RunRow(
+    verdicts = [p.verdict for p in predictions]
+    known = [p.probability for p in predictions if p.probability is not None]
+    return RunSummaryRow(
         case=case,
         step=commonest[0],
         agent=commonest[1],
-        right=metrics.mean(right(case, p) for p in said) if case.step is not None and said else None,
-        confidence=metrics.mean(p.confidence for p in said) if said else 0.0,
+        right=metrics.mean(is_step_correct(case, p) for p in predictions)
+        if case.step is not None and predictions
+        else None,
+        confidence=metrics.mean(p.confidence for p in predictions) if predictions else 0.0,
         verdict=max(sorted(set(verdicts)), key=verdicts.count) if verdicts else "error",
         probability=metrics.mean(known) if known else None,
     )
 
 
-def _bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[Bar, ...]:
+def _build_bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[ScoreBar, ...]:
     """Bins whose edges grow like powers; a bin with too few runs takes in the next."""
-    made: list[Bar] = []
+    made: list[ScoreBar] = []
     held: list[bool] = []
     start = _EDGES[0]
     for place, edge in enumerate(_EDGES):
@@ -93,15 +101,15 @@ def _bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[Bar, ...]:
         held += [ok for value, ok in values if value >= edge and (after is None or value < after)]
         if not held:
             start = after if after is not None else start
-        elif after is None or len(held) >= _LEAST * max(1, repeats):
-            made.append(_bar(start, after, held, repeats))
+        elif after is None or len(held) >= _MIN_RUNS * max(1, repeats):
+            made.append(_build_bar(start, after, held, repeats))
             held, start = [], after if after is not None else start
     return tuple(made)
 
 
-def _bar(start: int, after: int | None, held: Sequence[bool], repeats: int) -> Bar:
+def _build_bar(start: int, after: int | None, held: Sequence[bool], repeats: int) -> ScoreBar:
     n = round(len(held) / max(1, repeats))
     share = metrics.mean(held)
-    low, high = metrics.wilson(share, n)
+    low, high = metrics.wilson_interval(share, n)
     label = f"{start}+" if after is None else str(start) if after == start + 1 else f"{start}–{after - 1}"
-    return Bar(label=label, value=share, low=low, high=high, n=n)
+    return ScoreBar(label=label, value=share, low=low, high=high, n=n)

@@ -1,17 +1,17 @@
 """The built-in strategies, one a file; a ladder in the policy names them."""
 
-BUILTIN = {
-    "nudge": "agentguard.recover.strategies.nudge:Nudge",
-    "roll_forward": "agentguard.recover.strategies.roll_forward:RollForward",
-    "reprompt": "agentguard.recover.strategies.reprompt:Reprompt",
-    "recovery_block": "agentguard.recover.strategies.recovery_block:RecoveryBlock",
-    "vote": "agentguard.recover.strategies.vote:Vote",
-    "n_version": "agentguard.recover.strategies.n_version:NVersion",
-    "rollback": "agentguard.recover.strategies.rollback:Rollback",
-    "compensate": "agentguard.recover.strategies.compensate:CompensateEffects",
-    "drop_tool": "agentguard.recover.strategies.drop_tool:DropTool",
-    "alternate": "agentguard.recover.strategies.alternate:Alternate",
-    "reexecute": "agentguard.recover.strategies.reexecute:Reexecute",
-    "hand_over": "agentguard.recover.strategies.hand_over:HandOverToPerson",
-    "stop": "agentguard.recover.strategies.stop:StopRun",
+BUILTIN_STRATEGIES = {
+    "nudge": "agentguard.recover.strategies.hint:HintStrategy",
+    "roll_forward": "agentguard.recover.strategies.roll_forward:RollForwardStrategy",
+    "reprompt": "agentguard.recover.strategies.rollback:RepromptStrategy",
+    "recovery_block": "agentguard.recover.strategies.recovery_block:RecoveryBlockStrategy",
+    "vote": "agentguard.recover.strategies.vote:VoteStrategy",
+    "n_version": "agentguard.recover.strategies.vote:NVersionStrategy",
+    "rollback": "agentguard.recover.strategies.rollback:RollbackStrategy",
+    "compensate": "agentguard.recover.strategies.rollback:CompensateStrategy",
+    "drop_tool": "agentguard.recover.strategies.disable_tool:DisableToolStrategy",
+    "alternate": "agentguard.recover.strategies.substitute:SubstituteStrategy",
+    "reexecute": "agentguard.recover.strategies.restart:RestartStrategy",
+    "hand_over": "agentguard.recover.strategies.escalate:EscalateStrategy",
+    "stop": "agentguard.recover.strategies.stop:StopStrategy",
 }

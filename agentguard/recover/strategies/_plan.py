@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentguard.errors import ConfigError
-from agentguard.recover.base import Action, Plan, Situation, Tier
+from agentguard.recover.strategy import RecoveryAction, RecoveryContext, RecoveryPlan, RecoveryTier
 
 
-def plan(situation: Situation, strategy: str, tier: Tier, *actions: Action, undone: int = 0) -> Plan:
+def build_plan(
+    context: RecoveryContext, strategy: str, tier: RecoveryTier, *actions: RecoveryAction, undone: int = 0
+) -> RecoveryPlan:
     """A plan that acts on the situation's hypothesis."""
-    held = situation.hypothesis
-    return Plan(
+    held = context.hypothesis
+    return RecoveryPlan(
         strategy=strategy,
         tier=tier,
         actions=actions,
         step=held.step,
-        hypothesis=situation.rank,
+        hypothesis=context.hypothesis_rank,
         codes=held.codes,
         reason=held.reason,
         evidence=held.evidence,
@@ -24,7 +26,7 @@ def plan(situation: Situation, strategy: str, tier: Tier, *actions: Action, undo
     )
 
 
-def reject(strategy: str, unknown: Mapping[str, object]) -> None:
+def reject_unknown_options(strategy: str, unknown: Mapping[str, object]) -> None:
     """Raise ConfigError if there are options that the strategy does not know."""
     if unknown:
         raise ConfigError(f"strategy {strategy!r}: unknown option {', '.join(sorted(unknown))}")

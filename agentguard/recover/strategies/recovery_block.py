@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentguard.errors import ConfigError
-from agentguard.recover.base import Plan, Sample, Situation
-from agentguard.recover.strategies._candidates import MOST, names, sampled, whole
-from agentguard.recover.strategies._plan import reject
+from agentguard.recover.strategies._plan import reject_unknown_options
+from agentguard.recover.strategies._sampling import (
+    MAX_CANDIDATES,
+    build_sample_plan,
+    parse_count,
+    parse_names,
+)
+from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, Sample
 from agentguard.trajectory.model import Trajectory
 
 
-class RecoveryBlock:
+class RecoveryBlockStrategy:
     """The recovery block (B. Randell, "System structure for software fault tolerance", IEEE TSE 1(2), 1975).
 
     The primary is the turn that the agent proposed. Its acceptance test is what the detectors foresee of it,
@@ -42,26 +47,26 @@ class RecoveryBlock:
         accept: Callable[[Trajectory], bool | str] | None = None,
         **unknown: object,
     ) -> None:
-        reject(self.name, unknown)
+        reject_unknown_options(self.name, unknown)
         if accept is not None and not callable(accept):
             raise ConfigError("strategy 'recovery_block': accept is no function")
         longest = max(1, len(models), len(prompts), len(temperatures))
         count = longest if tries is None else tries
         self.accept = accept
         self.sample = Sample(
-            n=1 + whole(self.name, "tries", count, 1, MOST - 1),
+            n=1 + parse_count(self.name, "tries", count, 1, MAX_CANDIDATES - 1),
             quorum=1,
-            models=names(self.name, "models", models),
-            tells=names(self.name, "prompts", prompts),
-            temperatures=tuple(_temperature(one) for one in temperatures),
+            models=parse_names(self.name, "models", models),
+            tells=parse_names(self.name, "prompts", prompts),
+            temperatures=tuple(_parse_temperature(one) for one in temperatures),
         )
 
-    def plan(self, situation: Situation) -> Plan | None:
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Ask for alternates; None where the integration cannot."""
-        return sampled(situation, self.name, self.sample)
+        return build_sample_plan(context, self.name, self.sample)
 
 
-def _temperature(value: object) -> float:
+def _parse_temperature(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 2:
         raise ConfigError(f"strategy 'recovery_block': temperature {value!r}, expected a number from 0 to 2")
     return float(value)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from agentguard.errors import ConfigError
-from agentguard.recover.base import Plan, Repair, RepairFunction, Situation, Tell, Tier
-from agentguard.recover.mend import mend_turn, mended
-from agentguard.recover.strategies._plan import plan, reject
-from agentguard.recover.wording import repaired_call
+from agentguard.recover.agent_messages import format_repaired_call
+from agentguard.recover.call_repair import apply_repairs, repair_turn
+from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
+from agentguard.recover.strategy import (
+    RecoveryContext,
+    RecoveryPlan,
+    RecoveryTier,
+    Repair,
+    RepairFunction,
+    SendMessage,
+)
 
 
-class RollForward:
+class RollForwardStrategy:
     """Forward error recovery (Randell, Lee and Treleaven 1978; Anderson and Lee 1981).
 
     It repairs three things, and invents nothing:
 
     - calls of a turn that break their tool's schema in a way that can be read in one way alone, before they
-      run (`agentguard.recover.mend`);
+      run (`agentguard.recover.call_repair`);
     - what a tool declared ``read`` returned, where that is an error, empty or cut off: the call is made once
       more, and what it returns then takes its place;
     - whatever a function of one's own repairs: ``Guard(repair=...)``, or the option ``repair``.
@@ -43,42 +50,42 @@ class RollForward:
         repair: RepairFunction | None = None,
         **unknown: object,
     ) -> None:
-        reject(self.name, unknown)
+        reject_unknown_options(self.name, unknown)
         if isinstance(acts_from, bool) or not isinstance(acts_from, int | float) or not 0 < acts_from <= 1:
             raise ConfigError(f"strategy 'roll_forward': acts_from is {acts_from!r}, expected (0, 1]")
         if repair is not None and not callable(repair):
             raise ConfigError("strategy 'roll_forward': repair is no function")
         self.acts_from, self.calls, self.reads, self.repair = float(acts_from), calls, reads, repair
 
-    def plan(self, situation: Situation) -> Plan | None:
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Repair the step; None if nothing is known that would be right."""
-        if not situation.can.repair:
+        if not context.capabilities.repair:
             return None
-        given = self._given(situation)
+        given = self._plan_user_repair(context)
         if given is not None:
             return given
-        if not self.calls or situation.committed or situation.hypothesis.step != situation.last:
+        if not self.calls or context.is_committed or context.hypothesis.step != context.last_step:
             return None
-        made = mend_turn(situation.run.steps[situation.last], situation.run)
+        made = repair_turn(context.run.steps[context.last_step], context.run)
         if made is None:
             return None
         repairs, said = made
-        told = (Tell(text=repaired_call(said)),) if situation.can.tell else ()
-        return plan(situation, self.name, Tier.REPAIR, *repairs, *told)
+        told = (SendMessage(text=format_repaired_call(said)),) if context.capabilities.send_message else ()
+        return build_plan(context, self.name, RecoveryTier.REPAIR, *repairs, *told)
 
-    def _given(self, situation: Situation) -> Plan | None:
+    def _plan_user_repair(self, context: RecoveryContext) -> RecoveryPlan | None:
         """What the user's own function repairs."""
-        function = self.repair or situation.repair
-        made = None if function is None else function(situation.run, situation.hypothesis)
+        function = self.repair or context.repair_function
+        made = None if function is None else function(context.run, context.hypothesis)
         if made is None:
             return None
-        step = situation.hypothesis.step
+        step = context.hypothesis.step
         field, text = made
-        open_turn = not situation.committed and step == situation.last
+        open_turn = not context.is_committed and step == context.last_step
         if open_turn == field.startswith("observations"):
             return None  # what was done is not undone by other words; what was not has no result yet
         repair = Repair(step=step, field=field, text=text)
-        mended(situation.run.steps[step], (repair,))  # raises where it cannot be carried out
+        apply_repairs(context.run.steps[step], (repair,))  # raises where it cannot be carried out
         text = f"[guard] {field} of your step {step} was wrong and has been put right."
-        told = (Tell(text=text),) if situation.can.tell else ()
-        return plan(situation, self.name, Tier.REPAIR, repair, *told)
+        told = (SendMessage(text=text),) if context.capabilities.send_message else ()
+        return build_plan(context, self.name, RecoveryTier.REPAIR, repair, *told)

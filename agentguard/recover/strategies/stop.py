@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from agentguard.recover.base import Plan, Situation, Stop, Tier
-from agentguard.recover.strategies._plan import plan, reject
+from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
+from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, Stop
 
 
-class StopRun:
+class StopStrategy:
     """Ends the run with the reason."""
 
     name = "stop"
 
     def __init__(self, **unknown: object) -> None:
-        reject(self.name, unknown)
+        reject_unknown_options(self.name, unknown)
 
-    def plan(self, situation: Situation) -> Plan | None:
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Stop, if the integration can."""
-        if not situation.can.stop:
+        if not context.capabilities.stop:
             return None
-        held = situation.hypothesis
-        reason = f"stopped at step {situation.last}: {held.reason or 'a failure that could not be corrected'}"
-        return plan(situation, self.name, Tier.STOP, Stop(reason=reason))
+        held = context.hypothesis
+        reason = (
+            f"stopped at step {context.last_step}: {held.reason or 'a failure that could not be corrected'}"
+        )
+        return build_plan(context, self.name, RecoveryTier.STOP, Stop(reason=reason))

@@ -2,10 +2,10 @@
 
 from alembic import context
 
-from agentguard.store.tables import PREFIX
+from agentguard.store.db.tables import PREFIX
 
 # Beside other programs' tables the version needs a name of its own. SQLite can roll tables back: alembic
-# does not expect that, because Python's sqlite3 does not do it unless told to (agentguard.store.engine).
+# does not expect that, because Python's sqlite3 does not do it unless told to (agentguard.store.db.engine).
 context.configure(
     connection=context.config.attributes["connection"],
     version_table=f"{PREFIX}version",

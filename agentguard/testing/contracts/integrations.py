@@ -18,11 +18,11 @@ from typing import Any
 from agentguard.detect.base import Finding
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
-from agentguard.live.session import Session
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-from agentguard.recover.base import Outcome
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
+from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source, Trajectory
 
 TASK = "Book seat 4."
@@ -38,7 +38,7 @@ Answer = Any
 
 
 @dataclass
-class Asked:
+class ContractRequest:
     """One question to a model.
 
     Attributes:
@@ -73,7 +73,7 @@ class Played:
     finds: list[Any] = field(default_factory=list)
     booked: Counter[Any] = field(default_factory=Counter)
     found: int = 0
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ContractRequest] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
     answer: str = ""
     most_at_once: int = 0
@@ -89,7 +89,7 @@ class Played:
         """What the guard had said when a model was asked for the last time."""
         return " ".join(text for text in self.asked[-1].told if text.startswith("[guard]"))
 
-    def next(self, asked: Asked) -> Answer:
+    def next(self, asked: ContractRequest) -> Answer:
         """What a model answers now."""
         self.asked.append(asked)
         answer = self.script[asked.model].pop(0)
@@ -97,7 +97,7 @@ class Played:
             raise answer
         return answer
 
-    async def anext(self, asked: Asked) -> Answer:
+    async def anext(self, asked: ContractRequest) -> Answer:
         """As `next`, with a pause in which others may be asked."""
         self._now += 1
         self.most_at_once = max(self.most_at_once, self._now)
@@ -146,7 +146,7 @@ def play(
         world(guard, played)
     except RunStopped as stop:
         return played, str(stop)
-    return played, played.session.stopped
+    return played, played.session.stop_reason
 
 
 class Points:
@@ -181,7 +181,7 @@ def a_run_that_goes_well_is_left_alone(world: World) -> None:
     played, stopped = play(world, [BOOK, DONE])
     session = played.session
     assert (played.answer.strip(), played.booked, stopped) == (DONE, {4: 1}, None)
-    assert (session.recoveries, session.failures, session.ended) == ([], [], True)
+    assert (session.recoveries, session.failures, session.has_ended) == ([], [], True)
     assert [step.source for step in session.run.steps] == [Source.USER, Source.AGENT, Source.AGENT]
     assert session.run.task == TASK
     called = session.run.steps[1]
@@ -193,10 +193,10 @@ def a_run_that_goes_well_is_left_alone(world: World) -> None:
 
 def a_loop_is_taken_back(world: World) -> None:
     """What was cut is out of the model's sight for good, the guard's word is in it, and both are recorded."""
-    played, _ = play(world, [FIND, FIND, FIND, "There is none."], recover=Recover(on_fail="rollback"))
+    played, _ = play(world, [FIND, FIND, FIND, "There is none."], recover=RecoveryPolicy(on_fail="rollback"))
     session = played.session
     assert played.answer.strip().endswith("There is none.")
-    assert [one.outcome for one in session.recoveries] == [Outcome.CONFIRMED]
+    assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.CONFIRMED]
     assert len(played.asked[-1].results) < played.found
     assert played.told
     assert session.run.branches
@@ -205,7 +205,7 @@ def a_loop_is_taken_back(world: World) -> None:
 
 def a_call_that_is_refused_is_never_made(world: World) -> None:
     """A turn is judged before its tools run; the model is asked again, and keeps what it was told."""
-    played, _ = play(world, [FLY, BOOK, DONE], recover=Recover(on_fail="rollback"))
+    played, _ = play(world, [FLY, BOOK, DONE], recover=RecoveryPolicy(on_fail="rollback"))
     session = played.session
     assert (played.answer.strip(), played.booked) == (DONE, {4: 1})
     assert [one.plan.tier.name for one in session.recoveries] == ["REJECT"]
@@ -216,7 +216,11 @@ def a_call_that_is_refused_is_never_made(world: World) -> None:
 def an_effect_happens_once_on_whatever_line(world: World) -> None:
     """A rollback cannot undo what a tool did: the call is not made again, and the agent is told of it."""
     answers = [BOOK, "I do not know.", BOOK, DONE]
-    guard: dict[str, Any] = {"recover": Recover(on_fail="rollback"), "accept": seated, "localizer": Points(1)}
+    guard: dict[str, Any] = {
+        "recover": RecoveryPolicy(on_fail="rollback"),
+        "accept": seated,
+        "localizer": Points(1),
+    }
     played, stopped = play(world, answers, **guard)
     assert (played.booked, stopped) == ({4: 1}, None)
     assert played.answer.strip().endswith(DONE)
@@ -226,28 +230,32 @@ def an_effect_happens_once_on_whatever_line(world: World) -> None:
 
 def an_end_is_refused_until_it_is_accepted(world: World) -> None:
     """The acceptance test has the last word, and what it said of the recovery is kept."""
-    played, _ = play(world, ["I am off.", DONE], recover=Recover(on_fail="reexecute"), accept=seated)
+    played, _ = play(world, ["I am off.", DONE], recover=RecoveryPolicy(on_fail="reexecute"), accept=seated)
     session = played.session
     assert played.answer.strip().endswith(DONE)
-    assert [(one.trigger, one.outcome) for one in session.recoveries] == [("acceptance", Outcome.CONFIRMED)]
-    assert session.ended
+    assert [(one.trigger, one.outcome) for one in session.recoveries] == [
+        ("acceptance", RecoveryOutcome.CONFIRMED)
+    ]
+    assert session.has_ended
     assert played.asked[-1].told[0].startswith(TASK), "the task is never taken back"
 
 
 def a_run_is_stopped_with_its_reason(world: World) -> None:
     """However the framework is told to end, it ends, and says why."""
-    played, stopped = play(world, [FIND] * 30, recover=Recover(on_fail="stop"))
+    played, stopped = play(world, [FIND] * 30, recover=RecoveryPolicy(on_fail="stop"))
     assert stopped
     assert played.found <= 4
-    assert str(played.session.stopped) in stopped
+    assert str(played.session.stop_reason) in stopped
 
 
 def budgets_end_what_never_helps(world: World) -> None:
     """An agent that heeds nothing is taken back as often as the budget says, and no more."""
-    budget = Budget(rollbacks=2, per_step=1)
-    played, stopped = play(world, [FIND] * 20, recover=Recover(on_fail=["rollback", "stop"], budget=budget))
+    budget = RecoveryBudget(rollbacks=2, rollbacks_per_step=1)
+    played, stopped = play(
+        world, [FIND] * 20, recover=RecoveryPolicy(on_fail=["rollback", "stop"], budget=budget)
+    )
     assert [one.plan.strategy for one in played.session.recoveries] == ["rollback", "rollback", "stop"]
-    assert played.session.account.spent.rollbacks == 2
+    assert played.session.account.usage.rollbacks == 2
     assert stopped
 
 

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentguard.backends.policies.base import Chooser, Policy
+from agentguard.backends.load_balancing.base import LoadBalancingOptions, LoadBalancingPolicy
 from agentguard.errors import ConfigError
 
-Make = Callable[..., Policy]
+Make = Callable[..., LoadBalancingOptions]
 
 ROUNDS = 3000
 """Choices from which shares are judged; their errors are below a twentieth then."""
@@ -165,7 +165,7 @@ SPREADS: tuple[Callable[[Make], None], ...] = (it_is_even,)
 """What holds for policies that mean to spread the load, too."""
 
 
-def _course(chooser: Chooser) -> list[str]:
+def _course(chooser: LoadBalancingPolicy) -> list[str]:
     """Choices over some time, with requests that come and end."""
     offered, names = replicas(1, 2, 1), []
     for n, ask in enumerate(requests(200)):

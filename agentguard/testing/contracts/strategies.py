@@ -7,27 +7,27 @@ from dataclasses import fields
 
 from agentguard.errors import AgentGuardError
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-from agentguard.recover import base
-from agentguard.recover.base import Capabilities, Plan, Situation, Strategy
-from agentguard.recover.budget import Account
-from agentguard.recover.effects import EffectClass, ToolEffect
-from agentguard.recover.ledger import Ledger
+from agentguard.recover import strategy as actions
+from agentguard.recover.budget import BudgetAccount
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.strategy import Capabilities, RecoveryContext, RecoveryPlan, RecoveryStrategy
+from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
-Make = Callable[..., Strategy]
+Make = Callable[..., RecoveryStrategy]
 
 NEEDED: dict[type, tuple[str, ...]] = {
-    base.Tell: ("tell",),
-    base.Reject: ("reject",),
-    base.Rewind: ("truncate", "fork"),
-    base.Compensate: ("compensate",),
-    base.Withhold: ("withhold",),
-    base.Substitute: ("substitute",),
-    base.Restart: ("restart",),
-    base.Repair: ("repair",),
-    base.Sample: ("sample",),
-    base.HandOver: ("hand_over",),
-    base.Stop: ("stop",),
+    actions.SendMessage: ("send_message",),
+    actions.Reject: ("reject",),
+    actions.Rewind: ("truncate", "fork"),
+    actions.Compensate: ("compensate",),
+    actions.DisableTools: ("disable_tools",),
+    actions.Substitute: ("substitute",),
+    actions.Restart: ("restart",),
+    actions.Repair: ("repair",),
+    actions.Sample: ("sample",),
+    actions.Escalate: ("escalate",),
+    actions.Stop: ("stop",),
 }
 """What an integration must be capable of, one of them at least, to carry out an action."""
 
@@ -35,7 +35,7 @@ _TURNS = 4
 _NAMES = tuple(one.name for one in fields(Capabilities))
 
 
-def situations() -> Iterator[Situation]:
+def situations() -> Iterator[RecoveryContext]:
     """Situations to plan in: each step at fault, committed or not, with every capability, one, and none."""
     everything = Capabilities(**dict.fromkeys(_NAMES, True))
     nothing = Capabilities(**dict.fromkeys(_NAMES, False))
@@ -47,7 +47,7 @@ def situations() -> Iterator[Situation]:
                 yield situation(step, can=can, committed=committed)
 
 
-def situation(step: int, *, can: Capabilities, committed: bool) -> Situation:
+def situation(step: int, *, can: Capabilities, committed: bool) -> RecoveryContext:
     """A run of four turns, three of which booked a seat, where ``step`` is held to be at fault."""
     hypotheses = tuple(
         Hypothesis(
@@ -62,16 +62,16 @@ def situation(step: int, *, can: Capabilities, committed: bool) -> Situation:
     diagnosis = Diagnosis(
         trajectory_id="run", method="test", verdict=Verdict.FAILURE, probability=0.9, hypotheses=hypotheses
     )
-    ledger = Ledger(tools={"book": ToolEffect(effect=EffectClass.WRITE, undo=lambda **_: None)})
+    ledger = EffectLedger(tools={"book": ToolEffect(effect=EffectClass.WRITE, undo=lambda **_: None)})
     for turn in range(_TURNS - 1):
-        ledger.done(ledger.begin("book", {"seat": turn}, step=turn).effect, f"seat {turn} is yours")
-    return Situation(
+        ledger.mark_done(ledger.claim_call("book", {"seat": turn}, step=turn).effect, f"seat {turn} is yours")
+    return RecoveryContext(
         run=_run(committed=committed),
         diagnosis=diagnosis,
-        can=can,
-        account=Account(),
+        capabilities=can,
+        account=BudgetAccount(),
         ledger=ledger,
-        committed=committed,
+        is_committed=committed,
     )
 
 
@@ -80,15 +80,17 @@ def it_plans_what_the_integration_can_do(make: Make) -> None:
     for here, plan in _plans(make):
         for action in plan.actions:
             needed = NEEDED[type(action)]
-            assert set(needed) & set(here.can.names()), f"{action} was planned without {' or '.join(needed)}"
+            assert set(needed) & set(here.capabilities.names()), (
+                f"{action} was planned without {' or '.join(needed)}"
+            )
 
 
 def it_plans_data(make: Make) -> None:
     """A plan names its strategy, its step and its reason, and says what it takes back."""
     for here, plan in _plans(make):
         assert plan.strategy == make().name
-        assert 0 <= plan.step <= here.last
-        assert 0 <= plan.undone <= here.last + 1
+        assert 0 <= plan.step <= here.last_step
+        assert 0 <= plan.undone <= here.last_step + 1
         assert plan.reason
         assert plan.actions
         assert all(type(action) in NEEDED for action in plan.actions)
@@ -105,21 +107,21 @@ def it_only_looks(make: Make) -> None:
     """Planning changes nothing: neither the ledger nor what may still be spent nor the run."""
     strategy = make()
     for here in situations():
-        before = here.ledger.effects(), here.account.spent, here.run
+        before = here.ledger.effects(), here.account.usage, here.run
         strategy.plan(here)
-        assert (here.ledger.effects(), here.account.spent, here.run) == before
+        assert (here.ledger.effects(), here.account.usage, here.run) == before
 
 
 def it_takes_back_no_turn_that_is_not_there(make: Make) -> None:
     """A rewind goes to a step of the live line, and what is undone are effects that stand."""
     for here, plan in _plans(make):
         for action in plan.actions:
-            if isinstance(action, base.Rewind):
-                assert 0 <= action.to_step <= here.last
-            if isinstance(action, base.Compensate):
-                assert all(effect in here.ledger.standing() for effect in action.effects)
-            if isinstance(action, base.Reject):
-                assert not here.committed, "what is committed cannot be refused any more"
+            if isinstance(action, actions.Rewind):
+                assert 0 <= action.to_step <= here.last_step
+            if isinstance(action, actions.Compensate):
+                assert all(effect in here.ledger.list_active() for effect in action.effects)
+            if isinstance(action, actions.Reject):
+                assert not here.is_committed, "what is committed cannot be refused any more"
 
 
 def it_refuses_options_that_do_not_exist(make: Make) -> None:
@@ -143,7 +145,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
 """The suite."""
 
 
-def _plans(make: Make) -> Iterator[tuple[Situation, Plan]]:
+def _plans(make: Make) -> Iterator[tuple[RecoveryContext, RecoveryPlan]]:
     strategy = make()
     for here in situations():
         plan = strategy.plan(here)

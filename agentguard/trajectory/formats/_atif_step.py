@@ -1,4 +1,4 @@
-"""One ATIF step, to and from the encoded step of `agentguard.trajectory.codec`."""
+"""One ATIF step, to and from the encoded step of `agentguard.trajectory.serialization`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agentguard.trajectory.codec import encode_step
-from agentguard.trajectory.formats._chat import content_text
-from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._chat_messages import extract_content_text
 from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.serialization import encode_step
 
-_OURS = "agentguard"
-_Read = Callable[[Node], dict[str, Any]]
+_OWN_EXTRA_KEY = "agentguard"
+_ReadItem = Callable[[JsonNode], dict[str, Any]]
 _METRICS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
 _LLM_METRICS = ("prompt_token_ids", "completion_token_ids", "logprobs")
-_KEPT = ("reasoning_effort", "llm_call_count", "is_copied_context")
-_BY_LLM = ("reasoning_content", "metrics")
+_PRESERVED_FIELDS = ("reasoning_effort", "llm_call_count", "is_copied_context")
+_LLM_FIELDS = ("reasoning_content", "metrics")
 
 
-def read_step(index: int, node: Node, *, agent: str) -> dict[str, Any]:
+def read_step(index: int, node: JsonNode, *, agent: str) -> dict[str, Any]:
     """An ATIF step as an encoded step, with our own fields put in their place."""
     source = node.text("source")
     if source not in ("system", "user", "agent"):
-        raise node.error("source", "expected system, user or agent")
+        raise node.build_error("source", "expected system, user or agent")
     calls = [_read_call(one) for one in node.nodes_or("tool_calls")]
     names = {call["id"]: call["name"] for call in calls}
     results = node.node_or("observation").nodes_or("results")
@@ -31,56 +31,56 @@ def read_step(index: int, node: Node, *, agent: str) -> dict[str, Any]:
         "index": index,
         "source": source,
         "agent": agent if source == "agent" else source,
-        "content": content_text(node.raw("message"), node.at("message")),
+        "content": extract_content_text(node.raw("message"), node.field_path("message")),
         "reasoning": node.text_or("reasoning_content"),
         "tool_calls": calls,
         "observations": [_read_result(one, names) for one in results],
         "source_index": index,
     }
     if "timestamp" in node:
-        data["started_at"] = _epoch(node)
+        data["started_at"] = _parse_timestamp(node)
     if "model_name" in node:
         data["model"] = node.text("model_name")
     if "metrics" in node:
         data["usage"] = {
             key: value for key in _METRICS if (value := node.node("metrics").raw(key)) is not None
         }
-    data["extra"] = _rest(node)
-    return amended(_slim(data), node.node_or("extra").node_or(_OURS).data)
+    data["extra"] = _collect_extra(node)
+    return apply_difference(_drop_defaults(data), node.node_or("extra").node_or(_OWN_EXTRA_KEY).data)
 
 
-def write_step(step: Step, *, agent: str, own: bool) -> dict[str, Any]:
+def write_step(step: Step, *, agent: str, restore_extra: bool) -> dict[str, Any]:
     """A step as ATIF; ``own`` if its ``extra`` came from ATIF and goes back to where it was."""
     source = "system" if step.source is Source.ENVIRONMENT else str(step.source)
     data: dict[str, Any] = {"step_id": step.index + 1, "source": source, "message": step.content}
     whole = encode_step(step)
-    if step.started_at is not None and (stamp := _stamp(step.started_at)) is not None:
+    if step.started_at is not None and (stamp := _format_timestamp(step.started_at)) is not None:
         data["timestamp"] = stamp
     if source == "agent":
-        data |= _agent_fields(step, whole)
+        data |= _build_agent_fields(step, whole)
     if step.observations and (source == "agent" or not step.tool_calls):
         names = {call.id: call.name for call in step.tool_calls}
-        results = [_write_result(one, names, own=own) for one in whole["observations"]]
+        results = [_write_result(one, names, restore_extra=restore_extra) for one in whole["observations"]]
         data["observation"] = {"results": results}
-    if own:
-        _put_back(data, step.extra)
+    if restore_extra:
+        _restore_extra(data, step.extra)
     # Whatever reading this would not bring back is written under our own name.
-    if lost := difference(whole, read_step(step.index, Node(data), agent=agent)):
-        data["extra"] = {**data.get("extra", {}), _OURS: lost}
+    if lost := compute_difference(whole, read_step(step.index, JsonNode(data), agent=agent)):
+        data["extra"] = {**data.get("extra", {}), _OWN_EXTRA_KEY: lost}
     return data
 
 
-def difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def compute_difference(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> dict[str, Any]:
     """What `amended` needs to turn ``found`` into ``wanted``; null stands for a field that has to go."""
-    return {key: wanted.get(key) for key in {**wanted, **found} if wanted.get(key) != found.get(key)}
+    return {key: wanted.get(key) for key in {**wanted, **actual} if wanted.get(key) != actual.get(key)}
 
 
-def amended(found: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def apply_difference(actual: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Apply what `difference` gave."""
-    return {key: value for key, value in {**found, **changes}.items() if value is not None}
+    return {key: value for key, value in {**actual, **changes}.items() if value is not None}
 
 
-def _agent_fields(step: Step, whole: dict[str, Any]) -> dict[str, Any]:
+def _build_agent_fields(step: Step, whole: dict[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if step.reasoning:
         data["reasoning_content"] = step.reasoning
@@ -93,17 +93,21 @@ def _agent_fields(step: Step, whole: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _put_back(data: dict[str, Any], extra: Mapping[str, Any]) -> None:
+def _restore_extra(data: dict[str, Any], extra: Mapping[str, Any]) -> None:
     """Fields of ATIF that the model has no place for, back where they were if ATIF allows them there."""
     agent = data["source"] == "agent"
-    effort, calls, copied = (extra.get(key) for key in _KEPT)
+    effort, calls, copied = (extra.get(key) for key in _PRESERVED_FIELDS)
     if agent and isinstance(effort, str | float):
         data["reasoning_effort"] = effort
-    if agent and isinstance(calls, int) and (calls > 0 or (calls == 0 and data.keys().isdisjoint(_BY_LLM))):
+    if (
+        agent
+        and isinstance(calls, int)
+        and (calls > 0 or (calls == 0 and data.keys().isdisjoint(_LLM_FIELDS)))
+    ):
         data["llm_call_count"] = calls
     if isinstance(copied, bool):
         data["is_copied_context"] = copied
-    if _is_parts(extra.get("message")):
+    if _is_content_parts(extra.get("message")):
         data["message"] = extra["message"]
     metrics = extra.get("metrics")
     if isinstance(metrics, dict) and "metrics" in data:
@@ -113,7 +117,7 @@ def _put_back(data: dict[str, Any], extra: Mapping[str, Any]) -> None:
         data["extra"] = dict(extra["extra"])
 
 
-def _is_parts(value: Any) -> bool:
+def _is_content_parts(value: Any) -> bool:
     """Whether a value is a list of ATIF's content parts."""
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
         return False
@@ -125,87 +129,91 @@ def _is_parts(value: Any) -> bool:
     )
 
 
-def _read_call(node: Node) -> dict[str, Any]:
+def _read_call(node: JsonNode) -> dict[str, Any]:
     extra = node.node_or("extra")
     call: dict[str, Any] = {
         "id": node.scalar("tool_call_id"),
         "name": node.text("function_name"),
         "arguments": node.node_or("arguments").data,
     }
-    if rest := extra.rest(_OURS):
+    if rest := extra.extra_fields(_OWN_EXTRA_KEY):
         call["extra"] = {"extra": rest}
-    return amended(call, extra.node_or(_OURS).data)
+    return apply_difference(call, extra.node_or(_OWN_EXTRA_KEY).data)
 
 
 def _write_call(call: dict[str, Any]) -> dict[str, Any]:
     data = {"tool_call_id": call["id"], "function_name": call["name"]}
     data["arguments"] = call.get("arguments", {})
     own = call.get("extra", {}).get("extra")
-    return _with_ours(data, own, call, _read_call)
+    return _add_own_fields(data, own, call, _read_call)
 
 
-def _read_result(node: Node, names: Mapping[str, str]) -> dict[str, Any]:
+def _read_result(node: JsonNode, names: Mapping[str, str]) -> dict[str, Any]:
     extra = node.node_or("extra")
-    seen: dict[str, Any] = {"content": content_text(node.raw("content"), node.at("content"))}
+    seen: dict[str, Any] = {"content": extract_content_text(node.raw("content"), node.field_path("content"))}
     if "source_call_id" in node:
         seen["call_id"] = node.scalar("source_call_id")
         seen["tool"] = names.get(seen["call_id"])
-    kept = node.rest("source_call_id", "content", "extra")
+    kept = node.extra_fields("source_call_id", "content", "extra")
     if isinstance(node.raw("content"), list):
         kept["content"] = node.raw("content")
-    if rest := extra.rest(_OURS):
+    if rest := extra.extra_fields(_OWN_EXTRA_KEY):
         kept["extra"] = rest
     if kept:
         seen["extra"] = kept
-    return amended(seen, extra.node_or(_OURS).data)
+    return apply_difference(seen, extra.node_or(_OWN_EXTRA_KEY).data)
 
 
-def _write_result(seen: dict[str, Any], names: Mapping[str, str], *, own: bool) -> dict[str, Any]:
-    data: dict[str, Any] = {"content": seen["content"]}
-    if seen.get("call_id") in names:
-        data["source_call_id"] = seen["call_id"]
-    kept = seen.get("extra", {}) if own else {}
+def _write_result(
+    observation: dict[str, Any], names: Mapping[str, str], *, restore_extra: bool
+) -> dict[str, Any]:
+    data: dict[str, Any] = {"content": observation["content"]}
+    if observation.get("call_id") in names:
+        data["source_call_id"] = observation["call_id"]
+    kept = observation.get("extra", {}) if restore_extra else {}
     if isinstance(kept.get("subagent_trajectory_ref"), list):
         data["subagent_trajectory_ref"] = kept["subagent_trajectory_ref"]
-    if _is_parts(kept.get("content")):
+    if _is_content_parts(kept.get("content")):
         data["content"] = kept["content"]
-    return _with_ours(data, kept.get("extra"), seen, lambda node: _read_result(node, names))
+    return _add_own_fields(data, kept.get("extra"), observation, lambda node: _read_result(node, names))
 
 
-def _with_ours(data: dict[str, Any], own: Any, wanted: dict[str, Any], read: _Read) -> dict[str, Any]:
+def _add_own_fields(
+    data: dict[str, Any], own: Any, wanted: dict[str, Any], read: _ReadItem
+) -> dict[str, Any]:
     if isinstance(own, dict) and own:
         data["extra"] = dict(own)
-    if lost := difference(wanted, read(Node(data))):
-        data["extra"] = {**data.get("extra", {}), _OURS: lost}
+    if lost := compute_difference(wanted, read(JsonNode(data))):
+        data["extra"] = {**data.get("extra", {}), _OWN_EXTRA_KEY: lost}
     return data
 
 
-def _rest(node: Node) -> dict[str, Any]:
+def _collect_extra(node: JsonNode) -> dict[str, Any]:
     known = ("step_id", "timestamp", "source", "message", "reasoning_content", "tool_calls", "observation")
-    rest = node.rest(*known, "model_name", "metrics", "extra")
+    rest = node.extra_fields(*known, "model_name", "metrics", "extra")
     if isinstance(node.raw("message"), list):
         rest["message"] = node.raw("message")
-    if more := node.node_or("metrics").rest(*_METRICS):
+    if more := node.node_or("metrics").extra_fields(*_METRICS):
         rest["metrics"] = more
-    if more := node.node_or("extra").rest(_OURS):
+    if more := node.node_or("extra").extra_fields(_OWN_EXTRA_KEY):
         rest["extra"] = more
     return {key: value for key, value in rest.items() if value is not None}
 
 
-def _slim(data: dict[str, Any]) -> dict[str, Any]:
+def _drop_defaults(data: dict[str, Any]) -> dict[str, Any]:
     """Without what the codec leaves out, so that the two can be compared."""
     return {key: value for key, value in data.items() if value not in ("", [], {})}
 
 
-def _epoch(node: Node) -> float:
+def _parse_timestamp(node: JsonNode) -> float:
     try:
         moment = datetime.fromisoformat(node.text("timestamp"))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise node.error("timestamp", "not an ISO 8601 time") from None
+        raise node.build_error("timestamp", "not an ISO 8601 time") from None
 
 
-def _stamp(seconds: float) -> str | None:
+def _format_timestamp(seconds: float) -> str | None:
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

@@ -10,81 +10,83 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentguard.trajectory.formats._chat import content_text, parse_arguments
-from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._chat_messages import extract_content_text, parse_arguments
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
-_SOURCES = {"system": Source.SYSTEM, "developer": Source.SYSTEM, "user": Source.USER}
+_ROLE_SOURCES = {"system": Source.SYSTEM, "developer": Source.SYSTEM, "user": Source.USER}
 _CALL, _OUTPUT = "_call", "_call_output"
-_HOSTED = frozenset({"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"})
-_HOSTED |= {"mcp_call", "mcp_list_tools", "mcp_approval_request"}
+_HOSTED_TOOL_ITEMS = frozenset(
+    {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"}
+)
+_HOSTED_TOOL_ITEMS |= {"mcp_call", "mcp_list_tools", "mcp_approval_request"}
 
 
 @dataclass(slots=True, kw_only=True)
-class Turns:
+class ResponseTurns:
     """Adds items up to steps; `response` says to which response the items that follow belong."""
 
     agent: str = "assistant"
     steps: list[Step] = field(default_factory=list)
     _items: int = 0
-    _turn: bool = False
-    _answered: bool = False
-    _facts: dict[str, Any] = field(default_factory=dict)
+    _current_turn: bool = False
+    _is_answered: bool = False
+    _response_facts: dict[str, Any] = field(default_factory=dict)
 
-    def response(self, node: Node | None, extra: dict[str, Any]) -> None:
+    def start_response(self, node: JsonNode | None, extra: dict[str, Any]) -> None:
         """Begin the output of a response (None: no response is known); its first item begins a step."""
-        self._turn, self._facts = False, {}
+        self._current_turn, self._response_facts = False, {}
         if node is None:
             return
-        self._facts = {"model": node.text_or("model") or None, "usage": _usage(node)}
-        self._facts["started_at"] = node.number_or("created_at")
-        self._facts["ended_at"] = node.number_or("completed_at")
-        self._facts["extra"] = {"response": extra}
+        self._response_facts = {"model": node.text_or("model") or None, "usage": _parse_response_usage(node)}
+        self._response_facts["started_at"] = node.number_or("created_at")
+        self._response_facts["ended_at"] = node.number_or("completed_at")
+        self._response_facts["extra"] = {"response": extra}
 
-    def add(self, item: Node) -> None:
+    def add_item(self, item: JsonNode) -> None:
         """Take the next item. Raises FormatError with the field of one that is malformed."""
         kind = item.text_or("type") or "message"
         role = item.text_or("role", "assistant")
-        if kind == "message" and role in _SOURCES:
-            self._said(item, role)
+        if kind == "message" and role in _ROLE_SOURCES:
+            self._add_message(item, role)
         elif kind.endswith(_OUTPUT):
-            self._output(item)
+            self._add_output(item)
         elif kind == "message":
-            text = content_text(item.raw("content"), item.at("content"))
-            self._extend(content=text, extra=_kept(item, "role", "content", "type"))
+            text = extract_content_text(item.raw("content"), item.field_path("content"))
+            self._extend_turn(content=text, extra=_collect_extra(item, "role", "content", "type"))
         elif kind == "reasoning":
-            self._extend(reasoning=_reasoning(item), extra=_kept(item, "type"))
-        elif kind.endswith(_CALL) or kind in _HOSTED:
-            self._call(item, kind)
+            self._extend_turn(reasoning=_parse_reasoning(item), extra=_collect_extra(item, "type"))
+        elif kind.endswith(_CALL) or kind in _HOSTED_TOOL_ITEMS:
+            self._add_call(item, kind)
         else:
-            self._extend(extra=dict(item.data))
+            self._extend_turn(extra=dict(item.data))
         self._items += 1
 
-    def _said(self, item: Node, role: str) -> None:
-        self._turn = False
+    def _add_message(self, item: JsonNode, role: str) -> None:
+        self._current_turn = False
         self.steps.append(
             Step(
                 index=len(self.steps),
-                source=_SOURCES[role],
+                source=_ROLE_SOURCES[role],
                 agent=role if role == "user" else "system",
-                content=content_text(item.raw("content"), item.at("content")),
+                content=extract_content_text(item.raw("content"), item.field_path("content")),
                 source_index=self._items,
-                extra=_raw_parts(item) | ({"role": role} if role == "developer" else {}),
+                extra=_read_parts(item) | ({"role": role} if role == "developer" else {}),
             )
         )
 
-    def _extend(
+    def _extend_turn(
         self,
         *,
         content: str = "",
         reasoning: str = "",
         call: ToolCall | None = None,
-        seen: Observation | None = None,
+        observation: Observation | None = None,
         extra: dict[str, Any] | None = None,
     ) -> None:
         """Add to the turn, or begin one where something has come back since."""
-        if not self._turn or self._answered:
-            self._begin()
+        if not self._current_turn or self._is_answered:
+            self._start_turn()
         step = self.steps[-1]
         kept = dict(step.extra)
         if extra:
@@ -94,27 +96,27 @@ class Turns:
             content="\n".join(filter(None, (step.content, content))),
             reasoning="\n".join(filter(None, (step.reasoning, reasoning))),
             tool_calls=(*step.tool_calls, call) if call else step.tool_calls,
-            observations=(*step.observations, seen) if seen else step.observations,
+            observations=(*step.observations, observation) if observation else step.observations,
             extra=kept,
         )
 
-    def _begin(self) -> None:
-        self._turn, self._answered = True, False
+    def _start_turn(self) -> None:
+        self._current_turn, self._is_answered = True, False
         fresh = Step(
             index=len(self.steps),
             source=Source.AGENT,
             agent=self.agent,
             source_index=self._items,
-            **self._facts,
+            **self._response_facts,
         )
         # What a response cost belongs to the first of its steps only, else sums would count it twice.
-        self._facts = {"model": fresh.model} if self._facts else {}
+        self._response_facts = {"model": fresh.model} if self._response_facts else {}
         self.steps.append(fresh)
 
-    def _call(self, item: Node, kind: str) -> None:
+    def _add_call(self, item: JsonNode, kind: str) -> None:
         name = item.text_or("name") or kind.removesuffix(_CALL)
         key = next((key for key in ("arguments", "input", "action") if key in item), "arguments")
-        arguments, text = _arguments(item, key)
+        arguments, text = _parse_item_arguments(item, key)
         hosted = kind != "function_call"
         known = ("output", "error") if hosted else ("type",)
         call = ToolCall(
@@ -122,20 +124,20 @@ class Turns:
             name=name,
             arguments=arguments,
             raw_arguments=text,
-            extra=_kept(item, "call_id", "name", key, *known),
+            extra=_collect_extra(item, "call_id", "name", key, *known),
         )
-        self._extend(call=call, seen=_own_result(item, call) if hosted else None)
+        self._extend_turn(call=call, observation=_parse_hosted_result(item, call) if hosted else None)
 
-    def _output(self, item: Node) -> None:
+    def _add_output(self, item: JsonNode) -> None:
         call_id = item.scalar_or("call_id")
         last = self.steps[-1] if self.steps else None
         calls = last.tool_calls if last is not None and last.source is Source.AGENT else ()
         call = next((one for one in calls if one.id == call_id), None)
-        content = content_text(item.raw("output"), item.at("output"))
-        extra = _kept(item, "call_id", "output", "type") | _raw_parts(item, "output")
+        content = extract_content_text(item.raw("output"), item.field_path("output"))
+        extra = _collect_extra(item, "call_id", "output", "type") | _read_parts(item, "output")
         if call is None or last is None:
-            self._turn = False
-            orphan = _kept(item, "output") | _raw_parts(item, "output")
+            self._current_turn = False
+            orphan = _collect_extra(item, "output") | _read_parts(item, "output")
             self.steps.append(
                 Step(
                     index=len(self.steps),
@@ -147,32 +149,32 @@ class Turns:
                 )
             )
             return
-        self._answered = True
+        self._is_answered = True
         seen = Observation(content=content, call_id=call.id, tool=call.name, extra=extra)
         self.steps[-1] = replace(last, observations=(*last.observations, seen))
 
 
-def _kept(item: Node, *known: str) -> dict[str, Any]:
-    return {key: value for key, value in item.rest(*known).items() if value is not None}
+def _collect_extra(item: JsonNode, *known: str) -> dict[str, Any]:
+    return {key: value for key, value in item.extra_fields(*known).items() if value is not None}
 
 
-def _raw_parts(item: Node, key: str = "content") -> dict[str, Any]:
+def _read_parts(item: JsonNode, key: str = "content") -> dict[str, Any]:
     return {key: item.raw(key)} if isinstance(item.raw(key), list) else {}
 
 
-def _arguments(item: Node, key: str) -> tuple[dict[str, Any] | None, str | None]:
+def _parse_item_arguments(item: JsonNode, key: str) -> tuple[dict[str, Any] | None, str | None]:
     raw = item.raw(key)
     if key == "input" and isinstance(raw, str):
         return None, raw  # A custom tool takes free text, even where it looks like JSON.
-    return parse_arguments(raw, item.at(key))
+    return parse_arguments(raw, item.field_path(key))
 
 
-def _reasoning(item: Node) -> str:
-    parts = [content_text(item.raw(key), item.at(key)) for key in ("summary", "content")]
+def _parse_reasoning(item: JsonNode) -> str:
+    parts = [extract_content_text(item.raw(key), item.field_path(key)) for key in ("summary", "content")]
     return "\n".join(filter(None, parts))
 
 
-def _own_result(item: Node, call: ToolCall) -> Observation | None:
+def _parse_hosted_result(item: JsonNode, call: ToolCall) -> Observation | None:
     """The result that a hosted tool's call carries; only here does the recording say that it is an error."""
     output, error = item.raw("output"), item.raw("error")
     if isinstance(error, str | dict) and error:
@@ -184,7 +186,7 @@ def _own_result(item: Node, call: ToolCall) -> Observation | None:
     return None
 
 
-def _usage(node: Node) -> Usage | None:
+def _parse_response_usage(node: JsonNode) -> Usage | None:
     if "usage" not in node:
         return None
     usage = node.node("usage")

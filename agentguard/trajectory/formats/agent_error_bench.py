@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._chat import content_text
-from agentguard.trajectory.formats._fields import Node
-from agentguard.trajectory.formats._folder import document, items
-from agentguard.trajectory.formats._text_action import text_action
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import files_of
-from agentguard.trajectory.groups import group_key
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._action_text import parse_action_text
+from agentguard.trajectory.formats._chat_messages import extract_content_text
+from agentguard.trajectory.formats._dataset_folder import iter_values, read_document
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import list_run_files
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import (
     Annotation,
     Observation,
@@ -43,7 +43,7 @@ from agentguard.trajectory.model import (
     Trajectory,
 )
 
-TAGS = {
+TAG_MODULES = {
     "memory": "memory",
     "memory_recall": "memory",
     "reflection": "reflection",
@@ -53,7 +53,7 @@ TAGS = {
     "tool_call": "action",
     "answer": "action",
 }
-TYPES = {
+FAILURE_TYPES = {
     "memory": ("over_simplification", "retrieval_failure", "hallucination"),
     "reflection": (
         "progress_misjudge",
@@ -66,8 +66,8 @@ TYPES = {
     "system": ("step_limit", "tool_execution_error", "llm_limit", "environment_error"),
 }
 _ALIASES = {"plan": "planning", "plan_inefficient": "inefficient_plan"}
-_TAG = re.compile(rf"<(/?)({'|'.join(sorted(TAGS, key=len, reverse=True))})>", re.IGNORECASE)
-_FACTS = ("environment", "steps", "max_steps", "model", "timestamp")
+_TAG = re.compile(rf"<(/?)({'|'.join(sorted(TAG_MODULES, key=len, reverse=True))})>", re.IGNORECASE)
+_METADATA_FACTS = ("environment", "steps", "max_steps", "model", "timestamp")
 _ENVIRONMENTS = ("alfworld", "gaia", "webshop")
 _STEP = "critical_failure_step"
 
@@ -78,7 +78,7 @@ class AgentErrorBench:
     name = "agent_error_bench"
     summary = "AgentErrorBench: failed runs with the critical step and module"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """By messages with a metadata that tells whether the run won, or names one of its environments."""
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
@@ -91,103 +91,106 @@ class AgentErrorBench:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a trajectory. Raises FormatError with the field."""
-        record = Node.of(value)
+        record = JsonNode.from_value(value)
         metadata = record.node_or("metadata")
-        task, prompt, steps = _run(list(record.nodes("messages")))
+        task, prompt, steps = _parse_run(list(record.nodes("messages")))
         trajectory = Trajectory(
             id=record.scalar_or("trajectory_id", name),
             format=self.name,
             task=task,
             steps=steps,
             system_prompts={"agent": prompt} if prompt else {},
-            extra={key: metadata.raw(key) for key in _FACTS if key in metadata},
+            extra={key: metadata.raw(key) for key in _METADATA_FACTS if key in metadata},
         )
         # What is not known here may tell how the run was judged, so it stays on the annotation's side.
-        told = {**record.rest("messages", "metadata", "label", "trajectory_id"), **metadata.rest(*_FACTS)}
-        won = metadata.flag_or("won")
+        told = {
+            **record.extra_fields("messages", "metadata", "label", "trajectory_id"),
+            **metadata.extra_fields(*_METADATA_FACTS),
+        }
+        won = metadata.boolean_or("won")
         label = record.node_or("label")
-        causes = tuple(_causes(label))
+        causes = tuple(_parse_failures(label))
         yield Record(
             trajectory=trajectory,
             annotation=Annotation(
                 failed=(True if _STEP in label else None) if won is None else not won,
-                root_cause=_critical(label, causes),
+                root_cause=_find_root_cause(label, causes),
                 failures=causes,
-                group=group_key(task) or None,
+                group=normalize_group_key(task) or None,
                 extra={**told, **({"label": dict(label.data)} if label.data else {})},
             ),
         )
 
-    def open(self, folder: Path) -> Iterator[Record | Broken] | None:
+    def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
         """Yield the runs of a folder with label files; None if no file in it holds such labels."""
-        paths = files_of(folder)
-        labels = [path for path in paths if "label" in path.stem.lower() and _holds_labels(path)]
-        return _joined([path for path in paths if path not in labels], labels) if labels else None
+        paths = list_run_files(folder)
+        labels = [path for path in paths if "label" in path.stem.lower() and _is_label_file(path)]
+        return _join_labels([path for path in paths if path not in labels], labels) if labels else None
 
 
-def _holds_labels(path: Path) -> bool:
+def _is_label_file(path: Path) -> bool:
     try:
-        first = next(items(path), None)
+        first = next(iter_values(path), None)
     except InputError:
         return False
     return first is not None and isinstance(first.value, dict) and _STEP in first.value
 
 
-def _joined(runs: list[Path], labels: list[Path]) -> Iterator[Record | Broken]:
+def _join_labels(runs: list[Path], labels: list[Path]) -> Iterator[Record | UnreadableRecord]:
     rows: dict[str, tuple[Path, Any]] = {}
     for path in labels:
-        for item in items(path):
+        for item in iter_values(path):
             try:
                 if item.error is not None:
                     raise item.error
-                rows[Node.of(item.value).scalar("trajectory_id").strip()] = path, item.value
+                rows[JsonNode.from_value(item.value).scalar("trajectory_id").strip()] = path, item.value
             except InputError as error:
-                yield Broken(error=error.located(file=str(path), record=item.position))
+                yield UnreadableRecord(error=error.with_location(file=str(path), record=item.position))
     for path in runs:
         try:
             _, row = rows.pop(path.stem, (None, None))
-            run = dict(Node.of(document(path)).data)
+            run = dict(JsonNode.from_value(read_document(path)).data)
             yield from FORMAT.parse(run if row is None else {**run, "label": row}, name=path.stem)
         except InputError as error:
-            yield Broken(error=error.located(file=str(path)))
+            yield UnreadableRecord(error=error.with_location(file=str(path)))
     for id, (path, _) in rows.items():
         reason = f"label {id!r:.80} has no trajectory"
         hint = "its file must be called like that"
-        yield Broken(error=FormatError(reason, file=str(path), field="trajectory_id", hint=hint))
+        yield UnreadableRecord(error=FormatError(reason, file=str(path), field="trajectory_id", hint=hint))
 
 
-def _run(messages: list[Node]) -> tuple[str, str, tuple[Step, ...]]:
+def _parse_run(messages: list[JsonNode]) -> tuple[str, str, tuple[Step, ...]]:
     """(task, system prompt, steps) of a list of messages."""
     asked: list[str] = []
     prompts: list[str] = []
-    turns: list[tuple[int, Node, list[Observation]]] = []
+    turns: list[tuple[int, JsonNode, list[Observation]]] = []
     for i, message in enumerate(messages):
         role = message.text("role")
-        text = content_text(message.raw("content"), message.at("content"))
+        text = extract_content_text(message.raw("content"), message.field_path("content"))
         if role == "assistant":
             turns.append((i, message, []))
         elif turns:
-            extra = message.rest("role", "content") | ({} if role == "user" else {"role": role})
+            extra = message.extra_fields("role", "content") | ({} if role == "user" else {"role": role})
             turns[-1][2].append(Observation(content=text, extra=extra))
         else:
             (prompts if role == "system" else asked).append(text)
-    steps = tuple(_step(n, i, message, seen) for n, (i, message, seen) in enumerate(turns))
+    steps = tuple(_build_step(n, i, message, seen) for n, (i, message, seen) in enumerate(turns))
     return "\n".join(asked), "\n".join(prompts), steps
 
 
-def _step(index: int, position: int, message: Node, seen: list[Observation]) -> Step:
-    text = content_text(message.raw("content"), message.at("content"))
-    sections = list(tagged(text))
+def _build_step(index: int, position: int, message: JsonNode, observations: list[Observation]) -> Step:
+    text = extract_content_text(message.raw("content"), message.field_path("content"))
+    sections = list(split_tagged_sections(text))
     modules: dict[str, str] = {}
     for tag, said in sections:
-        modules[TAGS[tag]] = "\n".join(filter(None, (modules.get(TAGS[tag]), said)))
+        modules[TAG_MODULES[tag]] = "\n".join(filter(None, (modules.get(TAG_MODULES[tag]), said)))
     acts = (said for tag, said in sections if tag in ("action", "tool_call"))
     calls: list[ToolCall] = []
     for act in acts:
-        call = text_action(act, id=f"call_{index}_{len(calls)}")
+        call = parse_action_text(act, id=f"call_{index}_{len(calls)}")
         calls += [call] if call is not None else []
-    if len(calls) == 1 and len(seen) == 1:
-        seen = [replace(seen[0], call_id=calls[0].id, tool=calls[0].name)]
+    if len(calls) == 1 and len(observations) == 1:
+        observations = [replace(observations[0], call_id=calls[0].id, tool=calls[0].name)]
     return Step(
         index=index,
         source=Source.AGENT,
@@ -195,13 +198,13 @@ def _step(index: int, position: int, message: Node, seen: list[Observation]) -> 
         content=text,
         modules=modules,
         tool_calls=tuple(calls),
-        observations=tuple(seen),
+        observations=tuple(observations),
         source_index=position,
-        extra=message.rest("role", "content"),
+        extra=message.extra_fields("role", "content"),
     )
 
 
-def tagged(text: str) -> Iterator[tuple[str, str]]:
+def split_tagged_sections(text: str) -> Iterator[tuple[str, str]]:
     """(tag, text) of every section; an open tag ends with the text, and the innermost counts."""
     inside: list[str] = []
     at = 0
@@ -220,45 +223,48 @@ def tagged(text: str) -> Iterator[tuple[str, str]]:
         yield inside[-1], said
 
 
-def _causes(label: Node) -> Iterator[RootCause]:
+def _parse_failures(label: JsonNode) -> Iterator[RootCause]:
     """Every annotated failure of a row, with steps from 0."""
     for row in label.nodes_or("step_annotations"):
-        step = _from_one(row, "step")
+        step = _parse_one_based_step(row, "step")
         for key in row.data:
             if key != "step" and isinstance(row.raw(key), dict):
                 detail = row.node(key)
-                module, code = _module(key), _code(key, detail.text_or("failure_type"))
+                module, code = _parse_module(key), _resolve_code(key, detail.text_or("failure_type"))
                 reason = detail.text_or("reasoning").strip()
                 yield RootCause(
                     step=step, agent="agent", module=module, codes=(code,) if code else (), reason=reason
                 )
 
 
-def _critical(label: Node, causes: tuple[RootCause, ...]) -> RootCause | None:
+def _find_root_cause(label: JsonNode, causes: tuple[RootCause, ...]) -> RootCause | None:
     if _STEP not in label:
         return None
-    step, module = _from_one(label, _STEP), _module(label.text_or("critical_failure_module"))
+    step, module = (
+        _parse_one_based_step(label, _STEP),
+        _parse_module(label.text_or("critical_failure_module")),
+    )
     same = (cause for cause in causes if cause.step == step and cause.module == module)
     return next(same, RootCause(step=step, agent="agent", module=module))
 
 
-def _from_one(node: Node, key: str) -> int:
+def _parse_one_based_step(node: JsonNode, key: str) -> int:
     number = node.integer(key)
     if number < 1:
-        raise node.error(key, "expected a number from 1")
+        raise node.build_error(key, "expected a number from 1")
     return number - 1
 
 
-def _module(text: str) -> str | None:
+def _parse_module(text: str) -> str | None:
     name = text.strip().lower()
     name = _ALIASES.get(name, name)
-    return name if name in TYPES else None
+    return name if name in FAILURE_TYPES else None
 
 
-def _code(module: str, type: str) -> str | None:
+def _resolve_code(module: str, type: str) -> str | None:
     name = re.sub(r"[\s\-]+", "_", type.strip().lower())
-    name, known = _ALIASES.get(name, name), _module(module)
-    return f"agent_error:{known}.{name}" if known is not None and name in TYPES[known] else None
+    name, known = _ALIASES.get(name, name), _parse_module(module)
+    return f"agent_error:{known}.{name}" if known is not None and name in FAILURE_TYPES[known] else None
 
 
 FORMAT = AgentErrorBench()

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.trajectory.formats._chat import ChatRun, chat_run, tool_specs
-from agentguard.trajectory.formats._fields import Node, whole
-from agentguard.trajectory.formats._otel import as_text
-from agentguard.trajectory.groups import group_key
+from agentguard.trajectory._json_node import JsonNode, parse_integer
+from agentguard.trajectory.formats._chat_messages import ParsedChat, parse_chat, parse_tool_specs
+from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
 
-_FACTS = ("data_source", "query_index", "sample_index", "terminated", "stop_reason")
-_KNOWN = ("messages", "tools", "question", "ground_truth", "step_labels", "final_label", *_FACTS)
+_TASK_FACTS = ("data_source", "query_index", "sample_index", "terminated", "stop_reason")
+_KNOWN_FIELDS = ("messages", "tools", "question", "ground_truth", "step_labels", "final_label", *_TASK_FACTS)
 
 
 class AgentProcessBench:
@@ -27,7 +27,7 @@ class AgentProcessBench:
     name = "agent_process_bench"
     summary = "AgentProcessBench: tool-calling runs with a label for every step"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """By messages with labels of steps beside them."""
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
@@ -35,8 +35,8 @@ class AgentProcessBench:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a record. Raises FormatError with the field."""
-        record = Node.of(value)
-        chat = chat_run(record.items("messages"))
+        record = JsonNode.from_value(value)
+        chat = parse_chat(record.items("messages"))
         question = record.text_or("question") or chat.task
         place = (record.scalar_or(key) for key in ("data_source", "query_index", "sample_index"))
         trajectory = Trajectory(
@@ -44,25 +44,25 @@ class AgentProcessBench:
             format=self.name,
             task=question,
             steps=chat.steps,
-            tools=tool_specs(record.items_or("tools"), record.at("tools")),
+            tools=parse_tool_specs(record.items_or("tools"), record.field_path("tools")),
             system_prompts=chat.system_prompts,
-            extra={key: record.raw(key) for key in _FACTS if key in record},
+            extra={key: record.raw(key) for key in _TASK_FACTS if key in record},
         )
-        yield Record(trajectory=trajectory, annotation=_annotation(record, chat, question))
+        yield Record(trajectory=trajectory, annotation=_build_annotation(record, chat, question))
 
 
-def _annotation(record: Node, chat: ChatRun, question: str) -> Annotation:
+def _build_annotation(record: JsonNode, chat: ParsedChat, question: str) -> Annotation:
     labels: dict[int, int] = {}
     given = record.node_or("step_labels")
     for key, value in given.data.items():
-        message = whole(key, given.at(key))
-        if message not in chat.step_of:
-            raise given.error(key, "no message has this index")
+        message = parse_integer(key, given.field_path(key))
+        if message not in chat.step_by_message:
+            raise given.build_error(key, "no message has this index")
         if value is not None:
-            step = chat.step_of[message]
+            step = chat.step_by_message[message]
             # Only assistant messages are labelled; where a tool's message is too, the worse label counts.
-            labels[step] = min(labels.get(step, 1), _label(value, given.at(key)))
-    final = _label(record.raw("final_label"), "final_label") if "final_label" in record else 0
+            labels[step] = min(labels.get(step, 1), _parse_label(value, given.field_path(key)))
+    final = _parse_label(record.raw("final_label"), "final_label") if "final_label" in record else 0
     return Annotation(
         failed={1: False, -1: True}.get(final),
         failures=tuple(
@@ -71,14 +71,14 @@ def _annotation(record: Node, chat: ChatRun, question: str) -> Annotation:
             if label < 0
         ),
         step_labels=labels,
-        answer=as_text(record.raw("ground_truth")) or None,
-        group=group_key(question) or None,
-        extra=record.rest(*_KNOWN),
+        answer=flatten_text(record.raw("ground_truth")) or None,
+        group=normalize_group_key(question) or None,
+        extra=record.extra_fields(*_KNOWN_FIELDS),
     )
 
 
-def _label(value: Any, path: str) -> int:
-    return max(-1, min(1, whole(value, path)))
+def _parse_label(value: Any, path: str) -> int:
+    return max(-1, min(1, parse_integer(value, path)))
 
 
 FORMAT = AgentProcessBench()

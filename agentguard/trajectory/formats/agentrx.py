@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._chat import chat_run
-from agentguard.trajectory.formats._fields import Node
-from agentguard.trajectory.formats._folder import find, items
-from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._chat_messages import parse_chat
+from agentguard.trajectory.formats._dataset_folder import find_file, iter_values
+from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.tau_bench import FORMAT as TAU_BENCH
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
 
-RUNS = "tau_dataset_failed.json"
-LABELS = "tau_ground_truth.json"
-_TRUTH = ("trajectory_id", "failures", "root_cause", "failure_summary")
+RUNS_FILE = "tau_dataset_failed.json"
+LABELS_FILE = "tau_ground_truth.json"
+_GROUND_TRUTH_FIELDS = ("trajectory_id", "failures", "root_cause", "failure_summary")
 # Categories are spelt in several ways; each has a word that no other has.
 _CATEGORIES = {
     "adherence": "instruction_adherence_failure",
@@ -49,7 +49,7 @@ class AgentRx:
     name = "agentrx"
     summary = "AgentRx: failed tau-bench runs with all failures and the root cause"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """A tau-bench result with failures beside it."""
         if not isinstance(value, Mapping) or not isinstance(value.get("traj"), list):
             return 0.0
@@ -58,57 +58,59 @@ class AgentRx:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a record. Raises FormatError with the field."""
-        node = Node.of(value)
+        node = JsonNode.from_value(value)
         truth = node.node("ground_truth") if "ground_truth" in node else node
-        run = node.rest("ground_truth", *_TRUTH)
+        run = node.extra_fields("ground_truth", *_GROUND_TRUTH_FIELDS)
         for record in TAU_BENCH.parse(run, name=name):
             trajectory = replace(record.trajectory, format=self.name)
             annotation = record.annotation
             if "failures" in truth:
-                annotation = _annotation(truth, annotation, trajectory, node.items("traj"))
+                annotation = _build_annotation(truth, annotation, trajectory, node.items("traj"))
             yield Record(trajectory=trajectory, annotation=annotation)
 
-    def open(self, folder: Path) -> Iterator[Record | Broken] | None:
+    def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
         """Yield the runs of a folder with `RUNS` and `LABELS`; None if it is no such folder."""
-        runs, labels = find(folder, RUNS), find(folder, LABELS)
-        return None if runs is None or labels is None else _joined(runs, labels)
+        runs, labels = find_file(folder, RUNS_FILE), find_file(folder, LABELS_FILE)
+        return None if runs is None or labels is None else _join_labels(runs, labels)
 
 
-def _joined(runs: Path, labels: Path) -> Iterator[Record | Broken]:
+def _join_labels(runs: Path, labels: Path) -> Iterator[Record | UnreadableRecord]:
     truths: dict[str, Any] = {}
-    for item in items(labels):
+    for item in iter_values(labels):
         try:
             if item.error is not None:
                 raise item.error
-            truths[Node.of(item.value).scalar("trajectory_id").strip()] = item.value
+            truths[JsonNode.from_value(item.value).scalar("trajectory_id").strip()] = item.value
         except InputError as error:
-            yield Broken(error=error.located(file=str(labels), record=item.position))
-    for item in items(runs):
+            yield UnreadableRecord(error=error.with_location(file=str(labels), record=item.position))
+    for item in iter_values(runs):
         try:
             if item.error is not None:
                 raise item.error
-            node = Node.of(item.value)
+            node = JsonNode.from_value(item.value)
             truth = truths.pop(node.scalar_or("task_id").strip(), None)
             record = {**node.data, **({"ground_truth": truth} if truth else {})}
             yield from FORMAT.parse(record, name=f"{runs.stem}#{item.position}")
         except InputError as error:
-            yield Broken(error=error.located(file=str(runs), record=item.position))
+            yield UnreadableRecord(error=error.with_location(file=str(runs), record=item.position))
     for id in truths:
         hint = "take both files from one release"
         reason = f"ground truth {id!r:.40} has no run"
-        yield Broken(error=FormatError(reason, file=str(labels), field="trajectory_id", hint=hint))
+        yield UnreadableRecord(error=FormatError(reason, file=str(labels), field="trajectory_id", hint=hint))
 
 
-def category(text: str) -> str | None:
+def parse_category(text: str) -> str | None:
     """A category as it is written in the ground truth to its code; None if it is none of the nine."""
     words = re.findall(r"[a-z]+", text.lower())
     return next((f"agentrx:{_CATEGORIES[word]}" for word in words if word in _CATEGORIES), None)
 
 
-def _annotation(truth: Node, judged: Annotation, trajectory: Trajectory, messages: list[Any]) -> Annotation:
-    step_of = chat_run(messages, at="traj").step_of
+def _build_annotation(
+    truth: JsonNode, labels: Annotation, trajectory: Trajectory, messages: list[Any]
+) -> Annotation:
+    step_of = parse_chat(messages, path="traj").step_by_message
     failures = {
-        failure.scalar_or("failure_id", str(i)): _failure(failure, trajectory, step_of)
+        failure.scalar_or("failure_id", str(i)): _parse_failure(failure, trajectory, step_of)
         for i, failure in enumerate(truth.nodes("failures"))
     }
     chosen = truth.node_or("root_cause")
@@ -116,26 +118,29 @@ def _annotation(truth: Node, judged: Annotation, trajectory: Trajectory, message
     if "failure_id" in chosen:
         cause = failures.get(chosen.scalar("failure_id"))
         if cause is None:
-            raise chosen.error("failure_id", "names no failure of this run")
+            raise chosen.build_error("failure_id", "names no failure of this run")
         cause = replace(cause, reason=chosen.text_or("reason_for_root_cause") or cause.reason)
     return replace(
-        judged,
+        labels,
         failed=True,
         root_cause=cause,
         failures=tuple(failures.values()),
-        extra={**judged.extra, "ground_truth": {key: truth.raw(key) for key in _TRUTH if key in truth}},
+        extra={
+            **labels.extra,
+            "ground_truth": {key: truth.raw(key) for key in _GROUND_TRUTH_FIELDS if key in truth},
+        },
     )
 
 
-def _failure(failure: Node, trajectory: Trajectory, step_of: Mapping[int, int]) -> RootCause:
+def _parse_failure(failure: JsonNode, trajectory: Trajectory, step_of: Mapping[int, int]) -> RootCause:
     number = failure.integer("step_number") if "step_number" in failure else None
     step = None
     if number is not None:
         if number < 1:
-            raise failure.error("step_number", "expected a number from 1")
+            raise failure.build_error("step_number", "expected a number from 1")
         beyond = number - 1 - len(step_of)
         step = step_of.get(number - 1, len(trajectory.steps) + max(0, beyond))
-    code = category(failure.text_or("failure_category"))
+    code = parse_category(failure.text_or("failure_category"))
     return RootCause(
         step=step,
         agent=failure.text_or("failed_agent").strip().lower() or None,

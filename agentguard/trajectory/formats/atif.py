@@ -12,7 +12,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.codec import (
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._atif_step import (
+    apply_difference,
+    compute_difference,
+    read_step,
+    write_step,
+)
+from agentguard.trajectory.formats._chat_messages import parse_tool_specs
+from agentguard.trajectory.formats._chat_writer import build_chat_tools
+from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
+from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, Trajectory
+from agentguard.trajectory.serialization import (
     decode_annotation,
     decode_meta,
     decode_step,
@@ -20,17 +31,13 @@ from agentguard.trajectory.codec import (
     encode_meta,
     encode_step,
 )
-from agentguard.trajectory.formats._atif_step import amended, difference, read_step, write_step
-from agentguard.trajectory.formats._chat import tool_specs
-from agentguard.trajectory.formats._chat_dump import chat_tools
-from agentguard.trajectory.formats._fields import Node
-from agentguard.trajectory.formats._judged import failed, part
-from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, Trajectory
 
 _VERSION = "ATIF-v1.8"
-_OURS = "agentguard"
-_NO_NAME = "\0"  # What a reader falls back to is not known here, so an empty id is written as ours.
-_KEPT = (
+_OWN_EXTRA_KEY = "agentguard"
+_DEFAULT_AGENT_NAME = (
+    "\0"  # What a reader falls back to is not known here, so an empty id is written as ours.
+)
+_PRESERVED_FIELDS = (
     *("schema_version", "session_id", "notes"),
     *("final_metrics", "continued_trajectory_ref", "subagent_trajectories"),
 )
@@ -42,7 +49,7 @@ class Atif:
     name = "atif"
     summary = "Agent Trajectory Interchange Format 1.7/1.8, read and written"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """By ``schema_version``; older writers leave it out."""
         if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
             return 0.0
@@ -54,64 +61,64 @@ class Atif:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a document. Raises FormatError with the field."""
-        node = Node.of(value)
+        node = JsonNode.from_value(value)
         version = node.text_or("schema_version", _VERSION)
         if not version.startswith("ATIF-v1."):
-            raise node.error("schema_version", "not a version 1 of ATIF", hint="this reads ATIF-v1.x")
-        ours = node.node_or("extra").node_or(_OURS)
-        steps = tuple(_step(i, one, node) for i, one in enumerate(node.nodes("steps")))
-        meta, judged = _meta(node, steps, name)
-        run = decode_meta(Node(amended(meta, ours.node_or("trajectory").data), _OURS))
-        annotation = Annotation(failed=failed(judged), extra=judged)
+            raise node.build_error("schema_version", "not a version 1 of ATIF", hint="this reads ATIF-v1.x")
+        ours = node.node_or("extra").node_or(_OWN_EXTRA_KEY)
+        steps = tuple(_parse_document_step(i, one, node) for i, one in enumerate(node.nodes("steps")))
+        meta, judged = _parse_meta(node, steps, name)
+        run = decode_meta(JsonNode(apply_difference(meta, ours.node_or("trajectory").data), _OWN_EXTRA_KEY))
+        annotation = Annotation(failed=infer_failed(judged), extra=judged)
         if "annotation" in ours:
             annotation = decode_annotation(ours.node("annotation"))
         branches = tuple(_read_branch(one) for one in ours.nodes_or("branches"))
-        yield Record(trajectory=_with(run, steps, branches), annotation=annotation)
+        yield Record(trajectory=_with_steps(run, steps, branches), annotation=annotation)
 
     def dump(self, record: Record, *, annotation: bool = False) -> dict[str, Any]:
         """Return the run as an ATIF document that ATIF's own models accept."""
         run = record.trajectory
-        document = _document(run)
+        document = _build_document(run)
         ours: dict[str, Any] = {}
         if run.branches:
             ours["branches"] = [_write_branch(branch) for branch in run.branches]
         if annotation and record.annotation != Annotation():
             ours["annotation"] = encode_annotation(record.annotation)
-        node = Node(document)
-        steps = tuple(_step(i, one, node) for i, one in enumerate(node.nodes("steps")))
-        if lost := difference(encode_meta(run), _meta(node, steps, _NO_NAME)[0]):
+        node = JsonNode(document)
+        steps = tuple(_parse_document_step(i, one, node) for i, one in enumerate(node.nodes("steps")))
+        if lost := compute_difference(encode_meta(run), _parse_meta(node, steps, _DEFAULT_AGENT_NAME)[0]):
             ours["trajectory"] = lost
         if ours:
-            document["extra"] = {**document.get("extra", {}), _OURS: ours}
+            document["extra"] = {**document.get("extra", {}), _OWN_EXTRA_KEY: ours}
         return document
 
 
-def _document(run: Trajectory) -> dict[str, Any]:
+def _build_document(run: Trajectory) -> dict[str, Any]:
     own = run.extra if run.format == "atif" else {}
     speakers = (step.agent for step in run.steps if step.source is Source.AGENT)
     agent: dict[str, Any] = {"name": next(speakers, "agent"), "version": "unknown"}
     agent |= own["agent"] if isinstance(own.get("agent"), dict) else {}
     if run.tools:
-        agent["tool_definitions"] = chat_tools(run.tools)
+        agent["tool_definitions"] = build_chat_tools(run.tools)
     document: dict[str, Any] = {"schema_version": _VERSION, "trajectory_id": run.id, "agent": agent}
-    document |= {key: own[key] for key in _KEPT if key in own}
+    document |= {key: own[key] for key in _PRESERVED_FIELDS if key in own}
     document["steps"] = [
-        write_step(step, agent=str(agent["name"]), own=run.format == "atif") for step in run.steps
+        write_step(step, agent=str(agent["name"]), restore_extra=run.format == "atif") for step in run.steps
     ]
     if isinstance(own.get("extra"), dict):
         document["extra"] = dict(own["extra"])
     return document
 
 
-def _meta(node: Node, steps: tuple[Step, ...], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parse_meta(node: JsonNode, steps: tuple[Step, ...], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The encoded head of a document as ATIF alone tells it, and what of it tells how the run was judged."""
     agent = node.node("agent")
-    tools = tool_specs(agent.items_or("tool_definitions"), agent.at("tool_definitions"))
-    facts = node.rest("trajectory_id", "steps", "agent", "extra")
-    facts["agent"] = agent.rest("tool_definitions")
-    if rest := node.node_or("extra").rest(_OURS):
+    tools = parse_tool_specs(agent.items_or("tool_definitions"), agent.field_path("tool_definitions"))
+    facts = node.extra_fields("trajectory_id", "steps", "agent", "extra")
+    facts["agent"] = agent.extra_fields("tool_definitions")
+    if rest := node.node_or("extra").extra_fields(_OWN_EXTRA_KEY):
         facts["extra"] = rest
-    facts, judged = part(facts)
+    facts, judged = split_labels(facts)
     leading = []
     for step in steps:
         if step.source is not Source.SYSTEM:
@@ -129,17 +136,19 @@ def _meta(node: Node, steps: tuple[Step, ...], name: str) -> tuple[dict[str, Any
     return encode_meta(run), judged
 
 
-def _step(index: int, node: Node, document: Node) -> Step:
+def _parse_document_step(index: int, node: JsonNode, document: JsonNode) -> Step:
     if node.integer("step_id") != index + 1:
-        raise node.error("step_id", f"expected {index + 1}", hint="steps are numbered from 1 without gaps")
+        raise node.build_error(
+            "step_id", f"expected {index + 1}", hint="steps are numbered from 1 without gaps"
+        )
     data = read_step(index, node, agent=document.node("agent").text("name"))
-    step = decode_step(Node(data, node.path))
+    step = decode_step(JsonNode(data, node.path))
     if step.index != index:
-        raise FormatError(f"expected step {index}", field=node.at("extra"))
+        raise FormatError(f"expected step {index}", field=node.field_path("extra"))
     return step
 
 
-def _with(run: Trajectory, steps: tuple[Step, ...], branches: tuple[Branch, ...]) -> Trajectory:
+def _with_steps(run: Trajectory, steps: tuple[Step, ...], branches: tuple[Branch, ...]) -> Trajectory:
     return Trajectory(
         id=run.id,
         format=run.format,
@@ -158,7 +167,7 @@ def _write_branch(branch: Branch) -> dict[str, Any]:
     return data | {"steps": [encode_step(step) for step in branch.steps]}
 
 
-def _read_branch(node: Node) -> Branch:
+def _read_branch(node: JsonNode) -> Branch:
     return Branch(
         id=node.text("id"),
         fork_step=node.integer("fork_step"),

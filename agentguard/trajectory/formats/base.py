@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentguard.errors import InputError
-from agentguard.registry import Registry
+from agentguard.plugins import Registry
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
-    from agentguard.trajectory.formats._source import Item
+    from agentguard.trajectory.formats._stream_reader import SourceItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class UnreadableRecord:
     """A record that could not be read; the others of its file still are."""
 
     error: InputError
 
 
 class Format(Protocol):
-    """One trajectory format; `Joins`, `Opens` and `Dumps` are what it may be able to do beyond this.
+    """One trajectory format; `SequenceFormat`, `FolderFormat` and `WritableFormat` are what it may be able to do beyond this.
 
     Attributes:
         name: as the user writes it, e.g. ``"who_and_when"``.
@@ -39,7 +39,7 @@ class Format(Protocol):
     name: str
     summary: str
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """How likely, in [0, 1], a parsed top-level record (or a str of text) is of this format."""
         ...
 
@@ -54,25 +54,27 @@ class Format(Protocol):
 
 
 @runtime_checkable
-class Joins(Protocol):
+class SequenceFormat(Protocol):
     """A format whose runs may span several values of a sequence (lines of a log)."""
 
-    def join(self, items: Iterator[Item], *, name: str) -> Iterator[Record | Broken]:
+    def parse_sequence(
+        self, items: Iterator[SourceItem], *, name: str
+    ) -> Iterator[Record | UnreadableRecord]:
         """Yield the runs of a JSON array or JSON Lines; an item with an error becomes a Broken."""
         ...
 
 
 @runtime_checkable
-class Opens(Protocol):
+class FolderFormat(Protocol):
     """A format whose data set is a folder in which files belong together."""
 
-    def open(self, folder: Path) -> Iterator[Record | Broken] | None:
+    def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
         """Yield the runs of the folder; None where it is not such a folder."""
         ...
 
 
 @runtime_checkable
-class Dumps(Protocol):
+class WritableFormat(Protocol):
     """A format that can also be written."""
 
     def dump(self, record: Record, *, annotation: bool = False) -> Any:

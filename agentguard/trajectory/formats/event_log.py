@@ -1,4 +1,4 @@
-"""agentguard's own event log; the events are described in `agentguard.trajectory.events`."""
+"""agentguard's own event log; the events are described in `agentguard.trajectory.event_log.events`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.events import EVENTS, Assembler, events_of
-from agentguard.trajectory.formats._json import MAX_LOG_DEPTH
-from agentguard.trajectory.formats._source import Item
-from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory._safe_json import MAX_LOG_DEPTH
+from agentguard.trajectory.event_log.events import EVENT_NAMES, RunAssembler, build_events
+from agentguard.trajectory.formats._stream_reader import SourceItem
+from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Annotation, Record
 
 
@@ -20,43 +20,47 @@ class EventLogFormat:
     summary = "agentguard's own append-only event log (JSON Lines); lossless, with branches"
     max_depth = MAX_LOG_DEPTH
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """An event, or a list that begins with one."""
         if isinstance(value, list) and value:
-            return self.recognises(value[0])
-        if not isinstance(value, dict) or value.get("event") not in EVENTS:
+            return self.score_match(value[0])
+        if not isinstance(value, dict) or value.get("event") not in EVENT_NAMES:
             return 0.0
         return 0.99 if value["event"] == "end" or len(value) > 1 else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the runs of a list of events, or of a single event (a header without steps)."""
-        items = (Item(i, event) for i, event in enumerate(value if isinstance(value, list) else [value]))
-        for found in self.join(items, name=name):
-            if isinstance(found, Broken):
+        items = (
+            SourceItem(i, event) for i, event in enumerate(value if isinstance(value, list) else [value])
+        )
+        for found in self.parse_sequence(items, name=name):
+            if isinstance(found, UnreadableRecord):
                 raise found.error
             yield found
 
-    def join(self, items: Iterator[Item], *, name: str) -> Iterator[Record | Broken]:  # noqa: ARG002
+    def parse_sequence(
+        self, items: Iterator[SourceItem], *, name: str
+    ) -> Iterator[Record | UnreadableRecord]:
         """Yield the runs of a log.
 
         A line that is not JSON is what a crash left of a write: it is reported and passed over. An event that
         does not fit the run so far breaks that run, whose other events are then passed over.
         """
-        assembler = Assembler()
+        assembler = RunAssembler()
         lost = False
         for item in items:
             if item.error is not None:
-                yield Broken(error=item.error.located(record=item.position))
+                yield UnreadableRecord(error=item.error.with_location(record=item.position))
                 continue
             begins = isinstance(item.value, dict) and item.value.get("event") == "header"
             if lost and not begins:
                 continue
             lost = False
             try:
-                done = assembler.feed(item.value)
+                done = assembler.apply(item.value)
             except FormatError as error:
                 assembler.state, lost = None, True
-                yield Broken(error=error.located(record=item.position))
+                yield UnreadableRecord(error=error.with_location(record=item.position))
             else:
                 if done is not None:
                     yield done
@@ -66,7 +70,7 @@ class EventLogFormat:
     def dump(self, record: Record, *, annotation: bool = False) -> list[dict[str, Any]]:
         """Return the run as a list of events."""
         kept = record if annotation else Record(trajectory=record.trajectory, annotation=Annotation())
-        return list(events_of(kept))
+        return list(build_events(kept))
 
 
 FORMAT = EventLogFormat()

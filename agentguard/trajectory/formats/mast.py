@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats import _speakers
-from agentguard.trajectory.formats._fields import Node, kind
-from agentguard.trajectory.formats._otel import as_text
-from agentguard.trajectory.groups import group_key
+from agentguard.trajectory._json_node import JsonNode, describe_type
+from agentguard.trajectory.formats import _transcript
+from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
 
-MODES: Mapping[str, tuple[str, str]] = {
+FAILURE_MODES: Mapping[str, tuple[str, str]] = {
     "disobey_task_specification": ("1.1", "poor task constraint compliance"),
     "disobey_role_specification": ("1.2", "fail to follow role specification"),
     "step_repetition": ("1.3", "repetition of steps"),
@@ -45,18 +45,18 @@ MODES: Mapping[str, tuple[str, str]] = {
 }
 """Mode to its number, where all sources agree on it, and to another name it goes by."""
 
-_NUMBERS = {number: mode for mode, (number, _) in MODES.items() if number}
-_NAMES = {mode.replace("_", " "): mode for mode in MODES} | {
-    other: mode for mode, (_, other) in MODES.items()
+_MODE_BY_NUMBER = {number: mode for mode, (number, _) in FAILURE_MODES.items() if number}
+_MODE_BY_NAME = {mode.replace("_", " "): mode for mode in FAILURE_MODES} | {
+    other: mode for mode, (_, other) in FAILURE_MODES.items()
 }
-_NUMBER = re.compile(r"\s*(?:FM[- ]?)?([1-3]\.[1-6])\b[\s:.\-]*(.*)", re.DOTALL)
-_YES = frozenset({"yes", "true", "1", "y", "present"})
-_NO = frozenset({"no", "false", "0", "n", "absent"})
+_MODE_NUMBER_PATTERN = re.compile(r"\s*(?:FM[- ]?)?([1-3]\.[1-6])\b[\s:.\-]*(.*)", re.DOTALL)
+_TRUE_VALUES = frozenset({"yes", "true", "1", "y", "present"})
+_FALSE_VALUES = frozenset({"no", "false", "0", "n", "absent"})
 _TRACES = ("trace", "trajectory", "messages", "history")
 _LABELS = ("mast_annotation", "annotations", "annotation", "modes", "failure_modes")
 _OUTCOMES = ("success", "task_success", "resolved", "is_correct")
-_FACTS = ("mas_name", "llm_name", "benchmark_name", "round")
-_KNOWN = (*_TRACES, *_LABELS, *_OUTCOMES, *_FACTS, "trace_id", "task", "question", "ground_truth")
+_TASK_FACTS = ("mas_name", "llm_name", "benchmark_name", "round")
+_KNOWN_FIELDS = (*_TRACES, *_LABELS, *_OUTCOMES, *_TASK_FACTS, "trace_id", "task", "question", "ground_truth")
 _USERS = ("user", "human", "userproxy", "user_proxy", "customer")
 _ENVIRONMENTS = (
     "terminal",
@@ -75,48 +75,51 @@ class Mast:
     name = "mast"
     summary = "MAST: traces of multi-agent systems with 14 failure modes"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """By MAST's annotation; a bare text with visible speakers is read too, if nothing else claims it.
 
         A text without speakers is not claimed: in a folder it is likelier a README than a run.
         """
         if isinstance(value, str):
-            return 0.05 if _speakers.split(value) else 0.0
+            return 0.05 if _transcript.split_speakers(value) else 0.0
         if not isinstance(value, Mapping) or not any(key in value for key in _TRACES):
             return 0.0
         if "mast_annotation" in value:
             return 0.95
         labels = next((value[key] for key in _LABELS if value.get(key)), None)
         names = labels if isinstance(labels, (Mapping, list)) else ()
-        named = any(mode_of(_label(name)) for name in names)
+        named = any(parse_mode(_extract_label(name)) for name in names)
         return 0.9 if named else 0.6 if "mas_name" in value else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a record or text. Raises FormatError with the field."""
-        record = Node.of({"trace": value} if isinstance(value, str) else value)
+        record = JsonNode.from_value({"trace": value} if isinstance(value, str) else value)
         system = record.text_or("mas_name") or "agent"
-        steps = tuple(_steps(record, system))
-        task = as_text(record.raw("task")) or as_text(record.raw("question"))
+        steps = tuple(_build_steps(record, system))
+        task = flatten_text(record.raw("task")) or flatten_text(record.raw("question"))
         first = next((step.content for step in steps if step.source is Source.USER), "")
         trajectory = Trajectory(
             id="/".join(filter(None, (record.text_or("mas_name"), record.scalar_or("trace_id")))) or name,
             format=self.name,
             task=task or first,
             steps=steps,
-            extra={**{key: record.raw(key) for key in _FACTS if key in record}, **_trace_rest(record)},
+            extra={
+                **{key: record.raw(key) for key in _TASK_FACTS if key in record},
+                **_collect_trace_extra(record),
+            },
         )
-        yield Record(trajectory=trajectory, annotation=_annotation(record, trajectory))
+        yield Record(trajectory=trajectory, annotation=_build_annotation(record, trajectory))
 
 
-def mode_of(label: str) -> str | None:
+def parse_mode(label: str) -> str | None:
     """The mode that a label such as ``"1.3 Step Repetition"`` names; None if it names none for certain."""
-    match = _NUMBER.fullmatch(label)
+    match = _MODE_NUMBER_PATTERN.fullmatch(label)
     number, words = match.groups() if match else ("", label)
     words = " ".join(re.findall(r"[a-z]+", words.lower()))
-    return _NAMES.get(words) if words else _NUMBERS.get(number)
+    return _MODE_BY_NAME.get(words) if words else _MODE_BY_NUMBER.get(number)
 
 
-def _label(item: Any) -> str:
+def _extract_label(item: Any) -> str:
     if isinstance(item, Mapping):
         item = next(
             (item[key] for key in ("failure mode", "failure_mode", "mode", "name") if key in item), ""
@@ -124,50 +127,50 @@ def _label(item: Any) -> str:
     return item if isinstance(item, str) else ""
 
 
-def _steps(record: Node, system: str) -> Iterator[Step]:
+def _build_steps(record: JsonNode, system: str) -> Iterator[Step]:
     where = next((key for key in _TRACES if key in record), _TRACES[0])
-    trace, path = record.raw(where), record.at(where)
+    trace, path = record.raw(where), record.field_path(where)
     if isinstance(trace, dict):
-        inner = Node(trace, path)
+        inner = JsonNode(trace, path)
         key = next((key for key in ("trajectory", "messages", "text") if key in inner), "trajectory")
-        trace, path = inner.raw(key), inner.at(key)
+        trace, path = inner.raw(key), inner.field_path(key)
     if isinstance(trace, list):
         for i, message in enumerate(trace):
-            yield _message(i, message, system, f"{path}[{i}]")
+            yield _build_message_step(i, message, system, f"{path}[{i}]")
     elif isinstance(trace, str):
-        turns = _speakers.split(trace)
+        turns = _transcript.split_speakers(trace)
         for i, (speaker, said) in enumerate(
-            turns or [(system, block) for block in _speakers.paragraphs(trace)]
+            turns or [(system, block) for block in _transcript.split_paragraphs(trace)]
         ):
-            yield _step(i, speaker, said)
+            yield _build_step(i, speaker, said)
     else:
-        raise FormatError(f"expected text or a list of messages, found {kind(trace)}", field=path)
+        raise FormatError(f"expected text or a list of messages, found {describe_type(trace)}", field=path)
 
 
-def _message(index: int, message: Any, system: str, path: str) -> Step:
+def _build_message_step(index: int, message: Any, system: str, path: str) -> Step:
     if isinstance(message, str):
-        return _step(index, system, message)
-    node = Node.of(message, path)
+        return _build_step(index, system, message)
+    node = JsonNode.from_value(message, path)
     role = node.text_or("role")
     speaker = node.text_or("name") or node.text_or("agent") or node.text_or("sender") or role or system
-    rest = node.rest("content", "role", "name", "agent", "sender")
-    return _step(index, speaker, as_text(node.raw("content")), role=role, extra=rest)
+    rest = node.extra_fields("content", "role", "name", "agent", "sender")
+    return _build_step(index, speaker, flatten_text(node.raw("content")), role=role, extra=rest)
 
 
-def _step(
-    index: int, speaker: str, said: str, *, role: str = "", extra: Mapping[str, Any] | None = None
+def _build_step(
+    index: int, speaker: str, content: str, *, role: str = "", extra: Mapping[str, Any] | None = None
 ) -> Step:
     return Step(
         index=index,
-        source=_source(role if role in ("system", "tool", "function") else speaker),
+        source=_resolve_source(role if role in ("system", "tool", "function") else speaker),
         agent=speaker or "system",
-        content=said,
+        content=content,
         source_index=index,
         extra=extra or {},
     )
 
 
-def _source(speaker: str) -> Source:
+def _resolve_source(speaker: str) -> Source:
     name = speaker.lower().replace(" ", "_")
     if name in _USERS:
         return Source.USER
@@ -176,18 +179,18 @@ def _source(speaker: str) -> Source:
     return Source.ENVIRONMENT if name in _ENVIRONMENTS else Source.AGENT
 
 
-def _trace_rest(record: Node) -> dict[str, Any]:
+def _collect_trace_extra(record: JsonNode) -> dict[str, Any]:
     trace = record.raw("trace")
-    rest = Node(trace).rest("trajectory", "messages", "text") if isinstance(trace, dict) else {}
+    rest = JsonNode(trace).extra_fields("trajectory", "messages", "text") if isinstance(trace, dict) else {}
     return {"trace": rest} if rest else {}
 
 
-def _annotation(record: Node, trajectory: Trajectory) -> Annotation:
+def _build_annotation(record: JsonNode, trajectory: Trajectory) -> Annotation:
     modes: dict[str, bool] = {}
-    extra = record.rest(*_KNOWN)
+    extra = record.extra_fields(*_KNOWN_FIELDS)
     ambiguous: dict[str, bool] = {}
-    for label, present in _labels(record):
-        mode = mode_of(label)
+    for label, present in _parse_labels(record):
+        mode = parse_mode(label)
         if mode is not None:
             modes[mode] = modes.get(mode, False) or present
         else:
@@ -195,40 +198,48 @@ def _annotation(record: Node, trajectory: Trajectory) -> Annotation:
     if ambiguous:
         extra["ambiguous_modes"] = ambiguous
     outcome = next((key for key in _OUTCOMES if key in record), None)
-    succeeded = None if outcome is None else _yes(record.raw(outcome), record.at(outcome))
+    succeeded = None if outcome is None else _parse_yes(record.raw(outcome), record.field_path(outcome))
     return Annotation(
         failed=None if succeeded is None else not succeeded,
         modes=modes,
-        answer=as_text(record.raw("ground_truth")) or None,
-        group=group_key(trajectory.task) or None,
+        answer=flatten_text(record.raw("ground_truth")) or None,
+        group=normalize_group_key(trajectory.task) or None,
         extra=extra,
     )
 
 
-def _labels(record: Node) -> Iterator[tuple[str, bool]]:
+def _parse_labels(record: JsonNode) -> Iterator[tuple[str, bool]]:
     """(label, present) for every mode that was decided on."""
     for key in (key for key in _LABELS if key in record):
         if isinstance(record.raw(key), dict):
             for label, value in record.node(key).data.items():
-                decided = _yes(value, f"{record.at(key)}.{label}")
+                decided = _parse_yes(value, f"{record.field_path(key)}.{label}")
                 if decided is not None:
                     yield label, decided
         else:
             for item in record.nodes(key):
-                told = [_yes(v, item.at(k)) for k, v in item.data.items() if k.startswith("annotator")]
-                told += [_yes(item.raw(k), item.at(k)) for k in ("present", "value", "label") if k in item]
+                told = [
+                    _parse_yes(v, item.field_path(k))
+                    for k, v in item.data.items()
+                    if k.startswith("annotator")
+                ]
+                told += [
+                    _parse_yes(item.raw(k), item.field_path(k))
+                    for k in ("present", "value", "label")
+                    if k in item
+                ]
                 votes = [vote for vote in told if vote is not None]
                 if votes:
-                    yield _label(item.data), 2 * sum(votes) > len(votes)
+                    yield _extract_label(item.data), 2 * sum(votes) > len(votes)
 
 
-def _yes(value: Any, path: str) -> bool | None:
+def _parse_yes(value: Any, path: str) -> bool | None:
     if value is None:
         return None
     word = str(value).strip().lower() if isinstance(value, (bool, int, float, str)) else ""
     word = word.removesuffix(".0")
-    if word in _YES or word in _NO:
-        return word in _YES
+    if word in _TRUE_VALUES or word in _FALSE_VALUES:
+        return word in _TRUE_VALUES
     if word in ("", "null", "none", "n/a", "unknown") and isinstance(value, str):
         return None
     raise FormatError("expected yes or no", field=path)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory.formats._chat import chat_run, is_message, tool_specs
-from agentguard.trajectory.formats._chat_dump import chat_messages, chat_tools
-from agentguard.trajectory.formats._fields import Node
-from agentguard.trajectory.formats._judged import failed, join, part
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_chat, parse_tool_specs
+from agentguard.trajectory.formats._chat_writer import build_chat_messages, build_chat_tools
+from agentguard.trajectory.formats._label_fields import infer_failed, merge_labels, split_labels
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
-_SAMPLE = 8
+_MAX_SAMPLED_MESSAGES = 8
 
 
 class OpenAIChat:
@@ -24,35 +24,35 @@ class OpenAIChat:
     name = "openai_chat"
     summary = "OpenAI chat messages with tool calls (JSON, or JSON Lines of runs or of messages)"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """Messages with a role; sure where tools were offered and called and nothing is labelled beside."""
         messages = value.get("messages") if isinstance(value, dict) else value
         if not isinstance(messages, list) or not messages:
             return 0.0
-        sample = messages[:_SAMPLE]
+        sample = messages[:_MAX_SAMPLED_MESSAGES]
         beside = value if isinstance(value, dict) else {}
         offered = isinstance(beside.get("tools"), list) and not any("label" in key for key in beside)
         called = any(isinstance(one, dict) and "tool_calls" in one for one in sample)
         likely = 0.96 if offered and called else 0.8 if called else 0.6
-        return likely * sum(map(is_message, sample)) / len(sample)
+        return likely * sum(map(is_chat_message, sample)) / len(sample)
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a list of messages or an object that has one."""
-        node = Node({"messages": value}) if isinstance(value, list) else Node.of(value)
-        chat = chat_run(node.items("messages"))
-        extra, judged = part(node.rest("messages", "tools", "functions", "id"))
+        node = JsonNode({"messages": value}) if isinstance(value, list) else JsonNode.from_value(value)
+        chat = parse_chat(node.items("messages"))
+        extra, judged = split_labels(node.extra_fields("messages", "tools", "functions", "id"))
         yield Record(
             trajectory=Trajectory(
                 id=node.scalar_or("id") or name,
                 format=self.name,
                 task=chat.task,
                 steps=chat.steps,
-                tools=tool_specs(node.items_or("tools"), "tools")
-                + tool_specs(node.items_or("functions"), "functions"),
+                tools=parse_tool_specs(node.items_or("tools"), "tools")
+                + parse_tool_specs(node.items_or("functions"), "functions"),
                 system_prompts=chat.system_prompts,
                 extra=extra,
             ),
-            annotation=Annotation(failed=failed(judged), extra=judged),
+            annotation=Annotation(failed=infer_failed(judged), extra=judged),
         )
 
     def dump(self, record: Record, *, annotation: bool = False) -> dict[str, Any]:
@@ -61,11 +61,11 @@ class OpenAIChat:
         What was judged is written back under the names it came with, if ``annotation`` is asked for.
         """
         run = record.trajectory
-        data: dict[str, Any] = {"id": run.id, "messages": chat_messages(run)}
+        data: dict[str, Any] = {"id": run.id, "messages": build_chat_messages(run)}
         if run.tools:
-            data["tools"] = chat_tools(run.tools)
+            data["tools"] = build_chat_tools(run.tools)
         if run.format == self.name:
-            data |= join(run.extra, record.annotation.extra if annotation else {})
+            data |= merge_labels(run.extra, record.annotation.extra if annotation else {})
         return data
 
 

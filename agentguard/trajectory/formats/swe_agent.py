@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.trajectory.formats._chat import tool_call
-from agentguard.trajectory.formats._fields import Node
-from agentguard.trajectory.formats._otel import as_text
-from agentguard.trajectory.formats._text_action import text_action
-from agentguard.trajectory.groups import group_key
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._action_text import parse_action_text
+from agentguard.trajectory.formats._chat_messages import parse_tool_call
+from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Observation, Record, Source, Step, ToolCall, Trajectory
 
-_ENTRY = ("thought", "action", "observation", "tool_calls")
-_VERDICTS = ("resolved", "target", "success", "score")
-_JUDGEMENTS = (
-    *_VERDICTS,
+_ENTRY_FIELDS = ("thought", "action", "observation", "tool_calls")
+_VERDICT_FIELDS = ("resolved", "target", "success", "score")
+_EVALUATION_FIELDS = (
+    *_VERDICT_FIELDS,
     *("eval_logs", "report", "test_result", "test_results", "test_output", "patch", "test_patch"),
     *("FAIL_TO_PASS", "PASS_TO_PASS"),
 )
@@ -34,7 +34,7 @@ class SweAgent:
     name = "swe_agent"
     summary = "SWE-agent .traj files"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """By a ``trajectory`` of entries with an action and an observation."""
         steps = value.get("trajectory") if isinstance(value, Mapping) else None
         if not isinstance(steps, list):
@@ -46,29 +46,29 @@ class SweAgent:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a file. Raises FormatError with the field."""
-        record = Node.of(value)
+        record = JsonNode.from_value(value)
         info = record.node_or("info")
         history = list(record.nodes_or("history"))
         agent = next((m.text_or("agent") for m in history if m.raw("role") == "assistant"), "") or "agent"
-        extra = record.rest("trajectory", "info", "instance_id", *_JUDGEMENTS)
-        rest = info.rest(*_JUDGEMENTS)
+        extra = record.extra_fields("trajectory", "info", "instance_id", *_EVALUATION_FIELDS)
+        rest = info.extra_fields(*_EVALUATION_FIELDS)
         trajectory = Trajectory(
             id=record.scalar_or("instance_id", name),
             format=self.name,
-            task=_said(history, "user"),
-            steps=tuple(_step(i, entry, agent) for i, entry in enumerate(record.nodes("trajectory"))),
-            system_prompts=_prompts(history, agent),
+            task=_find_message(history, "user"),
+            steps=tuple(_build_step(i, entry, agent) for i, entry in enumerate(record.nodes("trajectory"))),
+            system_prompts=_build_system_prompts(history, agent),
             extra={**extra, **({"info": rest} if rest else {})},
         )
-        yield Record(trajectory=trajectory, annotation=_annotation(record, info, trajectory))
+        yield Record(trajectory=trajectory, annotation=_build_annotation(record, info, trajectory))
 
 
-def _step(index: int, entry: Node, agent: str) -> Step:
-    calls = tuple(_calls(index, entry))
+def _build_step(index: int, entry: JsonNode, agent: str) -> Step:
+    calls = tuple(_build_calls(index, entry))
     seen: tuple[Observation, ...] = ()
     if "observation" in entry:
         last = calls[-1] if calls else None
-        content = as_text(entry.raw("observation"))
+        content = flatten_text(entry.raw("observation"))
         seen = (
             Observation(content=content, call_id=last.id if last else None, tool=last.name if last else None),
         )
@@ -76,43 +76,43 @@ def _step(index: int, entry: Node, agent: str) -> Step:
         index=index,
         source=Source.AGENT,
         agent=agent,
-        content=as_text(entry.raw("thought")) or as_text(entry.raw("response")),
+        content=flatten_text(entry.raw("thought")) or flatten_text(entry.raw("response")),
         tool_calls=calls,
         observations=seen,
         source_index=index,
-        extra=entry.rest(*_ENTRY),
+        extra=entry.extra_fields(*_ENTRY_FIELDS),
     )
 
 
-def _calls(index: int, entry: Node) -> Iterator[ToolCall]:
+def _build_calls(index: int, entry: JsonNode) -> Iterator[ToolCall]:
     """The action as a tool call: as the model made it if that was recorded, else the command line."""
     recorded = list(entry.nodes_or("tool_calls"))
     for number, made in enumerate(recorded):
-        yield tool_call(made, fallback_id=f"call_{index}_{number}")
+        yield parse_tool_call(made, fallback_id=f"call_{index}_{number}")
     if not recorded:
-        call = text_action(entry.text_or("action"), id=f"call_{index}", default="bash")
+        call = parse_action_text(entry.text_or("action"), id=f"call_{index}", default="bash")
         if call is not None:
             yield call
 
 
-def _said(history: list[Node], role: str) -> str:
+def _find_message(history: list[JsonNode], role: str) -> str:
     """The first message of a role that is not part of a demonstration."""
     said = (message for message in history if message.raw("role") == role and not message.raw("is_demo"))
-    return next((as_text(message.raw("content")) for message in said), "")
+    return next((flatten_text(message.raw("content")) for message in said), "")
 
 
-def _prompts(history: list[Node], agent: str) -> dict[str, str]:
-    prompt = _said(history, "system")
+def _build_system_prompts(history: list[JsonNode], agent: str) -> dict[str, str]:
+    prompt = _find_message(history, "system")
     return {agent: prompt} if prompt else {}
 
 
-def _annotation(record: Node, info: Node, trajectory: Trajectory) -> Annotation:
-    told = {key: node.raw(key) for node in (info, record) for key in _JUDGEMENTS if key in node}
-    verdict = next((told[key] for key in _VERDICTS if key in told), None)
+def _build_annotation(record: JsonNode, info: JsonNode, trajectory: Trajectory) -> Annotation:
+    told = {key: node.raw(key) for node in (info, record) for key in _EVALUATION_FIELDS if key in node}
+    verdict = next((told[key] for key in _VERDICT_FIELDS if key in told), None)
     failed = None
     if isinstance(verdict, (bool, int, float)) and verdict in (0, 1):  # a score in between is no verdict
         failed = verdict == 0
-    return Annotation(failed=failed, group=group_key(trajectory.task) or None, extra=told)
+    return Annotation(failed=failed, group=normalize_group_key(trajectory.task) or None, extra=told)
 
 
 FORMAT = SweAgent()

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory.formats._chat import chat_run
-from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._chat_messages import parse_chat
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 # Rewards are products of floats; anything but full marks is a failure.
-_PASSED = 1 - 1e-6
+_PASS_THRESHOLD = 1 - 1e-6
 
 
 class TauBench:
@@ -23,7 +23,7 @@ class TauBench:
     name = "tau_bench"
     summary = "tau-bench results: tool-calling runs with a reward"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """A ``traj`` list with a reward or a task id beside it."""
         if not isinstance(value, dict) or not isinstance(value.get("traj"), list):
             return 0.0
@@ -31,8 +31,8 @@ class TauBench:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a result."""
-        node = Node.of(value)
-        chat = chat_run(node.items("traj"), at="traj")
+        node = JsonNode.from_value(value)
+        chat = parse_chat(node.items("traj"), path="traj")
         task, trial = node.scalar_or("task_id"), node.scalar_or("trial")
         parts = [f"task-{task}"] if task else [name]
         parts += [f"trial-{trial}"] if trial else []
@@ -45,16 +45,16 @@ class TauBench:
                 system_prompts=chat.system_prompts,
                 extra={key: node.raw(key) for key in ("task_id", "trial") if key in node},
             ),
-            annotation=_annotation(node, task),
+            annotation=_build_annotation(node, task),
         )
 
 
-def _annotation(node: Node, task: str) -> Annotation:
+def _build_annotation(node: JsonNode, task: str) -> Annotation:
     reward = node.number_or("reward")
     return Annotation(
-        failed=None if reward is None else reward < _PASSED,
+        failed=None if reward is None else reward < _PASS_THRESHOLD,
         group=task or None,
-        extra=node.rest("traj", "task_id", "trial"),
+        extra=node.extra_fields("traj", "task_id", "trial"),
     )
 
 

@@ -22,23 +22,29 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._fields import Node
-from agentguard.trajectory.formats._folder import document
-from agentguard.trajectory.formats._json import loads
-from agentguard.trajectory.formats._otel import NAMES, Span, as_text, judgements, kept
-from agentguard.trajectory.formats._spans import SpanRun
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import files_of
-from agentguard.trajectory.groups import group_key
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory.formats._dataset_folder import read_document
+from agentguard.trajectory.formats._otel.spans import (
+    ATTRIBUTE_NAMES,
+    SourceSpan,
+    collect_evaluations,
+    collect_unmapped,
+    flatten_text,
+)
+from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import list_run_files
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
 
-_KNOWN = (
+_KNOWN_SPAN_FIELDS = (
     *("span_id", "parent_span_id", "span_name", "span_attributes", "timestamp", "duration"),
     *("status_code", "status_message", "events", "logs", "child_spans", "trace_id"),
 )
-_ANNOTATIONS = "processed_annotations_*/*.json"
-_DURATION = re.compile(r"PT(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9}(?:\.\d{1,12})?)S)?", re.ASCII)
-_ALIASES = {
+_ANNOTATIONS_GLOB = "processed_annotations_*/*.json"
+_DURATION_PATTERN = re.compile(r"PT(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9}(?:\.\d{1,12})?)S)?", re.ASCII)
+_CATEGORY_ALIASES = {
     "hallucinations_language_only": "language_only",
     "hallucinations_tool_related": "tool_related",
     "tool_selection": "tool_selection_errors",
@@ -72,9 +78,9 @@ class Trail:
     name = "trail"
     summary = "TRAIL: OpenInference traces with errors annotated at spans"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """By spans with ``span_attributes``, alone or under ``trace``."""
-        trace = _trace(value) if isinstance(value, Mapping) else None
+        trace = _unwrap_trace(value) if isinstance(value, Mapping) else None
         spans = trace.get("spans") if isinstance(trace, Mapping) else None
         if not isinstance(spans, list) or not all(isinstance(span, Mapping) for span in spans):
             return 0.0
@@ -82,36 +88,38 @@ class Trail:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a record. Raises FormatError with the field."""
-        record = Node.of(value)
-        trace = Node.of(_trace(value), "trace" if "trace" in record else "")
-        labels = _document(record.raw("labels")) if "labels" in record else value
-        yield _record(trace, Node.of(labels, "labels" if "labels" in record else ""), name=name)
+        record = JsonNode.from_value(value)
+        trace = JsonNode.from_value(_unwrap_trace(value), "trace" if "trace" in record else "")
+        labels = _parse_nested_document(record.raw("labels")) if "labels" in record else value
+        yield _build_record(
+            trace, JsonNode.from_value(labels, "labels" if "labels" in record else ""), name=name
+        )
 
-    def open(self, folder: Path) -> Iterator[Record | Broken] | None:
+    def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
         """Yield the runs of a folder of traces and ``processed_annotations_*``; None if it is none."""
-        paths = (*folder.glob(_ANNOTATIONS), *folder.glob(f"*/{_ANNOTATIONS}"))
+        paths = (*folder.glob(_ANNOTATIONS_GLOB), *folder.glob(f"*/{_ANNOTATIONS_GLOB}"))
         labels = {path.stem: path for path in paths if path.is_file()}
-        return _joined(folder, labels) if labels else None
+        return _join_labels(folder, labels) if labels else None
 
 
-def _joined(folder: Path, labels: Mapping[str, Path]) -> Iterator[Record | Broken]:
-    for path in files_of(folder):
+def _join_labels(folder: Path, labels: Mapping[str, Path]) -> Iterator[Record | UnreadableRecord]:
+    for path in list_run_files(folder):
         if path.suffix != ".json" or path.parent.name.startswith("processed_annotations_"):
             continue
         try:
-            record = {"trace": document(path)}
+            record = {"trace": read_document(path)}
             if path.stem in labels:
-                record["labels"] = document(labels[path.stem])
+                record["labels"] = read_document(labels[path.stem])
             yield from FORMAT.parse(record, name=path.stem)
         except InputError as error:
-            yield Broken(error=error.located(file=str(path)))
+            yield UnreadableRecord(error=error.with_location(file=str(path)))
 
 
-def _trace(value: Mapping[str, Any]) -> Any:
-    return _document(value["trace"]) if "trace" in value else value
+def _unwrap_trace(value: Mapping[str, Any]) -> Any:
+    return _parse_nested_document(value["trace"]) if "trace" in value else value
 
 
-def _document(value: Any) -> Any:
+def _parse_nested_document(value: Any) -> Any:
     """A part of a record that may be written as JSON text inside JSON."""
     if isinstance(value, str):
         try:
@@ -121,50 +129,50 @@ def _document(value: Any) -> Any:
     return value
 
 
-def _record(trace: Node, labels: Node, *, name: str) -> Record:
+def _build_record(trace: JsonNode, labels: JsonNode, *, name: str) -> Record:
     logs: dict[str, Any] = {}
-    spans = list(_flat(trace, logs))
-    run = SpanRun(spans)
+    spans = list(_flatten_spans(trace, logs))
+    run = SpanTrajectoryBuilder(spans)
     told = {
-        **trace.rest("trace_id", "spans", "errors", "scores", "trace", "labels"),
+        **trace.extra_fields("trace_id", "spans", "errors", "scores", "trace", "labels"),
         "logs": logs,
-        "judgements": judgements(spans),
-        "spans": [kept(s) for s in run.others if _ours(s)],
+        "judgements": collect_evaluations(spans),
+        "spans": [collect_unmapped(s) for s in run.unmapped_spans if _is_harness_span(s)],
     }
-    run.others = [span for span in run.others if not _ours(span)]
-    trajectory = run.trajectory(id=trace.scalar_or("trace_id", name), format=Trail.name, extra={})
+    run.unmapped_spans = [span for span in run.unmapped_spans if not _is_harness_span(span)]
+    trajectory = run.build_trajectory(id=trace.scalar_or("trace_id", name), format=Trail.name, extra={})
     told = {key: value for key, value in told.items() if value}
-    return Record(trajectory=trajectory, annotation=_annotation(labels, trajectory, run, told))
+    return Record(trajectory=trajectory, annotation=_build_annotation(labels, trajectory, run, told))
 
 
-def _ours(span: Span) -> bool:
+def _is_harness_span(span: SourceSpan) -> bool:
     """Whether a span is of the code that ran the benchmark, not of the agent."""
-    return not any(name in span.attributes for name in NAMES["kind"])
+    return not any(name in span.attributes for name in ATTRIBUTE_NAMES["kind"])
 
 
-def _flat(trace: Node, logs: dict[str, Any]) -> Iterator[Span]:
+def _flatten_spans(trace: JsonNode, logs: dict[str, Any]) -> Iterator[SourceSpan]:
     """All spans, parents first; ``logs`` collects what they logged."""
-    stack: list[tuple[Node, str | None]] = [(span, None) for span in reversed(list(trace.nodes("spans")))]
+    stack: list[tuple[JsonNode, str | None]] = [(span, None) for span in reversed(list(trace.nodes("spans")))]
     position = 0
     while stack:
         node, parent = stack.pop()
         id = node.scalar_or("span_id", f"span_{position}")
         if node.raw("logs"):
             logs[id] = node.raw("logs")
-        yield _span(node, id, node.scalar_or("parent_span_id") or parent, position)
+        yield _parse_span(node, id, node.scalar_or("parent_span_id") or parent, position)
         position += 1
         stack.extend((child, id) for child in reversed(list(node.nodes_or("child_spans"))))
 
 
-def _span(node: Node, id: str, parent: str | None, position: int) -> Span:
-    start = _epoch(node, "timestamp")
-    seconds = _seconds(node, "duration")
+def _parse_span(node: JsonNode, id: str, parent: str | None, position: int) -> SourceSpan:
+    start = _parse_timestamp(node, "timestamp")
+    seconds = _parse_duration(node, "duration")
     status = node.scalar_or("status_code").lower()
     events = tuple(
         (event.text_or("Name", event.text_or("name")), event.node_or("Attributes").data)
         for event in node.nodes_or("events")
     )
-    return Span(
+    return SourceSpan(
         id=id,
         parent=parent,
         name=node.text_or("span_name"),
@@ -175,38 +183,42 @@ def _span(node: Node, id: str, parent: str | None, position: int) -> Span:
         events=events,
         error=True if status == "error" else False if status == "ok" else None,
         status=node.text_or("status_message"),
-        extra=node.rest(*_KNOWN),
+        extra=node.extra_fields(*_KNOWN_SPAN_FIELDS),
     )
 
 
-def _annotation(labels: Node, trajectory: Trajectory, run: SpanRun, told: dict[str, Any]) -> Annotation:
-    where = run.steps_of_spans()
+def _build_annotation(
+    labels: JsonNode, trajectory: Trajectory, run: SpanTrajectoryBuilder, span_evaluations: dict[str, Any]
+) -> Annotation:
+    where = run.map_spans_to_steps()
     failures = []
     for error in labels.nodes_or("errors"):
         step = where.get(error.scalar_or("location").strip())
-        code = category(error.text_or("category"))
+        code = parse_category(error.text_or("category"))
         failures.append(
             RootCause(
                 step=step,
                 agent=trajectory.steps[step].agent if step is not None else None,
                 codes=() if code is None else (code,),
-                reason=as_text(error.raw("description")),
+                reason=flatten_text(error.raw("description")),
             )
         )
     for key in ("errors", "scores"):
         if key in labels:
-            told[key] = labels.raw(key)
-    return Annotation(failures=tuple(failures), group=group_key(trajectory.task) or None, extra=told)
+            span_evaluations[key] = labels.raw(key)
+    return Annotation(
+        failures=tuple(failures), group=normalize_group_key(trajectory.task) or None, extra=span_evaluations
+    )
 
 
-def category(text: str) -> str | None:
+def parse_category(text: str) -> str | None:
     """A category as it is written in annotations to its code, None if it is none of the taxonomy's leaves."""
     words = "_".join(re.findall(r"[a-z0-9]+", text.lower()))
-    words = _ALIASES.get(words, words)
+    words = _CATEGORY_ALIASES.get(words, words)
     return f"trail:{words}" if words in CATEGORIES else None
 
 
-def _epoch(node: Node, key: str) -> float | None:
+def _parse_timestamp(node: JsonNode, key: str) -> float | None:
     """ISO 8601 to epoch seconds; without an offset it is UTC."""
     text = node.text_or(key)
     if not text:
@@ -215,16 +227,16 @@ def _epoch(node: Node, key: str) -> float | None:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise node.error(key, "expected a time as in ISO 8601") from None
+        raise node.build_error(key, "expected a time as in ISO 8601") from None
 
 
-def _seconds(node: Node, key: str) -> float | None:
+def _parse_duration(node: JsonNode, key: str) -> float | None:
     """An ISO 8601 duration of at most hours to seconds."""
     if key not in node:
         return None
-    match = _DURATION.fullmatch(node.text(key))
+    match = _DURATION_PATTERN.fullmatch(node.text(key))
     if match is None:
-        raise node.error(key, "expected a duration such as PT1.5S")
+        raise node.build_error(key, "expected a duration such as PT1.5S")
     hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 

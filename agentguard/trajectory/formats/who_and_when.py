@@ -13,16 +13,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory.formats._chat import content_text
-from agentguard.trajectory.formats._fields import Node
-from agentguard.trajectory.groups import group_key
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._chat_messages import extract_content_text
+from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
 
-_VERDICTS = ("is_correct", "is_corrected")
-_ADDRESSEE = re.compile(r"\s*\((?:thought|termination condition|->[^()]*)\)\s*\Z", re.IGNORECASE)
-_TASK_GIVERS = ("human", "user")
+_VERDICT_FIELDS = ("is_correct", "is_corrected")
+_ADDRESSEE_PATTERN = re.compile(r"\s*\((?:thought|termination condition|->[^()]*)\)\s*\Z", re.IGNORECASE)
+_TASK_SPEAKERS = ("human", "user")
 # What AutoGen's and Magentic-One's code executors answer: they run code and report, and decide nothing.
-_EXECUTED = re.compile(
+_EXECUTION_REPORT_PATTERN = re.compile(
     r"\s*(?:exitcode:|there is no code|no code block|the script ran, then exited)", re.IGNORECASE
 )
 
@@ -33,17 +33,17 @@ class WhoAndWhen:
     name = "who_and_when"
     summary = "Who&When: failed multi-agent runs with agent, step and reason"
 
-    def recognises(self, value: Any) -> float:
+    def score_match(self, value: Any) -> float:
         """A ``history`` with a verdict or a mistake beside it."""
         if not isinstance(value, dict) or not isinstance(value.get("history"), list):
             return 0.0
-        if not {*_VERDICTS, "mistake_agent", "mistake_step"}.isdisjoint(value):
+        if not {*_VERDICT_FIELDS, "mistake_agent", "mistake_step"}.isdisjoint(value):
             return 0.95
         return 0.5 if "question" in value else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the one run of a file."""
-        node = Node.of(value)
+        node = JsonNode.from_value(value)
         question = node.text_or("question")
         extra = {"question_id": node.scalar("question_ID")} if "question_ID" in node else {}
         yield Record(
@@ -51,59 +51,63 @@ class WhoAndWhen:
                 id=name,
                 format=self.name,
                 task=question,
-                steps=_steps(node),
-                system_prompts=_prompts(node),
+                steps=_build_steps(node),
+                system_prompts=_build_system_prompts(node),
                 extra=extra,
             ),
-            annotation=_annotation(node, question),
+            annotation=_build_annotation(node, question),
         )
 
 
-def agent_name(role: str) -> str:
+def parse_agent_name(role: str) -> str:
     """The agent behind a speaker's label: without what it says in brackets about the addressee."""
-    return _ADDRESSEE.sub("", role).strip()
+    return _ADDRESSEE_PATTERN.sub("", role).strip()
 
 
-def _steps(node: Node) -> tuple[Step, ...]:
+def _build_steps(node: JsonNode) -> tuple[Step, ...]:
     entries = list(node.nodes("history"))
-    texts = [content_text(entry.raw("content"), entry.at("content")) for entry in entries]
-    speakers = [agent_name(entry.text_or("name") or entry.text("role")) for entry in entries]
-    executors = _executors(speakers, texts)
+    texts = [extract_content_text(entry.raw("content"), entry.field_path("content")) for entry in entries]
+    speakers = [parse_agent_name(entry.text_or("name") or entry.text("role")) for entry in entries]
+    executors = _find_executors(speakers, texts)
     return tuple(
         Step(
             index=i,
-            source=_source(speaker, executors),
+            source=_resolve_source(speaker, executors),
             agent=speaker,
             content=text,
             source_index=i,
-            extra=_step_extra(entry),
+            extra=_collect_step_extra(entry),
         )
         for i, (entry, speaker, text) in enumerate(zip(entries, speakers, texts, strict=True))
     )
 
 
-def _step_extra(entry: Node) -> dict[str, Any]:
-    extra = entry.rest("content", "name")
+def _collect_step_extra(entry: JsonNode) -> dict[str, Any]:
+    extra = entry.extra_fields("content", "name")
     if isinstance(entry.raw("content"), list):
         extra["content"] = entry.raw("content")
     return extra
 
 
-def _executors(speakers: list[str], texts: list[str]) -> set[str]:
+def _find_executors(speakers: list[str], texts: list[str]) -> set[str]:
     """Speakers all of whose messages are reports of code that ran, or that there was none."""
     said: dict[str, list[str]] = defaultdict(list)
     for speaker, text in zip(speakers, texts, strict=True):
         said[speaker].append(text)
-    return {speaker for speaker, all_of in said.items() if all(_EXECUTED.match(text) for text in all_of)}
+    return {
+        speaker
+        for speaker, all_of in said.items()
+        if all(_EXECUTION_REPORT_PATTERN.match(text) for text in all_of)
+    }
 
 
-def _source(speaker: str, executors: set[str]) -> Source:
-    if speaker.casefold() in _TASK_GIVERS:
+def _resolve_source(speaker: str, executors: set[str]) -> Source:
+    if speaker.casefold() in _TASK_SPEAKERS:
         return Source.USER
     return Source.ENVIRONMENT if speaker in executors else Source.AGENT
 
 
-def _prompts(node: Node) -> dict[str, str]:
+def _build_system_prompts(node: JsonNode) -> dict[str, str]:
     if "system_prompt" not in node:
         return {}
     if isinstance(node.raw("system_prompt"), str):
@@ -112,15 +116,15 @@ def _prompts(node: Node) -> dict[str, str]:
     return {agent: prompts.text_or(agent) for agent in prompts.data}
 
 
-def _annotation(node: Node, question: str) -> Annotation:
+def _build_annotation(node: JsonNode, question: str) -> Annotation:
     marked = "mistake_step" in node or "mistake_agent" in node
-    verdict = next((node.flag(key) for key in _VERDICTS if key in node), None)
+    verdict = next((node.boolean(key) for key in _VERDICT_FIELDS if key in node), None)
     known = ("history", "question", "question_ID", "system_prompt", "ground_truth")
     cause = None
     if marked:
         cause = RootCause(
             step=node.integer_or("mistake_step"),
-            agent=agent_name(node.text_or("mistake_agent")) or None,
+            agent=parse_agent_name(node.text_or("mistake_agent")) or None,
             reason=node.text_or("mistake_reason"),
         )
     return Annotation(
@@ -128,8 +132,8 @@ def _annotation(node: Node, question: str) -> Annotation:
         root_cause=cause,
         failures=(cause,) if cause else (),
         answer=node.scalar_or("ground_truth") or None,
-        group=group_key(question) or None,
-        extra=node.rest(*known, *_VERDICTS, "mistake_step", "mistake_agent", "mistake_reason"),
+        group=normalize_group_key(question) or None,
+        extra=node.extra_fields(*known, *_VERDICT_FIELDS, "mistake_step", "mistake_agent", "mistake_reason"),
     )
 
 

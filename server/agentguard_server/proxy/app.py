@@ -6,15 +6,15 @@ import secrets
 from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
-from agentguard_server.proxy.admit import admit
-from agentguard_server.proxy.exchange import Exchange
-from agentguard_server.proxy.gateway import Gateway, Receive, Scope, Send
-from agentguard_server.proxy.intake import Left, body_of, taken
-from agentguard_server.proxy.line import CONNECTION
-from agentguard_server.proxy.refusals import Refusal
-from agentguard_server.proxy.relay import Out
+from agentguard_server.proxy.auth.authorization import authorize
+from agentguard_server.proxy.errors import ProxyError
+from agentguard_server.proxy.http.headers import split_request_headers
+from agentguard_server.proxy.http.request_cycle import CONNECTION
+from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_body, read_body
+from agentguard_server.proxy.requests.handler import RequestHandler
+from agentguard_server.proxy.requests.response_writer import ResponseWriter
 from agentguard_server.proxy.routes import Route, route
-from agentguard_server.proxy.wire import onward
+from agentguard_server.proxy.state import AppState, Receive, Scope, Send
 
 
 class App:
@@ -24,7 +24,7 @@ class App:
         gateway: what it works with; a new one holds for requests that come after it.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: AppState) -> None:
         self.gateway = gateway
         self._stem, self._count = secrets.token_hex(4), 0
 
@@ -37,26 +37,26 @@ class App:
         found = route(scope["method"], scope["raw_path"])
         if found.kind in ("open", "admin"):
             return self._own(found, scope, receive, send, request_id)
-        return Exchange(self.gateway, scope, send, route=found, request_id=request_id).run(receive)
+        return RequestHandler(self.gateway, scope, send, route=found, request_id=request_id).run(receive)
 
     async def _own(self, found: Route, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         """What is no model API: health, figures, state; the key is checked here for all of it but health."""
         gateway = self.gateway
         try:
-            _, ours = onward(scope["headers"], auth=False)
+            _, ours = split_request_headers(scope["headers"], auth=False)
             if found.kind != "open":
-                scope["agentguard.caller"] = admit(gateway, scope, found, ours)
+                scope["agentguard.caller"] = authorize(gateway, scope, found, ours)
             if gateway.admin is None:
-                raise Refusal(404, "not_found", "there is nothing at this path")
-            body = taken(gateway, scope.get(CONNECTION), ours.get(b"content-length"))
+                raise ProxyError(404, "not_found", "there is nothing at this path")
+            body = buffered_body(gateway, scope.get(CONNECTION), ours.get(b"content-length"))
             if body is None:
-                body = await body_of(gateway, scope.get(CONNECTION), receive)
-        except Refusal as refusal:
+                body = await read_body(gateway, scope.get(CONNECTION), receive)
+        except ProxyError as refusal:
             connection = scope.get(CONNECTION)
             if connection is not None and connection.refusing():
                 refusal.close = True
-            return await Out(gateway, send, request_id, found).refuse(refusal)
-        except Left:
+            return await ResponseWriter(gateway, send, request_id, found).refuse(refusal)
+        except ClientDisconnected:
             return None
         return await gateway.admin(scope, _again(body, receive), send)
 

@@ -14,12 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from agentguard.errors import AgentGuardError
 from agentguard.store.store import Store
-from agentguard_server.security import Security
-from agentguard_server.settings import ViewerSettings
-from agentguard_server.viewer import assets, pages, trouble
-from agentguard_server.viewer.events import Hub
-from agentguard_server.viewer.load import Loading
-from agentguard_server.viewer.render import Renderer
+from agentguard_server.security_middleware import Security
+from agentguard_server.viewer import assets, error_pages, pages
+from agentguard_server.viewer.data.file_loader import LoadProgress
+from agentguard_server.viewer.live_updates import EventHub
+from agentguard_server.viewer.renderer import Renderer
+from agentguard_server.viewer.settings import ViewerSettings
 
 
 class Viewer(Starlette):
@@ -30,21 +30,21 @@ class Viewer(Starlette):
             routes=routes,
             middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)],
             exception_handlers={
-                404: trouble.not_found,
-                405: trouble.not_found,
-                AgentGuardError: trouble.failed,
-                Exception: trouble.unforeseen,
+                404: error_pages.render_not_found,
+                405: error_pages.render_not_found,
+                AgentGuardError: error_pages.render_error,
+                Exception: error_pages.render_internal_error,
             },
         )
-        self._secured = Security(super().__call__, settings)
+        self._secured_app = Security(super().__call__, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        await self._secured(scope, receive, send)
+        await self._secured_app(scope, receive, send)
 
 
-def build(
-    store: Store, settings: ViewerSettings | None = None, *, loading: Loading | None = None
+def build_app(
+    store: Store, settings: ViewerSettings | None = None, *, loading: LoadProgress | None = None
 ) -> Starlette:
     """Make the application; every module of ``viewer.pages`` adds its own ``routes()``.
 
@@ -57,19 +57,19 @@ def build(
         loading: the files that are being read into the store meanwhile.
     """
     given = settings or ViewerSettings()
-    static = Route("/static/{name}", assets.serve, name="static")
-    app = Viewer(given, [static, *_routes()])
+    static = Route("/static/{name}", assets.serve_asset, name="static")
+    app = Viewer(given, [static, *_collect_routes()])
     app.state.store, app.state.settings = store, given
-    app.state.loading = loading or Loading()
-    app.state.hub = Hub(store, tenant=given.tenant, loading=app.state.loading.notice)
+    app.state.loading = loading or LoadProgress()
+    app.state.hub = EventHub(store, tenant=given.tenant, read_load_progress=app.state.loading.to_event_data)
     app.state.render = Renderer(prefix=given.prefix)
     names = app.state.render.environment.globals
-    names["asset"] = lambda name: given.prefix + assets.url(name)
+    names["asset"] = lambda name: given.prefix + assets.build_asset_url(name)
     names["collector"] = "" if given.collector is None else given.collector.host
     return app
 
 
-def _routes() -> list[BaseRoute]:
+def _collect_routes() -> list[BaseRoute]:
     """The routes of all pages, in the order of their modules' names."""
     found: list[BaseRoute] = []
     for info in sorted(pkgutil.iter_modules(pages.__path__), key=lambda one: one.name):

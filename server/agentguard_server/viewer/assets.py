@@ -13,45 +13,45 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentguard_server.viewer.render import ASSETS
+from agentguard_server.viewer.renderer import ASSETS_FOLDER
 
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_FOREVER: Final = "public, max-age=31536000, immutable"
+_CACHE_FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
     """A file: what it holds, plain and packed, and the beginning of its SHA-256."""
 
-    kind: str
+    media_type: str
     body: bytes
-    packed: bytes
+    gzip_body: bytes
     hash: str
 
 
 @lru_cache(maxsize=1)
-def assets() -> Mapping[str, Asset]:
+def load_assets() -> Mapping[str, Asset]:
     """All files, by name; a name that is not here is not served, whatever path it looks like."""
-    return {path.name: _read(path) for path in sorted(ASSETS.iterdir()) if path.suffix in _TYPES}
+    return {path.name: _read_asset(path) for path in sorted(ASSETS_FOLDER.iterdir()) if path.suffix in _TYPES}
 
 
-def url(name: str) -> str:
+def build_asset_url(name: str) -> str:
     """The path of an asset below the prefix; another once it holds something else."""
-    return f"/static/{name}?v={assets()[name].hash}"
+    return f"/static/{name}?v={load_assets()[name].hash}"
 
 
-def serve(request: Request) -> Response:
+def serve_asset(request: Request) -> Response:
     """An asset: one asked for by what it holds never changes, of another the browser asks whether it did."""
-    found = assets().get(request.path_params["name"])
+    found = load_assets().get(request.path_params["name"])
     if found is None:
         return Response("Not found.\n", 404, media_type="text/plain")
     headers = {
         "etag": f'"{found.hash}"',
-        "cache-control": _FOREVER if request.query_params.get("v") == found.hash else "no-cache",
+        "cache-control": _CACHE_FOREVER if request.query_params.get("v") == found.hash else "no-cache",
         "vary": "accept-encoding",
     }
     if found.hash in request.headers.get("if-none-match", ""):
@@ -59,10 +59,10 @@ def serve(request: Request) -> Response:
     packed = "gzip" in request.headers.get("accept-encoding", "")
     if packed:
         headers["content-encoding"] = "gzip"
-    return Response(found.packed if packed else found.body, headers=headers, media_type=found.kind)
+    return Response(found.gzip_body if packed else found.body, headers=headers, media_type=found.media_type)
 
 
-def _read(path: Path) -> Asset:
+def _read_asset(path: Path) -> Asset:
     body = path.read_bytes()
     packed = gzip.compress(body, 9, mtime=0)
     return Asset(_TYPES[path.suffix], body, packed, hashlib.sha256(body).hexdigest()[:16])

@@ -6,37 +6,42 @@ from dataclasses import replace
 
 from agentguard.store.store import Store
 from agentguard.trajectory.model import Record
-from agentguard_server.viewer.bundle import Bundle, Known
-from agentguard_server.viewer.render import ASSETS, Renderer
+from agentguard_server.viewer.data.run_data import RunData, StoredDiagnosis
+from agentguard_server.viewer.renderer import ASSETS_FOLDER, Renderer
+from agentguard_server.viewer.run.finding_table import ACTION_THRESHOLD
 from agentguard_server.viewer.run.links import FileLinks
-from agentguard_server.viewer.run.passage import Fold
-from agentguard_server.viewer.run.scores import THRESHOLD
-from agentguard_server.viewer.run.view import View
+from agentguard_server.viewer.run.page_model import RunPageModel
+from agentguard_server.viewer.run.text_view import FoldOptions
 
 _STYLES = ("base.css", "run.css", "run_file.css")
-_WHOLE = 2**62
+_NO_FOLD = 2**62
 
 
-def html_of(bundle: Bundle, renderer: Renderer | None = None) -> str:
+def render_html(data: RunData, renderer: Renderer | None = None) -> str:
     """The file's text. Long texts are folded in it, never cut."""
     made = renderer or Renderer()
-    view = View.of(bundle, fold=Fold(most=_WHOLE))
-    links = FileLinks(lines=view.lines)
-    return made.text(
+    view = RunPageModel.from_run_data(data, fold=FoldOptions(max_chars=_NO_FOLD))
+    links = FileLinks(branches=view.branches)
+    return made.render_text(
         "run_export.html",
         view=view,
-        run=bundle.run,
+        run=data.run,
         links=links,
-        s=view.strip(view.lines.live, None),
-        styles="\n".join((ASSETS / name).read_text(encoding="utf-8") for name in _STYLES),
-        line=view.lines.live,
-        forks=view.forks(view.lines.live),
-        turns=view.turns(view.lines.live, 0, len(view.lines.live.steps)),
+        s=view.strip(view.branches.current, None),
+        styles="\n".join((ASSETS_FOLDER / name).read_text(encoding="utf-8") for name in _STYLES),
+        line=view.branches.current,
+        forks=view.group_forks(view.branches.current),
+        turns=view.build_turns(view.branches.current, 0, len(view.branches.current.steps)),
         left=[
-            (line, view.turns(line, line.fork, len(line.steps), prefix=links.prefix(line.id)))
-            for line in view.lines.branches
+            (
+                line,
+                view.build_turns(
+                    line, line.fork_step, len(line.steps), prefix=links.build_id_prefix(line.id)
+                ),
+            )
+            for line in view.branches.abandoned
         ],
-        threshold=THRESHOLD,
+        threshold=ACTION_THRESHOLD,
     )
 
 
@@ -47,21 +52,21 @@ class HtmlExporter:
         """A run of a file, diagnosed now."""
         from agentguard.guard import diagnose
 
-        return _bytes(Bundle.of(record.trajectory, diagnose(record.trajectory)))
+        return _bytes(RunData.from_run(record.trajectory, diagnose(record.trajectory)))
 
     def of_stored(self, store: Store, run_id: str, *, tenant: str = "") -> bytes | None:
         """A run of a store with all that is known of it; diagnosed now where nobody has."""
-        bundle = Bundle.load(store, run_id, tenant)
+        bundle = RunData.load(store, run_id, tenant)
         if bundle is not None and not bundle.diagnoses:
             from agentguard.guard import diagnose
 
-            known = Known(id="", made_at=0.0, diagnosis=diagnose(bundle.run))
+            known = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnose(bundle.run))
             bundle = replace(bundle, diagnoses=(known,), findings=known.diagnosis.findings)
         return None if bundle is None else _bytes(bundle)
 
 
-def _bytes(bundle: Bundle) -> bytes:
-    return html_of(bundle).encode()
+def _bytes(bundle: RunData) -> bytes:
+    return render_html(bundle).encode()
 
 
 HTML = HtmlExporter()

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from agentguard.store import Store
-from agentguard.store.rows import DiagnosisRow, RunRow
+from agentguard.store.db.rows import DiagnosisRow, RunRow
 from tests.chromium import NewContext, artifacts
 from tests.viewer_server import Viewer, serving
 

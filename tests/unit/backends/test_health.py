@@ -1,9 +1,9 @@
 import pytest
 
-from agentguard.backends.canary import Canary
-from agentguard.backends.options import CanaryOptions, ReplicaOptions
+from agentguard.backends.config import CanaryOptions, ReplicaOptions
+from agentguard.backends.health.known_answer_probe import KnownAnswerProbe
 from agentguard.errors import CircuitOpen
-from tests.unit.backends.pooled import Scene, fail, hang, ok, refuse, stream
+from tests.unit.backends.pool_fixtures import Scene, fail, hang, ok, refuse, stream
 
 BEAT = {"interval_s": 1, "timeout_s": 0.5, "down_after": 2, "up_after": 2}
 SONG = {"ask": "2+2?", "expect": "Four", "interval_s": 1, "timeout_s": 0.5}
@@ -149,7 +149,7 @@ def test_a_canary_asks_for_the_model_by_the_name_that_it_has_at_the_replica():
     def model(**options):
         scene = Scene(a=[ok()], per={"a": options})
         one = scene.pool._choice.replicas["a"]
-        return Canary(CanaryOptions(ask="q", expect="e"), one).request()
+        return KnownAnswerProbe(CanaryOptions(ask="q", expect="e"), one).request()
 
     assert model(models={"m": "served"}).model == "served"
     assert model(models={"*": "served"}).model == "served"

@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from agentguard.backends.options import ReplicaOptions
+from agentguard.backends.config import ReplicaOptions
 from agentguard.errors import ConfigError
-from tests.unit.backends.pooled import Scene, fail, ok, read, stream, texts
+from tests.unit.backends.pool_fixtures import Scene, fail, ok, read, stream, texts
 
 
 def replica(scene, name, **more):

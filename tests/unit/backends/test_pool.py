@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentguard.backends.trip import NoReplica
+from agentguard.backends.attempt_context import NoReplica
 from agentguard.errors import (
     BackendError,
     CircuitOpen,
@@ -12,8 +12,20 @@ from agentguard.errors import (
     Overloaded,
     RetriesExhausted,
 )
-from agentguard.resilience import Priority
-from tests.unit.backends.pooled import DONE, Scene, body, fail, hang, notes, ok, read, refuse, stream, texts
+from agentguard.resilience import RequestPriority
+from tests.unit.backends.pool_fixtures import (
+    DONE,
+    Scene,
+    body,
+    fail,
+    hang,
+    notes,
+    ok,
+    read,
+    refuse,
+    stream,
+    texts,
+)
 
 FIRST = {"policy": "priority"}
 QUICK = {"retry": {"backoff": {"jitter": 0.0}}}
@@ -358,9 +370,9 @@ def test_less_important_requests_are_shed_first():
     async def main():
         first = asyncio.create_task(scene.attempt())
         await scene.clock.sleep(0.1)
-        low = asyncio.create_task(scene.attempt(priority=Priority.SHEDDABLE))
+        low = asyncio.create_task(scene.attempt(priority=RequestPriority.SHEDDABLE))
         await scene.clock.sleep(0.1)
-        high = asyncio.create_task(scene.attempt(priority=Priority.CRITICAL_PLUS))
+        high = asyncio.create_task(scene.attempt(priority=RequestPriority.CRITICAL_PLUS))
         await asyncio.wait({first, low, high})
         assert isinstance(low.result(), Overloaded)
         assert high.result().replica == "a"

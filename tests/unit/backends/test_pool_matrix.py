@@ -11,9 +11,9 @@ from collections import Counter
 
 import pytest
 
-from agentguard.backends.base import Answer
+from agentguard.backends.base import Response
 from agentguard.errors import ResilienceError
-from tests.unit.backends.pooled import Scene, body, fail, hang, ok, read, refuse, stream, texts
+from tests.unit.backends.pool_fixtures import Scene, body, fail, hang, ok, read, refuse, stream, texts
 
 WHOLE = "one two three"
 WORDS = ("one", " two", " three")
@@ -76,7 +76,7 @@ def test_the_invariants_hold(seed, share, streamed, idempotent):
         try:
             marks = ((b"mark", b"%d" % next(numbers)),)
             answer = await scene.ask(DEADLINE_S, stream=streamed, idempotent=idempotent, headers=marks)
-            if isinstance(answer, Answer):
+            if isinstance(answer, Response):
                 wrong.extend([answer] if WHOLE.encode() not in answer.body else [])
             else:
                 got, error = await read(answer)
@@ -115,7 +115,7 @@ def test_an_outage_of_all_ends_within_ten_seconds_of_its_cause():
 
     async def one():
         found = await scene.attempt(5.0)
-        ends.append((scene.clock.now(), isinstance(found, Answer)))
+        ends.append((scene.clock.now(), isinstance(found, Response)))
 
     async def main():
         tasks = []
@@ -144,7 +144,7 @@ def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes
 
         async def course(scene=scene):
             answer = await scene.ask(stream=streamed, votes=votes)
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, Response):
                 await read(answer)
 
         async def main(scene=scene, step=step, course=course):

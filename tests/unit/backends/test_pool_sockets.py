@@ -8,26 +8,26 @@ from contextlib import ExitStack
 import pytest
 
 from agentguard.backends.base import BackendRequest
-from agentguard.backends.options import BackendsOptions
+from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
-from agentguard.backends.protocols import API
-from agentguard.backends.saying import said
 from agentguard.errors import BackendError, DeadlineExceeded, RetriesExhausted
+from agentguard.model_api import API
+from agentguard.model_api.canonical import canonical_response
 from agentguard.resilience import Deadline
-from agentguard.testing.faults import (
-    Beat,
+from agentguard.testing.fake_backend import (
     Corrupt,
     FaultBackend,
     Hang,
-    Junk,
+    HeartbeatOnly,
+    InvalidAnswer,
     Ok,
     Refuse,
     Reset,
     Stall,
-    Status,
+    StatusFault,
     Truncate,
 )
-from tests.unit.backends.pooled import notes, read, texts
+from tests.unit.backends.pool_fixtures import notes, read, texts
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 PATIENT = {"attempt_timeout": {"seconds": 60}, "progress": {"first_s": 60, "idle_s": 60}}
@@ -36,7 +36,7 @@ QUICK = {"attempt_timeout": {"seconds": 3}, "progress": {"first_s": 3, "idle_s":
 
 
 def pace(fault):
-    return QUICK if isinstance(fault, Stall | Beat | Hang) else PATIENT
+    return QUICK if isinstance(fault, Stall | HeartbeatOnly | Hang) else PATIENT
 
 
 def request(*, stream=False, **fields):
@@ -76,7 +76,9 @@ def over(scripts, main, *, each=None, **section):
         return found
 
 
-@pytest.mark.parametrize("fault", [Refuse(), Reset(), Status(status=500), Truncate(framing="length"), Junk()])
+@pytest.mark.parametrize(
+    "fault", [Refuse(), Reset(), StatusFault(status=500), Truncate(framing="length"), InvalidAnswer()]
+)
 def test_an_answer_comes_from_the_next_replica(fault):
     async def main(pool, ends):
         answer = await pool.send(request(), Deadline.after(100))
@@ -88,7 +90,7 @@ def test_an_answer_comes_from_the_next_replica(fault):
 
 
 @pytest.mark.parametrize(
-    "fault", [Reset(tokens=0), Truncate(tokens=0), Stall(tokens=0), Beat(tokens=0), Hang()]
+    "fault", [Reset(tokens=0), Truncate(tokens=0), Stall(tokens=0), HeartbeatOnly(tokens=0), Hang()]
 )
 def test_a_stream_without_a_token_comes_from_the_next_replica(fault):
     async def main(pool, ends):
@@ -102,7 +104,7 @@ def test_a_stream_without_a_token_comes_from_the_next_replica(fault):
 
 
 @pytest.mark.parametrize(
-    "fault", [Reset(tokens=3), Truncate(tokens=3), Truncate(framing="close"), Stall(), Beat()]
+    "fault", [Reset(tokens=3), Truncate(tokens=3), Truncate(framing="close"), Stall(), HeartbeatOnly()]
 )
 def test_a_stream_that_breaks_off_is_continued_as_one(fault):
     async def main(pool, ends):
@@ -120,7 +122,7 @@ def test_a_stream_that_breaks_off_is_continued_as_one(fault):
     over([fault, Ok()], main, each={"continues": True}, pipeline=pace(fault))
 
 
-@pytest.mark.parametrize("fault", [Reset(tokens=3), Truncate(tokens=3), Stall(), Beat()])
+@pytest.mark.parametrize("fault", [Reset(tokens=3), Truncate(tokens=3), Stall(), HeartbeatOnly()])
 def test_without_that_it_ends_in_one_error(fault):
     async def main(pool, ends):
         got, error = await read(await pool.send(request(stream=True), Deadline.after(100)))
@@ -164,7 +166,7 @@ def test_a_vote_masks_a_corrupt_answer():
         assert notes(answer)["voted"] == "2/3"
         await pool.drain("end-0")
         true = await pool.send(request(), Deadline.after(100))
-        assert said("chat", answer.body) == said("chat", true.body)
+        assert canonical_response("chat", answer.body) == canonical_response("chat", true.body)
 
     over([Corrupt(), Ok(), Ok()], main)
 

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
-from agentguard.evals.toml import dumps
-from agentguard.evals.verify import sums
+from agentguard.cli.app import build_app
+from agentguard.evals.datasets.verification import compute_checksums
+from agentguard.evals.toml_writer import dumps
+from agentguard.trajectory.event_log.recorder import write_log
 from agentguard.trajectory.model import Record
-from agentguard.trajectory.recorder import write_log
 from tests.data import shared_data
 from tests.unit.evals.inject.runs import shop
 from tests.unit.trajectory.formats.samples import SAMPLES
 
 
 def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(build(), ["dataset", *map(str, arguments)])
+    return CliRunner().invoke(build_app(), ["dataset", *map(str, arguments)])
 
 
 def test_list_and_show() -> None:
@@ -91,7 +91,7 @@ def test_what_runs_of_ones_own_need(tmp_path: Path) -> None:
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A generator of a few runs in the place of the one that plays games, which takes minutes."""
-    module = types.ModuleType("agentguard.evals.inject.generate")
+    module = types.ModuleType("agentguard_lab.textworld.run_generator")
 
     def generate(*, failed: int, passed: int, seed: int) -> list[Record]:
         run = shop().trajectory
@@ -111,7 +111,7 @@ def made(tmp_path: Path, generator: types.ModuleType) -> Path:
     folder.mkdir()
     for record in generator.generate(failed=3, passed=2, seed=7):
         write_log(record, folder / "runs.jsonl")
-    found = sums(folder / "runs.jsonl")
+    found = compute_checksums(folder / "runs.jsonl")
     data = {
         "name": "made", "title": "Made", "format": "event_log", "licence": "Apache-2.0", "origin": "injected",
         "redistributed": True, "records": 5,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from agentguard.cli.app import build
-from agentguard.evals.sheet import is_sheet, read_sheet
-from agentguard.localize.two_line import TwoLine
+from agentguard.cli.app import build_app
+from agentguard.evals.result_file import is_result_file, read_result_file
+from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
 from tests.unit.evals.test_dataset import run_file
 
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(build(), ["eval", *map(str, arguments)])
+    return CliRunner().invoke(build_app(), ["eval", *map(str, arguments)])
 
 
 def test_json_is_one_object_with_what_it_promises(folder: Path) -> None:
@@ -62,10 +62,10 @@ def test_a_table_for_people(folder: Path) -> None:
 
 
 def test_failing_methods_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: TwoLine, trajectory: object, findings: object) -> None:
+    def fails(self: FirstWorkerTurnLocalizer, trajectory: object, findings: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(TwoLine, "locate", fails)
+    monkeypatch.setattr(FirstWorkerTurnLocalizer, "locate", fails)
     result = call("who_and_when", folder, "--method", "last_error", "--repeats", 1)
     assert "two_line failed on 10 of 10 predictions, mostly ZeroDivisionError" in " ".join(
         result.stdout.split()
@@ -135,9 +135,9 @@ def test_what_is_asked_wrongly_is_one_clear_line(
 
 def test_interrupted_it_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    locate = TwoLine.locate
+    locate = FirstWorkerTurnLocalizer.locate
 
-    def interrupted(self: TwoLine, trajectory: object, findings: object) -> object:
+    def interrupted(self: FirstWorkerTurnLocalizer, trajectory: object, findings: object) -> object:
         if len(asked) == 4:
             raise KeyboardInterrupt
         asked.append(trajectory.id)  # type: ignore[attr-defined]
@@ -154,15 +154,17 @@ def test_interrupted_it_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytes
         "--journal",
         tmp_path / "j",
     )
-    monkeypatch.setattr(TwoLine, "locate", interrupted)
+    monkeypatch.setattr(FirstWorkerTurnLocalizer, "locate", interrupted)
     first = call(*command)
     assert first.exit_code == 130
     assert "goes on from here" in first.stderr
-    monkeypatch.setattr(TwoLine, "locate", lambda s, t, f: asked.append(t.id) or locate(s, t, f))
+    monkeypatch.setattr(
+        FirstWorkerTurnLocalizer, "locate", lambda s, t, f: asked.append(t.id) or locate(s, t, f)
+    )
     again = json.loads(call(*command).stdout)
     assert len(asked) == 10
     assert again["n"] == 10
-    monkeypatch.setattr(TwoLine, "locate", locate)
+    monkeypatch.setattr(FirstWorkerTurnLocalizer, "locate", locate)
     whole = json.loads(call(*command).stdout)
     assert again["step_accuracy"] == whole["step_accuracy"]
     assert not list((tmp_path / "j").iterdir())
@@ -174,8 +176,8 @@ def test_the_result_is_kept_for_the_viewer(folder: Path, tmp_path: Path) -> None
     kept = list((tmp_path / ".agentguard" / "evals").iterdir())
     assert len(kept) == 1
     assert str(kept[0].relative_to(tmp_path)) in result.stderr.replace("\n", "")
-    assert read_sheet(kept[0]).results[0].method == "two_line"
+    assert read_result_file(kept[0]).results[0].method == "two_line"
     call(*command, "--no-keep")
     assert len(list((tmp_path / ".agentguard" / "evals").iterdir())) == 1
     call(*command, "--out", tmp_path / "named.json")
-    assert is_sheet(tmp_path / "named.json")
+    assert is_result_file(tmp_path / "named.json")

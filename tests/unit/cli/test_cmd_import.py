@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from agentguard.cli.app import build
-from agentguard.trajectory.formats.read import load_records
+from agentguard.cli.app import build_app
+from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Annotation
 
 SAMPLES = Path(__file__).resolve().parents[2] / "contract" / "samples"
@@ -16,7 +16,7 @@ RUN = json.dumps({"messages": [TASK, {"role": "assistant", "content": "ok"}]})
 
 
 def call(*arguments: object, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(build(), [str(one) for one in arguments], input=stdin)
+    return CliRunner().invoke(build_app(), [str(one) for one in arguments], input=stdin)
 
 
 @pytest.fixture

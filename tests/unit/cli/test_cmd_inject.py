@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
-from agentguard.evals.inject.edits.base import edits
-from agentguard.trajectory.formats.read import load_records
+from agentguard.cli.app import build_app
+from agentguard.evals.inject.edits.base import get_edit_registry
+from agentguard.trajectory.event_log.recorder import write_log
+from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
-from agentguard.trajectory.recorder import write_log
 from tests.unit.evals.inject.runs import shop
 
 
 def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(build(), ["inject", *map(str, arguments)])
+    return CliRunner().invoke(build_app(), ["inject", *map(str, arguments)])
 
 
 def judged(record: Record, failed: bool | None) -> Record:
@@ -47,7 +47,7 @@ def test_a_log_reads_back_with_its_labels(log: Path, tmp_path: Path) -> None:
         assert record.annotation.failed
         assert record.annotation.extra["origin"] == "injected"
         assert record.annotation.group == "q 1"
-        assert record.annotation.root_cause.codes == edits().get(told["edit"]).codes
+        assert record.annotation.root_cause.codes == get_edit_registry().get(told["edit"]).codes
         assert told["source_run"].startswith("run-")
     summary = json.loads(result.stdout)
     assert summary["written"] == summary["failed"] == sum(summary["by_code"].values()) == 9
@@ -95,20 +95,20 @@ def test_interrupted_work_goes_on(log: Path, tmp_path: Path, name: str, cut: int
 def test_ctrl_c_leaves_a_part_that_another_command_does_not_take(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentguard.evals.inject.output import Output
+    from agentguard.evals.datasets.writer import DatasetWriter
 
     out = tmp_path / "x.jsonl"
     written = []
-    add = Output.add
+    add = DatasetWriter.write
 
-    def stopped(self: Output, record: Record) -> bool:
+    def stopped(self: DatasetWriter, record: Record) -> bool:
         if len(written) == 4:
             raise KeyboardInterrupt
         written.append(record)
         return add(self, record)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Output, "add", stopped)
+        patch.setattr(DatasetWriter, "write", stopped)
         assert run("runs", log, "--out", out, "--per-run", 3).exit_code == 130
     assert not out.exists()
     other = run("runs", log, "--out", out, "--per-run", 2, "--resume")
@@ -197,6 +197,6 @@ def test_sources_beside_what_is_made_of_them(log: Path, tmp_path: Path) -> None:
 
 def test_kinds_are_listed() -> None:
     listed = json.loads(run("kinds", "--json").stdout)
-    assert [one["name"] for one in listed] == list(edits().names())
+    assert [one["name"] for one in listed] == list(get_edit_registry().names())
     shown = run("kinds").output
     assert all(one["codes"][0].split(":")[1][:8] in shown for one in listed)

@@ -7,18 +7,18 @@ import orjson
 import pytest
 from typer.testing import CliRunner, Result
 
-from agentguard.cli.app import build
-from agentguard.schemata.codec import read_schemata
-from agentguard.schemata.keep import SchemaFile
-from agentguard.schemata.learn import distilled
-from agentguard.taxonomy.parse import read_taxonomy
+from agentguard.cli.app import build_app
+from agentguard.schemata.persistence import FileSchemaStore
+from agentguard.schemata.serialization import read_schemata
+from agentguard.schemata.training import distill_records
+from agentguard.taxonomy.parser import read_taxonomy
+from agentguard.trajectory.event_log.recorder import write_log
 from agentguard.trajectory.model import Annotation
-from agentguard.trajectory.recorder import write_log
 from tests.unit.judge.runs import group_chat
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(build(), ["schemata", *map(str, arguments)])
+    return CliRunner().invoke(build_app(), ["schemata", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_place_that_is_not_there_is_an_error_and_not_made(command: str, tmp_pa
 def test_ids_must_tell_schemata_apart(held: Path) -> None:
     assert "no schema has" in call("show", "zzz", "--from", held).stderr
     copies = [replace(read_schemata(held)[0], id=name) for name in ("ab1", "ab2")]
-    SchemaFile(held).put(copies)
+    FileSchemaStore(held).upsert(copies)
     assert "2 schemata have" in call("show", "ab", "--from", held).stderr
 
 
@@ -133,8 +133,8 @@ def test_people_confirm_and_refute(held: Path) -> None:
 
 def test_proposals_become_codes_when_they_are_accepted(held: Path, tmp_path: Path) -> None:
     held.unlink()
-    made = distilled([group_chat(number) for number in range(12)])[0]
-    SchemaFile(held).put([replace(one, codes=()) for one in made])
+    made = distill_records([group_chat(number) for number in range(12)])[0]
+    FileSchemaStore(held).upsert([replace(one, codes=()) for one in made])
     options = ("--least", 2, "--from", held)
     proposals = orjson.loads(call("induce", *options, "--json").stdout)
     code, file = proposals[0]["code"], tmp_path / "mine.yaml"

@@ -8,10 +8,10 @@ import orjson
 from typer.testing import CliRunner
 
 import agentguard
-from agentguard.cli.app import build
-from agentguard.localize.codec import decode_diagnosis
+from agentguard.cli.app import build_app
+from agentguard.localize.serialization import decode_diagnosis
 from agentguard.store import Store
-from agentguard.trajectory.formats._fields import Node
+from agentguard.trajectory._json_node import JsonNode
 
 SAMPLES = Path(__file__).resolve().parents[3] / "samples"
 
@@ -20,9 +20,13 @@ def test_runs_and_diagnoses_are_kept(tmp_path: Path) -> None:
     files = sorted(SAMPLES.glob("0[1-3]*.json"))
     url = tmp_path / "s.db"
     for _ in range(2):  # a run that is diagnosed again replaces itself, and has one diagnosis more
-        result = CliRunner().invoke(build(), ["diagnose", *map(str, files), "--json", "--store", str(url)])
+        result = CliRunner().invoke(
+            build_app(), ["diagnose", *map(str, files), "--json", "--store", str(url)]
+        )
         assert result.exit_code == 0, result.output
-    printed = [decode_diagnosis(Node.of(orjson.loads(line))) for line in result.stdout.splitlines()]
+    printed = [
+        decode_diagnosis(JsonNode.from_value(orjson.loads(line))) for line in result.stdout.splitlines()
+    ]
     with Store.open(url) as store:
         assert len(store.runs().rows) == len(files)
         for file, said in zip(files, printed, strict=True):
@@ -30,13 +34,13 @@ def test_runs_and_diagnoses_are_kept(tmp_path: Path) -> None:
             assert store.trajectory(run.id) == run
             rows = store.diagnoses(run.id)
             assert len(rows) == 2
-            assert decode_diagnosis(Node.of(rows[-1].data)) == said
+            assert decode_diagnosis(JsonNode.from_value(rows[-1].data)) == said
             assert len(store.findings(run.id)) == len(said.findings)
 
 
 def test_a_store_that_cannot_be_opened_is_one_clear_line(tmp_path: Path) -> None:
     file = str(SAMPLES / "02-teapot.json")
-    result = CliRunner().invoke(build(), ["diagnose", file, "--store", str(tmp_path)])
+    result = CliRunner().invoke(build_app(), ["diagnose", file, "--store", str(tmp_path)])
     assert result.exit_code == 2
     assert result.stderr.startswith("error:")
     assert "Traceback" not in result.stderr
@@ -47,22 +51,22 @@ def test_a_run_in_the_store_is_diagnosed_there(tmp_path: Path) -> None:
     with Store.open(url) as store:
         store.write_run(run, tenant="team")
     asked = ["diagnose", "--session", run.id, "--store", url, "--json"]
-    result = CliRunner().invoke(build(), [*asked, "--tenant", "team"])
+    result = CliRunner().invoke(build_app(), [*asked, "--tenant", "team"])
     assert result.exit_code == 0, result.output
-    said = decode_diagnosis(Node.of(orjson.loads(result.stdout)))
+    said = decode_diagnosis(JsonNode.from_value(orjson.loads(result.stdout)))
     assert said.trajectory_id == run.id
     with Store.open(url) as store:
-        assert decode_diagnosis(Node.of(store.diagnoses(run.id, tenant="team")[0].data)) == said
+        assert decode_diagnosis(JsonNode.from_value(store.diagnoses(run.id, tenant="team")[0].data)) == said
         assert store.findings(run.id, tenant="team")
         assert store.trajectory(run.id, tenant="team") == run
         assert not store.diagnoses(run.id)
-    other = CliRunner().invoke(build(), asked)
+    other = CliRunner().invoke(build_app(), asked)
     assert other.exit_code == 2
     assert f"has no run '{run.id}'" in other.stderr, "it is no other tenant's"
 
 
 def test_files_and_sessions_are_asked_for_one_at_a_time() -> None:
     for asked in ([], ["--session", "x", str(SAMPLES / "02-teapot.json")]):
-        result = CliRunner().invoke(build(), ["diagnose", *asked])
+        result = CliRunner().invoke(build_app(), ["diagnose", *asked])
         assert result.exit_code == 2
         assert "--session" in result.stderr

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli import doctoring
-from agentguard.cli.app import build
-from agentguard.cli.doctoring import EXTRAS, Asked, Line
+from agentguard.cli import doctor_checks
+from agentguard.cli.app import build_app
+from agentguard.cli.doctor_checks import EXTRAS, CheckContext, CheckResult
 from agentguard.store import Store
 
 
@@ -56,11 +56,11 @@ def config(folder: Path, url: str, **more: Any) -> Path:
     return path
 
 
-def lines(**asked: Any) -> list[Line]:
-    return list(doctoring.run(Asked(timeout_s=30, **asked)))
+def lines(**asked: Any) -> list[CheckResult]:
+    return list(doctor_checks.run_checks(CheckContext(timeout_s=30, **asked)))
 
 
-def of(found: list[Line], area: str) -> list[Line]:
+def of(found: list[CheckResult], area: str) -> list[CheckResult]:
     return [line for line in found if line.area == area]
 
 
@@ -72,7 +72,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sound_installation_has_nothing_wrong() -> None:
-    result = CliRunner().invoke(build(), ["doctor", "--json"])
+    result = CliRunner().invoke(build_app(), ["doctor", "--json"])
     assert result.exit_code == 0
     data = json.loads(result.output)
     assert (data["ok"], data["wrong"]) == (True, 0)
@@ -82,7 +82,7 @@ def test_a_sound_installation_has_nothing_wrong() -> None:
 
 
 def test_the_table_says_the_way_out(tmp_path: Path) -> None:
-    result = CliRunner().invoke(build(), ["doctor", "--store", "mysql://nowhere"])
+    result = CliRunner().invoke(build_app(), ["doctor", "--store", "mysql://nowhere"])
     assert result.exit_code == 1
     assert "→" in result.output
     assert "1 wrong" in result.output
@@ -122,10 +122,10 @@ def test_no_store_is_made_by_looking_for_one(tmp_path: Path) -> None:
 def test_a_store_of_an_older_version_is_to_be_migrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentguard.store import migrate
+    from agentguard.store.db import migration
 
     Store.open(tmp_path / "runs.db").close()
-    monkeypatch.setattr(migrate, "REVISIONS", (*migrate.REVISIONS, "9999"))
+    monkeypatch.setattr(migration, "REVISIONS", (*migration.REVISIONS, "9999"))
     (line,) = of(lines(store=str(tmp_path / "runs.db")), "store")
     assert "agentguard store migrate" in line.way_out
 
@@ -183,11 +183,11 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
 
 
 def test_a_check_that_fails_itself_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Asked) -> Iterator[Line]:
+    def broken(_: CheckContext) -> Iterator[CheckResult]:
         raise RuntimeError("secret")
 
-    registry = doctoring.checks()
-    monkeypatch.setitem(registry._loaded, "2-extras", broken)
+    registry = doctor_checks.check_registry()
+    monkeypatch.setitem(registry._plugins, "2-extras", broken)
     found = lines()
     (line,) = of(found, "extras")
     assert line.found == "it failed itself: RuntimeError"

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from agentguard.cli.app import build
+from agentguard.cli.app import build_app
 from agentguard.store import Store
 from tests.otlp_receiver import receiving
 from tests.viewer_server import SAMPLES, write_samples
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(build(), ["export", *map(str, arguments)])
+    return CliRunner().invoke(build_app(), ["export", *map(str, arguments)])
 
 
 def test_runs_of_files_are_sent(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agentguard.config.policy import Policy
 from agentguard.detect.base import detectors
-from agentguard.detect.rule import Rule
-from agentguard.detect.run import build
-from agentguard.settings import Policy
+from agentguard.detect.base_detector import BaseDetector
+from agentguard.detect.runner import build_detectors
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "detectors.md").read_text(encoding="utf-8")
 ROWS = {
@@ -20,21 +20,21 @@ ROWS = {
     if line.startswith("| `")
     for cells in [[cell.strip() for cell in line.strip("|").split(" | ")]]
 }
-OWN = [n for n in detectors().names() if issubclass(detectors().get(n), Rule)]  # type: ignore[arg-type]
+OWN = [n for n in detectors().names() if issubclass(detectors().get(n), BaseDetector)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_detector_is_documented_with_all_its_codes(name: str) -> None:
-    rule = type(build({name: {}})[0])
-    assert issubclass(rule, Rule)
+    rule = type(build_detectors({name: {}})[0])
+    assert issubclass(rule, BaseDetector)
     sees, codes = ROWS[name][:2]
-    assert sees == rule.sees
+    assert sees == rule.summary
     assert re.findall(r"`([^`]+)`", codes) == list(rule.codes)
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_option_is_documented_with_default_and_range(name: str) -> None:
-    (made,) = build({name: {}})
+    (made,) = build_detectors({name: {}})
     for option in made.declared:  # type: ignore[attr-defined]
         default, limits, meaning = ROWS[f"{name}.{option.name}"]
         shown = yaml.safe_load(default.strip("`"))
@@ -49,11 +49,11 @@ def test_nothing_is_documented_that_does_not_exist() -> None:
     for name in ROWS:
         detector, _, option = name.partition(".")
         if option:
-            (made,) = build({detector: {}})
+            (made,) = build_detectors({detector: {}})
             assert option in {o.name for o in made.declared}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 def test_the_example_is_a_valid_policy(text: str) -> None:
     policy = Policy.parse(yaml.safe_load(text))
-    assert build(policy.detectors)
+    assert build_detectors(policy.detectors)

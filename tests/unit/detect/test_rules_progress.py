@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.detect.make import call, code, env, found, run, said, user
+from tests.unit.detect.builders import call, code, env, found, run, said, user
 
 
 def test_errors_in_a_row_are_no_progress() -> None:

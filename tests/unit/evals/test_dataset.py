@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import EvaluationError, UnknownPlugin
-from agentguard.evals.dataset import Dataset, as_dataset, checksum, load, with_answer
+from agentguard.evals.datasets.dataset import (
+    Dataset,
+    add_gold_answer,
+    compute_checksum,
+    load_dataset,
+    to_dataset,
+)
 from agentguard.trajectory.model import GOLD_ANSWER
 from tests.unit.evals.cases import record, records
 
@@ -41,30 +47,30 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_of_parts_is_read_part_by_part(folder: Path) -> None:
-    data = load("who_and_when", [folder])
+    data = load_dataset("who_and_when", [folder])
     assert data.name == "who_and_when"
     assert data.parts == ("First",) * 3 + ("Second",) * 3
-    cases = data.cases()
+    cases = data.build_cases()
     assert len({case.run for case in cases}) == 6
     assert {(case.step, case.agent, case.failed) for case in cases} == {(1, "Bob", True)}
 
 
 def test_one_part_alone(folder: Path) -> None:
-    data = load("who_and_when", [folder / "First"])
+    data = load_dataset("who_and_when", [folder / "First"])
     assert set(data.parts) == {"First"}
     assert len(data.records) == 3
     assert data.records[0].annotation.group is not None
 
 
 def test_a_single_file(folder: Path) -> None:
-    assert len(load("who_and_when", [folder / "First" / "0.json"]).records) == 1
+    assert len(load_dataset("who_and_when", [folder / "First" / "0.json"]).records) == 1
 
 
 def test_broken_records_are_kept_apart(folder: Path) -> None:
     (folder / "First" / "3.json").write_text("{")
     (folder / "First" / "4.json").write_text(json.dumps({"history": 3}))
     told: list[int] = []
-    data = load("who_and_when", [folder / "First"], progress=told.append)
+    data = load_dataset("who_and_when", [folder / "First"], progress=told.append)
     assert (len(data.records), len(data.broken)) == (3, 2)
     assert all("json" in str(error) for error in data.broken)
     assert told == [1, 2, 3]
@@ -72,41 +78,41 @@ def test_broken_records_are_kept_apart(folder: Path) -> None:
 
 def test_nothing_to_read(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(EvaluationError, match="no file or folder"):
-        load("who_and_when", [tmp_path / "absent"])
+        load_dataset("who_and_when", [tmp_path / "absent"])
     with pytest.raises(UnknownPlugin):
-        load("who_and_where", [folder])
+        load_dataset("who_and_where", [folder])
     only_bad = tmp_path / "bad"
     only_bad.mkdir()
     (only_bad / "0.json").write_text("{")
     with pytest.raises(EvaluationError, match="1 are broken"):
-        load("who_and_when", [only_bad])
+        load_dataset("who_and_when", [only_bad])
 
 
 def test_checksum_is_of_names_and_bytes(folder: Path) -> None:
-    before = checksum([folder])
-    assert before == load("who_and_when", [folder]).checksum
+    before = compute_checksum([folder])
+    assert before == load_dataset("who_and_when", [folder]).checksum
     (folder / "First" / "0.json").rename(folder / "First" / "9.json")
-    renamed = checksum([folder])
+    renamed = compute_checksum([folder])
     (folder / "First" / "9.json").write_text("{}")
-    assert len({before, renamed, checksum([folder])}) == 3
+    assert len({before, renamed, compute_checksum([folder])}) == 3
     one = folder / "Second" / "0.json"
     size = one.stat().st_size
     by_hand = hashlib.sha256(b"0.json\0" + str(size).encode() + b"\0" + one.read_bytes()).hexdigest()
-    assert checksum([one]) == by_hand
+    assert compute_checksum([one]) == by_hand
 
 
 def test_limit_keeps_parts_in_step() -> None:
     data = Dataset(name="x", records=tuple(records(6)), parts=("a",) * 2 + ("b",) * 4)
-    assert data.limited(3).parts == ("a", "a", "b")
-    assert data.limited(None) is data
+    assert data.take(3).parts == ("a", "a", "b")
+    assert data.take(None) is data
 
 
 def test_plain_records_take_the_name_of_their_format() -> None:
-    assert as_dataset(records(2)).name == "test"
+    assert to_dataset(records(2)).name == "test"
 
 
 def test_the_answer_is_given_only_when_asked_for() -> None:
     plain = record("a", answer="42")
     assert GOLD_ANSWER not in plain.trajectory.extra
-    assert with_answer(plain).trajectory.extra[GOLD_ANSWER] == "42"
-    assert with_answer(record("b")) == record("b")
+    assert add_gold_answer(plain).trajectory.extra[GOLD_ANSWER] == "42"
+    assert add_gold_answer(record("b")) == record("b")

@@ -26,12 +26,12 @@ def test_published_scorer_takes_substrings_as_right() -> None:
 
 @pytest.mark.parametrize(("tolerance", "share"), [(0, 0.25), (1, 0.25), (2, 0.5), (8, 0.5), (9, 0.75)])
 def test_within_counts_the_distance_both_ways(tolerance: int, share: float) -> None:
-    assert metrics.within(GOLD, RANKED, tolerance) == share
+    assert metrics.within_tolerance(GOLD, RANKED, tolerance) == share
 
 
 @pytest.mark.parametrize(("k", "share"), [(1, 0.25), (2, 0.5), (4, 0.5), (5, 0.75)])
 def test_top_k(k: int, share: float) -> None:
-    assert metrics.top(GOLD, RANKED, k) == share
+    assert metrics.top_k_accuracy(GOLD, RANKED, k) == share
 
 
 def test_label_accuracy_is_exact() -> None:
@@ -45,15 +45,15 @@ def test_lengths_must_agree() -> None:
 
 def test_wilson_by_hand() -> None:
     # Worked out apart: 55.2 % of 126 runs lies in 46.5 to 63.6 %, 29.3 % of 58 runs in 19.2 to 42.0 %.
-    assert metrics.wilson(0.552, 126) == pytest.approx((0.465, 0.636), abs=0.001)
-    assert metrics.wilson(17 / 58, 58) == pytest.approx((0.192, 0.420), abs=0.001)
-    assert metrics.wilson(0.0, 10)[0] == 0.0
-    assert metrics.wilson(1.0, 10)[1] == pytest.approx(1.0)
+    assert metrics.wilson_interval(0.552, 126) == pytest.approx((0.465, 0.636), abs=0.001)
+    assert metrics.wilson_interval(17 / 58, 58) == pytest.approx((0.192, 0.420), abs=0.001)
+    assert metrics.wilson_interval(0.0, 10)[0] == 0.0
+    assert metrics.wilson_interval(1.0, 10)[1] == pytest.approx(1.0)
 
 
 def test_nothing_gives_nan_not_zero() -> None:
     assert math.isnan(metrics.step_accuracy([], []))
-    assert all(math.isnan(v) for v in metrics.wilson(0.5, 0))
+    assert all(math.isnan(v) for v in metrics.wilson_interval(0.5, 0))
     assert math.isnan(metrics.auroc([True, True], [0.1, 0.2]))
     assert math.isnan(metrics.average_precision([False], [0.1]))
     assert math.isnan(metrics.expected_calibration_error([], []))
@@ -87,8 +87,8 @@ def test_risk_coverage_by_hand() -> None:
 
 
 def test_deviation_is_the_sample_one() -> None:
-    assert metrics.deviation([0.4, 0.6]) == pytest.approx(math.sqrt(0.02))
-    assert metrics.deviation([0.4]) == 0.0
+    assert metrics.standard_deviation([0.4, 0.6]) == pytest.approx(math.sqrt(0.02))
+    assert metrics.standard_deviation([0.4]) == 0.0
 
 
 scored = st.lists(st.tuples(st.booleans(), st.integers(0, 20).map(lambda i: i / 20)), min_size=2, max_size=60)
@@ -119,6 +119,6 @@ def test_order_of_the_runs_does_not_matter(pairs: list[tuple[bool, float]], rand
 
 @given(st.floats(0, 1), st.integers(1, 2000))
 def test_wilson_holds_the_share(share: float, n: int) -> None:
-    low, high = metrics.wilson(share, n)
+    low, high = metrics.wilson_interval(share, n)
     assert 0 <= low <= share + 1e-9
     assert share - 1e-9 <= high <= 1

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agentguard.evals.dataset import Dataset
-from agentguard.evals.report import render, write
-from agentguard.evals.report.breakdown import by_length, by_position, by_run
-from agentguard.evals.report.svg import Row, bars, curve, intervals
-from agentguard.evals.run import Plan, compare
+from agentguard.evals.datasets.dataset import Dataset
+from agentguard.evals.evaluate import EvaluationPlan, compare
+from agentguard.evals.report import render_report, write_report
+from agentguard.evals.report.breakdown import measure_by_length, measure_by_position, summarize_runs
+from agentguard.evals.report.svg import IntervalRow, render_bars, render_curve, render_intervals
 from tests.unit.evals.cases import Remembers, Says, record, records
 
 HOSTILE = "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
-PLAN = Plan(cv="question", folds=3, repeats=2)
+PLAN = EvaluationPlan(cv="question", folds=3, repeats=2)
 
 
 class Page(HTMLParser):
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(render(compare(records(), [Says(1, 2), Remembers()], plan=PLAN), plan=PLAN))
+    return Page(render_report(compare(records(), [Says(1, 2), Remembers()], plan=PLAN), plan=PLAN))
 
 
 def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
@@ -85,7 +85,11 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path) -> None:
     held = [record(HOSTILE), record("b"), record("c", step=2), record("d")]
     data = Dataset(name=HOSTILE, records=tuple(held), parts=(HOSTILE, HOSTILE, "other", "other"))
     path = tmp_path / "new" / "report.html"
-    write(path, compare(data, [Says(1, name=HOSTILE)], plan=Plan(folds=2, repeats=1)), plan=Plan())
+    write_report(
+        path,
+        compare(data, [Says(1, name=HOSTILE)], plan=EvaluationPlan(folds=2, repeats=1)),
+        plan=EvaluationPlan(),
+    )
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert not {tag for tag, _ in page.seen} & {"script", "img"}
@@ -94,21 +98,26 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path) -> None:
 
 def test_outcomes_have_their_section() -> None:
     held = [record(f"r{i}", step=1 if i % 2 else None, failed=bool(i % 2)) for i in range(8)]
-    text = render(compare(held, [Says(1)], plan=Plan(folds=2, repeats=1)), plan=Plan(folds=2, repeats=1))
+    text = render_report(
+        compare(held, [Says(1)], plan=EvaluationPlan(folds=2, repeats=1)),
+        plan=EvaluationPlan(folds=2, repeats=1),
+    )
     assert "Failed or passed" in text
     assert "4 of 8 runs failed" in text
 
 
 def test_published_results_stand_beside_with_their_setting() -> None:
     data = Dataset(name="who_and_when", records=tuple(records()), parts=("Hand-Crafted",) * 12)
-    text = render(compare(data, [Says(1)], plan=PLAN), plan=PLAN)
+    text = render_report(compare(data, [Says(1)], plan=PLAN), plan=PLAN)
     assert "ReCast (Qwen3.5-27B)" in text
     assert "zero-shot" in text
     assert "not in the same contest" in text
 
 
 def test_marks_lie_where_the_numbers_say() -> None:
-    drawing = intervals([Row(label="m", value=0.5, low=0.25, high=0.75)], title="t", description="d")
+    drawing = render_intervals(
+        [IntervalRow(label="m", value=0.5, low=0.25, high=0.75)], title="t", description="d"
+    )
     root = ET.fromstring(drawing)
     name = "{http://www.w3.org/2000/svg}"
     circle = root.find(f"{name}circle")
@@ -120,12 +129,14 @@ def test_marks_lie_where_the_numbers_say() -> None:
 
 
 def test_plots_stay_inside_their_frame() -> None:
-    rows = [Row(label="x" * 90, value=v, low=0, high=1, kind="trained") for v in (0.0, 1.0)]
+    rows = [IntervalRow(label="x" * 90, value=v, low=0, high=1, kind="trained") for v in (0.0, 1.0)]
     result = compare(records(), [Says(1)], plan=PLAN)[0]
     for drawing in (
-        intervals(rows, title="t", description="d"),
-        bars(by_position(result), title="t", description="d", x_name="x"),
-        curve([(0, 0), (1, 1)], title="t", description="d", names=("a", "b"), sizes=[1, 9], diagonal=True),
+        render_intervals(rows, title="t", description="d"),
+        render_bars(measure_by_position(result), title="t", description="d", x_name="x"),
+        render_curve(
+            [(0, 0), (1, 1)], title="t", description="d", names=("a", "b"), sizes=[1, 9], diagonal=True
+        ),
     ):
         root = ET.fromstring(drawing)
         _, _, width, height = map(float, (root.get("viewBox") or "").split())
@@ -147,20 +158,23 @@ def test_breakdown_by_position_and_length() -> None:
     held = [record(f"a{i}", step=0, steps=3) for i in range(6)] + [
         record(f"b{i}", step=20, steps=30) for i in range(6)
     ]
-    result = compare(held, [Says(0)], plan=Plan(folds=2, repeats=1))[0]
-    assert [(b.label, b.n, b.value) for b in by_position(result)] == [("0", 6, 1.0), ("16–23", 6, 0.0)]
-    assert [(b.label, b.n) for b in by_length(result)] == [("3", 6), ("24–31", 6)]
+    result = compare(held, [Says(0)], plan=EvaluationPlan(folds=2, repeats=1))[0]
+    assert [(b.label, b.n, b.value) for b in measure_by_position(result)] == [
+        ("0", 6, 1.0),
+        ("16–23", 6, 0.0),
+    ]
+    assert [(b.label, b.n) for b in measure_by_length(result)] == [("3", 6), ("24–31", 6)]
 
 
 def test_thin_bins_are_joined() -> None:
     held = [record(f"a{i}", step=i, steps=12) for i in range(9)]
-    result = compare(held, [Says(0)], plan=Plan(folds=2, repeats=1))[0]
-    assert [(b.label, b.n) for b in by_position(result)] == [("0–5", 6), ("6+", 3)]
+    result = compare(held, [Says(0)], plan=EvaluationPlan(folds=2, repeats=1))[0]
+    assert [(b.label, b.n) for b in measure_by_position(result)] == [("0–5", 6), ("6+", 3)]
 
 
 def test_run_by_run() -> None:
     result = compare(records(), [Remembers()], plan=PLAN)[0]
-    rows = by_run(result)
+    rows = summarize_runs(result)
     assert len(rows) == 12
     assert rows[1].step == 1
     assert rows[1].right == 1.0

@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
-from agentguard.evals.dataset import load
-from agentguard.evals.run import evaluate
+from agentguard.cli.app import build_app
+from agentguard.evals.datasets.dataset import load_dataset
+from agentguard.evals.evaluate import evaluate
 from tests.data import shared_data
 
 
@@ -23,7 +23,7 @@ from tests.data import shared_data
 def test_who_and_when_development_part(
     part: str, n: int, two_line: tuple[float, ...], last_step: tuple[float, float]
 ) -> None:
-    data = load("who_and_when", [shared_data(f"who_and_when/{part}")])
+    data = load_dataset("who_and_when", [shared_data(f"who_and_when/{part}")])
     result = evaluate(data, "two_line", cv="question", repeats=1)
     assert (result.n, len(data.broken)) == (n, 0)
     where, last = result.localization, result.baselines["last_step"].localization
@@ -39,7 +39,8 @@ def test_who_and_when_development_part(
 def test_both_parts_in_one_folder_share_questions_and_no_fold_does() -> None:
     folder = shared_data("who_and_when")
     result = CliRunner().invoke(
-        build(), ["eval", "who_and_when", str(folder), "--method", "index_prior", "--repeats", "1", "--json"]
+        build_app(),
+        ["eval", "who_and_when", str(folder), "--method", "index_prior", "--repeats", "1", "--json"],
     )
     given = json.loads(result.stdout)
     assert given["n"] == 142
@@ -51,7 +52,7 @@ def test_both_parts_in_one_folder_share_questions_and_no_fold_does() -> None:
 
 
 def test_outcomes_of_tau_bench() -> None:
-    data = load("tau_bench", [shared_data("tau_bench/gpt-4o-airline.dev.json")])
+    data = load_dataset("tau_bench", [shared_data("tau_bench/gpt-4o-airline.dev.json")])
     result = evaluate(data, "last_error")
     assert result.outcome is not None
     assert (result.outcome.n, result.outcome.n_failed) == (128, 78)

@@ -5,8 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.splits import cross_validation, disjoint, grouped_folds, groups_of, shuffled
-from agentguard.trajectory.groups import group_key
+from agentguard.evals.splits import (
+    assign_folds,
+    exclude_shared_questions,
+    list_groups,
+    shuffle_record_labels,
+    split_for_cross_validation,
+)
+from agentguard.trajectory.grouping import normalize_group_key
 from tests.unit.evals.cases import record, records
 
 names = st.sampled_from(["Who?", "who", " WHO ", "what", "What!", "when", "where", "why", "how", ""])
@@ -17,21 +23,21 @@ names = st.sampled_from(["Who?", "who", " WHO ", "what", "What!", "when", "where
     [("What is  it?", "what is it"), ("“What”—is it", '"What" - is it?'), ("ﬁle", "file"), ("a_b", "A b")],
 )
 def test_spelling_does_not_part_a_question(one: str, other: str) -> None:
-    assert group_key(one) == group_key(other)
+    assert normalize_group_key(one) == normalize_group_key(other)
 
 
 def test_runs_without_a_group_are_on_their_own() -> None:
-    assert len(set(groups_of([record("a", group="?"), record("b", group="!!")]))) == 2
+    assert len(set(list_groups([record("a", group="?"), record("b", group="!!")]))) == 2
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(names, min_size=6, max_size=40), st.integers(2, 4), st.integers())
 def test_folds_never_leak_a_group(texts: list[str], folds: int, seed: int) -> None:
     held = [record(f"r{i}", group=text) for i, text in enumerate(texts)]
-    groups = groups_of(held)
+    groups = list_groups(held)
     if len(set(groups)) < folds:
         return
-    dealt = grouped_folds(groups, folds, seed=seed)
+    dealt = assign_folds(groups, folds, seed=seed)
     assert sorted(i for part in dealt for i in part) == list(range(len(held)))
     for part in dealt:
         inside, outside = {groups[i] for i in part}, {groups[i] for i in range(len(held)) if i not in part}
@@ -43,40 +49,40 @@ def test_folds_never_leak_a_group(texts: list[str], folds: int, seed: int) -> No
 @given(st.lists(names, min_size=12, max_size=30), st.integers(0, 99))
 def test_cross_validation_trains_on_other_questions_only(texts: list[str], seed: int) -> None:
     held = [record(f"r{i}", group=text) for i, text in enumerate(texts)]
-    if len(set(groups_of(held))) < 3:
+    if len(set(list_groups(held))) < 3:
         return
-    splits = cross_validation(held, folds=3, repeats=2, seed=seed)
+    splits = split_for_cross_validation(held, folds=3, repeats=2, seed=seed)
     for repeat in (0, 1):
         assert sorted(i for s in splits if s.repeat == repeat for i in s.test) == list(range(len(held)))
     for split in splits:
-        scored = {group_key(held[i].annotation.group or "") for i in split.test} - {""}
-        learnt = {group_key(r.annotation.group or "") for r in split.train or ()}
+        scored = {normalize_group_key(held[i].annotation.group or "") for i in split.test} - {""}
+        learnt = {normalize_group_key(r.annotation.group or "") for r in split.train or ()}
         assert not scored & learnt
         assert len(split.test) + len(split.train or ()) == len(held)
 
 
 def test_seed_decides_the_folds() -> None:
     groups = [str(i) for i in range(20)]
-    assert grouped_folds(groups, 4, seed=1) == grouped_folds(groups, 4, seed=1)
-    assert grouped_folds(groups, 4, seed=1) != grouped_folds(groups, 4, seed=2)
-    assert [len(part) for part in grouped_folds(groups, 4, seed=1)] == [5, 5, 5, 5]
+    assert assign_folds(groups, 4, seed=1) == assign_folds(groups, 4, seed=1)
+    assert assign_folds(groups, 4, seed=1) != assign_folds(groups, 4, seed=2)
+    assert [len(part) for part in assign_folds(groups, 4, seed=1)] == [5, 5, 5, 5]
 
 
 @pytest.mark.parametrize(("groups", "folds"), [(["a", "a", "b"], 3), (["a", "b"], 1), ([], 2)])
 def test_too_few_groups(groups: list[str], folds: int) -> None:
     with pytest.raises(EvaluationError):
-        grouped_folds(groups, folds, seed=0)
+        assign_folds(groups, folds, seed=0)
 
 
 def test_disjoint_leaves_out_what_is_asked_in_the_test() -> None:
     train = [record("a", group="What is it?"), record("b", group="Other"), record("c", group="?")]
     test = [record("x", group="what is it"), record("y", group="!")]
-    assert [r.trajectory.id for r in disjoint(train, test)] == ["b", "c"]
+    assert [r.trajectory.id for r in exclude_shared_questions(train, test)] == ["b", "c"]
 
 
 def test_shuffled_labels_stay_possible_and_keep_the_runs() -> None:
     held = [record(f"r{i}", step=i, steps=i + 1, failed=i % 2 == 0) for i in range(20)]
-    dealt = shuffled(held, seed=0)
+    dealt = shuffle_record_labels(held, seed=0)
     assert [r.trajectory for r in dealt] == [r.trajectory for r in held]
     assert [r.annotation.group for r in dealt] == [r.annotation.group for r in held]
     moved = 0
@@ -89,4 +95,4 @@ def test_shuffled_labels_stay_possible_and_keep_the_runs() -> None:
         moved += cause.step != before.annotation.root_cause.step  # type: ignore[union-attr]
     assert moved > 10
     assert sum(bool(r.annotation.failed) for r in dealt) == 10
-    assert shuffled(records(), seed=1) == shuffled(records(), seed=1)
+    assert shuffle_record_labels(records(), seed=1) == shuffle_record_labels(records(), seed=1)

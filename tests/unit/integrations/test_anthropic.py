@@ -12,9 +12,9 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic, DefaultAsyncHttpxClient, DefaultHttpxClient
 
 from agentguard.guard import Guard
-from agentguard.integrations.exchange.messages import Messages
-from agentguard.live.session import Session
-from agentguard.recover.policy import Recover
+from agentguard.intercept.adapters.anthropic_messages import AnthropicAdapter
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.session import Session
 from tests.unit.integrations.anthropic_server import Body, events, message, says, thinks, uses
 from tests.unit.integrations.openai_server import Raw, Server, serving
 from tests.unit.integrations.test_loop import First
@@ -112,7 +112,7 @@ def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> No
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(stream: bool) -> None:
     wanted = [*finds(3), message(uses("find", "other", where="hall")), message(says("Done."))]
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     with serving(script(*wanted, stream=stream)) as server, Asker(server, guard) as asker:
         last = asker.agent([TASK], stream=stream)
     assert [block.text for block in last.content] == ["Done."]
@@ -120,14 +120,14 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(stream: bool)
     assert "[guard]" in said(server.bodies[-1])
     assert all(whole(body["messages"]) for body in server.bodies)
     assert len(asker.sessions) == 1
-    assert asker.sessions[0].ended
+    assert asker.sessions[0].has_ended
     assert not asker.transport.engine.failures
 
 
 def test_a_refused_call_is_never_seen_and_the_next_answer_follows_in_the_stream() -> None:
     fly = message(thinks("Away!"), says("I try"), uses("fly", "x"))
     book = message(thinks("So."), says("Now I"), uses("book", "b", seat=4), id="msg_2")
-    answers, guard = [fly, book, message(says("Done."))], make(recover=Recover(on_fail="rollback"))
+    answers, guard = [fly, book, message(says("Done."))], make(recover=RecoveryPolicy(on_fail="rollback"))
     with serving(script(*answers, stream=True)) as server, Asker(server, guard) as asker:
         messages: list[Any] = [TASK]
         got = asker.ask(messages, stream=True)
@@ -156,18 +156,18 @@ def test_bytes_of_a_stream_with_nothing_to_do_are_those_of_the_server() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_ends_the_run_with_the_reason(stream: bool) -> None:
-    tried, guard = message(says("I try"), uses("fly", "x")), make(recover=Recover(on_fail="stop"))
+    tried, guard = message(says("I try"), uses("fly", "x")), make(recover=RecoveryPolicy(on_fail="stop"))
     with serving(script(tried, stream=stream)) as server, Asker(server, guard) as asker:
         got = asker.ask([TASK], stream=stream)
     assert got.content[-1].text.startswith("[guard] The run was stopped:")
     assert got.stop_reason == "end_turn"
-    assert asker.sessions[0].stopped
+    assert asker.sessions[0].stop_reason
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_refused_end_is_asked_for_again(stream: bool) -> None:
     guard = make(
-        recover=Recover(on_fail="rollback"),
+        recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(1),
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
@@ -192,7 +192,7 @@ def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
         assert not any(
             one.type == "content_block_start" and one.content_block.type == "tool_use" for one in seen
         )
-        assert not asker.sessions[0].ended
+        assert not asker.sessions[0].has_ended
 
 
 def test_an_error_in_a_stream_is_passed_on() -> None:
@@ -207,14 +207,14 @@ def test_an_error_in_a_stream_is_passed_on() -> None:
 
 
 def test_withheld_tools_stay_defined_and_may_not_be_used() -> None:
-    dialect, body = Messages(), {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "book"}}
+    dialect, body = AnthropicAdapter(), {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "book"}}
     assert dialect.without_tools(body, {"book"}) == {"tools": TOOLS[1:], "tool_choice": {"type": "auto"}}
     assert dialect.without_tools(body, {"book", "find"}) == {**body, "tool_choice": {"type": "none"}}
     assert dialect.without_tools(body, {"other"}) is body
 
 
 def test_a_history_is_known_again_however_a_client_marks_it() -> None:
-    key = Messages().key
+    key = AnthropicAdapter().key
     marked = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
     assert key({"role": "user", "content": [marked]}) == key({"role": "user", "content": "Hi"})
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "4"}]}
@@ -231,7 +231,7 @@ def test_the_asynchronous_client_is_guarded_too() -> None:
     fly, book = message(uses("fly", "x")), message(uses("book", "b", seat=4), id="msg_2")
 
     async def ask(base: str) -> Any:
-        transport = make(recover=Recover(on_fail="rollback")).atransport()
+        transport = make(recover=RecoveryPolicy(on_fail="rollback")).atransport()
         http = DefaultAsyncHttpxClient(transport=transport)
         async with AsyncAnthropic(base_url=base, api_key="k", max_retries=0, http_client=http) as client:
             asked: Any = {"model": "c", "max_tokens": 9, "messages": [TASK], "tools": TOOLS}
@@ -245,7 +245,7 @@ def test_the_asynchronous_client_is_guarded_too() -> None:
 
 def test_a_failed_tool_is_known_to_have_failed() -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": "no", "is_error": True}
-    items = Messages().items(
+    items = AnthropicAdapter().items(
         {
             "messages": [
                 {"role": "assistant", "content": [uses("find", "t")]},
@@ -254,5 +254,5 @@ def test_a_failed_tool_is_known_to_have_failed() -> None:
         }
     )
     assert [len(one["content"]) for one in items] == [1, 1, 1]
-    assert Messages().turns(items, 0) == [(0, 2), (2, 3)]
-    assert Messages().step(items[:2], "assistant").observations[0].is_error is True
+    assert AnthropicAdapter().turns(items, 0) == [(0, 2), (2, 3)]
+    assert AnthropicAdapter().step(items[:2], "assistant").observations[0].is_error is True

@@ -30,10 +30,16 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from agentguard.guard import Guard
-from agentguard.integrations._langchain_messages import Line, guard_message, repaired_answer, step_of, turns
-from agentguard.live.session import Session
-from agentguard.recover.base import Outcome
-from agentguard.recover.policy import Recover
+from agentguard.integrations.langchain.messages import (
+    MessageBranch,
+    guard_message,
+    repaired_answer,
+    step_of,
+    turns,
+)
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
+from agentguard.runtime.session import Session
 from agentguard.store import Store
 from agentguard.trajectory.model import ToolCall
 from tests.unit.integrations.test_loop import First
@@ -131,7 +137,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     out, session = run(make(), seats, lambda messages: next(given))
     assert [message.type for message in out["messages"]] == ["human", "ai", "tool", "ai"]
     assert set(out) == {"messages"}, "the guard's own channel stays inside"
-    assert (session.recoveries, session.ended, len(session)) == ([], True, 3)
+    assert (session.recoveries, session.has_ended, len(session)) == ([], True, 3)
 
 
 def test_a_loop_is_cut_at_a_turn_boundary() -> None:
@@ -141,9 +147,9 @@ def test_a_loop_is_cut_at_a_turn_boundary() -> None:
         assert whole(messages)
         return AIMessage("There is none.") if told(messages) else find()
 
-    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model)
+    out, session = run(make(recover=RecoveryPolicy(on_fail="rollback")), seats, model)
     assert whole(out["messages"])
-    assert [recovery.outcome for recovery in session.recoveries] == [Outcome.CONFIRMED]
+    assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
     assert len(session.run.branches[0].steps) == 2
 
 
@@ -156,7 +162,7 @@ def test_parallel_calls_go_together() -> None:
             return AIMessage("There is none.")
         return calls(("find", {"where": "aisle"}), ("find", {"where": "window"}))
 
-    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model)
+    out, session = run(make(recover=RecoveryPolicy(on_fail="rollback")), seats, model)
     assert whole(out["messages"])
     assert session.recoveries
 
@@ -166,7 +172,7 @@ def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None
     book = {"seat": 4}
     given = iter([calls(("book", book)), AIMessage("No idea."), calls(("book", book)), AIMessage("Seat 4.")])
     guard = make(
-        recover=Recover(on_fail="rollback"),
+        recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(1),
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
@@ -182,7 +188,7 @@ def test_a_turn_is_refused_before_its_tools_run() -> None:
     given = iter(
         [calls(("book", {"seat": 4}), ("fly", {})), calls(("book", {"seat": 4})), AIMessage("Done.")]
     )
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     out, session = run(guard, seats, lambda messages: next(given))
     assert seats.booked == {4: 1}
     assert not any(call["name"] == "fly" for m in out["messages"] for call in getattr(m, "tool_calls", ()))
@@ -197,7 +203,7 @@ def test_what_was_told_with_a_refusal_is_seen_at_every_later_turn() -> None:
         seen.append(messages)
         return next(given)
 
-    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model)
+    out, session = run(make(recover=RecoveryPolicy(on_fail="rollback")), seats, model)
     assert [told(messages) for messages in seen] == [False, True, True]
     assert [m.type for m in out["messages"]] == ["human", "human", "ai", "tool", "ai"]
     assert len(session) == 3, "what the guard says is no step"
@@ -212,7 +218,7 @@ def test_structured_output_can_be_refused_and_is_no_unknown_tool(wanted: Any) ->
     seats = Seats()
     given = iter([calls(("book", {"seat": 4})), calls(("Seat", {"seat": 9})), calls(("Seat", {"seat": 4}))])
     accept = lambda run: run.steps[-1].tool_calls[0].arguments == {"seat": 4} or "wrong"  # noqa: E731
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(2), accept=accept)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(2), accept=accept)
     out, session = run(guard, seats, lambda messages: next(given), response_format=wanted)
     assert out["structured_response"] == Seat(seat=4)
     assert [recovery.trigger for recovery in session.recoveries] == ["acceptance"]
@@ -237,7 +243,7 @@ def test_a_tool_that_comes_later_in_the_run_is_no_unknown_one() -> None:
             return handler(request.override(tools=kept))
 
     sessions: list[Session] = []
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     given = iter([find(), calls(("pay", {"order": "7"})), AIMessage("Paid.")])
     agent = create_agent(
         Scripted(answer=lambda messages: next(given)),
@@ -252,7 +258,7 @@ def test_a_tool_that_comes_later_in_the_run_is_no_unknown_one() -> None:
 def test_the_counters_of_others_still_count_when_the_guard_is_first() -> None:
     seats = Seats()
     limit = ModelCallLimitMiddleware(run_limit=4)
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     out, session = run(guard, seats, lambda messages: find(), middleware=[limit])
     assert sum(step.source == "agent" for step in session.run.steps) <= 5
     assert "limit" in out["messages"][-1].text.lower()
@@ -266,7 +272,9 @@ def test_asynchronous_agents_are_guarded_too() -> None:
     async def cancel(seat: int) -> None:
         undone.append(seat)
 
-    guard = Guard(localizer=First(1), recover=Recover(on_fail="compensate"), accept=lambda run: bool(undone))
+    guard = Guard(
+        localizer=First(1), recover=RecoveryPolicy(on_fail="compensate"), accept=lambda run: bool(undone)
+    )
     guard.tool(effect="write", undo=cancel, name="book")(len)
     given = iter([calls(("book", {"seat": 9})), AIMessage("Done."), AIMessage("Undone.")])
     agent = create_agent(
@@ -277,7 +285,7 @@ def test_asynchronous_agents_are_guarded_too() -> None:
     out = asyncio.run(agent.ainvoke({"messages": [HumanMessage("Book seat 4.")]}))
     assert undone == [9]
     assert "were undone: book" in "".join(m.text for m in out["messages"])
-    assert sessions[0].recoveries[0].outcome is Outcome.CONFIRMED
+    assert sessions[0].recoveries[0].outcome is RecoveryOutcome.CONFIRMED
 
 
 def test_a_tool_that_only_pauses_is_called_again() -> None:
@@ -369,7 +377,7 @@ def test_a_retry_that_the_user_configured_is_one_call() -> None:
             raise error
         return "paid"
 
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     sessions: list[Session] = []
     given = iter([calls(("pay", {"order": "7"})), AIMessage("Paid.")])
     middleware = [
@@ -390,14 +398,14 @@ def test_a_tool_that_is_withheld_is_not_offered() -> None:
         offers.append(offered)
         return find() if "find" in offered else AIMessage("There is none.")
 
-    run(make(recover=Recover(on_fail="drop_tool")), seats, model)
+    run(make(recover=RecoveryPolicy(on_fail="drop_tool")), seats, model)
     assert offers[-1] == ["book"]
 
 
 def test_a_stop_ends_the_run_with_its_reason() -> None:
-    out, session = run(make(recover=Recover(on_fail="stop")), Seats(), lambda messages: find())
-    assert session.stopped
-    assert session.stopped in out["messages"][-1].text
+    out, session = run(make(recover=RecoveryPolicy(on_fail="stop")), Seats(), lambda messages: find())
+    assert session.stop_reason
+    assert session.stop_reason in out["messages"][-1].text
 
 
 def test_a_thread_with_a_history_is_a_new_run_each_time() -> None:
@@ -419,10 +427,10 @@ def test_a_thread_with_a_history_is_a_new_run_each_time() -> None:
 def test_a_stop_before_the_tools_run_keeps_them_from_running() -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4}), ("fly", {}))])
-    out, session = run(make(recover=Recover(on_fail="stop")), seats, lambda messages: next(given))
+    out, session = run(make(recover=RecoveryPolicy(on_fail="stop")), seats, lambda messages: next(given))
     assert not seats.booked
-    assert session.stopped
-    assert session.stopped in out["messages"][-1].text
+    assert session.stop_reason
+    assert session.stop_reason in out["messages"][-1].text
 
 
 class Shortens(AgentMiddleware[Any, Any, Any]):
@@ -446,7 +454,7 @@ def test_turns_that_another_middleware_summed_up_are_still_known() -> None:
         histories.append([message.text for message in messages])
         return AIMessage("There is none.") if told(messages) else calls(("find", {"where": next(places)}))
 
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     _, session = run(guard, seats, model, middleware=[Shortens()])
     made = [step.tool_calls[0].arguments["where"] for step in session.run.branches[0].steps]
     assert set(made) == {"c"}, "only the loop was left"
@@ -470,7 +478,7 @@ def test_the_real_summarization_middleware_does_not_blind_the_guard() -> None:
             return AIMessage("There is none.")
         return find()
 
-    out, session = run(make(recover=Recover(on_fail="rollback")), seats, model, middleware=[summary])
+    out, session = run(make(recover=RecoveryPolicy(on_fail="rollback")), seats, model, middleware=[summary])
     assert next(count) < 10, "the loop was seen although its turns were summed up"
     assert session.recoveries
     assert whole(out["messages"])
@@ -479,7 +487,7 @@ def test_the_real_summarization_middleware_does_not_blind_the_guard() -> None:
 def test_a_rollback_never_takes_the_task_away() -> None:
     given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
     guard = make(
-        recover=Recover(on_fail="rollback"),
+        recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(0),
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
@@ -493,7 +501,7 @@ def test_cutting_keeps_turns_whole() -> None:
     seen = [ToolMessage("x", tool_call_id=str(call["id"])) for call in first.tool_calls]
     hint, last = guard_message("[guard] look"), AIMessage("end")
     messages: list[AnyMessage] = [ask, first, *seen, hint, last]
-    line = Line()
+    line = MessageBranch()
     assert [len(turn) for turn in line.fresh(messages, 0)] == [1, 3, 1]
     assert line.fresh(messages, 3) == []
     assert line.cut(messages, 0) == [ask], "the task stays"
@@ -507,7 +515,7 @@ def test_a_line_knows_its_turns_by_identity() -> None:
         HumanMessage("go", id="0"),
         *(AIMessage("x", id=str(i)) for i in range(1, 5)),
     ]
-    line = Line()
+    line = MessageBranch()
     line.fresh(messages, 0)
     short: list[AnyMessage] = [HumanMessage("what was", id="s"), *messages[3:], AIMessage("new", id="5")]
     assert [turn[0].id for turn in line.fresh(short, 5)] == ["5"]

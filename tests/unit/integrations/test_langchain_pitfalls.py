@@ -17,9 +17,9 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from agentguard.integrations.langchain import GuardMiddleware
-from agentguard.live.session import Session
-from agentguard.recover.policy import Recover
+from agentguard.integrations.langchain.middleware import GuardMiddleware
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.session import Session
 from tests.unit.integrations.test_langchain import Scripted, Seats, calls, find, make, run, told, whole
 
 HOOKS = ("before_agent", "before_model", "after_agent", "wrap_model_call", "wrap_tool_call")
@@ -49,7 +49,7 @@ def test_it_never_jumps_to_tools_where_nobody_could_approve_them_nor_from_after_
 
 def test_what_of_a_refused_answer_was_streamed_stays_streamed() -> None:
     sessions: list[Session] = []
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     refused = AIMessage("Let me fly.", tool_calls=[{"id": "f", "name": "fly", "args": {}}])
     given = iter([refused, AIMessage("I cannot.")])
     agent = create_agent(
@@ -73,7 +73,7 @@ def test_other_channels_are_not_taken_back_by_cutting_messages() -> None:
             return AIMessage("There is none.")
         return turns.pop() if turns else find()
 
-    guard = make(recover=Recover(on_fail="reexecute"))
+    guard = make(recover=RecoveryPolicy(on_fail="reexecute"))
     out, _ = run(guard, Seats(), model, middleware=[TodoListMiddleware()])
     assert not [m for m in out["messages"] if isinstance(m, ToolMessage)], "all turns were taken back"
     assert out["todos"] == [todo]
@@ -96,7 +96,7 @@ class Marks(AgentMiddleware[Any, Any, Any]):
 
 def test_commands_that_came_with_a_refused_answer_are_not_carried_out() -> None:
     given = iter([calls(("fly", {})), AIMessage("I cannot.")])
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     out, session = run(guard, Seats(), lambda messages: next(given), middleware=[Marks()])
     assert out["messages"][-1].text == "I cannot."
     assert len(session.recoveries) == 1
@@ -112,7 +112,7 @@ def test_messages_that_stay_keep_their_ids_and_are_there_once() -> None:
         before.append({message.id: message.text for message in messages if message.id})
         return AIMessage("There is none.") if told(messages) else find()
 
-    out, session = run(make(recover=Recover(on_fail="rollback")), Seats(), model)
+    out, session = run(make(recover=RecoveryPolicy(on_fail="rollback")), Seats(), model)
     assert session.recoveries
     ids = [message.id for message in out["messages"]]
     assert len(set(ids)) == len(ids)
@@ -133,7 +133,7 @@ def test_a_tools_error_is_kept_though_langchains_own_conversion_loses_it() -> No
     agent = create_agent(
         Scripted(answer=lambda messages: next(given)),
         [pay],
-        middleware=[make(recover=Recover(on_fail="nudge")).langchain(on_run=sessions.append)],
+        middleware=[make(recover=RecoveryPolicy(on_fail="nudge")).langchain(on_run=sessions.append)],
     )
     out = agent.invoke({"messages": [HumanMessage("Pay.")]})
     answer = next(m for m in out["messages"] if isinstance(m, ToolMessage))
@@ -144,7 +144,7 @@ def test_a_tools_error_is_kept_though_langchains_own_conversion_loses_it() -> No
 
 def test_an_agent_inside_of_a_tool_is_a_run_of_its_own() -> None:
     seats, sessions = Seats(), list[Session]()
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     inside = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4 is booked.")])
     inner = create_agent(
         Scripted(answer=lambda messages: next(inside)),
@@ -166,7 +166,7 @@ def test_an_agent_inside_of_a_tool_is_a_run_of_its_own() -> None:
     out = agent.invoke({"messages": [HumanMessage("See to my seat.")]})
     assert out["messages"][-2].text == "Seat 4 is booked."
     assert [[step.agent for step in session.run.steps][-1] for session in sessions] == ["boss", "clerk"]
-    assert all(session.ended and not session.recoveries for session in sessions)
+    assert all(session.has_ended and not session.recoveries for session in sessions)
     assert seats.booked == {4: 1}
 
 

@@ -25,10 +25,10 @@ from langgraph.types import Command, RetryPolicy, interrupt
 
 from agentguard.errors import ConfigError, RecoveryError
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.base import Outcome
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
+from agentguard.runtime.session import Session
 from agentguard.store import Store
 from tests.unit.integrations.test_langchain import Scripted, Seats, calls, find, make, told, whole
 from tests.unit.integrations.test_loop import First
@@ -83,7 +83,7 @@ def booking() -> Model:
 
 
 def rolling(**parts: Any) -> Guard:
-    return make(recover=Recover(on_fail="rollback"), **parts)
+    return make(recover=RecoveryPolicy(on_fail="rollback"), **parts)
 
 
 def test_a_run_that_goes_well_is_left_alone() -> None:
@@ -107,7 +107,7 @@ def test_a_loop_is_left_by_a_fork_and_all_channels_go_back() -> None:
     session = app.session_of(on("1"))
     left = len(session.run.branches[0].steps)
     assert whole(out["messages"])
-    assert [recovery.outcome for recovery in session.recoveries] == [Outcome.CONFIRMED]
+    assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
     assert session.recoveries[0].plan.actions[0].by == "fork"
     answers = [m for m in out["messages"] if isinstance(m, AIMessage)]
     assert (out["turns"], len(out["todos"])) == (len(answers), len(answers)), "other channels went back, too"
@@ -137,7 +137,7 @@ def test_an_agent_with_the_middleware_has_one_session_and_refuses_answers() -> N
             AIMessage("Seat 4."),
         ]
     )
-    twice = Recover(on_fail="rollback", budget=Budget(per_step=2))
+    twice = RecoveryPolicy(on_fail="rollback", budget=RecoveryBudget(rollbacks_per_step=2))
     guard = make(recover=twice, localizer=First(1), accept=seated)
     others: list[Session] = []
     agent = create_agent(
@@ -171,7 +171,9 @@ def test_the_asynchronous_twins_do_the_same() -> None:
         undone.append(seat)
 
     given = iter([calls(("book", {"seat": 9})), AIMessage("Done."), AIMessage("Undone.")])
-    guard = Guard(localizer=First(1), recover=Recover(on_fail="compensate"), accept=lambda run: bool(undone))
+    guard = Guard(
+        localizer=First(1), recover=RecoveryPolicy(on_fail="compensate"), accept=lambda run: bool(undone)
+    )
     guard.tool(effect="write", undo=cancel, name="book")(len)
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
 
@@ -181,7 +183,7 @@ def test_the_asynchronous_twins_do_the_same() -> None:
     chunks = asyncio.run(both())
     assert undone == [9]
     assert "were undone: book" in "".join(m.text for m in chunks[-1]["messages"])
-    assert app.session_of(on("1")).recoveries[0].outcome is Outcome.CONFIRMED
+    assert app.session_of(on("1")).recoveries[0].outcome is RecoveryOutcome.CONFIRMED
     other = rolling()
     app = other.langgraph(graph_of(looping, other.langgraph_tools(seats.tools)))
     out = asyncio.run(app.ainvoke(ask(), on("2")))
@@ -257,7 +259,7 @@ def test_turns_that_left_no_checkpoint_cannot_be_forked_to() -> None:
 
 
 def test_rollbacks_count_against_the_recursion_limit() -> None:
-    guard = make(recover=Recover(on_fail="nudge"))
+    guard = make(recover=RecoveryPolicy(on_fail="nudge"))
     app = guard.langgraph(graph_of(lambda messages: find(), guard.langgraph_tools(Seats().tools)))
     with pytest.raises(GraphRecursionError):
         app.invoke(ask(), on("1", recursion_limit=12))
@@ -354,18 +356,18 @@ def test_the_callers_own_pauses_are_kept() -> None:
 
 
 def test_a_stop_ends_the_run_with_its_reason() -> None:
-    guard = make(recover=Recover(on_fail="stop"))
+    guard = make(recover=RecoveryPolicy(on_fail="stop"))
     app = guard.langgraph(graph_of(lambda messages: find(), guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"))
     session = app.session_of(on("1"))
-    assert session.stopped
-    assert session.stopped in out["messages"][-1].text
+    assert session.stop_reason
+    assert session.stop_reason in out["messages"][-1].text
     assert app.get_state(on("1")).next == ()
     assert session.ended
 
 
 def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
-    guard = make(recover=Recover(on_fail="hand_over"))
+    guard = make(recover=RecoveryPolicy(on_fail="hand_over"))
     heard: list[str] = []
 
     def model(messages: list[AnyMessage]) -> AIMessage:
@@ -383,7 +385,7 @@ def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
 
 
 def test_a_person_is_asked_by_a_function() -> None:
-    guard, asked = make(recover=Recover(on_fail="hand_over")), list[str]()
+    guard, asked = make(recover=RecoveryPolicy(on_fail="hand_over")), list[str]()
 
     def person(question: str) -> str:
         asked.append(question)
@@ -396,17 +398,17 @@ def test_a_person_is_asked_by_a_function() -> None:
 
 
 def test_a_restart_forks_before_the_first_answer() -> None:
-    guard, seats = make(recover=Recover(on_fail="reexecute"), accept=seated), Seats()
+    guard, seats = make(recover=RecoveryPolicy(on_fail="reexecute"), accept=seated), Seats()
     given = iter([find(), AIMessage("No idea."), AIMessage("Seat 4.")])
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
     out = app.invoke(ask(), on("1"))
     assert [m.type for m in out["messages"]] == ["human", "human", "ai"]
     assert (out["turns"], out["messages"][-1].text) == (1, "Seat 4.")
-    assert app.session_of(on("1")).recoveries[0].outcome is Outcome.CONFIRMED
+    assert app.session_of(on("1")).recoveries[0].outcome is RecoveryOutcome.CONFIRMED
 
 
 def test_a_nudge_at_the_end_goes_on_with_all_that_is_there() -> None:
-    guard = make(recover=Recover(on_fail="nudge"), accept=seated)
+    guard = make(recover=RecoveryPolicy(on_fail="nudge"), accept=seated)
     given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"))
@@ -626,7 +628,7 @@ def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) 
 
 
 def test_the_typed_form_of_results_is_kept() -> None:
-    guard = make(recover=Recover(on_fail="hand_over"))
+    guard = make(recover=RecoveryPolicy(on_fail="hand_over"))
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"), version="v2")
     assert out.interrupts[0].value

@@ -15,10 +15,10 @@ import pytest
 
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
-from agentguard.recover.base import Outcome
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
-from agentguard.recover.snapshots.keeper import SnapshotOptions
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.snapshots.manager import SnapshotOptions
+from agentguard.recover.strategy import RecoveryOutcome
 
 Message = dict[str, Any]
 
@@ -93,7 +93,7 @@ def whole(messages: list[Message]) -> bool:
 def test_a_rollback_does_not_book_twice_and_the_agent_is_told() -> None:
     seats = Seats()
     answers = iter([BOOK, FIND, "I do not know.", BOOK, "Seat 4 is booked."])
-    guard = make(seats, recover=Recover(on_fail="rollback"), localizer=First(1), accept=answered)
+    guard = make(seats, recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=answered)
 
     def model(messages: list[Message]) -> Message | str:
         assert whole(messages)
@@ -112,7 +112,11 @@ def test_compensation_undoes_what_was_done_on_the_line_that_is_left() -> None:
     wrong = [calls(("book", {"seat": 9})), FIND, FIND, FIND]
     given = iter([*wrong, BOOK])
     guard = make(
-        seats, undo=True, recover=Recover(on_fail="compensate"), localizer=First(1), accept=lambda run: True
+        seats,
+        undo=True,
+        recover=RecoveryPolicy(on_fail="compensate"),
+        localizer=First(1),
+        accept=lambda run: True,
     )
     with guard.run("Book seat 4.", tools=[seats.book, seats.find]) as run:
         drive(run, lambda messages: next(given, "Seat 4 is booked."))
@@ -150,7 +154,7 @@ class First:
 def test_a_call_of_an_unknown_tool_is_refused_before_anything_runs() -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4}), ("fly", {})), BOOK])
-    with make(seats, recover=Recover(on_fail="rollback")).run(
+    with make(seats, recover=RecoveryPolicy(on_fail="rollback")).run(
         "Book seat 4.", tools=[seats.book, seats.find]
     ) as run:
         drive(run, lambda messages: next(given, "Done."))
@@ -161,16 +165,18 @@ def test_a_call_of_an_unknown_tool_is_refused_before_anything_runs() -> None:
 def test_endless_refusals_let_the_turn_through() -> None:
     seats = Seats()
     given = iter([calls(("fly", {}))] * 10)
-    unlimited = Budget(rollbacks=None, per_step=None)
+    unlimited = RecoveryBudget(rollbacks=None, rollbacks_per_step=None)
     again = [{"rollback": {}}]
-    with make(seats, recover=Recover(on_fail=again, budget=unlimited)).run("Fly.", tools=[seats.find]) as run:
+    with make(seats, recover=RecoveryPolicy(on_fail=again, budget=unlimited)).run(
+        "Fly.", tools=[seats.find]
+    ) as run:
         drive(run, lambda messages: next(given, "I cannot fly."))
     assert run.done
 
 
 def test_an_effect_that_failed_midway_is_in_doubt_and_not_repeated() -> None:
     attempts = []
-    guard = Guard(recover=Recover(on_fail="nudge"))
+    guard = Guard(recover=RecoveryPolicy(on_fail="nudge"))
 
     @guard.tool(effect="write")
     def send(to: str) -> str:
@@ -182,7 +188,7 @@ def test_an_effect_that_failed_midway_is_in_doubt_and_not_repeated() -> None:
         drive(run, lambda messages: next(given, "I could not tell."))
     assert attempts == ["a", "a"], "a second call on purpose is another effect"
     run.session.ledger.rewind(1)
-    assert run.session.begin_tool("send", {"to": "a"}).ruling == "in_doubt"
+    assert run.session.begin_tool("send", {"to": "a"}).decision == "in_doubt"
 
 
 def test_a_tool_that_raises_and_arguments_that_do_not_fit_are_told() -> None:
@@ -190,7 +196,7 @@ def test_a_tool_that_raises_and_arguments_that_do_not_fit_are_told() -> None:
         raise ValueError("x is odd")
 
     given = iter([calls(("fragile", {"x": 1})), calls(("fragile", {"y": 1}))])
-    with Guard(recover=Recover(threshold=1.0)).run("Try.", tools=[fragile]) as run:
+    with Guard(recover=RecoveryPolicy(threshold=1.0)).run("Try.", tools=[fragile]) as run:
         drive(run, lambda messages: next(given, "It does not work."))
     seen = [step.observations[0] for step in run.trajectory.steps if step.observations]
     assert [one.is_error for one in seen] == [True, True]
@@ -205,7 +211,7 @@ def test_the_acceptance_test_sends_the_agent_back() -> None:
     with make(seats, accept=accept).run("Book seat 4.", tools=[seats.book]) as run:
         drive(run, lambda messages: next(given))
     assert (run.answer, seats.booked[4]) == ("Seat 4 is booked.", 1)
-    assert run.recoveries[-1].outcome is Outcome.CONFIRMED
+    assert run.recoveries[-1].outcome is RecoveryOutcome.CONFIRMED
     assert "Seat 4 is not booked" in "".join(str(message["content"]) for message in run.messages)
 
 
@@ -213,7 +219,9 @@ def test_re_execution_starts_over_with_another_task_and_tells_what_was_done() ->
     seats = Seats()
     given = iter([BOOK, "The weather is fine.", BOOK, "Seat 4 is booked."])
     guard = make(
-        seats, recover=Recover(on_fail="reexecute"), accept=lambda run: "booked" in run.steps[-1].content
+        seats,
+        recover=RecoveryPolicy(on_fail="reexecute"),
+        accept=lambda run: "booked" in run.steps[-1].content,
     )
     with guard.run("Book seat 4.", tools=[seats.book], system="Be brief.") as run:
         drive(run, lambda messages: next(given))
@@ -230,7 +238,7 @@ def test_a_tool_that_is_withheld_is_not_on_offer() -> None:
         offers.append([tool["function"]["name"] for tool in tools])
         return FIND if "find" in offers[-1] else "There is no seat."
 
-    with make(seats, recover=Recover(on_fail="drop_tool")).run(
+    with make(seats, recover=RecoveryPolicy(on_fail="drop_tool")).run(
         "Find.", tools=[seats.book, seats.find]
     ) as run:
         drive(run, model)
@@ -249,7 +257,9 @@ def test_a_person_is_asked() -> None:
     def model(messages: list[Message]) -> Message | str:
         return "Window it is." if messages[-1]["content"] == "Take the window." else FIND
 
-    with make(seats, recover=Recover(on_fail="hand_over")).run("Find.", tools=[seats.find], ask=ask) as run:
+    with make(seats, recover=RecoveryPolicy(on_fail="hand_over")).run(
+        "Find.", tools=[seats.find], ask=ask
+    ) as run:
         drive(run, model)
     assert run.answer == "Window it is."
     assert len(questions) == 1
@@ -257,7 +267,7 @@ def test_a_person_is_asked() -> None:
 
 def test_a_stop_says_why() -> None:
     seats = Seats()
-    with make(seats, recover=Recover(on_fail="stop")).run("Find.", tools=[seats.find]) as run:
+    with make(seats, recover=RecoveryPolicy(on_fail="stop")).run("Find.", tools=[seats.find]) as run:
         drive(run, lambda messages: FIND)
     with pytest.raises(RunStopped, match="repeated the call of find"):
         run.raise_if_stopped()
@@ -275,14 +285,14 @@ def test_a_fork_restores_the_state_of_the_environment() -> None:
         where.append(state["at"])
         return "Here." if told(messages) else calls(("move", {}))
 
-    guard = Guard(recover=Recover(on_fail=[{"rollback": {"prefer": "fork"}}]), tools={})
+    guard = Guard(recover=RecoveryPolicy(on_fail=[{"rollback": {"prefer": "fork"}}]), tools={})
     guard.tool(effect="read")(move)
     run = guard.run(
         "Move.",
         tools=[move],
         save=lambda: dict(state),
         restore=state.update,
-        snapshots=SnapshotOptions(most_turns=1),
+        snapshots=SnapshotOptions(max_turns=1),
     )
     with run:
         drive(run, model)
@@ -339,7 +349,7 @@ def test_wrong_arguments_of_a_run() -> None:
 
 def test_models_that_the_policy_asks_must_be_given() -> None:
     seats = Seats()
-    guard = make(seats, recover=Recover(on_fail=[{"n_version": {"models": ["large"]}}]))
+    guard = make(seats, recover=RecoveryPolicy(on_fail=[{"n_version": {"models": ["large"]}}]))
     with pytest.raises(ConfigError, match="the model large"):
         guard.run("Book seat 4.", tools=[seats.book])
     guard.run("Book seat 4.", tools=[seats.book], models={"large": lambda messages: "Done."})

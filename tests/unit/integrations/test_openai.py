@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.session import Session
 from tests.unit.integrations.openai_server import Body, Raw, Server, call, completion, say, serving
 from tests.unit.integrations.test_loop import First, whole
 
@@ -121,7 +121,7 @@ def test_a_compressed_answer_is_read_and_passed_on_as_it_is() -> None:
         World(server, make()) as world,
     ):
         assert world.agent([TASK]) == "ok"
-        assert world.sessions[0].ended
+        assert world.sessions[0].has_ended
 
 
 def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request() -> None:
@@ -131,7 +131,10 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request() -> None:
         call("book", "b", seat=4),
         say("Seat 4 is booked."),
     ]
-    with serving(script(given)) as server, World(server, make(recover=Recover(on_fail="rollback"))) as world:
+    with (
+        serving(script(given)) as server,
+        World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
+    ):
         messages: list[Any] = [TASK]
         assert world.agent(messages) == "Seat 4 is booked."
     before, after = server.bodies[2], server.bodies[3:]
@@ -150,7 +153,10 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request() -> None:
 
 def test_an_unknown_tool_is_refused_before_the_client_sees_it() -> None:
     given = [call("fly", "x"), call("book", "b", seat=4), say("Seat 4 is booked.")]
-    with serving(script(given)) as server, World(server, make(recover=Recover(on_fail="rollback"))) as world:
+    with (
+        serving(script(given)) as server,
+        World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
+    ):
         messages: list[Any] = [TASK]
         assert world.agent(messages) == "Seat 4 is booked."
     assert world.booked == [4]
@@ -161,7 +167,7 @@ def test_an_unknown_tool_is_refused_before_the_client_sees_it() -> None:
 def test_an_effect_that_a_rollback_left_behind_is_not_asked_for_again() -> None:
     given = [call("book", "b1", seat=4), *finds(0, 1), say("I do not know."), call("book", "b2", seat=4)]
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=accept)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
     with serving(script([*given, say("Seat 4 is booked.")])) as server, World(server, guard) as world:
         messages: list[Any] = [TASK]
         assert world.agent(messages) == "Seat 4 is booked."
@@ -172,7 +178,7 @@ def test_an_effect_that_a_rollback_left_behind_is_not_asked_for_again() -> None:
     assert "seat 4 is yours" in told(server.bodies[3])[0]
     assert "already taken effect" in told(server.bodies[4])[-1]
     assert ids(server.bodies[4]) == []
-    assert world.sessions[0].ended
+    assert world.sessions[0].has_ended
     assert [effect.state for effect in world.sessions[0].ledger.effects()] == ["done"]
 
 
@@ -180,7 +186,7 @@ def test_a_model_that_insists_on_a_done_effect_is_stopped() -> None:
     booking = (call("book", f"b{i}", seat=4) for i in range(1, 99))
     given = [call("book", "b0", seat=4), say("I do not know."), *booking]
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=accept)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
     with serving(script(given)) as server, World(server, guard) as world:
         assert "already been made" in world.agent([TASK])
     assert world.booked == [4]
@@ -189,12 +195,12 @@ def test_a_model_that_insists_on_a_done_effect_is_stopped() -> None:
 def test_a_stop_is_a_clear_last_answer() -> None:
     with (
         serving(script([*finds(0, 3), say("never asked")])) as server,
-        World(server, make(recover=Recover(on_fail="stop"))) as world,
+        World(server, make(recover=RecoveryPolicy(on_fail="stop"))) as world,
     ):
         answer = world.agent([TASK])
     assert answer.startswith("[guard] The run was stopped:")
-    assert world.sessions[0].stopped is not None
-    assert world.sessions[0].ended
+    assert world.sessions[0].stop_reason is not None
+    assert world.sessions[0].has_ended
     assert len(server.bodies) == 3
 
 
@@ -205,11 +211,13 @@ def test_a_stop_is_a_refusal_where_json_is_expected() -> None:
     given = [call("find", "f", where="x"), say('{"seat": 4}')]
     with (
         serving(script(given)) as server,
-        World(server, make(accept=lambda run: "the seat is taken", recover=Recover(on_fail="stop"))) as world,
+        World(
+            server, make(accept=lambda run: "the seat is taken", recover=RecoveryPolicy(on_fail="stop"))
+        ) as world,
     ):
         parsed = world.client.chat.completions.parse(model="m", messages=[TASK], response_format=Seat)
         assert parsed.choices[0].message.tool_calls is not None
-        world.sessions[0].stopped = "enough"
+        world.sessions[0].stop_reason = "enough"
         history: list[Any] = [TASK, parsed.choices[0].message.model_dump(exclude={"parsed"})]
         history.append({"role": "tool", "tool_call_id": "f", "content": "none"})
         last = world.client.chat.completions.parse(model="m", messages=history, response_format=Seat)
@@ -222,7 +230,8 @@ def test_parsed_answers_are_judged_too() -> None:
         seat: int
 
     guard = make(
-        accept=lambda run: '"seat": 4' in run.steps[-1].content or "wrong", recover=Recover(on_fail="nudge")
+        accept=lambda run: '"seat": 4' in run.steps[-1].content or "wrong",
+        recover=RecoveryPolicy(on_fail="nudge"),
     )
     with serving(script([say('{"seat": 9}'), say('{"seat": 4}')])) as server, World(server, guard) as world:
         parsed = world.client.chat.completions.parse(model="m", messages=[TASK], response_format=Seat)
@@ -231,7 +240,7 @@ def test_parsed_answers_are_judged_too() -> None:
 
 
 def test_the_acceptance_test_lets_the_answer_through_in_the_end() -> None:
-    guard = make(accept=lambda run: "never", recover=Recover(on_fail="nudge"))
+    guard = make(accept=lambda run: "never", recover=RecoveryPolicy(on_fail="nudge"))
     with serving(lambda body: completion(say("done"))) as server, World(server, guard) as world:
         assert world.agent([TASK]) == "done"
     assert 1 < len(server.bodies) <= 11
@@ -239,7 +248,10 @@ def test_the_acceptance_test_lets_the_answer_through_in_the_end() -> None:
 
 def test_withheld_tools_are_not_offered_any_more() -> None:
     given = [*finds(0, 3), call("book", "b", seat=4), say("Seat 4 is booked.")]
-    with serving(script(given)) as server, World(server, make(recover=Recover(on_fail="drop_tool"))) as world:
+    with (
+        serving(script(given)) as server,
+        World(server, make(recover=RecoveryPolicy(on_fail="drop_tool"))) as world,
+    ):
         world.agent([TASK], tool_choice={"type": "function", "function": {"name": "find"}})
     assert [tool["function"]["name"] for tool in server.bodies[-1]["tools"]] == ["book"]
     assert server.bodies[-1]["tool_choice"] == "auto"
@@ -249,7 +261,7 @@ def test_withheld_tools_are_not_offered_any_more() -> None:
 def test_a_restart_keeps_the_task_and_adds_what_went_wrong() -> None:
     with (
         serving(script([*finds(0, 3), say("Seat 4 is booked.")])) as server,
-        World(server, make(recover=Recover(on_fail="reexecute"))) as world,
+        World(server, make(recover=RecoveryPolicy(on_fail="reexecute"))) as world,
     ):
         assert world.agent([{"role": "system", "content": "Be brief."}, TASK]) == "Seat 4 is booked."
     assert texts(server.bodies[-1])[:2] == ["Be brief.", "Book seat 4."]
@@ -258,7 +270,7 @@ def test_a_restart_keeps_the_task_and_adds_what_went_wrong() -> None:
 
 def test_users_are_never_taken_back() -> None:
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=accept)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
     answers = [call("find", "f", where="x"), say("I cannot."), say("Seat 4 is booked.")]
     with serving(script(answers)) as server, World(server, guard) as world:
         found = world.ask([TASK]).choices[0].message
@@ -272,7 +284,7 @@ def test_users_are_never_taken_back() -> None:
 
 def test_each_task_is_a_run_and_what_came_before_it_stands() -> None:
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=accept)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
     answers = [*finds(0, 2), say("Seat 4?"), say("I cannot."), say("Seat 4 is booked.")]
     with serving(script(answers)) as server, World(server, guard) as world:
         messages: list[Any] = [TASK]
@@ -294,7 +306,7 @@ def test_a_history_that_the_guard_has_not_seen_is_read() -> None:
         history += [{"role": "tool", "tool_call_id": f"f{i}", "content": "nothing found"}]
     with (
         serving(script([*finds(2, 1), say("Seat 4 is booked.")])) as server,
-        World(server, make(recover=Recover(on_fail="rollback"))) as world,
+        World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
     ):
         assert world.agent(history) == "Seat 4 is booked."
     assert ids(server.bodies[-1]) == ["f0"]
@@ -372,12 +384,12 @@ def test_an_answer_that_was_cut_off_is_no_end() -> None:
         World(server, make()) as world,
     ):
         assert world.ask([TASK]).choices[0].finish_reason == "length"
-    assert not world.sessions[0].ended
+    assert not world.sessions[0].has_ended
 
 
 @pytest.mark.parametrize("on_error", ["open", "closed"])
 def test_a_guard_that_fails_lets_through_or_refuses(on_error: Any) -> None:
-    guard = make(recover=Recover(on_error=on_error))
+    guard = make(recover=RecoveryPolicy(on_guard_error=on_error))
 
     def fail(session: Session) -> None:
         raise ValueError("broken observer")
@@ -419,7 +431,7 @@ def test_the_asynchronous_client_is_guarded_alike() -> None:
     given = [call("fly", "x"), *finds(0, 3), say("Seat 4 is booked.")]
 
     async def main(url: str) -> list[Any]:
-        transport = make(recover=Recover(on_fail="rollback")).atransport()
+        transport = make(recover=RecoveryPolicy(on_fail="rollback")).atransport()
         messages: list[Any] = [TASK]
         http = DefaultAsyncHttpxClient(transport=transport)
         async with AsyncOpenAI(base_url=url, api_key="k", http_client=http) as client:

@@ -24,10 +24,10 @@ from mcp import types
 
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
-from agentguard.integrations._openai_agents_items import View, steps_of
-from agentguard.live.session import Session
-from agentguard.recover.base import Outcome
-from agentguard.recover.policy import Recover
+from agentguard.integrations.openai_agents.items import HistoryView, steps_of
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
+from agentguard.runtime.session import Session
 from tests.unit.integrations.test_loop import First
 
 TASK, BOOK = "Book seat 4.", {"seat": 4}
@@ -165,7 +165,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     assert run.go() == "Seat 4 is booked."
     assert run.seats.booked == {4: 1}
     session = run.session
-    assert (session.recoveries, session.ended, session.failures) == ([], True, [])
+    assert (session.recoveries, session.has_ended, session.failures) == ([], True, [])
     assert [step.agent for step in session.run.steps] == ["human", "clerk", "clerk"]
     assert session.run.steps[1].observations[0].content == "seat 4 is yours"
     usage = session.run.steps[1].usage
@@ -183,7 +183,7 @@ def test_what_is_cut_stays_out_of_every_later_model_call(where: tuple[str, ...])
     """The SDK's own list still holds it, so the view has to be cut again each time."""
     after = iter([calls(("book", BOOK)), calls(("book", {"seat": 5})), say("Booked.")])
     run = Run(
-        make(recover=Recover(on_fail="rollback")),
+        make(recover=RecoveryPolicy(on_fail="rollback")),
         lambda items: next(after) if told(items) else find(*where),
     )
     assert run.go() == "Booked."
@@ -195,12 +195,12 @@ def test_what_is_cut_stays_out_of_every_later_model_call(where: tuple[str, ...])
     assert all(told(items) for items in run.model.inputs[-3:])
     assert names(run.result.result.to_input_list()).count("find") == kept + left, "the SDK keeps them"
     assert names(run.result.to_input_list()).count("find") == kept
-    assert [one.outcome for one in run.session.recoveries] == [Outcome.CONFIRMED]
+    assert [one.outcome for one in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
 def test_completed_calls_that_are_taken_back_keep_an_effect_record() -> None:
     answers = (calls(("book", BOOK)), say("No idea."), calls(("book", BOOK)), say("Seat 4."))
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)
     run = Run(guard, script(*answers))
     assert run.go() == "Seat 4."
     assert run.seats.booked == {4: 1}
@@ -208,13 +208,14 @@ def test_completed_calls_that_are_taken_back_keep_an_effect_record() -> None:
     assert [effect.result for effect in run.session.ledger.effects()] == ["seat 4 is yours"]
     assert run.session.run.steps[1].observations[0].content == "seat 4 is yours"
     assert names(run.result.to_input_list()) == ["book"]
-    assert [one.outcome for one in run.session.recoveries] == [Outcome.CONFIRMED]
+    assert [one.outcome for one in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
 def test_a_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> None:
     wrong = calls(("book", BOOK), ("fly", {}))
     run = Run(
-        make(recover=Recover(on_fail="rollback")), script(wrong, calls(("book", BOOK)), say("Seat 4 it is."))
+        make(recover=RecoveryPolicy(on_fail="rollback")),
+        script(wrong, calls(("book", BOOK)), say("Seat 4 it is.")),
     )
     run.go()
     assert run.seats.booked == {4: 1}
@@ -225,7 +226,7 @@ def test_a_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> 
 
 
 def test_a_tool_that_does_not_exist_ends_no_run_where_a_hint_is_all_that_is_done() -> None:
-    run = Run(make(recover=Recover(on_fail="nudge")), script(calls(("fly", {})), say("I cannot fly.")))
+    run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), script(calls(("fly", {})), say("I cannot fly.")))
     assert run.go() == "I cannot fly."
     assert [recovery.plan.strategy for recovery in run.session.recoveries] == ["nudge"]
     assert told(run.model.inputs[-1])
@@ -274,7 +275,7 @@ def test_a_rollback_to_before_a_handoff_lets_the_first_agent_go_on(ladder: str) 
     hand: tuple[str, dict[str, Any]] = ("transfer_to_back", {})
     answers = (calls(hand), calls(("book", BOOK)), say("No idea."), calls(hand), calls(("book", BOOK)))
     front, _, seats, model = two(script(*answers, say("Seat 4.")))
-    guard = make(recover=Recover(on_fail=ladder), localizer=First(1), accept=seat_said)
+    guard = make(recover=RecoveryPolicy(on_fail=ladder), localizer=First(1), accept=seat_said)
     result = guard.openai_agents.run_sync(front, TASK, run_config=QUIET)
     assert result.final_output == "Seat 4."
     assert seats.booked == {4: 1}
@@ -290,7 +291,7 @@ def test_a_loop_in_a_run_can_be_cut_to_before_a_handoff() -> None:
         return find() if "transfer_to_back" in names(items) else calls(("transfer_to_back", {}))
 
     front, _, _, _ = two(model)
-    guard = make(recover=Recover(on_fail="compensate"), localizer=First(1))
+    guard = make(recover=RecoveryPolicy(on_fail="compensate"), localizer=First(1))
     guard.tool(effect="write", undo=lambda where: None, name="find")(len)
     result = guard.openai_agents.run_sync(front, TASK, run_config=QUIET)
     assert result.final_output == "There is none."
@@ -307,7 +308,7 @@ def test_a_handoff_that_rewrites_the_history_is_gone_on_with() -> None:
     model = Scripted(script(*answers))
     back: Agent[Any] = Agent(name="back", model=model, tools=seats.tools)
     front: Agent[Any] = Agent(name="front", model=model, handoffs=[handoff(back, input_filter=summary)])
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)
     result = guard.openai_agents.run_sync(front, TASK, run_config=QUIET)
     assert result.final_output == "Seat 4."
     assert seats.booked == {4: 1}
@@ -321,7 +322,9 @@ def test_an_effect_is_undone_by_a_coroutine() -> None:
     async def cancel(seat: int) -> None:
         undone.append(seat)
 
-    guard = Guard(localizer=First(1), recover=Recover(on_fail="compensate"), accept=lambda run: bool(undone))
+    guard = Guard(
+        localizer=First(1), recover=RecoveryPolicy(on_fail="compensate"), accept=lambda run: bool(undone)
+    )
     guard.tool(effect="write", undo=cancel, name="book")(len)
     run = Run(guard, script(calls(("book", {"seat": 9})), say("Done."), say("Undone.")))
     assert run.go() == "Undone."
@@ -344,7 +347,7 @@ def test_a_tool_that_fails_midway_is_in_doubt_though_the_sdk_words_it_as_a_resul
     assert seen.is_error
     assert "error" in seen.content.lower()
     run.session.ledger.rewind(1)
-    assert run.session.begin_tool("send", {"to": "a"}).ruling == "in_doubt"
+    assert run.session.begin_tool("send", {"to": "a"}).decision == "in_doubt"
 
 
 def test_a_history_that_was_given_stays() -> None:
@@ -355,7 +358,7 @@ def test_a_history_that_was_given_stays() -> None:
         {"type": "function_call_output", "call_id": "x", "output": "nothing found"},
         {"role": "user", "content": TASK},
     ]
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(0), accept=seat_said)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(0), accept=seat_said)
     run = Run(guard, script(find("window"), say("No idea."), say("Seat 4.")))
     assert run.go(history) == "Seat 4."
     assert run.result.to_input_list()[:5] == history
@@ -368,7 +371,7 @@ def test_a_history_that_was_given_stays() -> None:
 def test_a_tool_that_is_withheld_is_not_offered() -> None:
     run: Run
     run = Run(
-        make(recover=Recover(on_fail="drop_tool")),
+        make(recover=RecoveryPolicy(on_fail="drop_tool")),
         lambda items: find() if "find" in run.model.offers[-1] else say("There is none."),
     )
     assert run.go() == "There is none."
@@ -376,7 +379,7 @@ def test_a_tool_that_is_withheld_is_not_offered() -> None:
 
 
 def test_a_stop_ends_the_run_with_its_reason() -> None:
-    run = Run(make(recover=Recover(on_fail="stop")), lambda items: find())
+    run = Run(make(recover=RecoveryPolicy(on_fail="stop")), lambda items: find())
     with pytest.raises(RunStopped, match="repeated the call of find"):
         run.go()
 
@@ -388,7 +391,7 @@ def test_a_person_is_asked() -> None:
     def model(items: list[Any]) -> list[Any]:
         return say("Window it is.") if items[-1].get("content") == "Take the window." else find()
 
-    assert Run(make(recover=Recover(on_fail="hand_over")), model).go(ask=ask) == "Window it is."
+    assert Run(make(recover=RecoveryPolicy(on_fail="hand_over")), model).go(ask=ask) == "Window it is."
 
 
 def test_the_models_and_the_filter_of_a_run_configuration_are_guarded_too() -> None:
@@ -398,7 +401,7 @@ def test_the_models_and_the_filter_of_a_run_configuration_are_guarded_too() -> N
         seen.append(told(data.model_data.input))
         return data.model_data
 
-    run = Run(make(recover=Recover(on_fail="rollback")), script())
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), script())
     own = Scripted(script(calls(("fly", {})), say("I cannot fly.")))
     config = RunConfig(model=own, call_model_input_filter=theirs, tracing_disabled=True)
     assert run.go(run_config=config) == "I cannot fly."
@@ -415,7 +418,7 @@ def test_a_tool_that_waits_for_approval_pauses_the_run() -> None:
     run = Run(make(), script(calls(("pay", {"order": "7"}))), tools=[pay])
     result = run.guard.openai_agents.run_sync(run.agent, TASK, run_config=QUIET, on_run=run.sessions.append)
     assert [one.tool_name for one in result.interruptions] == ["pay"]
-    assert not run.session.ended
+    assert not run.session.has_ended
     assert run.session.ledger.effects() == ()
 
 
@@ -441,7 +444,7 @@ def test_what_keeps_the_history_elsewhere_is_refused() -> None:
 
 
 def test_a_view_keeps_places_when_it_is_renewed() -> None:
-    view = View()
+    view = HistoryView()
     ask, first, last = {"role": "user"}, {"id": "1"}, {"id": "2"}
     for items in ([ask], [ask, first], [ask, first, last]):
         assert view.take(items)
@@ -518,7 +521,7 @@ class Desk(MCPServer):
 def test_tools_of_an_mcp_server_are_in_the_ledger_by_what_the_server_says_of_them() -> None:
     both: list[tuple[str, dict[str, Any]]] = [("look", {}), ("stamp", {})]
     desk = Desk()
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)
     run = Run(guard, script(calls(*both), say("No idea."), calls(*both), say("Seat 4.")), mcp_servers=[desk])
     assert run.go() == "Seat 4."
     assert desk.called == ["look", "stamp", "look"]

@@ -24,7 +24,7 @@ from agents import (
 from agents.models.interface import Model
 from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings
 
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
 from tests.unit.integrations.test_openai_agents import (
     BOOK,
     TASK,
@@ -57,7 +57,7 @@ def test_a_blocked_output_takes_back_no_turn_whose_calls_were_made() -> None:
     ]
     assert "secret" not in str(kept(store))
     assert [effect.state for effect in run.session.ledger.effects()] == ["done"]
-    assert not run.session.ended
+    assert not run.session.has_ended
 
 
 def test_a_blocked_input_is_nobodys_answer() -> None:
@@ -93,7 +93,7 @@ def test_a_call_that_a_tool_guardrail_rejects_is_none() -> None:
 
 def test_too_many_turns_lose_no_work() -> None:
     store = SQLiteSession("1")
-    run = Run(make(recover=Recover(on_fail="nudge")), lambda items: find(str(len(items))))
+    run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), lambda items: find(str(len(items))))
     with pytest.raises(MaxTurnsExceeded):
         run.go(session=store, max_turns=3)
     assert whole(kept(store))
@@ -116,7 +116,9 @@ def test_an_answer_that_the_sdk_asks_for_again_is_told_what_was_refused_before()
         policy=lambda context: True,
         backoff=ModelRetryBackoffSettings(initial_delay=0.0, max_delay=0.0, multiplier=1.0, jitter=False),
     )
-    run = Run(make(recover=Recover(on_fail="rollback")), answers, model_settings=ModelSettings(retry=again))
+    run = Run(
+        make(recover=RecoveryPolicy(on_fail="rollback")), answers, model_settings=ModelSettings(retry=again)
+    )
     assert run.go() == "I cannot fly."
     assert [bool(told(items)) for items in run.model.inputs] == [False, True, True]
 
@@ -134,7 +136,7 @@ def test_hooks_see_the_answer_that_was_accepted_alone() -> None:
 
     hooks = Hooks()
     answers = script(calls(("fly", {})), calls(("book", BOOK)), say("Seat 4."))
-    run = Run(make(recover=Recover(on_fail="rollback")), answers)
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), answers)
     run.go(hooks=hooks)
     assert hooks.seen == ["['book']", "start book", "['text']"]
 
@@ -173,7 +175,8 @@ def test_calls_of_one_turn_run_side_by_side_and_each_is_in_the_ledger() -> None:
 
 def test_the_callers_agents_are_not_changed() -> None:
     run = Run(
-        make(recover=Recover(on_fail="drop_tool")), lambda items: find() if len(items) < 9 else say("No.")
+        make(recover=RecoveryPolicy(on_fail="drop_tool")),
+        lambda items: find() if len(items) < 9 else say("No."),
     )
     before = (list(run.agent.tools), run.agent.model, [tool.on_invoke_tool for tool in run.agent.tools])
     run.go()

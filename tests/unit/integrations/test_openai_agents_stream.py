@@ -13,9 +13,9 @@ from agents.testing import ModelStep, ScriptedModel
 from pydantic import BaseModel
 
 from agentguard.errors import ConfigError, RunStopped
-from agentguard.integrations._openai_agents_asking import Hold
-from agentguard.recover.base import Outcome
-from agentguard.recover.policy import Recover
+from agentguard.integrations.openai_agents.model_calls import ModelStreamBuffer
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
 from tests.unit.integrations.test_loop import First
 from tests.unit.integrations.test_openai_agents import (
     BOOK,
@@ -69,13 +69,13 @@ def test_a_run_that_goes_well_is_streamed_as_the_sdk_streams_it() -> None:
     assert run.result.final_output == "Seat 4 is booked."
     assert run.result.last_agent is run.agent
     assert [e.new_agent for e in events if e.type == "agent_updated_stream_event"] == [run.agent]
-    assert (run.session.recoveries, run.session.ended, len(run.session)) == ([], True, 3)
+    assert (run.session.recoveries, run.session.has_ended, len(run.session)) == ([], True, 3)
     assert whole(run.result.to_input_list())
 
 
 def test_a_refused_call_is_never_seen_and_its_tokens_are_counted() -> None:
     answers = script([*say("One moment. "), *calls(("fly", {}))], say("I cannot fly."))
-    run = Run(make(recover=Recover(on_fail="rollback")), answers)
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), answers)
     events = stream(run)
     assert not [e for e in events if _raw(e) == "response.output_item.added" and "fly" in str(e.data.item)]
     assert named(events) == ["message_output_created"]
@@ -89,18 +89,19 @@ def test_a_refused_call_is_never_seen_and_its_tokens_are_counted() -> None:
 
 def test_a_loop_is_cut_and_stays_so() -> None:
     run = Run(
-        make(recover=Recover(on_fail="rollback")), lambda items: say("None.") if told(items) else find()
+        make(recover=RecoveryPolicy(on_fail="rollback")),
+        lambda items: say("None.") if told(items) else find(),
     )
     events = stream(run)
     assert run.result.final_output == "None."
     assert named(events).count("tool_output") == 3, "turns are seen before they are taken back"
-    assert [recovery.outcome for recovery in run.session.recoveries] == [Outcome.CONFIRMED]
+    assert [recovery.outcome for recovery in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
     assert len(run.session.run.branches[0].steps) == 2
 
 
 def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None:
     answers = script(calls(("book", BOOK)), say("Done."), calls(("book", BOOK)), say("Seat 4."))
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)
     run = Run(guard, answers)
     stream(run)
     assert run.result.final_output == "Seat 4."
@@ -112,7 +113,7 @@ def test_a_rollback_to_before_a_handoff_begins_the_runner_again_in_the_same_stre
     def one(items: list[Any]) -> list[Any]:
         return say("Seat 4 is mine to say.") if told(items) else calls(("transfer_to_other", {}))
 
-    run = Run(make(recover=Recover(on_fail="rollback"), localizer=First(1), accept=seat_said), one)
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said), one)
     other: Agent[Any] = Agent(name="other", model=Run(make(), lambda items: say("No.")).model)
     run.agent.handoffs = [other]
     events = stream(run)
@@ -126,16 +127,16 @@ def test_a_tool_that_is_taken_away_begins_the_runner_again() -> None:
     def answers(items: list[Any]) -> list[Any]:
         return find() if "find" in run.model.offers[-1] else say("No finding then.")
 
-    run = Run(make(recover=Recover(on_fail="drop_tool")), answers)
+    run = Run(make(recover=RecoveryPolicy(on_fail="drop_tool")), answers)
     stream(run)
     assert run.result.final_output == "No finding then."
 
 
 def test_a_stop_raises_from_the_stream() -> None:
-    run = Run(make(recover=Recover(on_fail="stop")), lambda items: find())
+    run = Run(make(recover=RecoveryPolicy(on_fail="stop")), lambda items: find())
     with pytest.raises(RunStopped):
         stream(run)
-    assert run.session.stopped
+    assert run.session.stop_reason
 
 
 class Seat(BaseModel):
@@ -144,7 +145,7 @@ class Seat(BaseModel):
 
 def test_nothing_of_a_refused_answer_is_seen_where_it_is_to_be_data() -> None:
     answers = script([*say('{"seat": 9}'), *calls(("fly", {}))], say('{"seat": 4}'))
-    run = Run(make(recover=Recover(on_fail="rollback")), answers, output_type=Seat)
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), answers, output_type=Seat)
     events = stream(run)
     assert text(events) == '{"seat": 4}'
     assert run.result.final_output == Seat(seat=4)
@@ -156,7 +157,7 @@ def test_a_cancelled_run_ends_where_it_is(mode: str) -> None:
     events = stream(run, stop_at="tool_output", mode=mode)
     assert named(events) == ["tool_called", "tool_output"]
     assert run.result.final_output is None
-    assert not run.session.ended
+    assert not run.session.has_ended
     assert run.seats.booked == {4: 1}
     assert [effect.state for effect in run.session.ledger.effects()] == ["done"]
     assert whole(run.result.to_input_list())
@@ -184,7 +185,7 @@ def test_a_task_that_is_cancelled_in_the_midst_of_a_tool_leaves_its_effect_in_do
         with pytest.raises(asyncio.CancelledError):
             await task
         assert [effect.state for effect in run.session.ledger.effects()] == ["attempted"]
-        assert not run.session.ended
+        assert not run.session.has_ended
 
     asyncio.run(main())
 
@@ -212,11 +213,11 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
         asyncio.run(main())
     assert "function_call" not in str(seen)
     assert run.seats.booked == {}
-    assert not run.session.ended
+    assert not run.session.has_ended
 
 
 def test_items_that_the_last_event_leaves_out_are_those_of_the_answer_alone() -> None:
-    hold = Hold(everything=False)
+    hold = ModelStreamBuffer(everything=False)
 
     async def main() -> None:
         inner = ScriptedModel([ModelStep(output=say("Hello."))])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentguard.recover.policy import Recover
-from agentguard.recover.protect import Protect
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from tests.unit.integrations.openai_responses_server import Model, called, said
 from tests.unit.integrations.openai_server import Body, call, chunks, completion, say, serving
 from tests.unit.integrations.test_openai import TASK, World, make, result, told
@@ -29,7 +29,7 @@ TEXT = {**say("I book it"), **call("book", "text", seat="4")}
 
 
 def guarded(**recover: Any) -> Any:
-    return make(recover=Recover(**{"on_fail": "roll_forward", **recover}))
+    return make(recover=RecoveryPolicy(**{"on_fail": "roll_forward", **recover}))
 
 
 def answers(messages: list[Body]) -> Any:
@@ -62,7 +62,7 @@ def calls_of(seen: list[Any]) -> list[tuple[str, str]]:
 
 def test_an_elected_answer_follows_in_the_stream_and_candidates_are_not_streamed() -> None:
     script = answers([NINE, FOUR, FOUR, say("Done.")])
-    with serving(script) as server, World(server, guarded(protect=Protect())) as world:
+    with serving(script) as server, World(server, guarded(protect=SelectiveRedundancy())) as world:
         seen = ask(world, [TASK], stream_options={"include_usage": True})
         bodies = list(server.bodies)
         message: Body = {"role": "assistant", "content": text(seen), **call("book", "four", seat=4)}
@@ -85,7 +85,7 @@ class _Call:
 
 def test_an_answer_that_wins_by_itself_is_streamed_as_it_came() -> None:
     script = answers([FOUR, FOUR])
-    with serving(script) as server, World(server, guarded(protect=Protect())) as world:
+    with serving(script) as server, World(server, guarded(protect=SelectiveRedundancy())) as world:
         seen = ask(world, [TASK])
     valid(seen)
     assert text(seen) == "I book four "
@@ -95,7 +95,10 @@ def test_an_answer_that_wins_by_itself_is_streamed_as_it_came() -> None:
 
 def test_with_everything_held_nothing_of_a_loser_is_seen() -> None:
     script = answers([NINE, FOUR, FOUR])
-    with serving(script) as server, World(server, guarded(protect=Protect()), hold="all") as world:
+    with (
+        serving(script) as server,
+        World(server, guarded(protect=SelectiveRedundancy()), hold="all") as world,
+    ):
         seen = ask(world, [TASK])
     valid(seen)
     assert text(seen) == "I book four"
@@ -117,7 +120,7 @@ def test_a_repaired_call_is_streamed_once_and_its_text_is_not_repeated() -> None
 def test_a_refusal_may_come_before_an_election_in_one_stream() -> None:
     fly = {**say("I fly"), **call("fly", "x")}
     script = answers([fly, NINE, FOUR, FOUR])
-    guard = guarded(on_fail="reprompt", protect=Protect())
+    guard = guarded(on_fail="reprompt", protect=SelectiveRedundancy())
     with serving(script) as server, World(server, guard) as world:
         seen = ask(world, [TASK])
     valid(seen)
@@ -149,7 +152,7 @@ def test_an_elected_response_is_one_response_to_the_client(stream: bool, keeping
     model = _Mixed(outputs)
     with (
         serving(model) as server,
-        Asker(server, guarded(protect=Protect()), keeping=keeping, stream=stream) as asker,
+        Asker(server, guarded(protect=SelectiveRedundancy()), keeping=keeping, stream=stream) as asker,
     ):
         asker.run()
     assert asker.booked == [4]

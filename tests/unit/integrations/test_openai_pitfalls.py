@@ -12,8 +12,8 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, pydantic_function_tool
 from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRunner
 from pydantic import BaseModel
 
-from agentguard.live.session import Session
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.session import Session
 from tests.unit.integrations.openai_responses_server import Model, called, said
 from tests.unit.integrations.openai_server import call, completion, say, serving
 from tests.unit.integrations.test_loop import First
@@ -45,7 +45,7 @@ def test_the_sdks_own_tool_runner_goes_on_over_what_is_refused_and_taken_back(st
         [said("Seat 4 is booked.", "m2")],
     ]
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
-    guard = make(recover=Recover(on_fail="rollback"), localizer=First(2), accept=accept)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(2), accept=accept)
     guard.tool(effect="write", idempotency_key="seat", name="book")(len)
     with serving(Model(outputs, stream=stream)) as server, Asker(server, guard, hold="all") as world:
         runner = ResponsesToolRunner(functions=[RegisteredFunction(tool, book)])
@@ -64,7 +64,7 @@ def test_the_sdks_own_tool_runner_goes_on_over_what_is_refused_and_taken_back(st
 def test_a_streaming_response_that_is_read_by_hand_is_judged() -> None:
     with (
         serving(script([call("fly", "x"), say("I cannot fly.")])) as server,
-        World(server, make(recover=Recover(on_fail="rollback"))) as world,
+        World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
         world.client.chat.completions.with_streaming_response.create(
             model="m", messages=[TASK], tools=TOOLS
         ) as raw,
@@ -83,7 +83,7 @@ class Seat(BaseModel):
 def test_tools_that_parse_their_arguments_are_judged_before_they_do() -> None:
     with (
         serving(script([call("fly", "x"), call("Seat", "s", seat=4)])) as server,
-        World(server, make(recover=Recover(on_fail="rollback"))) as world,
+        World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
     ):
         made = world.client.chat.completions.parse(
             model="m", messages=[TASK], tools=[pydantic_function_tool(Seat)]
@@ -99,7 +99,10 @@ def test_parallel_calls_are_one_turn_and_go_together() -> None:
         "tool_calls": [call("find", f"p{i}", where="aisle")["tool_calls"][0] for i in range(2)],
     }
     given = [both, *finds(0, 3), say("None.")]
-    with serving(script(given)) as server, World(server, make(recover=Recover(on_fail="rollback"))) as world:
+    with (
+        serving(script(given)) as server,
+        World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
+    ):
         assert world.agent([TASK]) == "None."
     for body in server.bodies:
         open_calls: set[str] = set()
@@ -148,4 +151,4 @@ def test_a_request_that_is_cancelled_lets_its_run_go_on() -> None:
         sessions = asyncio.run(main(server.url))
     assert len(sessions) == 1
     assert [step.source for step in sessions[0].run.steps] == ["user", "agent", "agent"]
-    assert sessions[0].ended
+    assert sessions[0].has_ended

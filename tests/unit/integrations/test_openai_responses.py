@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import BaseModel
 
 from agentguard.guard import Guard
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
 from tests.unit.integrations.openai_responses_server import Item, Model, called, events, response, said, whole
 from tests.unit.integrations.openai_server import Raw, Server, serving
 from tests.unit.integrations.test_loop import First
@@ -94,7 +94,7 @@ def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> No
 @ALL
 def test_a_loop_is_rolled_back_for_good(keeping: bool, stream: bool) -> None:
     model = Model([*finds(3), [called("find", "w", where="window")], BOOK, DONE], stream=stream)
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     with serving(model) as server, Asker(server, guard, keeping=keeping, stream=stream) as world:
         assert world.run() == "Seat 4 is booked."
         assert len(world.sessions) == 1
@@ -115,7 +115,7 @@ def test_a_loop_is_rolled_back_for_good(keeping: bool, stream: bool) -> None:
 @ALL
 def test_a_rollback_to_the_first_answer(keeping: bool, stream: bool) -> None:
     guard = make(
-        recover=Recover(on_fail="rollback"),
+        recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(1),
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
@@ -123,7 +123,7 @@ def test_a_rollback_to_the_first_answer(keeping: bool, stream: bool) -> None:
     with serving(model) as server, Asker(server, guard, keeping=keeping, stream=stream) as world:
         assert world.run().endswith("Seat 4 is booked.")
         assert world.booked == [4]
-        assert world.sessions[0].ended
+        assert world.sessions[0].has_ended
     assert ids(model.seen[-1]) == []
     assert "already taken effect" in told(model.seen[-1])[-1]
     assert "previous_response_id" not in server.bodies[-1]
@@ -133,7 +133,7 @@ def test_a_rollback_to_the_first_answer(keeping: bool, stream: bool) -> None:
 @ALL
 def test_an_unknown_tool_is_refused_before_the_client_sees_it(keeping: bool, stream: bool) -> None:
     model = Model([[said("I try."), called("fly", "x")], BOOK, DONE], stream=stream)
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     with serving(model) as server, Asker(server, guard, keeping=keeping, stream=stream) as world:
         assert world.run() == "Seat 4 is booked."
         assert world.booked == [4]
@@ -147,7 +147,8 @@ def test_an_unknown_tool_is_refused_before_the_client_sees_it(keeping: bool, str
 def test_a_second_task_is_a_second_run(keeping: bool) -> None:
     model = Model([BOOK, DONE, [said("Seat 5.")], [said("Seat 5 is booked.")]])
     guard = make(
-        recover=Recover(on_fail="nudge"), accept=lambda run: run.steps[-1].content.endswith("is booked.")
+        recover=RecoveryPolicy(on_fail="nudge"),
+        accept=lambda run: run.steps[-1].content.endswith("is booked."),
     )
     with serving(model) as server, Asker(server, guard, keeping=True) as world:
         world.run()
@@ -161,7 +162,7 @@ def test_a_second_task_is_a_second_run(keeping: bool) -> None:
 @ALL
 def test_a_stop_is_a_clear_last_answer_and_one_can_go_on(keeping: bool, stream: bool) -> None:
     model = Model([*finds(3), DONE], stream=stream)
-    guard = make(recover=Recover(on_fail="stop"))
+    guard = make(recover=RecoveryPolicy(on_fail="stop"))
     with serving(model) as server, Asker(server, guard, keeping=keeping, stream=stream) as world:
         assert world.run().startswith("[guard] The run was stopped:")
         assert len(model.seen) == 3
@@ -175,7 +176,7 @@ def test_a_stop_before_a_call(stream: bool) -> None:
     model = Model([[said("I try."), called("fly", "x")]], stream=stream)
     with (
         serving(model) as server,
-        Asker(server, make(recover=Recover(on_fail="stop")), stream=stream) as world,
+        Asker(server, make(recover=RecoveryPolicy(on_fail="stop")), stream=stream) as world,
     ):
         assert "[guard] The run was stopped:" in world.run()
 
@@ -191,7 +192,7 @@ def test_streamed_bytes_with_nothing_to_do_are_those_of_the_server() -> None:
 
 def test_the_events_of_a_retried_stream_are_one_response() -> None:
     model = Model([[said("I try.", "m1"), called("fly", "x")], [said("Now I.", "m2"), *BOOK]], stream=True)
-    with serving(model) as server, Asker(server, make(recover=Recover(on_fail="rollback"))) as world:
+    with serving(model) as server, Asker(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world:
         seen: list[Any] = list(world.client.responses.create(model="m", input=TASK, tools=TOOLS, stream=True))
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
     assert [event.type for event in seen].count("response.created") == 1
@@ -207,7 +208,7 @@ def test_nothing_of_a_refused_answer_is_seen_where_all_is_held() -> None:
     class Seat(BaseModel):
         seat: int
 
-    guard = make(recover=Recover(on_fail="nudge"), accept=lambda run: "4" in run.steps[-1].content)
+    guard = make(recover=RecoveryPolicy(on_fail="nudge"), accept=lambda run: "4" in run.steps[-1].content)
     model = Model([[said('{"seat": 9}')], [said('{"seat": 4}')]], stream=True)
     with serving(model) as server, Asker(server, guard) as world:
         stream = world.client.responses.stream(model="m", input=TASK, text_format=Seat)
@@ -220,7 +221,7 @@ def test_parsed_responses_are_judged() -> None:
     class Seat(BaseModel):
         seat: int
 
-    guard = make(recover=Recover(on_fail="nudge"), accept=lambda run: "4" in run.steps[-1].content)
+    guard = make(recover=RecoveryPolicy(on_fail="nudge"), accept=lambda run: "4" in run.steps[-1].content)
     with (
         serving(Model([[said('{"seat": 9}')], [said('{"seat": 4}')]])) as server,
         Asker(server, guard) as world,
@@ -237,7 +238,7 @@ def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
         with pytest.raises(openai.APIConnectionError):
             seen.extend(world.client.responses.create(model="m", input=TASK, tools=TOOLS, stream=True))
         assert "function_call" not in "".join(event.type for event in seen)
-        assert not world.sessions[0].ended
+        assert not world.sessions[0].has_ended
 
 
 @ALL
@@ -247,7 +248,7 @@ def test_an_incomplete_response_is_no_end(stream: bool) -> None:
         given: Any = world.client.responses.create(model="m", input=TASK, stream=stream)
         last = list(given)[-1].response if stream else given
         assert last.status == "incomplete"
-        assert not world.sessions[0].ended
+        assert not world.sessions[0].has_ended
 
 
 def test_a_streamed_response_that_was_cut_off_is_no_end_though_its_event_says_completed() -> None:
@@ -256,7 +257,7 @@ def test_a_streamed_response_that_was_cut_off_is_no_end_though_its_event_says_co
     with serving(lambda body: pieces) as server, Asker(server, make()) as world:
         last: Any = list(world.client.responses.create(model="m", input=TASK, stream=True))[-1]
         assert (last.type, last.response.status) == ("response.completed", "incomplete")
-        assert not world.sessions[0].ended
+        assert not world.sessions[0].has_ended
 
 
 def test_a_lost_answer_frees_its_calls_when_the_client_retries() -> None:
@@ -301,7 +302,7 @@ def test_what_cannot_be_guarded_passes(more: Any) -> None:
 def test_an_unknown_response_before_is_gone_on_with() -> None:
     model = Model([*finds(3), DONE])
     model.kept["resp_old"] = [{"role": "user", "content": "Hello"}]
-    guard = make(recover=Recover(on_fail="reexecute"))
+    guard = make(recover=RecoveryPolicy(on_fail="reexecute"))
     with serving(model) as server, Asker(server, guard, keeping=True) as world:
         world.ids.append("resp_old")
         assert world.run() == "Seat 4 is booked."
@@ -312,7 +313,7 @@ def test_an_unknown_response_before_is_gone_on_with() -> None:
 @ALL
 def test_the_asynchronous_client_is_guarded_alike(stream: bool) -> None:
     async def main(url: str) -> Any:
-        transport = make(recover=Recover(on_fail="rollback")).atransport()
+        transport = make(recover=RecoveryPolicy(on_fail="rollback")).atransport()
         http = DefaultAsyncHttpxClient(transport=transport)
         async with AsyncOpenAI(base_url=url, api_key="k", max_retries=0, http_client=http) as client:
             if not stream:

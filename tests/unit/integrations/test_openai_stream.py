@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import BaseModel
 
-from agentguard.integrations.exchange.sse import Events
-from agentguard.recover.policy import Recover
+from agentguard.model_api.sse import EventReader
+from agentguard.recover.recovery_policy import RecoveryPolicy
 from tests.unit.integrations.openai_server import Body, Raw, call, chunks, say, serving
 from tests.unit.integrations.test_loop import First, whole
 from tests.unit.integrations.test_openai import TASK, TOOLS, World, finds, ids, make, result, told
@@ -30,7 +30,7 @@ def streams(messages: list[Body], **more: Any) -> Any:
 
 
 def refusing(**parts: Any) -> Any:
-    return make(recover=Recover(on_fail="rollback"), **parts)
+    return make(recover=RecoveryPolicy(on_fail="rollback"), **parts)
 
 
 def read(stream: Any) -> list[Any]:
@@ -86,7 +86,7 @@ def test_the_helper_of_the_sdk_accumulates_a_retried_stream() -> None:
     assert whole(sent)
     assert [m["content"] for m in sent if m["role"] == "assistant"] == ["Now I "], "refused text stays out"
     assert len(world.sessions) == 1
-    assert world.sessions[0].ended
+    assert world.sessions[0].has_ended
 
 
 def test_a_loop_in_streams_is_rolled_back_for_good() -> None:
@@ -126,7 +126,7 @@ def test_nothing_of_a_refused_answer_is_seen_where_all_is_held(json: bool) -> No
 
 
 def test_a_stop_ends_the_stream_with_the_reason() -> None:
-    guard = make(recover=Recover(on_fail="stop"))
+    guard = make(recover=RecoveryPolicy(on_fail="stop"))
     with serving(streams([*finds(0, 3), FLY])) as server, World(server, guard) as world:
         messages: list[Any] = [TASK]
         for i in range(3):
@@ -151,7 +151,7 @@ def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
         with pytest.raises(openai.APIConnectionError):
             seen.extend(world.ask([TASK], stream=True))
         assert not any(chunk.choices[0].delta.tool_calls for chunk in seen)
-        assert not world.sessions[0].ended
+        assert not world.sessions[0].has_ended
         with pytest.raises(openai.APIConnectionError):
             read(world.ask([TASK], stream=True))
     assert len(world.sessions) == 1, "asking again goes on with the run"
@@ -184,7 +184,10 @@ def test_an_error_in_a_stream_is_passed_on() -> None:
 
 @pytest.mark.parametrize("on_error", ["open", "closed"])
 def test_a_guard_that_fails_at_the_end_of_a_stream(on_error: Any, monkeypatch: Any) -> None:
-    with serving(streams([FLY])) as server, World(server, make(recover=Recover(on_error=on_error))) as world:
+    with (
+        serving(streams([FLY])) as server,
+        World(server, make(recover=RecoveryPolicy(on_guard_error=on_error))) as world,
+    ):
         stream = world.ask([TASK], stream=True)
         next(stream)
         monkeypatch.setattr(world.sessions[0], "propose", None)
@@ -247,10 +250,10 @@ def test_events_are_cut_alike_however_the_bytes_come(data: Any) -> None:
     lines = data.draw(st.lists(st.sampled_from([b"data: {}", b": c", b"data: \xc3\xa9", b"event: x", b""])))
     whole_bytes = end.join(lines) + end + end
     cut = data.draw(st.integers(0, len(whole_bytes)))
-    events = Events()
+    events = EventReader()
     made = [*events.feed(whole_bytes[:cut]), *events.feed(whole_bytes[cut:])]
     assert b"".join(made) + events.rest == whole_bytes
-    once = Events()
+    once = EventReader()
     wanted = [e.strip() for e in once.feed(whole_bytes) if e.strip()]
     assert [e.strip() for e in made if e.strip()] == wanted
 

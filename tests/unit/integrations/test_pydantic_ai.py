@@ -27,10 +27,10 @@ from pydantic_ai.tools import Tool, ToolDefinition
 
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
-from agentguard.live.session import Session
-from agentguard.recover.base import Outcome
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import RecoveryOutcome
+from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source
 from tests.unit.integrations.test_loop import First
 
@@ -138,7 +138,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     assert run.go() == "Seat 4 is booked."
     assert run.seats.booked == {4: 1}
     session = run.session
-    assert (session.recoveries, session.ended, session.failures) == ([], True, [])
+    assert (session.recoveries, session.has_ended, session.failures) == ([], True, [])
     assert [step.source for step in session.run.steps] == [Source.USER, Source.AGENT, Source.AGENT]
     assert session.run.steps[1].observations[0].content == "seat 4 is yours"
     assert (session.run.task, session.run.system_prompts) == (TASK, {"assistant": "Be brief."})
@@ -151,9 +151,9 @@ def test_a_loop_is_cut_at_a_turn_boundary(where: tuple[str, ...]) -> None:
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return say("There is none.") if told(messages) else find(*where)
 
-    run = Run(make(recover=Recover(on_fail="rollback")), model)
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), model)
     assert run.go() == "There is none."
-    assert [one.outcome for one in run.session.recoveries] == [Outcome.CONFIRMED]
+    assert [one.outcome for one in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
     assert len(run.session.run.branches[0].steps) == 2
     assert len(run.result.all_messages()) == 2 * len(run.session.run.steps) - 2, "what was cut stays out"
 
@@ -161,7 +161,7 @@ def test_a_loop_is_cut_at_a_turn_boundary(where: tuple[str, ...]) -> None:
 def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None:
     answers = (calls(("book", BOOK)), say("No idea."), calls(("book", BOOK)), say("Seat 4."))
     guard = make(
-        recover=Recover(on_fail="rollback"),
+        recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(1),
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
@@ -170,13 +170,14 @@ def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None
     assert run.seats.booked == {4: 1}
     assert "seat 4 is yours" in told(run.result.all_messages())
     assert run.session.run.steps[1].observations[0].content == "seat 4 is yours"
-    assert [one.outcome for one in run.session.recoveries] == [Outcome.CONFIRMED]
+    assert [one.outcome for one in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
 def test_a_turn_is_refused_before_its_tools_run() -> None:
     wrong = calls(("book", BOOK), ("fly", {}))
     run = Run(
-        make(recover=Recover(on_fail="rollback")), script(wrong, calls(("book", BOOK)), say("Seat 4 it is."))
+        make(recover=RecoveryPolicy(on_fail="rollback")),
+        script(wrong, calls(("book", BOOK)), say("Seat 4 it is.")),
     )
     run.go()
     assert run.seats.booked == {4: 1}
@@ -218,7 +219,9 @@ def test_an_effect_is_undone_by_a_coroutine() -> None:
     async def cancel(seat: int) -> None:
         undone.append(seat)
 
-    guard = Guard(localizer=First(1), recover=Recover(on_fail="compensate"), accept=lambda run: bool(undone))
+    guard = Guard(
+        localizer=First(1), recover=RecoveryPolicy(on_fail="compensate"), accept=lambda run: bool(undone)
+    )
     guard.tool(effect="write", undo=cancel, name="book")(len)
     run = Run(guard, script(calls(("book", {"seat": 9})), say("Done."), say("Undone.")))
     assert run.go() == "Undone."
@@ -238,17 +241,17 @@ def test_a_tool_that_fails_midway_is_in_doubt_and_one_that_asks_for_a_retry_is_n
     with pytest.raises(TimeoutError):
         run.go()
     assert sent == ["nobody", "a"]
-    assert not run.session.ended
+    assert not run.session.has_ended
     run.session.ledger.rewind(1)
-    assert run.session.begin_tool("send", {"to": "a"}).ruling == "in_doubt"
-    assert run.session.begin_tool("send", {"to": "nobody"}).ruling == "run"
+    assert run.session.begin_tool("send", {"to": "a"}).decision == "in_doubt"
+    assert run.session.begin_tool("send", {"to": "nobody"}).decision == "run"
 
 
 def test_a_history_that_ends_in_an_unanswered_call_is_gone_on_with() -> None:
     """With no new prompt the framework carries the call out; the ledger sees it, and it can be left again."""
     history: list[ModelMessage] = [ModelRequest([UserPromptPart(TASK)]), calls(("book", BOOK))]
     guard = make(
-        recover=Recover(on_fail="rollback"),
+        recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(1),
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
@@ -260,7 +263,7 @@ def test_a_history_that_ends_in_an_unanswered_call_is_gone_on_with() -> None:
 
 def test_a_wrong_call_at_the_end_of_the_history_is_taken_out_before_it_runs() -> None:
     history: list[ModelMessage] = [ModelRequest([UserPromptPart(TASK)]), calls(("book", BOOK), ("fly", {}))]
-    run = Run(make(recover=Recover(on_fail="rollback")), script(calls(("book", BOOK)), say("Seat 4.")))
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), script(calls(("book", BOOK)), say("Seat 4.")))
     assert run.go(None, message_history=history) == "Seat 4."
     assert run.seats.booked == {4: 1}
 
@@ -268,7 +271,7 @@ def test_a_wrong_call_at_the_end_of_the_history_is_taken_out_before_it_runs() ->
 def test_a_rollback_never_reaches_into_the_history_a_run_began_with() -> None:
     history = [ModelRequest([UserPromptPart("Hello.")]), say("Hello."), ModelRequest([]), say("Yes?")]
     guard = make(
-        recover=Recover(on_fail="rollback"),
+        recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(0),
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
@@ -281,7 +284,9 @@ def test_a_rollback_never_reaches_into_the_history_a_run_began_with() -> None:
 
 def test_starting_over_keeps_the_task_and_tells_what_was_done() -> None:
     answers = (calls(("book", BOOK)), say("It is sunny."), calls(("book", BOOK)), say("Seat 4 is booked."))
-    guard = make(recover=Recover(on_fail="reexecute"), accept=lambda run: "booked" in run.steps[-1].content)
+    guard = make(
+        recover=RecoveryPolicy(on_fail="reexecute"), accept=lambda run: "booked" in run.steps[-1].content
+    )
     run = Run(guard, script(*answers))
     assert run.go() == "Seat 4 is booked."
     assert run.seats.booked == {4: 1}
@@ -324,11 +329,11 @@ def test_a_streamed_run_is_guarded_until_its_last_response() -> None:
         [("book", '{"seat": 4}')],
         "Seat 4 is booked.",
     ]
-    (output, messages), session, seats = streamed(make(recover=Recover(on_fail="rollback")), answers)
+    (output, messages), session, seats = streamed(make(recover=RecoveryPolicy(on_fail="rollback")), answers)
     assert output == "Seat 4 is booked."
     assert seats.booked == {4: 1}
     assert whole(messages)
-    assert session.ended
+    assert session.has_ended
     assert session.run.steps[-1].content == "Seat 4 is booked."
     assert [one.plan.strategy for one in session.recoveries] == ["rollback"]
 
@@ -336,7 +341,7 @@ def test_a_streamed_run_is_guarded_until_its_last_response() -> None:
 def test_a_loop_in_a_streamed_run_is_cut() -> None:
     again = [[("find", '{"where": "aisle"}')]] * 3
     (output, messages), session, _ = streamed(
-        make(recover=Recover(on_fail="rollback")), [*again, "There is none."]
+        make(recover=RecoveryPolicy(on_fail="rollback")), [*again, "There is none."]
     )
     assert output == "There is none."
     assert len(session.run.branches) == 1
@@ -351,11 +356,11 @@ def test_the_end_of_a_streamed_run_is_not_refused_but_what_the_acceptance_test_s
         asked.append(run.steps[-1].content)
         return False
 
-    guard = make(recover=Recover(on_fail="rollback"), accept=accept)
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"), accept=accept)
     again = [[("find", '{"where": "aisle"}')]] * 3
     (output, _), session, _ = streamed(guard, [*again, "Nothing."])
-    assert (output, asked, session.ended) == ("Nothing.", ["Nothing."], True)
-    assert [one.outcome for one in session.recoveries] == [Outcome.REFUTED]
+    assert (output, asked, session.has_ended) == ("Nothing.", ["Nothing."], True)
+    assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.REFUTED]
 
 
 def test_a_tool_that_is_withheld_is_not_offered() -> None:
@@ -364,7 +369,7 @@ def test_a_tool_that_is_withheld_is_not_offered() -> None:
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return find() if "find" in run.offers[-1] else say("There is none.")
 
-    run = Run(make(recover=Recover(on_fail="drop_tool")), model)
+    run = Run(make(recover=RecoveryPolicy(on_fail="drop_tool")), model)
     assert run.go() == "There is none."
     assert (run.offers[0], run.offers[-1]) == (["book", "find"], ["book"])
 
@@ -380,7 +385,7 @@ def test_a_tool_that_is_offered_later_in_the_run_is_no_unknown_one() -> None:
         return tool if ctx.run_step > 1 else None
 
     answers = (find(), calls(("late", {})), say("Done."))
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     run = Run(guard, script(*answers), tools=[Tool(late, prepare=prepare)])
     assert run.go() == "Done."
     assert (run.offers[0], run.offers[1]) == (["book", "find"], ["book", "find", "late"])
@@ -388,7 +393,7 @@ def test_a_tool_that_is_offered_later_in_the_run_is_no_unknown_one() -> None:
 
 
 def test_a_stop_ends_the_run_with_its_reason() -> None:
-    run = Run(make(recover=Recover(on_fail="stop")), lambda messages: find())
+    run = Run(make(recover=RecoveryPolicy(on_fail="stop")), lambda messages: find())
     with pytest.raises(RunStopped, match="repeated the call of find"):
         run.go()
 
@@ -400,13 +405,15 @@ def test_a_person_is_asked() -> None:
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return say("Window it is.") if "Take the window." in texts(messages) else find()
 
-    run = Run(make(recover=Recover(on_fail="hand_over")), model, ask=ask, name="clerk")
+    run = Run(make(recover=RecoveryPolicy(on_fail="hand_over")), model, ask=ask, name="clerk")
     assert run.go() == "Window it is."
     assert run.session.run.steps[-1].agent == "clerk"
 
 
 def test_endless_refusals_let_the_turn_through() -> None:
-    unlimited = Recover(on_fail=[{"rollback": {}}], budget=Budget(rollbacks=None, per_step=None))
+    unlimited = RecoveryPolicy(
+        on_fail=[{"rollback": {}}], budget=RecoveryBudget(rollbacks=None, rollbacks_per_step=None)
+    )
     given = iter([calls(("fly", {}))] * 11)
     run = Run(make(recover=unlimited), lambda messages: next(given, say("I cannot fly.")), retries=20)
     assert run.go() == "I cannot fly."
@@ -417,7 +424,7 @@ def test_a_run_that_is_driven_node_by_node_is_guarded_and_two_runs_do_not_meet()
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return say("There is none.") if told(messages) else find()
 
-    run = Run(make(recover=Recover(on_fail="rollback")), model)
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), model)
 
     async def drive(prompt: str) -> Any:
         async with run.agent.iter(prompt) as agent_run:

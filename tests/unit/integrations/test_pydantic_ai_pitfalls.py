@@ -13,8 +13,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.tools import RunContext, Tool
 
-from agentguard.live.session import Session
-from agentguard.recover.policy import Recover
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.session import Session
 from tests.unit.integrations.test_pydantic_ai import (
     BOOK,
     TASK,
@@ -104,7 +104,7 @@ def test_a_tool_that_says_that_it_failed_is_an_error_whose_effect_is_in_doubt() 
         raise ToolFailed("the line broke")
 
     answers = script(calls(("pay", {"order": "7"})), say("Hm."))
-    run = Run(make(recover=Recover(on_fail="nudge")), answers, tools=[pay])
+    run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), answers, tools=[pay])
     run.go()
     assert run.session.run.steps[1].observations[0].is_error
     assert [effect.state for effect in run.session.ledger.effects()] == ["attempted"]
@@ -131,7 +131,7 @@ def test_calls_of_one_turn_run_side_by_side_and_go_together() -> None:
 
 
 def test_refused_answers_count_against_the_limits_of_usage() -> None:
-    run = Run(make(recover=Recover(on_fail="rollback")), script(calls(("fly", {})), say("I cannot.")))
+    run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), script(calls(("fly", {})), say("I cannot.")))
     with pytest.raises(UsageLimitExceeded):
         run.go(usage_limits=UsageLimits(request_limit=1))
     assert len(run.session.recoveries) == 1
@@ -154,7 +154,7 @@ def test_a_run_that_is_cancelled_in_the_midst_of_a_tool_leaves_its_effect_in_dou
         with pytest.raises(asyncio.CancelledError):
             await task
         assert [effect.state for effect in run.session.ledger.effects()] == ["attempted"]
-        assert not run.session.ended
+        assert not run.session.has_ended
 
     asyncio.run(main())
 
@@ -172,8 +172,8 @@ def test_an_agent_inside_of_a_tool_is_a_run_of_its_own() -> None:
     assert run.go("See to my seat.") == "Done."
     assert inner.seats.booked == {4: 1}
     assert [session.run.steps[-1].agent for session in (run.session, inner.session)] == ["boss", "clerk"]
-    assert run.session.ended
-    assert inner.session.ended
+    assert run.session.has_ended
+    assert inner.session.has_ended
 
 
 def test_a_history_processor_that_drops_turns_does_not_blind_the_guard() -> None:
@@ -188,7 +188,7 @@ def test_a_history_processor_that_drops_turns_does_not_blind_the_guard() -> None
 
     sessions: list[Session] = []
     seats = Run(make(), model).seats
-    guard = make(recover=Recover(on_fail="rollback"))
+    guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     agent = Agent(
         FunctionModel(lambda messages, info: model(messages)),
         tools=[seats.book, seats.find],

@@ -21,7 +21,7 @@ from tests.unit.integrations.test_langchain import Scripted
 from tests.unit.integrations.test_openai_agents import QUIET
 from tests.unit.integrations.test_openai_agents import Scripted as SdkScripted
 from tests.unit.integrations.test_openai_agents import say as sdk_say
-from tests.unit.live.test_safety import CONDITIONAL, UNSAFE, safety
+from tests.unit.runtime.test_response_safety import CONDITIONAL, UNSAFE, safety
 
 TASK = "How do I get in?"
 Ask = Callable[[Guard, Callable[[], str]], str]

@@ -15,13 +15,13 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentguard.guard import Guard
-from agentguard.live.resume import INTERRUPTED
-from agentguard.live.session import Session
-from agentguard.localize.last_error import LastError
-from agentguard.recover.budget import Budget
-from agentguard.recover.policy import Recover
+from agentguard.localize.baselines.last_error import LastErrorLocalizer
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.resumption import INTERRUPTION_REASON
+from agentguard.runtime.session import Session
 from agentguard.store import Store
-from agentguard.store.rows import StepRow
+from agentguard.store.db.rows import StepRow
 from tests.unit.integrations.test_langchain import Scripted, calls
 from tests.unit.integrations.test_langgraph import graph_of, on
 
@@ -29,7 +29,7 @@ ASK = {"messages": [HumanMessage("Book seat 4.")]}
 
 
 def guard_of(store: Store, **recover: Any) -> Guard:
-    guard = Guard(localizer=LastError(), recover=Recover(**recover), store=store)
+    guard = Guard(localizer=LastErrorLocalizer(), recover=RecoveryPolicy(**recover), store=store)
     guard.tool(effect="read", name="find")(len)
     guard.tool(effect="read", name="look")(len)
     return guard
@@ -95,7 +95,10 @@ def chain(store: Store, life: Life, saver: Any, given: Any, **recover: Any) -> S
 
 @pytest.mark.parametrize("run", [graph, chain])
 def test_what_was_spent_in_one_process_is_spent_in_the_next(run: Any, tmp_path: Path) -> None:
-    saver, recover = InMemorySaver(), {"on_fail": "rollback", "budget": Budget(rollbacks=1, per_step=1)}
+    saver, recover = (
+        InMemorySaver(),
+        {"on_fail": "rollback", "budget": RecoveryBudget(rollbacks=1, rollbacks_per_step=1)},
+    )
     with Store.open(tmp_path / "s.db") as store:
         with pytest.raises(KeyboardInterrupt):
             run(store, Life(5), saver, ASK, **recover)
@@ -104,7 +107,7 @@ def test_what_was_spent_in_one_process_is_spent_in_the_next(run: Any, tmp_path: 
         session = run(store, Life(0), saver, None, **recover)
         assert session.account.spent.rollbacks == 1
         assert len(session.recoveries) == 1, "the budget is spent, whichever process spent it"
-        left = [branch for branch in session.run.branches if branch.reason != INTERRUPTED]
+        left = [branch for branch in session.run.branches if branch.reason != INTERRUPTION_REASON]
         assert len(left) == 1, "and the run was not taken back once more"
         assert len(store.recoveries(session.id)) == 1
         assert session.recoveries[0].plan.strategy == "rollback"
@@ -146,14 +149,14 @@ def test_steps_that_the_checkpoints_end_before_are_taken_anew(run: Any, tmp_path
         data = {**store_step(store, id, last.index), "index": last.index + 1, "content": "never checkpointed"}
         store.write(StepRow(run_id=id, index=last.index + 1, data=data)).wait(10)
         session = run(store, Life(0), saver, None, **recover)
-    left = [branch for branch in session.run.branches if branch.reason == INTERRUPTED]
+    left = [branch for branch in session.run.branches if branch.reason == INTERRUPTION_REASON]
     assert [[step.content for step in branch.steps] for branch in left] == [["never checkpointed"]]
     assert session.run.steps[-1].content == "There is none."
 
 
 def store_step(store: Store, id: str, index: int) -> dict[str, Any]:
     """A step as the store has it."""
-    from agentguard.trajectory.codec import encode_step
+    from agentguard.trajectory.serialization import encode_step
 
     run = store.trajectory(id)
     assert run is not None

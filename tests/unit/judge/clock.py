@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from agentguard.judge.endpoint import Endpoint
-from agentguard.judge.loop import BackgroundLoop
+from agentguard.judge.llm.background_loop import BackgroundLoop
+from agentguard.judge.llm.client import JudgeEndpoint
 
 
 class Clock:
@@ -28,9 +28,9 @@ class Clock:
         for loop in self._loops:
             loop.call_soon_threadsafe(lambda: None)
 
-    def on(self, endpoint: Endpoint) -> Endpoint:
+    def on(self, endpoint: JudgeEndpoint) -> JudgeEndpoint:
         """Give an endpoint that was not used yet a loop of this clock."""
-        endpoint.loop = BackgroundLoop("agentguard-judge", make=self._make)
+        endpoint.loop = BackgroundLoop("agentguard-judge", loop_factory=self._make)
         return endpoint
 
     def _make(self) -> asyncio.AbstractEventLoop:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
-from agentguard.judge.base import Answer, Question
-from agentguard.judge.closed import options_of
+from agentguard.judge.base import JudgeAnswer, Question
+from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.trajectory.model import Trajectory
 
 USAGE = {"calls": 1, "prompt_tokens": 100, "completion_tokens": 1, "cached_tokens": 80, "seconds": 0.01}
@@ -20,22 +20,22 @@ class DealingJudge:
     def __init__(self, *, away: bool = False) -> None:
         self.away = away
 
-    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         if self.away:
             return tuple(
-                Answer(question=q.id, error="timeout: no answer", usage={"fault": "timeout"})
+                JudgeAnswer(question=q.id, error="timeout: no answer", usage={"fault": "timeout"})
                 for q in questions
             )
         return tuple(self._dealt(transcript, q) for q in questions)
 
-    def _dealt(self, run: Trajectory, question: Question) -> Answer:
-        options = options_of(question)
+    def _dealt(self, run: Trajectory, question: Question) -> JudgeAnswer:
+        options = list_options(question)
         weights = [
             1 + hashlib.sha256(f"{len(run.steps)} {question.id} {one}".encode()).digest()[0]
             for one in options
         ]
         shares = {one: weight / sum(weights) for one, weight in zip(options, weights, strict=True)}
-        return Answer(question=question.id, probabilities=shares, usage=USAGE)
+        return JudgeAnswer(question=question.id, probabilities=shares, usage=USAGE)
 
 
 Said = Mapping[str, float] | str | None
@@ -54,15 +54,15 @@ class TableJudge:
         self.says = says
         self.asked: list[tuple[Trajectory, Question]] = []
 
-    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         self.asked += [(transcript, question) for question in questions]
         return tuple(self._answer(transcript, question) for question in questions)
 
-    def _answer(self, run: Trajectory, question: Question) -> Answer:
-        said, options = self.says(run, question), options_of(question)
+    def _answer(self, run: Trajectory, question: Question) -> JudgeAnswer:
+        said, options = self.says(run, question), list_options(question)
         if said is None:
-            return Answer(question=question.id, error="busy: later", usage={"fault": "busy"})
+            return JudgeAnswer(question=question.id, error="busy: later", usage={"fault": "busy"})
         if isinstance(said, str):
             rest = 0.1 / max(1, len(options) - 1)
             said = {one: 0.9 if one == said else rest for one in options}
-        return Answer(question=question.id, probabilities=dict(said), usage=USAGE)
+        return JudgeAnswer(question=question.id, probabilities=dict(said), usage=USAGE)

@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import RUN_FAILED, Answer, Choice, Predicate, Question, Score, root_cause_question
+from agentguard.judge.base import (
+    RUN_FAILED,
+    ChoiceQuestion,
+    JudgeAnswer,
+    Predicate,
+    Question,
+    ScoreQuestion,
+    build_root_cause_question,
+)
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.chat import ChatJudge
-from agentguard.judge.closed import options_of
-from agentguard.judge.embedded import EmbeddedJudge
-from agentguard.judge.endpoint import Endpoint
+from agentguard.judge.embedded.judge import EmbeddedJudge
+from agentguard.judge.llm.chat_judge import ChatJudge
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.store import Store
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 from tests.unit.judge.chat_server import serving
@@ -23,8 +31,8 @@ from tests.unit.judge.runs import group_chat
 RUN = group_chat(3).trajectory
 QUESTIONS: tuple[Question, ...] = (
     RUN_FAILED,
-    root_cause_question(RUN),
-    Score(id="s", text="How far?", low=1, high=3),
+    build_root_cause_question(RUN),
+    ScoreQuestion(id="s", text="How far?", low=1, high=3),
 )
 
 
@@ -39,12 +47,12 @@ class Counting:
     def version(self, transcript: Trajectory) -> str:
         return self.said
 
-    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         self.asked += [q.id for q in questions]
         if self.error:
-            return tuple(Answer(question=q.id, error=self.error) for q in questions)
+            return tuple(JudgeAnswer(question=q.id, error=self.error) for q in questions)
         return tuple(
-            Answer(question=q.id, probabilities=dict.fromkeys(options_of(q), 1 / len(options_of(q))))
+            JudgeAnswer(question=q.id, probabilities=dict.fromkeys(list_options(q), 1 / len(list_options(q))))
             for q in questions
         )
 
@@ -82,7 +90,7 @@ def test_errors_are_never_kept(tmp_path: Path) -> None:
 
 def test_the_newest_answers_are_kept() -> None:
     judge = Counting()
-    cached = CachedJudge(judge, memory=2)
+    cached = CachedJudge(judge, max_entries=2)
     for i in (0, 1, 0, 2, 0, 1):
         cached.decide(RUN, (Predicate(id=f"q{i}", text="?"),))
     assert judge.asked == ["q0", "q1", "q2", "q1"]
@@ -118,7 +126,7 @@ def test_a_judge_without_a_version_needs_one() -> None:
     with pytest.raises(ConfigError, match="version"):
         CachedJudge(EmbeddedJudge())
     with pytest.raises(ConfigError, match="memory"):
-        CachedJudge(Counting(), memory=-1)
+        CachedJudge(Counting(), max_entries=-1)
     cached = CachedJudge(EmbeddedJudge(), version="1")
     first = cached.decide(RUN, (RUN_FAILED,))[0]
     assert cached.decide(RUN, (RUN_FAILED,))[0].probabilities == first.probabilities
@@ -126,7 +134,7 @@ def test_a_judge_without_a_version_needs_one() -> None:
 
 def test_a_chat_judge_says_its_version_itself() -> None:
     with serving() as (url, script):
-        judge = ChatJudge(Endpoint(url))
+        judge = ChatJudge(JudgeEndpoint(url))
         cached = CachedJudge(judge)
         try:
             for _ in range(2):
@@ -144,14 +152,17 @@ RUNS = st.builds(Trajectory, id=st.just("r"), format=st.just("t"), task=TEXT, st
 ASKED = st.one_of(
     st.builds(Predicate, id=TEXT, text=TEXT),
     st.builds(
-        Choice, id=TEXT, text=TEXT, options=st.lists(TEXT, min_size=1, max_size=4, unique=True).map(tuple)
+        ChoiceQuestion,
+        id=TEXT,
+        text=TEXT,
+        options=st.lists(TEXT, min_size=1, max_size=4, unique=True).map(tuple),
     ),
-    st.builds(Score, id=TEXT, text=TEXT, low=st.integers(0, 3), high=st.integers(3, 6)),
+    st.builds(ScoreQuestion, id=TEXT, text=TEXT, low=st.integers(0, 3), high=st.integers(3, 6)),
 )
 
 
 def key(run: Trajectory, question: Question, name: str = "n", version: str = "v") -> str:
-    return CachedJudge(Counting(name, version)).key(run, question)
+    return CachedJudge(Counting(name, version)).build_key(run, question)
 
 
 @given(RUNS, RUNS, ASKED, ASKED)
@@ -168,7 +179,9 @@ def test_another_judge_or_version_is_another_key(one: tuple[str, str], two: tupl
 
 @given(st.permutations(["a", "b", "c"]))
 def test_the_order_of_options_counts(order: list[str]) -> None:
-    one, two = (Choice(id="q", text="?", options=options) for options in (("a", "b", "c"), tuple(order)))
+    one, two = (
+        ChoiceQuestion(id="q", text="?", options=options) for options in (("a", "b", "c"), tuple(order))
+    )
     assert (key(RUN, one) == key(RUN, two)) == (one == two)
 
 

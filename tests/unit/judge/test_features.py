@@ -9,14 +9,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentguard.judge.features.answer import ANSWER_FEATURES, answer_columns
-from agentguard.judge.features.layout import Role, layout
-from agentguard.judge.features.lexicon import CLASSES, classes_of
-from agentguard.judge.features.scan import scan
-from agentguard.judge.features.spec import COLUMN, FEATURES, GROUPS, NAMES, columns, markdown
-from agentguard.judge.features.table import step_features, step_table
-from agentguard.judge.features.tools import changes, looks
-from agentguard.judge.features.whole_run import RUN_FEATURES, RUN_NAMES, run_features
+from agentguard.judge.embedded.features.catalogue import (
+    COLUMN_BY_NAME,
+    FEATURE_NAMES,
+    FEATURES,
+    GROUPS,
+    render_markdown,
+    select_columns,
+)
+from agentguard.judge.embedded.features.lexicon import (
+    WORD_CLASSES,
+    classify_word,
+    is_read_tool,
+    is_write_tool,
+)
+from agentguard.judge.embedded.features.roles import SpeakerRole, analyze_layout
+from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES, RUN_FEATURES, compute_run_features
+from agentguard.judge.embedded.features.table import (
+    ANSWER_FEATURES,
+    build_step_table,
+    compute_answer_columns,
+    compute_step_features,
+)
+from agentguard.judge.embedded.features.text_scan import scan_text
 from agentguard.trajectory.formats.base import formats
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
@@ -25,15 +40,15 @@ RUNS = [group_chat(1).trajectory, steered(2).trajectory, dialogue(3, failed=True
 
 
 def row(run: Trajectory, step: int) -> dict[str, float]:
-    held, rows = step_features(run)
-    return rows[held.place[step]]
+    held, rows = compute_step_features(run)
+    return rows[held.candidate_ordinals[step]]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.id)
 def test_the_registry_names_just_what_is_computed(run: Trajectory) -> None:
-    held, rows = step_features(run)
-    assert all(set(one) == set(NAMES) for one in rows)
-    assert set(run_features(held)) == set(RUN_NAMES)
+    held, rows = compute_step_features(run)
+    assert all(set(one) == set(FEATURE_NAMES) for one in rows)
+    assert set(compute_run_features(held)) == set(RUN_FEATURE_NAMES)
 
 
 def test_every_feature_has_a_name_of_its_own_a_group_and_a_meaning() -> None:
@@ -44,14 +59,14 @@ def test_every_feature_has_a_name_of_its_own_a_group_and_a_meaning() -> None:
 
 
 def test_columns_of_groups_and_of_all_others_are_a_partition() -> None:
-    chosen, rest = columns("role", "code"), columns("role", "code", without=True)
-    assert sorted(chosen + rest) == list(range(len(NAMES)))
+    chosen, rest = select_columns("role", "code"), select_columns("role", "code", without=True)
+    assert sorted(chosen + rest) == list(range(len(FEATURE_NAMES)))
     assert {FEATURES[i].group for i in chosen} == {"role", "code"}
 
 
 def test_the_documentation_has_the_table_of_the_registry() -> None:
     text = Path("docs/embedded-judge.md").read_text()
-    assert markdown() in text
+    assert render_markdown() in text
     for feature in RUN_FEATURES:
         assert f"`{feature.name}`" in text or feature.name.partition(".")[0] in ("agent", "user")
 
@@ -65,26 +80,26 @@ def test_no_feature_knows_a_format() -> None:
 def test_a_label_changes_no_feature() -> None:
     record = group_chat(1)
     other = replace(record, annotation=replace(record.annotation, failed=False, root_cause=None))
-    assert step_features(record.trajectory)[1] == step_features(other.trajectory)[1]
+    assert compute_step_features(record.trajectory)[1] == compute_step_features(other.trajectory)[1]
 
 
 def test_roles_come_from_behaviour() -> None:
-    chat, chief = layout(group_chat(1).trajectory), layout(steered(2).trajectory)
-    assert not chat.orchestrated
-    assert chat.roles[2] is Role.EXECUTOR
-    assert chat.brief == {0}
-    assert chief.orchestrated
-    assert [chief.run.steps[i].agent for i in chief.workers] == ["Browser"] * 3 + ["Reader"]
+    chat, chief = analyze_layout(group_chat(1).trajectory), analyze_layout(steered(2).trajectory)
+    assert not chat.has_orchestrator
+    assert chat.roles[2] is SpeakerRole.EXECUTOR
+    assert chat.task_handoffs == {0}
+    assert chief.has_orchestrator
+    assert [chief.run.steps[i].agent for i in chief.worker_steps] == ["Browser"] * 3 + ["Reader"]
 
 
 def test_who_only_executes_or_relays_is_no_candidate() -> None:
     run = steered(2).trajectory
     relay = replace(run.steps[2], content="Next: Browser")
-    held = layout(replace(run, steps=(*run.steps[:2], relay, *run.steps[3:])))
+    held = analyze_layout(replace(run, steps=(*run.steps[:2], relay, *run.steps[3:])))
     assert 2 not in held.candidates
     assert 0 not in held.candidates
-    chat = layout(group_chat(1).trajectory)
-    assert all(chat.roles[i] is not Role.EXECUTOR for i in chat.candidates)
+    chat = analyze_layout(group_chat(1).trajectory)
+    assert all(chat.roles[i] is not SpeakerRole.EXECUTOR for i in chat.candidates)
 
 
 def test_ordinals_do_not_depend_on_how_many_entries_a_turn_has() -> None:
@@ -144,39 +159,39 @@ def test_an_error_that_comes_back_is_the_outcome_of_the_step_before() -> None:
     [("assuming", "assume"), ("couldn't", "failure"), ("double-check", "verify"), ("instead", "correct")],
 )
 def test_words_fall_into_classes(word: str, name: str) -> None:
-    assert name in {CLASSES[place][0] for place in classes_of(word)}
+    assert name in {WORD_CLASSES[place][0] for place in classify_word(word)}
 
 
 def test_scan_reads_flags_code_and_endings() -> None:
-    held = scan('{"is_progress_being_made": {"reason": "x", "answer": false}, "is_in_loop": true}')
+    held = scan_text('{"is_progress_being_made": {"reason": "x", "answer": false}, "is_in_loop": true}')
     assert held.flags == {"is_progress_being_made": False, "is_in_loop": True}
-    code = scan("Run this:\n```python\nimport math\nx = 'example'\nprint(x)\n```\nTERMINATE")
+    code = scan_text("Run this:\n```python\nimport math\nx = 'example'\nprint(x)\n```\nTERMINATE")
     assert code.has_code
-    assert code.ends
+    assert code.is_ending
     assert code.code.imports == 1
-    assert code.code.stand_ins == 1
-    assert scan("a plain text").code.length == 0
+    assert code.code.placeholders == 1
+    assert scan_text("a plain text").code.length == 0
 
 
 def test_a_long_text_is_read_at_both_ends_only() -> None:
-    held = scan("assume " * 2 + "x" * 50_000 + " therefore")
+    held = scan_text("assume " * 2 + "x" * 50_000 + " therefore")
     assert held.length > 50_000
-    assert len(held.low) < 7_000
-    assert "therefore" in held.low
+    assert len(held.lower_text) < 7_000
+    assert "therefore" in held.lower_text
 
 
 @pytest.mark.parametrize(("name", "writes"), [("book_flight", True), ("Update_x", True), ("get_user", False)])
 def test_tools_that_change_are_told_by_their_verb(name: str, writes: bool) -> None:
-    assert changes(name) is writes
-    assert looks(name) is not writes
+    assert is_write_tool(name) is writes
+    assert is_read_tool(name) is not writes
 
 
 def test_the_answer_adds_its_columns() -> None:
     record = group_chat(1)
-    table = step_table(record.trajectory)
-    assert answer_columns(table, None).sum() == 0
-    number = next(iter(table.layout.said[table.steps[-1]].numbers))
-    assert answer_columns(table, number)[-1, 0] == 1
+    table = build_step_table(record.trajectory)
+    assert compute_answer_columns(table, None).sum() == 0
+    number = next(iter(table.layout.step_scans[table.steps[-1]].numbers))
+    assert compute_answer_columns(table, number)[-1, 0] == 1
 
 
 def test_the_work_grows_linearly() -> None:
@@ -187,7 +202,7 @@ def test_the_work_grows_linearly() -> None:
         )
         run = Trajectory(id="x", format="test", task="Count the boats.", steps=steps)
         started = time.process_time()
-        step_features(run)
+        compute_step_features(run)
         return time.process_time() - started
 
     seconds(300)
@@ -220,9 +235,9 @@ def test_any_run_has_a_finite_table(made: list[Step], task: str) -> None:
     run = Trajectory(
         id="x", format="t", task=task, steps=tuple(replace(s, index=i) for i, s in enumerate(made))
     )
-    table = step_table(run)
+    table = build_step_table(run)
     assert len(table.steps) >= 1
-    assert table.values.shape == (len(table.steps), len(NAMES))
+    assert table.values.shape == (len(table.steps), len(FEATURE_NAMES))
     assert np.isfinite(table.values).all()
-    assert all(map(np.isfinite, run_features(table.layout).values()))
-    assert COLUMN["position.last"] < table.values.shape[1]
+    assert all(map(np.isfinite, compute_run_features(table.layout).values()))
+    assert COLUMN_BY_NAME["position.last"] < table.values.shape[1]

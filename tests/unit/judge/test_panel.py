@@ -7,15 +7,22 @@ from collections.abc import Sequence
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import RUN_FAILED, Answer, Choice, Question, Score, root_cause_question
+from agentguard.judge.base import (
+    RUN_FAILED,
+    ChoiceQuestion,
+    JudgeAnswer,
+    Question,
+    ScoreQuestion,
+    build_root_cause_question,
+)
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.panel import PanelJudge
-from agentguard.judge.variants import Reworded, Swapped
+from agentguard.judge.ensemble.order_swap import OptionSwapJudge, ParaphraseJudge
+from agentguard.judge.ensemble.panel import PanelJudge
 from agentguard.trajectory.model import Trajectory
 from tests.unit.judge.judges import DealingJudge, TableJudge
 from tests.unit.localize.runs import chat
 
-PART = Choice(id="part", text="Which part?", options=("memory", "planning", "action"))
+PART = ChoiceQuestion(id="part", text="Which part?", options=("memory", "planning", "action"))
 
 
 def sure_of(option: str) -> TableJudge:
@@ -25,7 +32,7 @@ def sure_of(option: str) -> TableJudge:
 class Raising:
     name = "raising"
 
-    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[Answer, ...]:
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         raise RuntimeError("no")
 
 
@@ -67,8 +74,8 @@ def test_a_panel_that_cannot_vote_is_refused(count: int, quorum: int | None) -> 
 
 def test_a_preference_for_a_place_cancels_out() -> None:
     first = TableJudge(lambda run, question: getattr(question, "options", ("yes",))[0])
-    panel = PanelJudge([first, Swapped(first)])
-    for question in (RUN_FAILED, Choice(id="c", text="Which?", options=("left", "right"))):
+    panel = PanelJudge([first, OptionSwapJudge(first)])
+    for question in (RUN_FAILED, ChoiceQuestion(id="c", text="Which?", options=("left", "right"))):
         (answer,) = panel.decide(chat(), (question,))
         low, high = sorted(answer.probabilities.values())
         assert low == pytest.approx(high)
@@ -77,9 +84,9 @@ def test_a_preference_for_a_place_cancels_out() -> None:
 
 def test_swapped_keeps_the_keys_and_their_order() -> None:
     judge = TableJudge(lambda run, question: None if question.id == "bad" else "2")
-    score = Score(id="score", text="How far?", low=1, high=3)
-    bad = Choice(id="bad", text="?", options=("a", "b"))
-    said, none = Swapped(judge).decide(chat(), (score, bad))
+    score = ScoreQuestion(id="score", text="How far?", low=1, high=3)
+    bad = ChoiceQuestion(id="bad", text="?", options=("a", "b"))
+    said, none = OptionSwapJudge(judge).decide(chat(), (score, bad))
     assert list(said.probabilities) == ["1", "2", "3"]
     assert none.error is not None
     assert [getattr(question, "options", None) for _, question in judge.asked] == [
@@ -90,7 +97,7 @@ def test_swapped_keeps_the_keys_and_their_order() -> None:
 
 def test_reworded_asks_other_words_and_is_another_version() -> None:
     judge = TableJudge(lambda run, question: "yes")
-    polite = Reworded(judge, lambda text: f"Please tell: {text}", version="polite")
+    polite = ParaphraseJudge(judge, lambda text: f"Please tell: {text}", version="polite")
     polite.decide(chat(), (RUN_FAILED,))
     assert judge.asked[0][1].text.startswith("Please tell: Did the run")
     assert polite.version(chat()) == "table; worded polite"
@@ -98,8 +105,8 @@ def test_reworded_asks_other_words_and_is_another_version() -> None:
 
 def test_a_panel_can_be_remembered() -> None:
     judge = TableJudge(lambda run, question: "1")
-    cached = CachedJudge(PanelJudge([judge, Swapped(judge)]))
-    once = cached.decide(chat(), (root_cause_question(chat()),))
-    again = cached.decide(chat(), (root_cause_question(chat()),))
+    cached = CachedJudge(PanelJudge([judge, OptionSwapJudge(judge)]))
+    once = cached.decide(chat(), (build_root_cause_question(chat()),))
+    again = cached.decide(chat(), (build_root_cause_question(chat()),))
     assert once[0].probabilities == again[0].probabilities
     assert len(judge.asked) == 2

@@ -11,14 +11,22 @@ import orjson
 import pytest
 
 from agentguard.errors import JudgeError, ModelFileError
-from agentguard.evals.splits import shuffled
-from agentguard.judge.base import RUN_FAILED, Predicate, root_cause_question
-from agentguard.judge.check import checked
-from agentguard.judge.coding import decode, encode
-from agentguard.judge.embedded import EmbeddedJudge
-from agentguard.judge.model import Model
-from agentguard.judge.store import CARD, FILE, default_folder, dump, load, parse, save
-from agentguard.judge.train import grouped, train, untrained
+from agentguard.evals.splits import shuffle_record_labels
+from agentguard.judge.base import RUN_FAILED, Predicate, build_root_cause_question
+from agentguard.judge.embedded.judge import EmbeddedJudge, verify_model
+from agentguard.judge.embedded.model import EmbeddedModel
+from agentguard.judge.embedded.model_io import (
+    CARD_FILE,
+    MODEL_FILE,
+    decode_model,
+    dump_model,
+    encode_model,
+    get_default_folder,
+    load_model,
+    parse_model,
+    save_model,
+)
+from agentguard.judge.embedded.training import assign_folds, build_untrained_model, train_model
 from agentguard.trajectory.model import Record, Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
 
@@ -27,31 +35,37 @@ TALKS = [dialogue(i, failed=i % 2 == 0) for i in range(40)]
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return train([*CHATS, *TALKS, *(steered(i) for i in range(5))])
+def model() -> EmbeddedModel:
+    return train_model([*CHATS, *TALKS, *(steered(i) for i in range(5))])
 
 
 @pytest.fixture
-def folder(model: Model, tmp_path: Path) -> Path:
-    save(model, tmp_path, {"data": [], "scores": [], "limits": []})
+def folder(model: EmbeddedModel, tmp_path: Path) -> Path:
+    save_model(model, tmp_path, {"data": [], "scores": [], "limits": []})
     return tmp_path
 
 
-def top(model: Model, record: Record) -> int:
+def top(model: EmbeddedModel, record: Record) -> int:
     judged = model.judge(record.trajectory, risk=0.1)
-    return judged.table.steps[int(judged.steps.argmax())]
+    return judged.table.steps[int(judged.step_probabilities.argmax())]
 
 
-def test_a_kind_gets_what_its_annotations_allow(model: Model) -> None:
+def test_a_kind_gets_what_its_annotations_allow(model: EmbeddedModel) -> None:
     held = {one.kind.key: (one.ranker is not None, one.outcome is not None) for one in model.specialists}
     assert held == {"agent-messages": (True, False), "user-calls": (False, True)}
 
 
-def test_it_finds_flaws_and_outcomes_it_did_not_see(model: Model) -> None:
+def test_it_finds_flaws_and_outcomes_it_did_not_see(model: EmbeddedModel) -> None:
     unseen = [group_chat(i) for i in range(100, 130)]
     assert np.mean([top(model, r) == r.annotation.root_cause.step for r in unseen]) > 0.9  # type: ignore[union-attr]
-    failed = [model.judge(dialogue(i, failed=True).trajectory, risk=0.1).failed for i in range(100, 110)]
-    passed = [model.judge(dialogue(i, failed=False).trajectory, risk=0.1).failed for i in range(100, 110)]
+    failed = [
+        model.judge(dialogue(i, failed=True).trajectory, risk=0.1).failure_probability
+        for i in range(100, 110)
+    ]
+    passed = [
+        model.judge(dialogue(i, failed=False).trajectory, risk=0.1).failure_probability
+        for i in range(100, 110)
+    ]
     assert min(failed) > max(passed)
 
 
@@ -59,93 +73,93 @@ def test_labels_dealt_anew_teach_nothing() -> None:
     unseen = [group_chat(i) for i in range(100, 130)]
     right = []
     for seed in range(4):
-        made = train(shuffled(CHATS, seed=seed))
+        made = train_model(shuffle_record_labels(CHATS, seed=seed))
         right += [top(made, r) == r.annotation.root_cause.step for r in unseen]  # type: ignore[union-attr]
     # Flawed steps differ from the others in many features at once: one shuffle may hit all of them or none.
     assert np.mean(right) < 0.75
 
 
-def test_training_is_deterministic_to_the_byte(model: Model) -> None:
-    again = train([*CHATS, *TALKS, *(steered(i) for i in range(5))])
-    assert dump(again) == dump(model)
+def test_training_is_deterministic_to_the_byte(model: EmbeddedModel) -> None:
+    again = train_model([*CHATS, *TALKS, *(steered(i) for i in range(5))])
+    assert dump_model(again) == dump_model(model)
 
 
 def test_without_annotations_there_is_nothing_to_learn() -> None:
     blank = [replace(r, annotation=replace(r.annotation, failed=None, root_cause=None)) for r in CHATS]
     with pytest.raises(JudgeError):
-        train(blank)
-    assert top(untrained(), CHATS[0]) == 1
+        train_model(blank)
+    assert top(build_untrained_model(), CHATS[0]) == 1
 
 
 def test_with_the_answer_three_columns_are_read() -> None:
-    made = train(CHATS, with_answer=True)
+    made = train_model(CHATS, with_answer=True)
     judged = made.judge(CHATS[0].trajectory, risk=0.1, answer="41")
-    assert judged.steps.sum() == pytest.approx(1)
+    assert judged.step_probabilities.sum() == pytest.approx(1)
 
 
 def test_folds_keep_groups_together() -> None:
     groups = [str(i // 3) for i in range(30)]
-    folds = grouped(groups, 4, 0)
+    folds = assign_folds(groups, 4, 0)
     assert all(len({folds[i] for i in range(30) if groups[i] == g}) == 1 for g in groups)
     assert set(folds) == {0, 1, 2, 3}
 
 
-def test_a_run_of_another_kind_gets_what_transfers(model: Model) -> None:
+def test_a_run_of_another_kind_gets_what_transfers(model: EmbeddedModel) -> None:
     judged = model.judge(steered(50).trajectory, risk=0.1)
-    assert not judged.known_ranking
-    assert not judged.known_outcome
-    assert judged.failed == pytest.approx(0.5)
+    assert not judged.is_known_ranking
+    assert not judged.is_known_outcome
+    assert judged.failure_probability == pytest.approx(0.5)
 
 
-def test_what_is_stored_is_what_was_learnt(model: Model, folder: Path) -> None:
-    held = load(folder)
-    assert dump(held) == dump(model)
+def test_what_is_stored_is_what_was_learnt(model: EmbeddedModel, folder: Path) -> None:
+    held = load_model(folder)
+    assert dump_model(held) == dump_model(model)
     for record in (CHATS[0], TALKS[0], steered(9)):
         one, other = (m.judge(record.trajectory, risk=0.1) for m in (model, held))
-        assert one.steps.tolist() == other.steps.tolist()
-        assert one.failed == other.failed
+        assert one.step_probabilities.tolist() == other.step_probabilities.tolist()
+        assert one.failure_probability == other.failure_probability
 
 
 def test_skops_reads_the_file_and_finds_nothing_to_trust(folder: Path) -> None:
-    found = checked(folder)
+    found = verify_model(folder)
     assert found["untrusted_types"] == 0
     assert found["answers"] is True
 
 
 def test_a_changed_file_is_refused(folder: Path) -> None:
-    file = folder / FILE
+    file = folder / MODEL_FILE
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
     with pytest.raises(ModelFileError, match="does not match its card"):
-        load(folder)
+        load_model(folder)
 
 
 def test_a_missing_file_says_how_to_train_one(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="agentguard judge train"):
-        load(tmp_path)
+        load_model(tmp_path)
 
 
 def test_other_features_are_refused(folder: Path) -> None:
-    card = orjson.loads((folder / CARD).read_bytes())
+    card = orjson.loads((folder / CARD_FILE).read_bytes())
     card["features"]["steps"].pop()
-    (folder / CARD).write_bytes(orjson.dumps(card))
+    (folder / CARD_FILE).write_bytes(orjson.dumps(card))
     with pytest.raises(ModelFileError, match="other features"):
-        load(folder)
+        load_model(folder)
 
 
 @pytest.mark.parametrize("card", [b"[]", b"{", b""])
 def test_a_card_that_is_none_is_refused(folder: Path, card: bytes) -> None:
-    (folder / CARD).write_bytes(card)
+    (folder / CARD_FILE).write_bytes(card)
     with pytest.raises(ModelFileError):
-        load(folder)
+        load_model(folder)
 
 
 def forged(folder: Path, data: bytes) -> None:
-    card = orjson.loads((folder / CARD).read_bytes())
+    card = orjson.loads((folder / CARD_FILE).read_bytes())
     card["sha256"] = hashlib.sha256(data).hexdigest()
-    (folder / CARD).write_bytes(orjson.dumps(card))
-    (folder / FILE).write_bytes(data)
+    (folder / CARD_FILE).write_bytes(orjson.dumps(card))
+    (folder / MODEL_FILE).write_bytes(data)
 
 
 def test_a_file_with_more_than_arrays_is_refused(folder: Path) -> None:
@@ -154,10 +168,10 @@ def test_a_file_with_more_than_arrays_is_refused(folder: Path) -> None:
 
     forged(folder, skops.io.dumps({"a": LogisticRegression()}))
     with pytest.raises(ModelFileError):
-        load(folder)
+        load_model(folder)
     forged(folder, b"not a zip")
     with pytest.raises(ModelFileError):
-        load(folder)
+        load_model(folder)
 
 
 def test_a_pickle_inside_an_array_is_not_opened(folder: Path) -> None:
@@ -169,7 +183,7 @@ def test_a_pickle_inside_an_array_is_not_opened(folder: Path) -> None:
         node = {"__loader__": "NdArrayNode", "type": "numpy", "file": "0.npy"}
         made.writestr("schema.json", orjson.dumps({"content": {"structure": node}}))
     with pytest.raises(ModelFileError):
-        parse(out.getvalue())
+        parse_model(out.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -185,17 +199,17 @@ def test_a_pickle_inside_an_array_is_not_opened(folder: Path) -> None:
 )
 def test_a_structure_that_training_does_not_write_is_refused(structure: object) -> None:
     with pytest.raises(ModelFileError):
-        decode(structure, {"a": np.zeros(2)})
+        decode_model(structure, {"a": np.zeros(2)})
 
 
 def test_only_parts_of_a_model_are_encoded() -> None:
     with pytest.raises(TypeError):
-        encode(object())
+        encode_model(object())
 
 
-def test_the_judge_answers_its_two_questions_and_no_other(model: Model) -> None:
+def test_the_judge_answers_its_two_questions_and_no_other(model: EmbeddedModel) -> None:
     run = CHATS[0].trajectory
-    asked = [RUN_FAILED, root_cause_question(run), Predicate(id="polite", text="Was it polite?")]
+    asked = [RUN_FAILED, build_root_cause_question(run), Predicate(id="polite", text="Was it polite?")]
     failed, cause, other = EmbeddedJudge(model).decide(run, asked)
     assert failed.probabilities["yes"] + failed.probabilities["no"] == pytest.approx(1)
     assert set(cause.probabilities) == {str(i) for i in range(len(run.steps))}
@@ -204,15 +218,17 @@ def test_the_judge_answers_its_two_questions_and_no_other(model: Model) -> None:
     assert not other.probabilities
 
 
-def test_the_judge_has_no_answer_about_an_empty_run(model: Model) -> None:
+def test_the_judge_has_no_answer_about_an_empty_run(model: EmbeddedModel) -> None:
     run = Trajectory(id="e", format="t", task="", steps=())
-    assert all(a.error for a in EmbeddedJudge(model).decide(run, [RUN_FAILED, root_cause_question(run)]))
+    assert all(
+        a.error for a in EmbeddedJudge(model).decide(run, [RUN_FAILED, build_root_cause_question(run)])
+    )
 
 
 def test_the_model_that_ships_is_sound_and_small() -> None:
-    found = checked()
+    found = verify_model()
     assert found["bytes"] < 5_000_000
-    card = orjson.loads((default_folder() / CARD).read_bytes())
+    card = orjson.loads((get_default_folder() / CARD_FILE).read_bytes())
     assert {"data", "scores", "limits", "features", "sha256", "agentguard"} <= set(card)
     assert all(one["sha256"] and one["licence"] for one in card["data"])
     assert "/" not in "".join(one["sha256"] for one in card["data"])

@@ -7,20 +7,20 @@ import pytest
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.errors import ConfigError, ModelFileError
-from agentguard.judge.train import train, untrained
+from agentguard.judge.embedded.training import build_untrained_model, train_model
 from agentguard.localize.base import Verdict
-from agentguard.localize.embedded import Embedded
+from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.model import Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Embedded:
+def fitted() -> EmbeddedLocalizer:
     records = [group_chat(i) for i in range(30)] + [dialogue(i, failed=i % 2 == 0) for i in range(40)]
-    return Embedded.of(train(records))
+    return EmbeddedLocalizer.from_model(train_model(records))
 
 
-def test_the_root_cause_comes_with_all_that_is_needed_to_act(fitted: Embedded) -> None:
+def test_the_root_cause_comes_with_all_that_is_needed_to_act(fitted: EmbeddedLocalizer) -> None:
     record = group_chat(77, flaw=3)
     first = fitted.locate(record.trajectory, ()).hypotheses[0]
     assert first.step == 3
@@ -32,7 +32,7 @@ def test_the_root_cause_comes_with_all_that_is_needed_to_act(fitted: Embedded) -
     assert first.reason
 
 
-def test_quotes_are_where_they_say(fitted: Embedded) -> None:
+def test_quotes_are_where_they_say(fitted: EmbeddedLocalizer) -> None:
     for run in (group_chat(1).trajectory, steered(2).trajectory, dialogue(3, failed=True).trajectory):
         for hypothesis in fitted.locate(run, ()).hypotheses:
             assert hypothesis.evidence
@@ -40,13 +40,13 @@ def test_quotes_are_where_they_say(fitted: Embedded) -> None:
                 assert run.steps[quote.step].text(quote.field)[quote.start : quote.end] == quote.quote
 
 
-def test_probabilities_are_ranked_and_at_most_one(fitted: Embedded) -> None:
+def test_probabilities_are_ranked_and_at_most_one(fitted: EmbeddedLocalizer) -> None:
     held = [h.probability for h in fitted.locate(group_chat(5).trajectory, ()).hypotheses]
     assert held == sorted(held, reverse=True)
     assert sum(held) <= 1 + 1e-9
 
 
-def test_outcomes_of_a_known_kind_get_a_verdict(fitted: Embedded) -> None:
+def test_outcomes_of_a_known_kind_get_a_verdict(fitted: EmbeddedLocalizer) -> None:
     passed = [fitted.locate(dialogue(i, failed=False).trajectory, ()) for i in range(100, 110)]
     failed = [fitted.locate(dialogue(i, failed=True).trajectory, ()) for i in range(100, 110)]
     assert not any(d.verdict is Verdict.FAILURE for d in passed)
@@ -54,7 +54,9 @@ def test_outcomes_of_a_known_kind_get_a_verdict(fitted: Embedded) -> None:
     assert all(p.probability < f.probability for p, f in zip(passed, failed, strict=True))
 
 
-def test_on_an_unknown_kind_it_abstains_says_so_and_still_shows_where_to_look(fitted: Embedded) -> None:
+def test_on_an_unknown_kind_it_abstains_says_so_and_still_shows_where_to_look(
+    fitted: EmbeddedLocalizer,
+) -> None:
     given = fitted.locate(steered(3).trajectory, ())
     assert given.verdict is Verdict.ABSTAINED
     assert given.hypotheses[0].step == 3
@@ -77,7 +79,9 @@ def loop(step: int, probability: float = 0.7) -> Finding:
 
 def test_findings_speak_first_on_an_unknown_kind() -> None:
     run = steered(3).trajectory
-    given = Embedded.of(untrained()).locate(run, [loop(5, 0.9), replace(loop(5), detector="stall")])
+    given = EmbeddedLocalizer.from_model(build_untrained_model()).locate(
+        run, [loop(5, 0.9), replace(loop(5), detector="stall")]
+    )
     assert given.verdict is Verdict.FAILURE
     first = given.hypotheses[0]
     assert first.step == 5
@@ -90,12 +94,16 @@ def test_findings_speak_first_on_an_unknown_kind() -> None:
 
 def test_of_two_findings_the_earlier_weighs_more() -> None:
     run = steered(3).trajectory
-    given = Embedded.of(untrained()).locate(run, [loop(7, 0.9), loop(5, 0.9)]).hypotheses
+    given = (
+        EmbeddedLocalizer.from_model(build_untrained_model())
+        .locate(run, [loop(7, 0.9), loop(5, 0.9)])
+        .hypotheses
+    )
     weight = {hypothesis.step: hypothesis.probability for hypothesis in given}
     assert weight[5] > weight[7]
 
 
-def test_a_run_without_steps_is_abstained_on(fitted: Embedded) -> None:
+def test_a_run_without_steps_is_abstained_on(fitted: EmbeddedLocalizer) -> None:
     given = fitted.locate(Trajectory(id="e", format="t", task="", steps=()), ())
     assert given.verdict is Verdict.ABSTAINED
     assert not given.hypotheses
@@ -104,16 +112,16 @@ def test_a_run_without_steps_is_abstained_on(fitted: Embedded) -> None:
 @pytest.mark.parametrize("risk", [0, -1, 0.6, "low", True])
 def test_a_risk_out_of_range_is_refused(risk: object) -> None:
     with pytest.raises(ConfigError, match="risk"):
-        Embedded(risk=risk)  # type: ignore[arg-type]
+        EmbeddedLocalizer(risk=risk)  # type: ignore[arg-type]
 
 
 def test_a_missing_model_says_how_to_train_one(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="agentguard judge train"):
-        Embedded(model=tmp_path)
+        EmbeddedLocalizer(model=tmp_path)
 
 
 def test_training_leaves_the_untrained_as_it_was() -> None:
-    blank = Embedded.of(untrained(), risk=0.2)
+    blank = EmbeddedLocalizer.from_model(build_untrained_model(), risk=0.2)
     before = blank.locate(group_chat(1).trajectory, ())
     made = blank.fit([group_chat(i) for i in range(30)])
     assert blank.locate(group_chat(1).trajectory, ()) == before
@@ -125,21 +133,28 @@ def test_unlabelled_runs_leave_the_prior() -> None:
     bare = [
         replace(r, annotation=replace(r.annotation, failed=None, root_cause=None)) for r in [group_chat(1)]
     ]
-    assert Embedded.of(untrained()).fit(bare).locate(steered(1).trajectory, ()).hypotheses[0].step == 3
+    assert (
+        EmbeddedLocalizer.from_model(build_untrained_model())
+        .fit(bare)
+        .locate(steered(1).trajectory, ())
+        .hypotheses[0]
+        .step
+        == 3
+    )
 
 
 def test_the_answer_is_read_only_where_it_was_asked_for() -> None:
     records = [group_chat(i) for i in range(30)]
     run = records[0].trajectory
     told = replace(run, extra={"gold_answer": "TERMINATE"})
-    plain = Embedded.of(untrained()).fit(records)
+    plain = EmbeddedLocalizer.from_model(build_untrained_model()).fit(records)
     assert plain.locate(told, ()) == plain.locate(run, ())
-    reads = Embedded.of(untrained(), with_answer=True).fit(records)
+    reads = EmbeddedLocalizer.from_model(build_untrained_model(), with_answer=True).fit(records)
     assert reads.locate(told, ()) == reads.locate_with_answer(run, (), "TERMINATE")
     assert reads.locate(told, ()) != reads.locate(run, ())
 
 
 def test_the_model_that_ships_loads_once_and_answers() -> None:
-    given = Embedded().locate(group_chat(1).trajectory, ())
+    given = EmbeddedLocalizer().locate(group_chat(1).trajectory, ())
     assert given.method == "embedded"
     assert given.hypotheses

@@ -5,7 +5,7 @@ import pytest
 from agentguard.detect.base import Evidence, Finding
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Verdict
-from agentguard.localize.first_finding import FirstFinding
+from agentguard.localize.baselines.first_finding import FirstFindingLocalizer
 from tests.unit.localize.runs import chat
 
 
@@ -26,7 +26,7 @@ FOUND = [_finding(3, 0.9), _finding(1, 0.6), _finding(1, 0.55), _finding(0, 0.2)
 
 
 def test_earliest_of_the_sure_ones_then_the_faint() -> None:
-    given = FirstFinding().locate(chat(), FOUND)
+    given = FirstFindingLocalizer().locate(chat(), FOUND)
     assert [(h.step, h.probability) for h in given.hypotheses] == [(1, 0.6), (3, 0.9), (0, 0.2)]
     assert given.probability == 0.9
     assert given.hypotheses[0].agent == "Counting_Expert"
@@ -35,12 +35,12 @@ def test_earliest_of_the_sure_ones_then_the_faint() -> None:
 
 
 def test_most_probable() -> None:
-    given = FirstFinding(order="probable").locate(chat(), FOUND)
+    given = FirstFindingLocalizer(order="probable").locate(chat(), FOUND)
     assert [h.step for h in given.hypotheses] == [3, 1, 0]
 
 
 def test_verdicts() -> None:
-    method = FirstFinding(threshold=0.5)
+    method = FirstFindingLocalizer(threshold=0.5)
     assert method.locate(chat(), []).verdict is Verdict.NO_FAILURE
     assert method.locate(chat(), [_finding(1, 0.4)]).verdict is Verdict.ABSTAINED
     assert method.locate(chat(), [_finding(1, 0.5)]).verdict is Verdict.FAILURE
@@ -49,4 +49,4 @@ def test_verdicts() -> None:
 @pytest.mark.parametrize("options", [{"order": "last"}, {"threshold": 1.5}, {"k": 3}])
 def test_wrong_options(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        FirstFinding(**options)  # type: ignore[arg-type]
+        FirstFindingLocalizer(**options)  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from agentguard.localize.last_error import LastError
+from agentguard.localize.baselines.last_error import LastErrorLocalizer
 from tests.unit.localize.runs import A, E, calls, chat, run
 
 
 def _order(trajectory: object) -> list[int]:
-    return [h.step for h in LastError().locate(trajectory, ()).hypotheses]  # type: ignore[arg-type]
+    return [h.step for h in LastErrorLocalizer().locate(trajectory, ()).hypotheses]  # type: ignore[arg-type]
 
 
 def test_flags_inside_the_step() -> None:
@@ -22,5 +22,5 @@ def test_without_an_error_the_last_agents_step() -> None:
 
 
 def test_more_errors_more_likely_to_have_failed() -> None:
-    none, one, two = (LastError().locate(calls(*f), ()) for f in [(None,), (True,), (True, True)])
+    none, one, two = (LastErrorLocalizer().locate(calls(*f), ()) for f in [(None,), (True,), (True, True)])
     assert none.probability < one.probability < two.probability < 1

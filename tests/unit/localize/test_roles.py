@@ -2,25 +2,25 @@ from __future__ import annotations
 
 import pytest
 
-from agentguard.localize import roles
+from agentguard.localize import _roles
 from tests.unit.localize.runs import A, E, U, calls, chat, run, steered
 
 
 def test_brief_is_an_opening_step_that_restates_the_task() -> None:
-    assert roles.brief(chat()) == 0
-    assert roles.brief(calls(None, None)) is None
-    assert roles.brief(run((A, "a", "I start."), (A, "b", "Count the red boats."))) is None
-    assert roles.brief(run((U, "human", "Count the red boats."))) is None
-    assert roles.brief(run()) is None
+    assert _roles.find_task_handoff(chat()) == 0
+    assert _roles.find_task_handoff(calls(None, None)) is None
+    assert _roles.find_task_handoff(run((A, "a", "I start."), (A, "b", "Count the red boats."))) is None
+    assert _roles.find_task_handoff(run((U, "human", "Count the red boats."))) is None
+    assert _roles.find_task_handoff(run()) is None
 
 
 def test_brief_does_not_mind_case_and_punctuation() -> None:
-    assert roles.brief(run((A, "a", "task:\n\nCOUNT the *red*  boats!"))) == 0
+    assert _roles.find_task_handoff(run((A, "a", "task:\n\nCOUNT the *red*  boats!"))) == 0
 
 
 def test_coordinators_are_left_out_of_the_workers() -> None:
-    assert roles.coordinators(steered()) == {"Orchestrator"}
-    assert roles.worker_steps(steered()) == (3, 5)
+    assert _roles.find_coordinators(steered()) == {"Orchestrator"}
+    assert _roles.find_worker_steps(steered()) == (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -39,34 +39,34 @@ def test_coordinators_are_left_out_of_the_workers() -> None:
 )
 def test_who_steers_is_told_by_the_head_of_the_name(name: str, steers: bool) -> None:
     held = run((A, name, "x"), (A, "Worker", "y"))
-    assert roles.coordinators(held) == (frozenset({name}) if steers else frozenset())
+    assert _roles.find_coordinators(held) == (frozenset({name}) if steers else frozenset())
 
 
 def test_an_agent_alone_is_a_worker_whatever_it_is_called() -> None:
     alone = run((U, "human", "x"), (A, "Manager", "I do it."), (E, "shell", "done"), (A, "Manager", "Done."))
-    assert roles.coordinators(alone) == frozenset()
-    assert roles.worker_steps(alone) == (1, 3)
+    assert _roles.find_coordinators(alone) == frozenset()
+    assert _roles.find_worker_steps(alone) == (1, 3)
 
 
 def test_workers_of_a_run_that_is_only_its_brief() -> None:
-    assert roles.worker_steps(run((A, "a", "Count the red boats."))) == (0,)
+    assert _roles.find_worker_steps(run((A, "a", "Count the red boats."))) == (0,)
 
 
 def test_outcomes_reach_to_the_next_agent() -> None:
-    assert [s.index for s in roles.outcomes(chat(), 1)] == [1, 2]
-    assert [s.index for s in roles.outcomes(chat(), 3)] == [3]
+    assert [s.index for s in _roles.list_outcome_steps(chat(), 1)] == [1, 2]
+    assert [s.index for s in _roles.list_outcome_steps(chat(), 3)] == [3]
 
 
 def test_flag_outranks_text() -> None:
-    assert roles.failed_outcome(calls(True), 0)
-    assert not roles.failed_outcome(calls(None), 0)
+    assert _roles.has_failed_outcome(calls(True), 0)
+    assert not _roles.has_failed_outcome(calls(None), 0)
     said = [(A, "a", "run it"), (E, "shell", "ValueError: no such thing")]
-    assert roles.failed_outcome(run(*said), 0)
+    assert _roles.has_failed_outcome(run(*said), 0)
     flagged = calls(False, text="ValueError: no such thing")
-    assert not roles.failed_outcome(flagged, 0)
+    assert not _roles.has_failed_outcome(flagged, 0)
 
 
 def test_nothing_to_execute_is_no_error() -> None:
-    assert not roles.failed_outcome(
+    assert not _roles.has_failed_outcome(
         run((A, "a", "I think."), (E, "shell", "There is no code to execute.")), 0
     )

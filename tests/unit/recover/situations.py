@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-from agentguard.recover.base import Capabilities, Situation
-from agentguard.recover.budget import Account, Budget
-from agentguard.recover.effects import EffectClass, ToolEffect
-from agentguard.recover.ledger import Ledger
+from agentguard.recover.budget import BudgetAccount, RecoveryBudget
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.strategy import Capabilities, RecoveryContext
+from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec, Trajectory
 
 ALL = Capabilities(
@@ -16,12 +16,12 @@ ALL = Capabilities(
     truncate=True,
     fork=True,
     compensate=True,
-    withhold=True,
+    disable_tools=True,
     substitute=True,
     restart=True,
     repair=True,
     sample=True,
-    hand_over=True,
+    escalate=True,
 )
 TOOLS = {
     "book": ToolEffect(effect=EffectClass.WRITE, undo=lambda **_: None),
@@ -65,12 +65,12 @@ def diagnosis(*steps: int) -> Diagnosis:
     )
 
 
-def situation(*steps: int, budget: Budget | None = None, **changes: Any) -> Situation:
+def situation(*steps: int, budget: RecoveryBudget | None = None, **changes: Any) -> RecoveryContext:
     given: dict[str, Any] = {
         "run": run(),
         "diagnosis": diagnosis(*(steps or (2,))),
         "can": ALL,
-        "account": Account(budget),
-        "ledger": Ledger(tools=TOOLS),
+        "account": BudgetAccount(budget),
+        "ledger": EffectLedger(tools=TOOLS),
     }
-    return Situation(**(given | changes))
+    return RecoveryContext(**(given | changes))

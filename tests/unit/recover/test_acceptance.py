@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.recover.acceptance import Acceptance, FromTask, Matches, Satisfies, Schema, Verdict
-from agentguard.recover.acceptance_rules import value_at
-from agentguard.recover.policy import Recover
+from agentguard.recover.acceptance.acceptance_test import (
+    AcceptanceTest,
+    AcceptanceVerdict,
+    FunctionRule,
+    PatternRule,
+    SchemaRule,
+    TaskValueRule,
+)
+from agentguard.recover.acceptance.rules import extract_field
+from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 TASK = "Order 4711 of 2 May: send it to Paul  Gray."
@@ -22,11 +29,11 @@ def run(answer: str = "", task: str = TASK) -> Trajectory:
 
 
 def refused(rule: object, answer: str, task: str = TASK) -> str:
-    said = Acceptance(rule)(run(answer, task))  # type: ignore[arg-type]
+    said = AcceptanceTest(rule)(run(answer, task))  # type: ignore[arg-type]
     return "" if said is True else str(said)
 
 
-SCHEMA = Schema({"type": "object", "required": ["order"], "properties": {"order": {"type": "integer"}}})
+SCHEMA = SchemaRule({"type": "object", "required": ["order"], "properties": {"order": {"type": "integer"}}})
 
 
 @pytest.mark.parametrize(
@@ -46,32 +53,34 @@ def test_a_schema_says_where_an_answer_breaks_it(answer: str, part: str) -> None
 
 
 def test_a_pattern_is_looked_for_in_the_text_or_in_a_field() -> None:
-    assert not refused(Matches(r"\d{4}"), "number 4711")
-    assert refused(Matches(r"^\d{4}$"), "number 4711")
-    assert not refused(Matches(r"^\d{4}$", field="items.0.id"), '{"items": [{"id": "4711"}]}')
-    assert refused(Matches("x", field="items.1.id"), '{"items": [{"id": "4711"}]}').endswith("is missing.")
-    assert refused(Matches("(?i)sorry", absent=True), "Sorry, no.").endswith("contains what it must not.")
-    assert not refused(Matches("(?i)sorry", absent=True), "Done.")
+    assert not refused(PatternRule(r"\d{4}"), "number 4711")
+    assert refused(PatternRule(r"^\d{4}$"), "number 4711")
+    assert not refused(PatternRule(r"^\d{4}$", field="items.0.id"), '{"items": [{"id": "4711"}]}')
+    assert refused(PatternRule("x", field="items.1.id"), '{"items": [{"id": "4711"}]}').endswith(
+        "is missing."
+    )
+    assert refused(PatternRule("(?i)sorry", absent=True), "Sorry, no.").endswith("contains what it must not.")
+    assert not refused(PatternRule("(?i)sorry", absent=True), "Done.")
 
 
 def test_a_hostile_pattern_takes_linear_time() -> None:
-    assert refused(Matches(r"^(a+)+$"), "a" * 50_000 + "b")
+    assert refused(PatternRule(r"^(a+)+$"), "a" * 50_000 + "b")
 
 
 def test_a_field_must_say_what_the_task_says() -> None:
-    rule = FromTask("order", r"Order (\d+)")
+    rule = TaskValueRule("order", r"Order (\d+)")
     assert not refused(rule, '{"order": "4711"}')
     assert not refused(rule, '{"order": 4711}')
     assert refused(rule, '{"order": "4712"}')
     assert refused(rule, "no JSON")
-    assert not refused(FromTask("name"), '{"name": "paul gray"}'), "case and white space do not count"
-    assert refused(FromTask("name"), '{"name": "Mary"}')
-    assert refused(FromTask("name"), '{"name": "Paul G"}'), "a part of a word is another word"
-    assert refused(FromTask("name"), '{"name": ""}')
+    assert not refused(TaskValueRule("name"), '{"name": "paul gray"}'), "case and white space do not count"
+    assert refused(TaskValueRule("name"), '{"name": "Mary"}')
+    assert refused(TaskValueRule("name"), '{"name": "Paul G"}'), "a part of a word is another word"
+    assert refused(TaskValueRule("name"), '{"name": ""}')
 
 
 def test_what_the_task_does_not_have_must_not_be_made_up() -> None:
-    rule = FromTask("phone", r"phone (\d+)")
+    rule = TaskValueRule("phone", r"phone (\d+)")
     assert not refused(rule, '{"phone": ""}')
     assert not refused(rule, '{"phone": null}')
     assert not refused(rule, "{}")
@@ -79,28 +88,30 @@ def test_what_the_task_does_not_have_must_not_be_made_up() -> None:
 
 
 def test_a_function_decides_and_may_give_its_reason() -> None:
-    assert not refused(Satisfies(lambda text, run: text.isupper(), name="loud"), "YES")
-    assert refused(Satisfies(lambda text, run: text.isupper(), name="loud"), "yes") == (
+    assert not refused(FunctionRule(lambda text, run: text.isupper(), name="loud"), "YES")
+    assert refused(FunctionRule(lambda text, run: text.isupper(), name="loud"), "yes") == (
         "The rule loud refuses the answer."
     )
-    assert refused(Satisfies(lambda text, run: "speak up", name="loud"), "yes") == "speak up"
+    assert refused(FunctionRule(lambda text, run: "speak up", name="loud"), "yes") == "speak up"
 
 
 def test_a_rule_that_raises_refuses_and_is_named_in_the_record() -> None:
-    accept = Acceptance(Satisfies(lambda text, run: 1 / 0 > 0, name="broken"))
+    accept = AcceptanceTest(FunctionRule(lambda text, run: 1 / 0 > 0, name="broken"))
     assert accept(run("x")) == "The rule broken could not be checked."
-    (verdict,) = accept.record
+    (verdict,) = accept.verdicts
     assert verdict.checks[0].error == "ZeroDivisionError"
     assert not verdict.accepted
 
 
 def test_the_record_has_what_passed_and_what_did_not() -> None:
-    told: list[Verdict] = []
-    accept = Acceptance(SCHEMA, FromTask("order", r"Order (\d+)"), observers=[told.append], keep=2)
+    told: list[AcceptanceVerdict] = []
+    accept = AcceptanceTest(
+        SCHEMA, TaskValueRule("order", r"Order (\d+)"), observers=[told.append], max_verdicts=2
+    )
     assert accept(run('{"order": 1}')) == "The field order does not say what the task says."
     assert accept(run('{"order": 4711}')) is True
     assert accept(run()) is not True
-    assert [verdict.accepted for verdict in accept.record] == [True, False], "the latest two are kept"
+    assert [verdict.accepted for verdict in accept.verdicts] == [True, False], "the latest two are kept"
     assert [verdict.accepted for verdict in told] == [False, True, False]
     first = told[0]
     assert first.output == '{"order": 1}'
@@ -112,7 +123,7 @@ def test_the_record_has_what_passed_and_what_did_not() -> None:
 
 
 def test_rules_may_be_data() -> None:
-    accept = Acceptance.of(
+    accept = AcceptanceTest.from_data(
         [
             {"schema": {"type": "object"}},
             {"matches": "^[0-9]+$", "field": "order"},
@@ -137,22 +148,22 @@ def test_rules_may_be_data() -> None:
 )
 def test_a_wrong_rule_is_a_config_error(rules: list[dict[str, object]]) -> None:
     with pytest.raises(ConfigError, match="acceptance"):
-        Acceptance.of(rules)
+        AcceptanceTest.from_data(rules)
     with pytest.raises(ConfigError, match="keep"):
-        Acceptance(SCHEMA, keep=0)
+        AcceptanceTest(SCHEMA, max_verdicts=0)
 
 
 @given(st.text(), st.text(min_size=1))
 def test_no_output_makes_a_rule_raise(output: str, field: str) -> None:
-    value_at(output, field)
-    accept = Acceptance(SCHEMA, Matches("a", field=field, name="m"), FromTask(field))
+    extract_field(output, field)
+    accept = AcceptanceTest(SCHEMA, PatternRule("a", field=field, name="m"), TaskValueRule(field))
     accept(run(output))
-    assert not any(check.error for verdict in accept.record for check in verdict.checks)
+    assert not any(check.error for verdict in accept.verdicts for check in verdict.checks)
 
 
 def test_a_guard_makes_a_refused_answer_again_with_the_reason_in_its_task() -> None:
-    accept = Acceptance(FromTask("order", r"Order (\d+)"))
-    guard = Guard(accept=accept, recover=Recover(ladders={"acceptance": "reexecute"}))
+    accept = AcceptanceTest(TaskValueRule("order", r"Order (\d+)"))
+    guard = Guard(accept=accept, recover=RecoveryPolicy(escalations={"acceptance": "reexecute"}))
     answers = iter(['{"order": "1"}', '{"order": "4711"}'])
     asked: list[str] = []
 
@@ -166,4 +177,4 @@ def test_a_guard_makes_a_refused_answer_again_with_the_reason_in_its_task() -> N
     assert guarded.answer == '{"order": "4711"}'
     assert asked[0] == TASK
     assert "does not say what the task says" in asked[1]
-    assert [verdict.accepted for verdict in accept.record] == [False, True]
+    assert [verdict.accepted for verdict in accept.verdicts] == [False, True]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.recover.budget import Account, Budget
+from agentguard.recover.budget import BudgetAccount, RecoveryBudget
 
 
 @pytest.mark.parametrize(
@@ -15,36 +15,42 @@ from agentguard.recover.budget import Account, Budget
 )
 def test_limits_are_checked(limits: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(limits))):
-        Budget(**limits)  # type: ignore[arg-type]
+        RecoveryBudget(**limits)  # type: ignore[arg-type]
 
 
 def test_rollbacks_run_out_and_a_refusal_spends_nothing() -> None:
-    account = Account(Budget(rollbacks=2, per_step=1))
-    assert account.take(rollback_to=3) is None
-    assert account.take(rollback_to=3) == "per_step"
-    assert account.take(rollback_to=1) is None
-    assert account.take(rollback_to=0) == "rollbacks"
-    assert (account.spent.rollbacks, account.back_to(3), account.back_to(0)) == (2, 1, 0)
+    account = BudgetAccount(RecoveryBudget(rollbacks=2, rollbacks_per_step=1))
+    assert account.spend(rollback_to=3) is None
+    assert account.spend(rollback_to=3) == "per_step"
+    assert account.spend(rollback_to=1) is None
+    assert account.spend(rollback_to=0) == "rollbacks"
+    assert (account.usage.rollbacks, account.count_rollbacks_to(3), account.count_rollbacks_to(0)) == (
+        2,
+        1,
+        0,
+    )
 
 
 def test_tokens_time_and_calls_that_were_spent_forbid_more() -> None:
-    account = Account(Budget(extra_tokens=100, extra_calls=5, seconds=1.0))
+    account = BudgetAccount(RecoveryBudget(extra_tokens=100, extra_calls=5, seconds=1.0))
     account.charge(tokens=99, calls=4, seconds=0.9)
-    assert account.why_not() is None
+    assert account.find_exceeded_limit() is None
     account.charge(tokens=-50)
-    assert account.spent.tokens == 99
+    assert account.usage.tokens == 99
     account.charge(tokens=1)
-    assert account.take(nudge=True) == "extra_tokens"
-    assert account.spent.nudges == 0
+    assert account.spend(nudge=True) == "extra_tokens"
+    assert account.usage.nudges == 0
 
 
 def test_without_limits_nothing_is_refused() -> None:
-    account = Account(Budget(rollbacks=None, per_step=None, nudges=None, extra_tokens=None))
-    assert all(account.take(rollback_to=0, nudge=True) is None for _ in range(100))
+    account = BudgetAccount(
+        RecoveryBudget(rollbacks=None, rollbacks_per_step=None, hints=None, extra_tokens=None)
+    )
+    assert all(account.spend(rollback_to=0, nudge=True) is None for _ in range(100))
 
 
 def test_threads_cannot_overdraw() -> None:
-    account = Account(Budget(rollbacks=50, per_step=None))
+    account = BudgetAccount(RecoveryBudget(rollbacks=50, rollbacks_per_step=None))
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda i: account.take(rollback_to=i % 3), range(400)))
-    assert taken.count(None) == account.spent.rollbacks == 50
+        taken = list(pool.map(lambda i: account.spend(rollback_to=i % 3), range(400)))
+    assert taken.count(None) == account.usage.rollbacks == 50

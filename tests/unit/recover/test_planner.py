@@ -10,27 +10,40 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.recover.base import Outcome, Plan, Recovery, Situation, Tier, strategies
-from agentguard.recover.budget import Budget
-from agentguard.recover.planner import Planner, price
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
+from agentguard.recover.strategy import (
+    Recovery,
+    RecoveryContext,
+    RecoveryOutcome,
+    RecoveryPlan,
+    RecoveryTier,
+    strategies,
+)
 from tests.unit.recover.situations import situation
 
 RUNGS = ("nudge", "rollback", "reexecute", "stop")
 
 
-def planner(*names: str, **more: object) -> Planner:
-    return Planner([strategies().get(name)() for name in names or RUNGS], **more)  # type: ignore[arg-type]
+def planner(*names: str, **more: object) -> RecoveryPlanner:
+    return RecoveryPlanner([strategies().get(name)() for name in names or RUNGS], **more)  # type: ignore[arg-type]
 
 
-def after(here: Situation, plan: Plan, outcome: Outcome = Outcome.REFUTED) -> Situation:
-    assert here.account.take(**price(plan)) is None, "a plan that is chosen can be paid"
+def after(
+    here: RecoveryContext, plan: RecoveryPlan, outcome: RecoveryOutcome = RecoveryOutcome.REFUTED
+) -> RecoveryContext:
+    assert here.account.spend(**compute_plan_cost(plan)) is None, "a plan that is chosen can be paid"
     done = Recovery(
-        id=len(here.history), plan=plan, trigger="exact_loop", at_step=here.last + 1, outcome=outcome
+        id=len(here.past_recoveries),
+        plan=plan,
+        trigger="exact_loop",
+        at_step=here.last_step + 1,
+        outcome=outcome,
     )
-    return replace(here, history=(*here.history, done))
+    return replace(here, past_recoveries=(*here.past_recoveries, done))
 
 
-def climb(here: Situation, chosen: Planner) -> list[tuple[str, int]]:
+def climb(here: RecoveryContext, chosen: RecoveryPlanner) -> list[tuple[str, int]]:
     """Strategies and steps in the order in which they come, when none of them helps."""
     taken = []
     for _ in range(20):
@@ -39,13 +52,13 @@ def climb(here: Situation, chosen: Planner) -> list[tuple[str, int]]:
             break
         taken.append((plan.strategy, plan.step))
         here = after(here, plan)
-        if plan.tier is Tier.STOP:
+        if plan.tier is RecoveryTier.STOP:
             break
     return taken
 
 
 def test_the_mildest_first_then_every_hypothesis_then_the_next_rung() -> None:
-    budget = Budget(rollbacks=10, nudges=10)
+    budget = RecoveryBudget(rollbacks=10, hints=10)
     assert climb(situation(4, 2, 3, budget=budget), planner()) == [
         ("nudge", 4),
         ("rollback", 4),
@@ -57,27 +70,29 @@ def test_the_mildest_first_then_every_hypothesis_then_the_next_rung() -> None:
 
 
 def test_only_the_top_k_are_tried() -> None:
-    taken = climb(situation(4, 2, 3, 1, budget=Budget(rollbacks=10)), planner("rollback", "stop", top_k=2))
+    taken = climb(
+        situation(4, 2, 3, 1, budget=RecoveryBudget(rollbacks=10)), planner("rollback", "stop", top_k=2)
+    )
     assert taken == [("rollback", 4), ("rollback", 2), ("stop", 4)]
 
 
 def test_a_spent_budget_leads_to_the_stop_and_is_named() -> None:
-    here = situation(4, 2, budget=Budget(rollbacks=1))
+    here = situation(4, 2, budget=RecoveryBudget(rollbacks=1))
     first = planner("rollback", "stop").plan(here).plan
     assert first is not None
     decision = planner("rollback", "stop").plan(after(here, first))
     assert decision.plan is not None
-    assert decision.plan.tier is Tier.STOP
-    assert ("rollback", 1, "the budget 'rollbacks' is spent") in decision.refused
+    assert decision.plan.tier is RecoveryTier.STOP
+    assert ("rollback", 1, "the budget 'rollbacks' is spent") in decision.rejections
 
 
 def test_what_helped_may_be_done_again() -> None:
-    here = situation(4, budget=Budget(rollbacks=5, per_step=5))
+    here = situation(4, budget=RecoveryBudget(rollbacks=5, rollbacks_per_step=5))
     plan = planner("rollback").plan(here).plan
     assert plan is not None
-    again = planner("rollback").plan(after(here, plan, Outcome.CONFIRMED)).plan
+    again = planner("rollback").plan(after(here, plan, RecoveryOutcome.CONFIRMED)).plan
     assert again is not None
-    assert planner("rollback").plan(after(here, plan, Outcome.PENDING)).plan is None
+    assert planner("rollback").plan(after(here, plan, RecoveryOutcome.PENDING)).plan is None
 
 
 def test_a_detector_may_have_a_ladder_of_its_own() -> None:
@@ -91,7 +106,7 @@ def test_no_hypothesis_no_plan() -> None:
     nothing = Diagnosis(trajectory_id="r", method="test", verdict=Verdict.ABSTAINED, probability=0.5)
     decision = planner().plan(situation(diagnosis=nothing))
     assert decision.plan is None
-    assert decision.refused
+    assert decision.rejections
 
 
 @pytest.mark.parametrize("wrong", [{"top_k": 0}, {"ladders": {"exact_loop": []}}])
@@ -99,7 +114,7 @@ def test_a_ladder_that_cannot_be_is_an_error(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="recovery"):
         planner("stop", **wrong)
     with pytest.raises(ConfigError, match="the default"):
-        Planner([])
+        RecoveryPlanner([])
 
 
 @given(
@@ -108,9 +123,9 @@ def test_a_ladder_that_cannot_be_is_an_error(wrong: dict[str, object]) -> None:
     st.integers(0, 3),
 )
 def test_it_always_ends_and_never_overdraws(steps: list[int], rollbacks: int, nudges: int) -> None:
-    here = situation(*steps, budget=Budget(rollbacks=rollbacks, nudges=nudges, per_step=1))
+    here = situation(*steps, budget=RecoveryBudget(rollbacks=rollbacks, hints=nudges, rollbacks_per_step=1))
     taken = climb(here, planner(top_k=6))
     assert taken[-1][0] == "stop"
-    assert here.account.spent.rollbacks <= rollbacks
-    assert here.account.spent.nudges <= nudges
+    assert here.account.usage.rollbacks <= rollbacks
+    assert here.account.usage.nudges <= nudges
     assert len(set(taken)) == len(taken)

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from agentguard.errors import ConfigError, RecoveryError
-from agentguard.recover.base import (
-    Outcome,
-    Plan,
+from agentguard.recover.budget import BudgetAccount, RecoveryBudget
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
+from agentguard.recover.recovery_policy import RecoveryPolicy, build_escalation
+from agentguard.recover.selective_redundancy import SelectiveRedundancy
+from agentguard.recover.strategy import (
     Recovery,
+    RecoveryContext,
+    RecoveryOutcome,
+    RecoveryPlan,
+    RecoveryTier,
     Repair,
     Rewind,
     Sample,
-    Situation,
-    Tell,
-    Tier,
+    SendMessage,
     strategies,
 )
-from agentguard.recover.budget import Account, Budget
-from agentguard.recover.effects import EffectClass, ToolEffect
-from agentguard.recover.ledger import Ledger
-from agentguard.recover.planner import Planner, price
-from agentguard.recover.policy import Recover, ladder
-from agentguard.recover.protect import Protect
+from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 from tests.unit.recover.situations import ALL, run, situation
 
@@ -34,37 +34,37 @@ def made(name: str, **options: Any) -> Any:
     return strategies().get(name)(**options)
 
 
-def proposed(**changes: Any) -> Situation:
+def proposed(**changes: Any) -> RecoveryContext:
     return situation(5, committed=False, **changes)
 
 
 def test_a_vote_on_a_proposed_turn_takes_nothing_back() -> None:
     plan = made("vote").plan(proposed())
     assert plan.actions == (Sample(n=3, quorum=2),)
-    assert (plan.tier, plan.undone) == (Tier.REJECT, 0)
-    assert price(plan) == {"samples": 2}
+    assert (plan.tier, plan.undone) == (RecoveryTier.REJECT, 0)
+    assert compute_plan_cost(plan) == {"samples": 2}
 
 
 def test_a_vote_on_a_committed_step_goes_back_to_it_first() -> None:
     plan = made("vote", n=5, quorum=4).plan(situation(2))
     rewind, told, sample = plan.actions
     assert rewind == Rewind(to_step=2, by="truncate")
-    assert isinstance(told, Tell)
+    assert isinstance(told, SendMessage)
     assert sample == Sample(n=5, quorum=4)
-    assert price(plan) == {"samples": 4, "rollback_to": 2}
+    assert compute_plan_cost(plan) == {"samples": 4, "rollback_to": 2}
     assert made("vote").plan(situation(2, can=replace(ALL, truncate=False, fork=False))) is None
 
 
 def test_models_vote_with_the_agents_own_turn() -> None:
     plan = made("n_version", models=["a", "b"]).plan(proposed())
     assert plan.actions == (Sample(n=3, quorum=2, models=("a", "b")),)
-    assert plan.tier is Tier.SUBSTITUTE
+    assert plan.tier is RecoveryTier.SUBSTITUTE
 
 
 def test_a_recovery_block_has_as_many_tries_as_its_longest_list() -> None:
     sample = made("recovery_block", models=["a"], prompts=["x", "y"], temperatures=[0, 0.5, 1]).sample
     assert (sample.n, sample.quorum) == (4, 1)
-    assert [v.tell for v in sample.variants()] == ["x", "y", "x"]
+    assert [v.tell for v in sample.build_variants()] == ["x", "y", "x"]
     assert made("recovery_block").sample.n == 2
     assert made("recovery_block", tries=5).sample.n == 6
 
@@ -94,7 +94,7 @@ def test_a_wrong_option_is_an_error(name: str, options: dict[str, Any]) -> None:
         made(name, **options)
 
 
-def wrong(*calls: ToolCall) -> Situation:
+def wrong(*calls: ToolCall) -> RecoveryContext:
     steps = run().steps
     return proposed(run=replace(run(), steps=(*steps[:-1], replace(steps[-1], tool_calls=calls))))
 
@@ -102,13 +102,13 @@ def wrong(*calls: ToolCall) -> Situation:
 def test_rolling_forward_mends_the_calls_of_a_proposed_turn() -> None:
     here = wrong(ToolCall(id="c", name="Book", arguments={"seat": "4"}))
     plan = made("roll_forward").plan(here)
-    assert (plan.tier, plan.undone, price(plan)) == (Tier.REPAIR, 0, {"repair": True})
+    assert (plan.tier, plan.undone, compute_plan_cost(plan)) == (RecoveryTier.REPAIR, 0, {"repair": True})
     name, arguments, told = plan.actions
     assert name == Repair(step=5, field="tool_calls[0].name", text="book")
     assert arguments == Repair(step=5, field="tool_calls[0]", text='{"seat":4}')
     assert 'seat was "4" and is now 4' in told.text
     assert made("roll_forward", calls=False).plan(here) is None
-    assert made("roll_forward").plan(replace(here, committed=True)) is None
+    assert made("roll_forward").plan(replace(here, is_committed=True)) is None
     assert made("roll_forward").plan(proposed()) is None, "nothing is wrong that the schema tells of"
 
 
@@ -141,58 +141,62 @@ def test_the_guards_own_repair_is_asked_where_the_strategy_has_none() -> None:
     assert made("roll_forward", repair=lambda *_: None).plan(here) is None
 
 
-def planned(planner: Planner, here: Situation, **more: Any) -> Plan | None:
+def planned(planner: RecoveryPlanner, here: RecoveryContext, **more: Any) -> RecoveryPlan | None:
     return planner.plan(here, "t", **more).plan
 
 
-def after(plan: Plan, outcome: Outcome) -> Recovery:
+def after(plan: RecoveryPlan, outcome: RecoveryOutcome) -> Recovery:
     return Recovery(id=0, plan=plan, trigger="t", at_step=5, outcome=outcome)
 
 
 def test_a_vote_that_came_to_nothing_is_not_held_again_on_the_same_turn() -> None:
-    planner = Planner(ladder(["vote", {"n_version": {"models": ["a"]}}, "reprompt"], of="t"))
+    planner = RecoveryPlanner(
+        build_escalation(["vote", {"n_version": {"models": ["a"]}}, "reprompt"], trigger="t")
+    )
     history: tuple[Recovery, ...] = ()
     for expected in ("vote", "n_version", "reprompt", "vote"):
         plan = planned(planner, proposed(history=history))
         assert plan is not None
         assert plan.strategy == expected
-        outcome = Outcome.PENDING if expected == "reprompt" else Outcome.REFUTED
+        outcome = RecoveryOutcome.PENDING if expected == "reprompt" else RecoveryOutcome.REFUTED
         history = (*history, after(plan, outcome))
 
 
 def test_what_is_below_the_threshold_is_for_those_that_act_from_there() -> None:
-    planner = Planner(ladder(["reprompt", {"roll_forward": {"acts_from": 0.3}}], of="t"))
+    planner = RecoveryPlanner(
+        build_escalation(["reprompt", {"roll_forward": {"acts_from": 0.3}}], trigger="t")
+    )
     here = wrong(ToolCall(id="c", name="book", arguments={"seat": "4"}))
-    assert planner.acts_from("t") == 0.3
+    assert planner.get_min_confidence("t") == 0.3
     for below, strategy in ((None, "reprompt"), (0.35, "roll_forward"), (0.2, None)):
         plan = planned(planner, here, below=below)
         assert (None if plan is None else plan.strategy) == strategy
 
 
 def test_candidates_run_out_with_the_budget() -> None:
-    planner = Planner(ladder(["vote"], of="t"))
-    account = Account(Budget(samples=3))
+    planner = RecoveryPlanner(build_escalation(["vote"], trigger="t"))
+    account = BudgetAccount(RecoveryBudget(resamples=3))
     assert planned(planner, proposed(account=account)) is not None
     account.charge(samples=2)
-    assert account.why_not(samples=1) is None
+    assert account.find_exceeded_limit(samples=1) is None
     assert planned(planner, proposed(account=account)) is None, "half a vote decides nothing"
-    assert planned(planner, proposed(account=Account(Budget(extra_calls=1)))) is None
-    assert planned(planner, proposed(account=Account(Budget(extra_calls=2)))) is not None
+    assert planned(planner, proposed(account=BudgetAccount(RecoveryBudget(extra_calls=1)))) is None
+    assert planned(planner, proposed(account=BudgetAccount(RecoveryBudget(extra_calls=2)))) is not None
 
 
 def test_repairs_run_out_with_the_budget() -> None:
-    account = Account(Budget(repairs=1))
-    assert account.take(repair=True) is None
-    assert account.take(repair=True) == "repairs"
-    assert account.spent.repairs == 1
+    account = BudgetAccount(RecoveryBudget(repairs=1))
+    assert account.spend(repair=True) is None
+    assert account.spend(repair=True) == "repairs"
+    assert account.usage.repairs == 1
 
 
 def test_the_models_that_a_policy_asks_are_known() -> None:
-    recover = Recover(
-        ladders={"x": [{"n_version": {"models": ["a"]}}]},
-        protect=Protect(by={"recovery_block": {"models": ["b"]}}),
+    recover = RecoveryPolicy(
+        escalations={"x": [{"n_version": {"models": ["a"]}}]},
+        redundancy=SelectiveRedundancy(strategy={"recovery_block": {"models": ["b"]}}),
     )
-    assert recover.planner().models == {"a", "b"}
+    assert recover.build_planner().models == {"a", "b"}
 
 
 def turn(*tools: str) -> Step:
@@ -222,7 +226,7 @@ TOOLS = {
 def test_turns_with_effects_or_in_doubt_are_protected(
     options: dict[str, Any], tools: tuple[str, ...], doubt: float, why: str | None
 ) -> None:
-    found = Protect(**options).why(turn(*tools), Ledger(tools=TOOLS), doubt)
+    found = SelectiveRedundancy(**options).explain(turn(*tools), EffectLedger(tools=TOOLS), doubt)
     assert (found is None) if why is None else (found is not None and why in found)
 
 
@@ -231,9 +235,9 @@ def test_turns_with_effects_or_in_doubt_are_protected(
 )
 def test_protection_of_nothing_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="protect"):
-        Protect(**options)
+        SelectiveRedundancy(**options)
 
 
 def test_a_wrong_quorum_is_an_error_when_the_guard_is_made() -> None:
     with pytest.raises(ConfigError, match="quorum"):
-        Recover(protect=Protect(n=5, quorum=2)).planner()
+        RecoveryPolicy(redundancy=SelectiveRedundancy(candidates=5, quorum=2)).build_planner()

@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.recover.base import (
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.strategy import (
     Capabilities,
     Compensate,
-    HandOver,
+    DisableTools,
+    Escalate,
+    RecoveryTier,
     Reject,
     Restart,
     Rewind,
+    SendMessage,
     Stop,
     Substitute,
-    Tell,
-    Tier,
-    Withhold,
     strategies,
 )
-from agentguard.recover.ledger import Ledger
 from tests.unit.recover.situations import ALL, TOOLS, run, situation
 
 OPTIONS = {
@@ -50,15 +50,15 @@ def made(name: str, **options: object):
     return strategies().get(name)(**(OPTIONS.get(name, {}) | options))
 
 
-def booked(*steps: int) -> Ledger:
-    ledger = Ledger(tools=TOOLS)
+def booked(*steps: int) -> EffectLedger:
+    ledger = EffectLedger(tools=TOOLS)
     for step in steps:
-        ledger.done(ledger.begin("book", {"seat": step}, step=step).effect, f"seat {step} is yours")
+        ledger.mark_done(ledger.claim_call("book", {"seat": step}, step=step).effect, f"seat {step} is yours")
     return ledger
 
 
 def told(plan) -> str:
-    return " ".join(action.text for action in plan.actions if isinstance(action, Tell))
+    return " ".join(action.text for action in plan.actions if isinstance(action, SendMessage))
 
 
 def test_every_built_in_strategy_is_tested_here() -> None:
@@ -70,7 +70,7 @@ def test_nothing_is_planned_that_the_integration_cannot_do(name: str, needs: tup
     here = situation(5, committed=False, ledger=booked(5))
     assert made(name).plan(here) is not None
     for need in needs:
-        assert made(name).plan(replace(here, can=replace(ALL, **{need: False}))) is None
+        assert made(name).plan(replace(here, capabilities=replace(ALL, **{need: False}))) is None
 
 
 @pytest.mark.parametrize("name", NEEDS)
@@ -90,7 +90,7 @@ def test_a_plan_names_step_reason_and_codes(name: str) -> None:
 
 def test_a_nudge_takes_nothing_back() -> None:
     plan = made("nudge").plan(situation(2))
-    assert (plan.tier, plan.undone) == (Tier.NUDGE, 0)
+    assert (plan.tier, plan.undone) == (RecoveryTier.NUDGE, 0)
     assert "Take the seat that was asked for (2)." in told(plan)
 
 
@@ -104,20 +104,22 @@ def test_reprompt_is_for_an_answer_that_is_not_committed() -> None:
 @pytest.mark.parametrize(
     ("can", "prefer", "tier", "by"),
     [
-        (ALL, "cheapest", Tier.TRUNCATE, "truncate"),
-        (ALL, "fork", Tier.FORK, "fork"),
-        (replace(ALL, truncate=False), "cheapest", Tier.FORK, "fork"),
-        (replace(ALL, fork=False), "fork", Tier.TRUNCATE, "truncate"),
+        (ALL, "cheapest", RecoveryTier.TRUNCATE, "truncate"),
+        (ALL, "fork", RecoveryTier.FORK, "fork"),
+        (replace(ALL, truncate=False), "cheapest", RecoveryTier.FORK, "fork"),
+        (replace(ALL, fork=False), "fork", RecoveryTier.TRUNCATE, "truncate"),
     ],
 )
-def test_rollback_takes_the_tier_there_is(can: Capabilities, prefer: str, tier: Tier, by: str) -> None:
+def test_rollback_takes_the_tier_there_is(
+    can: Capabilities, prefer: str, tier: RecoveryTier, by: str
+) -> None:
     plan = made("rollback", prefer=prefer).plan(situation(2, can=can))
     assert (plan.tier, plan.actions[0], plan.undone) == (tier, Rewind(to_step=2, by=by), 4)
 
 
 def test_rollback_rejects_where_that_is_enough() -> None:
     plan = made("rollback").plan(situation(5, committed=False))
-    assert (plan.tier, plan.strategy) == (Tier.REJECT, "rollback")
+    assert (plan.tier, plan.strategy) == (RecoveryTier.REJECT, "rollback")
 
 
 def test_rollback_says_what_has_been_done_already() -> None:
@@ -128,7 +130,7 @@ def test_rollback_says_what_has_been_done_already() -> None:
 
 def test_an_effect_in_doubt_is_told_as_such_and_never_undone() -> None:
     ledger = booked(3)
-    ledger.begin("book", {"seat": 9}, step=4)
+    ledger.claim_call("book", {"seat": 9}, step=4)
     plan = made("compensate").plan(situation(2, ledger=ledger))
     undone = plan.actions[0]
     assert isinstance(undone, Compensate)
@@ -138,7 +140,7 @@ def test_an_effect_in_doubt_is_told_as_such_and_never_undone() -> None:
 
 def test_the_latest_effect_is_undone_first_and_what_has_no_undo_is_told() -> None:
     ledger = booked(2, 4)
-    ledger.done(ledger.begin("mail", {"to": "all"}, step=3).effect, "sent")
+    ledger.mark_done(ledger.claim_call("mail", {"to": "all"}, step=3).effect, "sent")
     plan = made("compensate").plan(situation(2, ledger=ledger))
     undone, rewind, tell = plan.actions
     assert [effect.arguments["seat"] for effect in undone.effects] == [4, 2]
@@ -153,7 +155,7 @@ def test_nothing_to_undo_is_left_to_rollback() -> None:
 
 def test_drop_tool_takes_the_tool_of_the_step() -> None:
     plan = made("drop_tool").plan(situation(2))
-    assert plan.actions[0] == Withhold(tools=("book",))
+    assert plan.actions[0] == DisableTools(tools=("book",))
     assert made("drop_tool", keep=["book"]).plan(situation(2)) is None
 
 
@@ -191,7 +193,7 @@ def test_reexecution_changes_the_input_and_tells_what_stands() -> None:
 
 def test_a_person_is_asked_with_all_that_is_known() -> None:
     (action,) = made("hand_over").plan(situation(2, ledger=booked(1))).actions
-    assert isinstance(action, HandOver)
+    assert isinstance(action, Escalate)
     for part in ("Step 2", "clerk", "not the one that was asked for", "seat 1 is yours"):
         assert part in action.question
 

@@ -9,7 +9,7 @@ from agentguard import resilience
 from agentguard.errors import ConfigError, DeadlineExceeded
 from agentguard.resilience import Deadline
 from agentguard.resilience.clock import MONOTONIC
-from agentguard.testing.clock import Deadlock, LeakedTasks, VirtualClock
+from agentguard.testing.virtual_clock import Deadlock, LeakedTasks, VirtualClock
 
 
 def test_virtual_time_jumps_and_orders_sleeps_by_their_time():

@@ -4,10 +4,20 @@ import random
 import pytest
 
 from agentguard.errors import BackendError
-from agentguard.resilience import BudgetOptions, Call, Deadline, Hedge, Pipeline, Progress
+from agentguard.resilience import BasicRequest, BudgetOptions, Deadline, Hedge, Pipeline, StreamTimeout
 from agentguard.resilience.hedge import RecentQuantile
-from agentguard.testing.clock import VirtualClock
-from tests.unit.resilience.scripted import WHOLE, Backend, answer, carries, ends, fails, hang, read, stream
+from agentguard.testing.virtual_clock import VirtualClock
+from tests.unit.resilience.scripted_backend import (
+    WHOLE,
+    Backend,
+    answer,
+    carries,
+    ends,
+    fails,
+    hang,
+    read,
+    stream,
+)
 
 FREE = BudgetOptions(ratio=1.0, reserve=0.0, per_second=0.0, burst=10.0)
 
@@ -20,7 +30,7 @@ class Scene:
         self.backend = Backend(self.clock, *[stream() if progress else answer(0.1)] * 20, *script)
         strategies = [Hedge(budget=budget)]
         if progress:
-            strategies.append(Progress(carries=carries, ends=ends))
+            strategies.append(StreamTimeout(carries=carries, ends=ends))
         self.send = Pipeline(strategies, clock=self.clock, observers=[self.events.append]).bind(
             self.backend.send
         )
@@ -30,7 +40,7 @@ class Scene:
     def run(self, then):
         async def main():
             for n in range(20):
-                response = await self.send(Call(payload=n))
+                response = await self.send(BasicRequest(payload=n))
                 if self.progress:
                     await read(response)
             self.start, self.before = self.clock.now(), len(self.backend.calls)
@@ -62,7 +72,7 @@ def test_nothing_is_hedged_before_enough_is_known():
     async def main():
         for n in range(19):
             assert send.layers["hedge"].delay is None
-            await send(Call(payload=n))
+            await send(BasicRequest(payload=n))
 
     clock.run(main())
     assert len(backend.calls) == 19
@@ -70,7 +80,7 @@ def test_nothing_is_hedged_before_enough_is_known():
 
 def test_a_slow_first_is_beaten_by_the_second_and_cancelled_at_once():
     scene = Scene(hang(), answer(0.1))
-    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert scene.took == 0.2
     assert scene.kinds == ["hedge", "hedge_won"]
     assert scene.backend.cancelled[0] - scene.start <= 0.2 + 0.1
@@ -78,25 +88,25 @@ def test_a_slow_first_is_beaten_by_the_second_and_cancelled_at_once():
 
 def test_a_first_that_comes_after_all_cancels_the_second():
     scene = Scene(answer(0.3), hang())
-    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert (scene.took, scene.kinds, len(scene.backend.cancelled)) == (0.3, ["hedge"], 1)
 
 
 def test_a_fast_answer_costs_no_second_request():
     scene = Scene(answer(0.05))
-    scene.run(lambda: scene.send(Call()))
+    scene.run(lambda: scene.send(BasicRequest()))
     assert len(scene.backend.calls) == 21
 
 
 def test_what_has_effects_is_never_sent_twice():
     scene = Scene(answer(5.0))
-    scene.run(lambda: scene.send(Call(payload="x", idempotent=False)))
+    scene.run(lambda: scene.send(BasicRequest(payload="x", idempotent=False)))
     assert scene.backend.attempts["x"] == 1
 
 
 def test_a_first_that_fails_waits_for_the_second():
     scene = Scene(fails(500, seconds=0.15), answer(0.1))
-    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert scene.kinds == ["hedge", "hedge_won"]
 
 
@@ -106,7 +116,7 @@ def test_both_failing_gives_the_firsts_error(second):
 
     async def then():
         with pytest.raises(BackendError) as caught:
-            await scene.send(Call())
+            await scene.send(BasicRequest())
         assert caught.value.status == 500
 
     scene.run(then)
@@ -114,20 +124,20 @@ def test_both_failing_gives_the_firsts_error(second):
 
 def test_a_second_that_fails_does_not_disturb_the_first():
     scene = Scene(answer(0.3), fails(500))
-    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert scene.took == 0.3
 
 
 def test_both_at_the_same_instant_give_one_answer():
     scene = Scene(answer(0.2), answer(0.1))
-    assert scene.run(lambda: scene.send(Call(payload="x"))) == "answer to x"
+    assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
 
 
 def test_a_losing_stream_is_closed():
     scene = Scene(stream(first=50.0), stream(first=0.1), progress=True)
 
     async def then():
-        return await read(await scene.send(Call()))
+        return await read(await scene.send(BasicRequest()))
 
     assert scene.run(then) == WHOLE
 
@@ -139,8 +149,8 @@ def test_at_most_one_in_twenty_is_sent_twice_even_if_all_turn_slow():
 
     async def main():
         for n in range(100):
-            await send(Call(payload=n))
-        await asyncio.gather(*(send(Call(payload=n)) for n in range(100, 1000)))
+            await send(BasicRequest(payload=n))
+        await asyncio.gather(*(send(BasicRequest(payload=n)) for n in range(100, 1000)))
 
     clock.run(main())
     assert 1000 < len(backend.calls) <= 1050
@@ -157,7 +167,7 @@ def test_the_tail_is_cut():
         took = []
         for _ in range(600):
             before = clock.now()
-            await send(Call(), Deadline.never(clock=clock))
+            await send(BasicRequest(), Deadline.never(clock=clock))
             took.append(clock.now() - before)
         return sorted(took)[588]
 
@@ -175,7 +185,7 @@ def test_a_loser_that_ignores_its_cancellation_is_left_after_a_tenth_of_a_second
     scene = Scene(answer(0.3), stubborn)
 
     async def then():
-        await scene.send(Call())
+        await scene.send(BasicRequest())
         assert scene.took == 0.4
         await scene.clock.sleep(6)
 
@@ -198,7 +208,7 @@ def test_what_a_stubborn_loser_brings_is_closed():
             return Answer()
 
     scene = Scene(answer(0.3), stubborn)
-    scene.run(lambda: scene.send(Call()))
+    scene.run(lambda: scene.send(BasicRequest()))
     assert closed == [1]
 
 
@@ -206,7 +216,7 @@ def test_a_cancelled_caller_takes_both_with_it():
     scene = Scene(hang())
 
     async def then():
-        task = asyncio.create_task(scene.send(Call()))
+        task = asyncio.create_task(scene.send(BasicRequest()))
         await scene.clock.sleep(0.5)
         assert scene.backend.running == 2
         task.cancel()

@@ -11,13 +11,13 @@ from agentguard.resilience import (
     Breaker,
     BudgetOptions,
     Concurrency,
-    Event,
     EventKind,
     Hedge,
     Outlier,
-    Progress,
+    ResilienceEvent,
     Retry,
     Shed,
+    StreamTimeout,
     Throttle,
     Timeout,
 )
@@ -31,7 +31,7 @@ KINDS = (
     Concurrency,
     Hedge,
     Outlier,
-    Progress,
+    StreamTimeout,
     Retry,
     Shed,
     Throttle,
@@ -83,7 +83,7 @@ def test_an_observer_that_raises_does_no_harm(caplog):
     def broken(event):
         raise ValueError("secret")
 
-    event = Event(kind=EventKind.RETRY, at=1.0, source="retry")
+    event = ResilienceEvent(kind=EventKind.RETRY, at=1.0, source="retry")
     with caplog.at_level(logging.DEBUG):
         Observers([broken, seen.append])(event)
     assert seen == [event]

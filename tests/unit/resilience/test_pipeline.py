@@ -7,19 +7,19 @@ from agentguard.errors import ConfigError, DeadlineExceeded, RetriesExhausted
 from agentguard.resilience import (
     AttemptTimeout,
     Backoff,
+    BasicRequest,
     Breaker,
-    Call,
     Deadline,
     Pipeline,
-    Progress,
     Retry,
     Shed,
+    StreamTimeout,
     Throttle,
     Timeout,
     standard,
 )
-from agentguard.testing.clock import VirtualClock
-from tests.unit.resilience.scripted import WHOLE, Backend, answer, fails, hang, read, stream
+from agentguard.testing.virtual_clock import VirtualClock
+from tests.unit.resilience.scripted_backend import WHOLE, Backend, answer, fails, hang, read, stream
 
 NAMES = ["timeout", "shed", "retry", "hedge", "throttle", "breaker", "attempt_timeout", "progress"]
 
@@ -40,8 +40,8 @@ def test_the_order_is_data_and_can_be_printed_and_compared():
     [
         ((Retry(), Retry(attempts=2)), "retry twice"),
         ((AttemptTimeout(), Breaker()), "breaker must stand before attempt_timeout"),
-        ((AttemptTimeout(), Retry(), Progress()), "retry must stand before"),
-        ((Progress(), Retry()), "progress must be the last"),
+        ((AttemptTimeout(), Retry(), StreamTimeout()), "retry must stand before"),
+        ((StreamTimeout(), Retry()), "progress must be the last"),
     ],
 )
 def test_an_order_that_cannot_be_meant_is_refused(order, match):
@@ -52,7 +52,7 @@ def test_an_order_that_cannot_be_meant_is_refused(order, match):
 def test_an_empty_pipeline_is_the_backend():
     clock = VirtualClock()
     assert (
-        clock.run(Pipeline((), clock=clock).bind(Backend(clock, answer()).send)(Call(payload=1)))
+        clock.run(Pipeline((), clock=clock).bind(Backend(clock, answer()).send)(BasicRequest(payload=1)))
         == "answer to 1"
     )
 
@@ -64,8 +64,8 @@ def test_each_binding_has_a_state_of_its_own():
 
     async def main():
         with pytest.raises(Exception, match="failed"):
-            await bad(Call())
-        await good(Call())
+            await bad(BasicRequest())
+        await good(BasicRequest())
 
     clock.run(main())
     assert (bad.layers["breaker"].state, good.layers["breaker"].state) == ("open", "closed")
@@ -88,7 +88,7 @@ def test_one_deadline_over_all_attempts_and_waits(attempt_s, error, ended, sourc
 
     async def main():
         with pytest.raises(error):
-            await send(Call())
+            await send(BasicRequest())
 
     clock.run(main())
     assert clock.now() == pytest.approx(ended)
@@ -102,7 +102,7 @@ def test_the_end_of_the_callers_time_is_no_failed_attempt():
 
     async def main():
         with pytest.raises(DeadlineExceeded):
-            await send(Call(), Deadline.after(3.0, clock=clock))
+            await send(BasicRequest(), Deadline.after(3.0, clock=clock))
 
     clock.run(main())
 
@@ -113,7 +113,7 @@ def test_the_callers_deadline_holds_if_it_is_earlier():
 
     async def main():
         with pytest.raises(DeadlineExceeded):
-            await send(Call(), Deadline.after(2.0, clock=clock))
+            await send(BasicRequest(), Deadline.after(2.0, clock=clock))
 
     clock.run(main())
     assert clock.now() == pytest.approx(2.0)
@@ -146,7 +146,7 @@ def test_a_strategy_of_ones_own_has_the_same_shape():
     send = pipeline.bind(Backend(clock, answer()).send)
 
     async def main():
-        return [await send(Call(payload=n)) for n in range(6)]
+        return [await send(BasicRequest(payload=n)) for n in range(6)]
 
     assert clock.run(main()) == [f"answer to {n}" for n in range(6)]
     assert pipeline.describe()[1] == "2. chaos every=2"
@@ -158,7 +158,7 @@ def test_failover_before_the_first_token_through_the_standard_order():
     send = Pipeline(standard(attempt_s=5.0), clock=clock).bind(backend.send)
 
     async def main():
-        return await read(await send(Call(payload=1)))
+        return await read(await send(BasicRequest(payload=1)))
 
     assert clock.run(main()) == WHOLE
     assert len(backend.calls) == 3
@@ -172,7 +172,7 @@ def test_everything_a_refusal_says_is_typed_and_free_of_the_request():
 
     async def main():
         with pytest.raises(RetriesExhausted) as caught:
-            await send(Call(payload=secret))
+            await send(BasicRequest(payload=secret))
         return caught.value
 
     error = clock.run(main())

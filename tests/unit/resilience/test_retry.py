@@ -12,10 +12,10 @@ from agentguard.errors import (
     RetriesExhausted,
     Stalled,
 )
-from agentguard.resilience import Backoff, BudgetOptions, Call, Deadline, EventKind, Pipeline, Retry
-from agentguard.resilience.seam import retryable
-from agentguard.testing.clock import VirtualClock
-from tests.unit.resilience.scripted import Backend, answer, fails
+from agentguard.resilience import Backoff, BasicRequest, BudgetOptions, Deadline, EventKind, Pipeline, Retry
+from agentguard.resilience.base import retryable
+from agentguard.testing.virtual_clock import VirtualClock
+from tests.unit.resilience.scripted_backend import Backend, answer, fails
 
 PLAIN = Retry(backoff=Backoff(base_s=1.0, jitter=0.0))
 
@@ -28,7 +28,7 @@ def outcome(*script, retry=PLAIN, call=None, total_s=100.0):
 
     async def main():
         try:
-            return await send(call or Call(payload=1), Deadline.after(total_s, clock=clock))
+            return await send(call or BasicRequest(payload=1), Deadline.after(total_s, clock=clock))
         except Exception as error:
             return error
 
@@ -78,7 +78,7 @@ def test_what_would_fail_again_passes_unchanged(status):
     ids=str,
 )
 def test_classes(error, idempotent, allowed):
-    assert retryable(error, Call(idempotent=idempotent)) is allowed
+    assert retryable(error, BasicRequest(idempotent=idempotent)) is allowed
 
 
 def test_a_servers_wait_is_kept_and_spread_by_a_tenth_at_most():
@@ -101,7 +101,9 @@ def test_the_budget_is_that_of_all_calls_together():
     send = Pipeline((Retry(budget=budget),), clock=clock, rng=random.Random(1)).bind(backend.send)
 
     async def main():
-        return await asyncio.gather(*(send(Call(payload=n)) for n in range(100)), return_exceptions=True)
+        return await asyncio.gather(
+            *(send(BasicRequest(payload=n)) for n in range(100)), return_exceptions=True
+        )
 
     errors = clock.run(main())
     assert all(isinstance(error, RetriesExhausted) for error in errors)
@@ -117,7 +119,9 @@ def test_a_budget_that_ran_dry_in_the_meantime_is_respected():
     send = Pipeline((retry,), clock=clock, observers=[events.append]).bind(backend.send)
 
     async def main():
-        await asyncio.gather(send(Call(payload=1)), send(Call(payload=2)), return_exceptions=True)
+        await asyncio.gather(
+            send(BasicRequest(payload=1)), send(BasicRequest(payload=2)), return_exceptions=True
+        )
 
     clock.run(main())
     assert len(backend.calls) == 3

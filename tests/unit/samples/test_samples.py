@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentguard.trajectory.formats.read import read as read_runs
+from agentguard.trajectory.formats.reader import read as read_runs
 from agentguard.trajectory.model import Annotation, Record, Source
 
 ROOT = Path(__file__).resolve().parents[3]

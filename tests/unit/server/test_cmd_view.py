@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
+from agentguard.cli.app import build_app
 from agentguard.store import Store
 from agentguard.trajectory.model import Trajectory
 from tests.viewer_server import SAMPLES
@@ -25,7 +25,7 @@ SAMPLE = SAMPLES / "01-banana-and-pepper.json"
 
 
 def refused(*arguments: object) -> str:
-    result = CliRunner().invoke(build(), ["view", *map(str, arguments)])
+    result = CliRunner().invoke(build_app(), ["view", *map(str, arguments)])
     assert result.exit_code == 2, result.output
     return result.output
 

@@ -6,14 +6,14 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.cli.app import build
+from agentguard.cli.app import build_app
 from agentguard.store import Store
-from agentguard.store.migrate import REVISIONS
-from agentguard.store.rows import RunRow
+from agentguard.store.db.migration import REVISIONS
+from agentguard.store.db.rows import RunRow
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(build(), ["store", *arguments])
+    result = CliRunner().invoke(build_app(), ["store", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 

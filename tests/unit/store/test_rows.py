@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError, MissingExtra, StoreError
-from agentguard.store.fit import asked_id, asked_tenant, fitted
-from agentguard.store.options import Options
-from agentguard.store.pack import Refused
-from agentguard.store.page import place, placed
-from agentguard.store.rows import EffectRow, FindingRow, digest, new_id, verdict_key
+from agentguard.store.db.payload import RowRejected
+from agentguard.store.db.row_mapping import asked_id, asked_tenant, to_parameters
+from agentguard.store.db.rows import EffectRow, FindingRow, digest, new_id, verdict_key
+from agentguard.store.options import StoreOptions
+from agentguard.store.read.pagination import place, placed
 
 
 def test_ids_sort_as_they_were_made():
@@ -60,14 +60,14 @@ def test_any_other_place_is_an_error(text):
 def test_ids_that_name_nothing(id):
     with pytest.raises(StoreError):
         asked_id(id)
-    with pytest.raises(Refused):
-        fitted(FindingRow(run_id=id, detector="d"))
+    with pytest.raises(RowRejected):
+        to_parameters(FindingRow(run_id=id, detector="d"))
 
 
 @pytest.mark.parametrize("id", ["a", "x" * 256, "WW/algo 17#3", "é😀", "../..", "'; --"])
 def test_ids_that_name_something(id):
     assert asked_id(id) == id
-    assert fitted(FindingRow(run_id=id, detector="d"))["run_id"] == id
+    assert to_parameters(FindingRow(run_id=id, detector="d"))["run_id"] == id
 
 
 def test_tenants_are_short():
@@ -82,11 +82,11 @@ def test_tenants_are_short():
 )
 def test_options_are_checked(wrong):
     with pytest.raises(ConfigError, match="store: "):
-        Options(**wrong)
+        StoreOptions(**wrong)
 
 
 def test_rows_need_no_database():
-    code = "import sys, agentguard.store.rows; print([m for m in sys.modules if 'alchemy' in m])"
+    code = "import sys, agentguard.store.db.rows; print([m for m in sys.modules if 'alchemy' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError, StoreUnavailable
 from agentguard.store import Store
-from agentguard.store.engine import explain
-from agentguard.store.url import resolve
+from agentguard.store.db.engine import explain
+from agentguard.store.db.url import resolve
 
 CANARY = "c4nary/p@ss:word"
 QUOTED = "c4nary%2Fp%40ss%3Aword"

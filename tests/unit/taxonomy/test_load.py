@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import TaxonomyError
-from agentguard.taxonomy.crosswalk import Crosswalk
-from agentguard.taxonomy.load import ENVIRONMENT, Taxonomies
-from agentguard.taxonomy.model import Link, Relation
+from agentguard.taxonomy.loader import FOLDERS_VARIABLE, TaxonomyCatalog
+from agentguard.taxonomy.model import Crosswalk, CrosswalkLink, Relation
 
 MINE = """\
 name: mine
@@ -55,101 +54,105 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", sorted(CODES))
 def test_shipped_taxonomies_have_exactly_their_codes(name: str) -> None:
-    assert {code.id for code in Taxonomies.load().get(name).codes} == set(CODES[name].split())
+    assert {code.id for code in TaxonomyCatalog.load().get_taxonomy(name).codes} == set(CODES[name].split())
 
 
 def test_shipped_codes_are_complete() -> None:
-    known = Taxonomies.load()
+    known = TaxonomyCatalog.load()
     for taxonomy in known:
         assert taxonomy.source.work
         for code in taxonomy.codes:
-            assert code.examples, code.qualified
-            assert code.correction or code.qualified == "response_safety:safe"
+            assert code.examples, code.qualified_id
+            assert code.correction or code.qualified_id == "response_safety:safe"
             if taxonomy.name == "agent_error":
                 assert code.module == code.group == code.id.partition(".")[0]
 
 
 def test_every_agent_failure_code_corresponds_to_something() -> None:
-    known = Taxonomies.load()
+    known = TaxonomyCatalog.load()
     lonely = {
-        code.qualified
+        code.qualified_id
         for name in ("agent_error", "mast", "agentrx", "trail")
-        for code in known.get(name).codes
-        if not known.map(code.qualified)
+        for code in known.get_taxonomy(name).codes
+        if not known.map_code(code.qualified_id)
     }
     assert lonely <= {"trail:poor_information_retrieval"}
 
 
 def test_codes_titles_and_near_misses() -> None:
-    known = Taxonomies.load()
-    assert known.code("mast:step_repetition").title == known.title("mast:step_repetition") == "Steps repeated"
-    assert known.title("someone:else") == "someone:else"
-    assert known.title("mast:nothing") == "mast:nothing"
+    known = TaxonomyCatalog.load()
+    assert (
+        known.get_code("mast:step_repetition").title
+        == known.get_title("mast:step_repetition")
+        == "Steps repeated"
+    )
+    assert known.get_title("someone:else") == "someone:else"
+    assert known.get_title("mast:nothing") == "mast:nothing"
     with pytest.raises(TaxonomyError, match="did you mean mast:step_repetition"):
-        known.code("mast:step_repetitions")
+        known.get_code("mast:step_repetitions")
     with pytest.raises(TaxonomyError, match="taxonomy show mast"):
-        known.code("mast:qqqqqqqq")
+        known.get_code("mast:qqqqqqqq")
     with pytest.raises(TaxonomyError, match="there are: agent_error"):
-        known.get("nope")
+        known.get_taxonomy("nope")
     with pytest.raises(TaxonomyError, match="write <taxonomy>:<code>"):
-        known.code("step_repetition")
+        known.get_code("step_repetition")
 
 
 def test_map_reads_from_both_ends() -> None:
-    known = Taxonomies.load()
-    forth = known.map("mast:premature_termination", to="agent_error")
+    known = TaxonomyCatalog.load()
+    forth = known.map_code("mast:premature_termination", to="agent_error")
     assert [(link.relation, link.target) for link in forth] == [
         (Relation.BROAD, "agent_error:reflection.progress_misjudge"),
         (Relation.RELATED, "agent_error:system.step_limit"),
     ]
-    back = known.map("agent_error:reflection.progress_misjudge", to="mast")
+    back = known.map_code("agent_error:reflection.progress_misjudge", to="mast")
     assert (Relation.NARROW, "mast:premature_termination") in [(one.relation, one.target) for one in back]
-    assert known.map("agent_error:memory.hallucination", to="fault_model") == ()
+    assert known.map_code("agent_error:memory.hallucination", to="fault_model") == ()
     with pytest.raises(TaxonomyError):
-        known.map("mast:step_repetition", to="nope")
+        known.map_code("mast:step_repetition", to="nope")
 
 
 def test_the_crosswalk_is_symmetric() -> None:
-    crosswalk = Taxonomies.load().crosswalk
-    links = set(crosswalk.links())
+    crosswalk = TaxonomyCatalog.load().load_crosswalk
+    links = set(crosswalk.all_links())
     assert len(links) == len(crosswalk) > 100
-    assert {link.inverted() for link in links} == links
+    assert {link.invert() for link in links} == links
 
 
 def test_a_pair_written_twice_keeps_its_closest_relation() -> None:
-    loose = Link(source="a:x", relation=Relation.RELATED, target="b:y")
-    tight = Link(source="b:y", relation=Relation.CLOSE, target="a:x")
+    loose = CrosswalkLink(source="a:x", relation=Relation.RELATED, target="b:y")
+    tight = CrosswalkLink(source="b:y", relation=Relation.CLOSE, target="a:x")
     for order in ((loose, tight), (tight, loose)):
-        (link,) = Crosswalk(order).of("a:x")
+        (link,) = Crosswalk(order).links_from("a:x")
         assert link.relation is Relation.CLOSE
 
 
 def test_a_dropped_in_file_is_found(folder: Path) -> None:
-    known = Taxonomies.load(folder)
-    assert known.title("mine:too_loud") == "Too loud"
-    (link,) = known.map("mine:too_loud")
+    known = TaxonomyCatalog.load(folder)
+    assert known.get_title("mine:too_loud") == "Too loud"
+    (link,) = known.map_code("mine:too_loud")
     assert (link.relation, link.target) == (Relation.NARROW, "mast:step_repetition")
-    assert "mine:too_loud" in {one.target for one in known.map("mast:step_repetition")}
-    assert "mine" not in Taxonomies.load().names()
+    assert "mine:too_loud" in {one.target for one in known.map_code("mast:step_repetition")}
+    assert "mine" not in TaxonomyCatalog.load().names()
 
 
 def test_folders_come_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENVIRONMENT, os.pathsep.join([str(folder), str(folder)]))
-    assert "mine" in Taxonomies.load().names()
+    monkeypatch.setenv(FOLDERS_VARIABLE, os.pathsep.join([str(folder), str(folder)]))
+    assert "mine" in TaxonomyCatalog.load().names()
 
 
 def test_a_taken_name_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mast.yaml").write_text(MINE.replace("name: mine", "name: mast"))
     with pytest.raises(TaxonomyError, match="taken"):
-        Taxonomies.load(tmp_path)
+        TaxonomyCatalog.load(tmp_path)
     with pytest.raises(TaxonomyError, match="no such folder"):
-        Taxonomies.load(tmp_path / "none")
+        TaxonomyCatalog.load(tmp_path / "none")
 
 
 def test_a_link_to_a_code_that_does_not_exist_is_refused(folder: Path) -> None:
     (folder / "crosswalk.yaml").write_text(WALK.replace("step_repetition", "step_repitition"))
     with pytest.raises(TaxonomyError) as caught:
-        Taxonomies.load(folder).map("mine:too_loud")
+        TaxonomyCatalog.load(folder).map_code("mine:too_loud")
     assert caught.value.field == "links[0].to"
     assert "did you mean" in str(caught.value)
 
@@ -157,11 +160,11 @@ def test_a_link_to_a_code_that_does_not_exist_is_refused(folder: Path) -> None:
 def test_a_wrong_file_is_not_read_until_asked_for(folder: Path) -> None:
     (folder / "crosswalk.yaml").unlink()
     (folder / "mine.yaml").write_text("name: mine\n")
-    known = Taxonomies.load(folder)
-    assert known.title("mast:step_repetition")
+    known = TaxonomyCatalog.load(folder)
+    assert known.get_title("mast:step_repetition")
     with pytest.raises(TaxonomyError):
-        known.title("mine:too_loud")
+        known.get_title("mine:too_loud")
 
 
 def test_load_is_cached() -> None:
-    assert Taxonomies.load() is Taxonomies.load()
+    assert TaxonomyCatalog.load() is TaxonomyCatalog.load()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentguard.errors import TaxonomyError
 from agentguard.taxonomy.model import Relation
-from agentguard.taxonomy.parse import dotted, read_links, read_taxonomy
+from agentguard.taxonomy.parser import format_path, read_crosswalk_links, read_taxonomy
 
 GOOD = """\
 name: mine
@@ -39,16 +39,16 @@ def test_a_taxonomy_is_read_with_all_its_fields(tmp_path: Path) -> None:
     taxonomy = read_taxonomy(write(tmp_path, GOOD))
     assert (taxonomy.name, taxonomy.version, taxonomy.source.arxiv) == ("mine", "1", "2401.00001")
     loud, soft = taxonomy.codes
-    assert (loud.qualified, loud.group, loud.module, loud.examples) == (
+    assert (loud.qualified_id, loud.group, loud.module, loud.examples) == (
         "mine:too_loud",
         "talk",
         "action",
         ("AAAH",),
     )
-    assert soft.qualified == "mine:talk.too_soft"
+    assert soft.qualified_id == "mine:talk.too_soft"
     assert soft.group is None
-    assert taxonomy.code("too_loud") is loud
-    assert taxonomy.code("nothing") is None
+    assert taxonomy.get_code("too_loud") is loud
+    assert taxonomy.get_code("nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_garbage_is_a_taxonomy_error(tmp_path: Path, content: bytes) -> None:
 
 def test_links_are_read(tmp_path: Path) -> None:
     text = 'version: "1"\nlinks:\n  - {from: "a:x", relation: broad, to: "b:y", note: why}\n'
-    (link,) = read_links(write(tmp_path, text, "crosswalk.yaml"))
+    (link,) = read_crosswalk_links(write(tmp_path, text, "crosswalk.yaml"))
     assert (link.source, link.relation, link.target, link.note) == ("a:x", Relation.BROAD, "b:y", "why")
 
 
@@ -138,10 +138,10 @@ def test_links_are_read(tmp_path: Path) -> None:
 def test_wrong_links_are_named(tmp_path: Path, link: str, field: str) -> None:
     path = write(tmp_path, f'version: "1"\nlinks:\n  - {link}\n', "crosswalk.yaml")
     with pytest.raises(TaxonomyError) as caught:
-        read_links(path)
+        read_crosswalk_links(path)
     assert caught.value.field == field
 
 
 def test_dotted() -> None:
-    assert dotted(["codes", 3, "title"]) == "codes[3].title"
-    assert dotted([]) == ""
+    assert format_path(["codes", 3, "title"]) == "codes[3].title"
+    assert format_path([]) == ""

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from agentguard.errors import EventLogError, FormatError
-from agentguard.trajectory.events import events_of
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import load_records
+from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import EventLog, RunRecorder, read_log, write_log
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, ToolCall, Trajectory
-from agentguard.trajectory.recorder import EventLog, Recorder, read_log, write_log
 
 META = Trajectory(id="run", format="event_log", task="count", steps=())
 
@@ -32,13 +32,13 @@ def path(tmp_path: Path) -> Path:
 
 class TestRecorder:
     def test_steps_are_numbered_as_they_come(self) -> None:
-        recorder = Recorder(META)
+        recorder = RunRecorder(META)
         assert [recorder.add(said(text)).index for text in "abc"] == [0, 1, 2]
         assert len(recorder) == 3
         assert live(recorder.record) == ["a", "b", "c"]
 
     def test_a_fork_moves_the_rest_to_a_branch(self) -> None:
-        recorder = Recorder(META)
+        recorder = RunRecorder(META)
         for text in "abc":
             recorder.add(said(text))
         left = recorder.fork(1, reason="wrong turn")
@@ -49,7 +49,7 @@ class TestRecorder:
         assert recorder.trajectory.branches == (left,)
 
     def test_a_fork_before_a_fork_takes_its_branch_along(self) -> None:
-        recorder = Recorder(META)
+        recorder = RunRecorder(META)
         for text in "abc":
             recorder.add(said(text))
         inner = recorder.fork(2)
@@ -61,7 +61,7 @@ class TestRecorder:
         assert [step.content for step in found[outer.id].steps] == ["b", "d"]
 
     def test_a_fork_at_the_same_step_leaves_the_earlier_branch_on_the_live_line(self) -> None:
-        recorder = Recorder(META)
+        recorder = RunRecorder(META)
         for text in "ab":
             recorder.add(said(text))
         first = recorder.fork(1)
@@ -71,14 +71,14 @@ class TestRecorder:
 
     @pytest.mark.parametrize("at", [-1, 2])
     def test_a_fork_outside_the_run(self, at: int) -> None:
-        recorder = Recorder(META)
+        recorder = RunRecorder(META)
         recorder.add(said("a"))
         with pytest.raises(FormatError, match="1 steps"):
             recorder.fork(at)
         assert live(recorder.record) == ["a"]
 
     def test_nothing_comes_after_the_end(self) -> None:
-        recorder = Recorder(META)
+        recorder = RunRecorder(META)
         assert recorder.end().trajectory == META
         for late in (lambda: recorder.add(said("x")), lambda: recorder.fork(0), recorder.end):
             with pytest.raises(EventLogError, match="has ended"):
@@ -86,7 +86,7 @@ class TestRecorder:
 
     def test_the_log_holds_what_the_recorder_holds(self, path: Path) -> None:
         with EventLog.open(path, fsync=True) as log:
-            recorder = Recorder(META, log=log)
+            recorder = RunRecorder(META, log=log)
             for text in "abc":
                 recorder.add(said(text))
                 assert list(read_log(path)) == [recorder.record], "every event is on disk before the next"
@@ -99,39 +99,39 @@ class TestRecorder:
 
 class TestResume:
     def test_a_run_goes_on(self, path: Path) -> None:
-        with Recorder(META, log=EventLog.open(path)) as first:
+        with RunRecorder(META, log=EventLog.open(path)) as first:
             first.add(said("a"))
             first.add(said("b"))
-        with Recorder.resume(path) as second:
+        with RunRecorder.resume(path) as second:
             second.fork(1)
             second.add(said("c"))
             assert list(read_log(path)) == [second.end()]
         with pytest.raises(EventLogError, match="has ended"):
-            Recorder.resume(path)
+            RunRecorder.resume(path)
 
     def test_after_a_crash_within_a_write(self, path: Path) -> None:
-        with Recorder(META, log=EventLog.open(path)) as first:
+        with RunRecorder(META, log=EventLog.open(path)) as first:
             first.add(said("a"))
             first.add(said("lost"))
         path.write_bytes(path.read_bytes()[:-9])
-        with Recorder.resume(path) as second:
+        with RunRecorder.resume(path) as second:
             assert len(second) == 1
             second.add(said("b"))
         broken, record = read_log(path)
-        assert isinstance(broken, Broken)
+        assert isinstance(broken, UnreadableRecord)
         assert broken.error.record == 2
         assert isinstance(record, Record)
         assert live(record) == ["a", "b"]
 
     def test_there_is_nothing_to_resume(self, path: Path) -> None:
         with pytest.raises(EventLogError, match="cannot be opened"):
-            Recorder.resume(path)
+            RunRecorder.resume(path)
         path.write_text("")
         with pytest.raises(EventLogError, match="empty"):
-            Recorder.resume(path)
+            RunRecorder.resume(path)
         path.write_text('{"event": "step"}\n')
         with pytest.raises(EventLogError, match="before any header"):
-            Recorder.resume(path)
+            RunRecorder.resume(path)
 
 
 class TestLog:
@@ -144,14 +144,14 @@ class TestLog:
             path.write_bytes(whole[:cut])
             found = list(read_log(path))
             assert sum(isinstance(one, Record) for one in found) == 1
-            torn = [one for one in found if isinstance(one, Broken)]
+            torn = [one for one in found if isinstance(one, UnreadableRecord)]
             assert len(torn) <= 1
 
     def test_a_torn_line_is_closed_when_the_log_is_opened(self, path: Path) -> None:
         path.write_bytes(b'{"event": "hea')
         write_log(Record(trajectory=META), path)
         broken, record = read_log(path)
-        assert isinstance(broken, Broken)
+        assert isinstance(broken, UnreadableRecord)
         assert record == Record(trajectory=META)
 
     def test_a_whole_last_line_without_a_break_is_not_torn(self, path: Path) -> None:
@@ -205,19 +205,19 @@ class TestLog:
                 self.file.close()
 
         with EventLog.open(path) as log:
-            recorder = Recorder(META, log=log)
+            recorder = RunRecorder(META, log=log)
             monkeypatch.setattr(log, "_file", Full(log._file))
             with pytest.raises(EventLogError, match="No space"):
                 recorder.add(said("lost"))
             recorder.add(said("kept"))
         broken, record = read_log(path)
-        assert isinstance(broken, Broken)
+        assert isinstance(broken, UnreadableRecord)
         assert isinstance(record, Record)
         assert live(record) == ["kept"]
 
     def test_what_is_no_json_data_is_refused_and_numbers_that_are_none_become_text(self, path: Path) -> None:
         call = ToolCall(id="1", name="f", arguments={"x": float("nan"), "y": "\ud800", "z": 2**70})
-        with Recorder(META, log=EventLog.open(path)) as recorder:
+        with RunRecorder(META, log=EventLog.open(path)) as recorder:
             recorder.add(Step(index=0, source=Source.AGENT, agent="a", tool_calls=(call,)))
             with pytest.raises(FormatError, match="not JSON data"):
                 recorder.add(Step(index=0, source=Source.AGENT, agent="a", extra={"x": object()}))
@@ -256,7 +256,7 @@ class TestEvents:
     ) -> None:
         found = self.read(path, HEADER, event, STEP, {"event": "end"}, HEADER, STEP)
         broken, record = found
-        assert isinstance(broken, Broken)
+        assert isinstance(broken, UnreadableRecord)
         assert reason in broken.error.reason
         assert broken.error.record == 1
         assert len(record.trajectory.steps) == 1
@@ -292,4 +292,4 @@ class TestEvents:
                 Branch(id="none", fork_step=0, steps=()),
             ),
         )
-        assert self.read(path, *events_of(Record(trajectory=run))) == [Record(trajectory=run)]
+        assert self.read(path, *build_events(Record(trajectory=run))) == [Record(trajectory=run)]

@@ -10,28 +10,35 @@ from typing import Any
 
 import orjson
 
-from agentguard.evals.inject.edits.base import Rewritten, Tail
-from agentguard.evals.inject.edits.carry import (
-    Swap,
-    calling,
-    carry,
-    ended_or_kept,
-    passing,
-    refuse,
-    said_with,
-    shown_with,
+from agentguard.evals.inject.edits.base import BaseEdit, RewrittenRun, TailHandling
+from agentguard.evals.inject.edits.messages import RefusalReason, format_refusal
+from agentguard.evals.inject.edits.propagation import (
+    ValueSwap,
+    keep_or_truncate,
+    propagate,
+    refuse_call,
+    replace_arguments,
+    replace_call,
+    swap_in_result,
+    swap_in_text,
 )
-from agentguard.evals.inject.edits.draft import Draft
-from agentguard.evals.inject.edits.maker import Maker
-from agentguard.evals.inject.edits.reading import Reading, leaves, spoken
-from agentguard.evals.inject.edits.values import Kind, Value, classify, holds, like, number_like, variants
-from agentguard.evals.inject.edits.wording import Refusal, refusal
-from agentguard.judge.features.tools import changes
+from agentguard.evals.inject.edits.run_editor import RunEditor
+from agentguard.evals.inject.edits.run_index import RunIndex, iterate_leaves, read_spoken_text
+from agentguard.evals.inject.edits.values import (
+    Value,
+    ValueKind,
+    classify_value,
+    contains_value,
+    generate_variants,
+    is_confusable,
+    parse_number_like,
+)
+from agentguard.judge.embedded.features.lexicon import is_write_tool
 from agentguard.trajectory.model import Step, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ArgumentSwap:
     """One argument that may be wrong.
 
     Attributes:
@@ -55,34 +62,36 @@ class Option:
         return next((part for part in reversed(self.path) if isinstance(part, str)), "")
 
 
-def options(read: Reading, step: int) -> Iterator[Option]:
+def list_argument_swaps(read: RunIndex, step: int) -> Iterator[ArgumentSwap]:
     """Every wrong argument that can be put into a turn's calls, in order."""
-    if not read.acts(step) or not read.went_well(step):
+    if not read.has_answered_calls(step) or not read.has_no_error(step):
         return
     for place, call in enumerate(read.steps[step].tool_calls):
-        for path, leaf in leaves(call.arguments):
-            old = classify(leaf if isinstance(leaf, str) else f"{leaf}")
+        for path, leaf in iterate_leaves(call.arguments):
+            old = classify_value(leaf if isinstance(leaf, str) else f"{leaf}")
             if old is not None and isinstance(path[-1], str | int):
-                yield from _wrong(read, step, place, path, old)
+                yield from _list_wrong_values(read, step, place, path, old)
 
 
-class WrongArgument(Maker):
+class WrongArgument(BaseEdit):
     """A call with a wrong argument; ``carried`` if the agent goes on with the wrong value."""
 
-    carried: bool
+    is_propagated: bool
 
-    def passed(self, read: Reading, step: int, found: list[Option], rng: random.Random) -> Rewritten | None:
+    def inject_argument(
+        self, read: RunIndex, step: int, found: list[ArgumentSwap], rng: random.Random
+    ) -> RewrittenRun | None:
         """The first of the options, in an order drawn by ``rng``, that can honestly be followed up."""
         # A wrong call that goes through is the harder error: one that is refused shows itself at once.
         for chosen in sorted(rng.sample(found, len(found)), key=lambda option: option.refused):
-            draft = Draft(read, rng)
-            turn = _with(read.steps[step], chosen)
+            draft = RunEditor(read, rng)
+            turn = _replace_argument(read.steps[step], chosen)
             draft.set(step, turn)
-            tail = _followed(draft, step, chosen, rng, carried=self.carried)
+            tail = _follow_up(draft, step, chosen, rng, is_propagated=self.is_propagated)
             if tail is not None:
                 tool, old = turn.tool_calls[chosen.call].name, chosen.old.text
                 reason = f"The call of {tool} passes {chosen.new} as {chosen.key}; it should be {old}."
-                return draft.finish(step=step, cause=self.cause(turn.agent, step, reason), tail=tail)
+                return draft.finish(step=step, cause=self.build_cause(turn.agent, step, reason), tail=tail)
         return None
 
 
@@ -93,14 +102,16 @@ class ParameterError(WrongArgument):
     summary = "a call's argument is another value of its kind: one of the run, or a slip"
     codes = ("agent_error:action.parameter_error",)
     module = "action"
-    carried = True
+    is_propagated = True
 
-    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Change one argument and carry the wrong value through what is said later."""
         found = [
-            one for one in options(read, step) if one.old.kind is not Kind.NAME or not _told(read, step, one)
+            one
+            for one in list_argument_swaps(read, step)
+            if one.old.kind is not ValueKind.NAME or not _states_argument(read, step, one)
         ]
-        return self.passed(read, step, found, rng)
+        return self.inject_argument(read, step, found, rng)
 
 
 class MisalignedAction(WrongArgument):
@@ -110,75 +121,81 @@ class MisalignedAction(WrongArgument):
     summary = "a call passes another value than the text of its own turn says"
     codes = ("agent_error:action.misalignment", "mast:reasoning_action_mismatch")
     module = "action"
-    carried = False
+    is_propagated = False
 
-    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Change one argument that the turn states, and leave the text as it is."""
-        found = [one for one in options(read, step) if _told(read, step, one)]
-        return self.passed(read, step, found, rng)
+        found = [one for one in list_argument_swaps(read, step) if _states_argument(read, step, one)]
+        return self.inject_argument(read, step, found, rng)
 
 
 PARAMETER_ERROR = ParameterError()
 MISALIGNED_ACTION = MisalignedAction()
 
 
-def _followed(draft: Draft, step: int, chosen: Option, rng: random.Random, *, carried: bool) -> Tail | None:
+def _follow_up(
+    draft: RunEditor, step: int, chosen: ArgumentSwap, rng: random.Random, *, is_propagated: bool
+) -> TailHandling | None:
     """Let the environment answer the wrong call, and the rest of the run follow."""
-    swap = Swap(old=chosen.old, new=chosen.new, invented=chosen.invented, calls=False)
+    swap = ValueSwap(old=chosen.old, new=chosen.new, invented=chosen.invented, calls=False)
     call = draft[step].tool_calls[chosen.call]
     if chosen.refused:
-        if carried:
-            draft.set(step, said_with(draft[step], swap))
+        if is_propagated:
+            draft.set(step, swap_in_text(draft[step], swap))
         told = {"key": chosen.key, "value": chosen.new}
-        refuse(draft, step, refusal(Refusal.NOT_FOUND, draft.read, call, rng, **told), rng)
-        return Tail.TRUNCATED
-    draft.set(step, shown_with(draft[step], call, swap))
-    if carried:
-        return carry(draft, step, swap, rng, changed=True)
-    return ended_or_kept(draft, step, swap)
+        refuse_call(
+            draft, step, format_refusal(RefusalReason.NOT_FOUND, draft.run_index, call, rng, **told), rng
+        )
+        return TailHandling.TRUNCATED
+    draft.set(step, swap_in_result(draft[step], call, swap))
+    if is_propagated:
+        return propagate(draft, step, swap, rng, changed=True)
+    return keep_or_truncate(draft, step, swap)
 
 
-def _wrong(read: Reading, step: int, place: int, path: tuple[str | int, ...], old: Value) -> Iterator[Option]:
+def _list_wrong_values(
+    read: RunIndex, step: int, place: int, path: tuple[str | int, ...], old: Value
+) -> Iterator[ArgumentSwap]:
     call = read.steps[step].tool_calls[place]
-    option = Option(call=place, path=path, old=old, new="", invented=False, refused=False)
-    siblings = [value for value in read.under(option.key, step) if like(value, old)]
-    slips = [slip for slip in variants(old) if slip.lower() not in read.known]
-    if old.kind is Kind.NAME:
-        if _echoed(read, step, call, old, option.key):
+    option = ArgumentSwap(call=place, path=path, old=old, new="", invented=False, refused=False)
+    siblings = [value for value in read.find_values_under(option.key, step) if is_confusable(value, old)]
+    slips = [slip for slip in generate_variants(old) if slip.lower() not in read.collect_known_text]
+    if old.kind is ValueKind.NAME:
+        if _is_echoed(read, step, call, old, option.key):
             yield from (replace(option, new=one.text) for one in siblings)
-        elif not _listed(read, call, path) and not _objects(read, step, call):
+        elif not _is_enumerated(read, call, path) and not _find_objects(read, step, call):
             yield from (replace(option, new=one.text, refused=True) for one in siblings)
-    elif not changes(call.name) or _names_it(read, step, call, old, option.key):
-        if old.kind is Kind.CODE:
+    elif not is_write_tool(call.name) or _identifies_record(read, step, call, old, option.key):
+        if old.kind is ValueKind.CODE:
             yield from (replace(option, new=slip, invented=True, refused=True) for slip in slips)
     else:
         known = [replace(option, new=one.text) for one in siblings]
         yield from known or [
-            replace(option, new=slip, invented=True, refused=old.kind is Kind.CODE) for slip in slips
+            replace(option, new=slip, invented=True, refused=old.kind is ValueKind.CODE) for slip in slips
         ]
 
 
-def _with(step: Step, option: Option) -> Step:
+def _replace_argument(step: Step, option: ArgumentSwap) -> Step:
     call = step.tool_calls[option.call]
     arguments = deepcopy(dict(call.arguments or {}))
     holder: Any = arguments
     for part in option.path[:-1]:
         holder = holder[part]
     before = holder[option.path[-1]]
-    holder[option.path[-1]] = option.new if isinstance(before, str) else number_like(before, option.new)
-    return calling(step, option.call, passing(call, arguments))
+    holder[option.path[-1]] = option.new if isinstance(before, str) else parse_number_like(before, option.new)
+    return replace_call(step, option.call, replace_arguments(call, arguments))
 
 
-def _told(read: Reading, step: int, option: Option) -> bool:
+def _states_argument(read: RunIndex, step: int, option: ArgumentSwap) -> bool:
     """Whether the turn states the argument otherwise than by writing the call out."""
     turn = read.steps[step]
     action = turn.modules.get("action", "")
     stated = replace(turn, content=turn.content.replace(action, "") if action else turn.content)
     parts = {name: text for name, text in turn.modules.items() if name != "action"}
-    return any(holds(text, option.old) for text in spoken(replace(stated, modules=parts)))
+    return any(contains_value(text, option.old) for text in read_spoken_text(replace(stated, modules=parts)))
 
 
-def _result(read: Reading, step: int, call: ToolCall) -> Any:
+def _find_result(read: RunIndex, step: int, call: ToolCall) -> Any:
     text = next((o.content for o in read.steps[step].observations if o.call_id == call.id), "")
     try:
         return orjson.loads(text)
@@ -186,25 +203,25 @@ def _result(read: Reading, step: int, call: ToolCall) -> Any:
         return None
 
 
-def _objects(read: Reading, step: int, call: ToolCall) -> bool:
-    return isinstance(_result(read, step, call), dict | list)
+def _find_objects(read: RunIndex, step: int, call: ToolCall) -> bool:
+    return isinstance(_find_result(read, step, call), dict | list)
 
 
-def _echoed(read: Reading, step: int, call: ToolCall, old: Value, key: str) -> bool:
+def _is_echoed(read: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
     """Whether a changing call's result shows the argument under its own key: then it would show another."""
-    result = _result(read, step, call)
-    return changes(call.name) and any(
-        path[-1] == key and f"{leaf}" == old.text for path, leaf in leaves(result)
+    result = _find_result(read, step, call)
+    return is_write_tool(call.name) and any(
+        path[-1] == key and f"{leaf}" == old.text for path, leaf in iterate_leaves(result)
     )
 
 
-def _names_it(read: Reading, step: int, call: ToolCall, old: Value, key: str) -> bool:
+def _identifies_record(read: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
     """Whether the argument names the very record that comes back: another would come back whole."""
-    result = _result(read, step, call)
+    result = _find_result(read, step, call)
     return isinstance(result, dict) and bool(result) and next(iter(result)) == key and result[key] == old.text
 
 
-def _listed(read: Reading, call: ToolCall, path: tuple[str | int, ...]) -> bool:
+def _is_enumerated(read: RunIndex, call: ToolCall, path: tuple[str | int, ...]) -> bool:
     """Whether the tool's schema lists what the argument may be: another listed value would be taken."""
     tool = next((one for one in read.run.tools if one.name == call.name), None)
     properties = tool.parameters.get("properties") if tool else None

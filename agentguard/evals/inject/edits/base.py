@@ -7,15 +7,18 @@ derived from the run itself or left out, never made up beyond a short error mess
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from agentguard.registry import Registry
+from agentguard.errors import InputError
+from agentguard.evals.inject.edits.run_index import RunIndex, build_run_index
+from agentguard.plugins import Registry
 from agentguard.trajectory.model import RootCause, Step, Trajectory
 
 
-class Tail(StrEnum):
+class TailHandling(StrEnum):
     """What became of the steps after the error.
 
     ``propagated``: they stand, with what derives from the changed value changed too. ``kept``: they stand as
@@ -28,7 +31,7 @@ class Tail(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FieldChange:
     """One field that differs from the source run.
 
     Attributes:
@@ -49,7 +52,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
+class RewrittenRun:
     """A run's steps with one error in them.
 
     Attributes:
@@ -64,8 +67,8 @@ class Rewritten:
     steps: tuple[Step, ...]
     step: int
     cause: RootCause
-    changes: tuple[Change, ...]
-    tail: Tail
+    changes: tuple[FieldChange, ...]
+    tail: TailHandling
 
 
 class Edit(Protocol):
@@ -87,7 +90,7 @@ class Edit(Protocol):
         """Whether this error can honestly be put into that step."""
         ...
 
-    def apply(self, run: Trajectory, step: int, rng: random.Random) -> Rewritten:
+    def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
         """Put the error in. The same run, step and state of ``rng`` give the same result.
 
         Raises:
@@ -107,14 +110,46 @@ _REGISTRY: Registry[Edit] = Registry(
         "tool_error_ignored": "agentguard.evals.inject.edits.calls:TOOL_ERROR_IGNORED",
         "misread_observation": "agentguard.evals.inject.edits.claims:MISREAD_OBSERVATION",
         "hallucinated_memory": "agentguard.evals.inject.edits.claims:HALLUCINATED_MEMORY",
-        "dropped_constraint": "agentguard.evals.inject.edits.course:DROPPED_CONSTRAINT",
-        "progress_misjudge": "agentguard.evals.inject.edits.course:PROGRESS_MISJUDGE",
-        "repeat_loop": "agentguard.evals.inject.edits.course:REPEAT_LOOP",
-        "step_limit": "agentguard.evals.inject.edits.course:STEP_LIMIT",
+        "dropped_constraint": "agentguard.evals.inject.edits.control_flow:DROPPED_CONSTRAINT",
+        "progress_misjudge": "agentguard.evals.inject.edits.control_flow:PROGRESS_MISJUDGE",
+        "repeat_loop": "agentguard.evals.inject.edits.control_flow:REPEAT_LOOP",
+        "step_limit": "agentguard.evals.inject.edits.control_flow:STEP_LIMIT",
     },
 )
 
 
-def edits() -> Registry[Edit]:
+def get_edit_registry() -> Registry[Edit]:
     """The registry of edits: those in this package and installed ones (group ``agentguard.edits``)."""
     return _REGISTRY
+
+
+class BaseEdit(ABC):
+    """An edit whose `make` returns None where it does not apply, whatever the state of ``rng``."""
+
+    name: str
+    summary: str
+    codes: tuple[str, ...]
+    module: str
+
+    def applies(self, run: Trajectory, step: int) -> bool:
+        """Whether this error can honestly be put into that step."""
+        read = build_run_index(run)
+        return read.is_agent(step) and self.make(read, step, random.Random(0)) is not None  # noqa: S311
+
+    def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
+        """Put the error in. Raises InputError if it does not apply to that step."""
+        read = build_run_index(run)
+        made = self.make(read, step, rng) if read.is_agent(step) else None
+        if made is None:
+            raise InputError(
+                f"the edit {self.name} does not apply to step {step}", hint="ask applies() first"
+            )
+        return made
+
+    @abstractmethod
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+        """The rewritten run, None where the edit does not apply to this turn of an agent."""
+
+    def build_cause(self, agent: str, step: int, reason: str) -> RootCause:
+        """The root cause as the annotation will have it."""
+        return RootCause(step=step, agent=agent, module=self.module, codes=self.codes, reason=reason)

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import orjson
 
-from agentguard.evals.inject.edits.base import Rewritten, Tail
-from agentguard.evals.inject.edits.carry import answered, calling, refuse
-from agentguard.evals.inject.edits.draft import Draft
-from agentguard.evals.inject.edits.maker import Maker
-from agentguard.evals.inject.edits.reading import Reading
-from agentguard.evals.inject.edits.wording import Refusal, refusal
-from agentguard.judge.features.tools import changes
-from agentguard.trajectory.formats._chat import parse_arguments
+from agentguard.evals.inject.edits.base import BaseEdit, RewrittenRun, TailHandling
+from agentguard.evals.inject.edits.messages import RefusalReason, format_refusal
+from agentguard.evals.inject.edits.propagation import refuse_call, replace_answer, replace_call
+from agentguard.evals.inject.edits.run_editor import RunEditor
+from agentguard.evals.inject.edits.run_index import RunIndex
+from agentguard.judge.embedded.features.lexicon import is_write_tool
+from agentguard.trajectory.formats._chat_messages import parse_arguments
 from agentguard.trajectory.model import ToolCall
 
 _SYNONYMS = {
@@ -42,62 +41,64 @@ _SYNONYMS = {
 _OTHERS = ("run_{0}", "do_{0}", "{0}_all", "{0}_v2", "{0}_now", "auto_{0}")
 
 
-class RefusedCall(Maker):
+class RefusedCallEdit(BaseEdit):
     """An error in a call for which the environment refuses it."""
 
-    why: Refusal
+    refusal_reason: RefusalReason
 
-    def refused(
-        self, read: Reading, step: int, wrong: ToolCall, rng: random.Random, *, reason: str
-    ) -> Rewritten:
+    def inject_refusal(
+        self, read: RunIndex, step: int, wrong: ToolCall, rng: random.Random, *, reason: str
+    ) -> RewrittenRun:
         """The run with the wrong call, its refusal, and the agent giving up."""
-        draft = Draft(read, rng)
+        draft = RunEditor(read, rng)
         turn = read.steps[step]
         place = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
-        draft.set(step, calling(turn, place, wrong))
-        refuse(draft, step, refusal(self.why, read, wrong, rng), rng)
-        return draft.finish(step=step, cause=self.cause(turn.agent, step, reason), tail=Tail.TRUNCATED)
+        draft.set(step, replace_call(turn, place, wrong))
+        refuse_call(draft, step, format_refusal(self.refusal_reason, read, wrong, rng), rng)
+        return draft.finish(
+            step=step, cause=self.build_cause(turn.agent, step, reason), tail=TailHandling.TRUNCATED
+        )
 
 
-class InvalidAction(RefusedCall):
+class InvalidActionEdit(RefusedCallEdit):
     """A tool is called that is not offered; the environment refuses it, and the agent gives up."""
 
     name = "invalid_action"
     summary = "a tool is called by a name that nobody offers"
     codes = ("agent_error:action.invalid_action", "agentrx:invalid_invocation")
     module = "action"
-    why = Refusal.UNKNOWN_TOOL
+    refusal_reason = RefusalReason.UNKNOWN_TOOL
 
-    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Rename one call."""
         found = [
             (place, name)
-            for place, call in enumerate(_sound_calls(read, step))
-            for name in _names_nobody_offers(read, call.name)
+            for place, call in enumerate(_find_valid_calls(read, step))
+            for name in _find_unoffered_names(read, call.name)
         ]
         if not found:
             return None
         place, name = rng.choice(found)
         call = read.steps[step].tool_calls[place]
         reason = f"{name} is called, which is not offered; {call.name} is."
-        return self.refused(read, step, replace(call, name=name), rng, reason=reason)
+        return self.inject_refusal(read, step, replace(call, name=name), rng, reason=reason)
 
 
-class FormatError(RefusedCall):
+class FormatErrorEdit(RefusedCallEdit):
     """A call's arguments are not JSON; the environment cannot read them, and the agent gives up."""
 
     name = "format_error"
     summary = "a call's arguments are no JSON object any more"
     codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
     module = "action"
-    why = Refusal.BAD_FORMAT
+    refusal_reason = RefusalReason.BAD_FORMAT
 
-    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Break the text of one call's arguments."""
         found = [
             (call, text)
-            for call in _sound_calls(read, step)
-            for text in _broken(call)
+            for call in _find_valid_calls(read, step)
+            for text in _break_json(call)
             if parse_arguments(text, "arguments")[0] is None
         ]
         if not found:
@@ -105,10 +106,10 @@ class FormatError(RefusedCall):
         call, text = rng.choice(found)
         wrong = replace(call, arguments=None, raw_arguments=text)
         reason = f"The arguments of {call.name} are not a JSON object."
-        return self.refused(read, step, wrong, rng, reason=reason)
+        return self.inject_refusal(read, step, wrong, rng, reason=reason)
 
 
-class ToolErrorIgnored(Maker):
+class ToolErrorIgnoredEdit(BaseEdit):
     """A call fails through no fault of its own, and the agent reports that it worked."""
 
     name = "tool_error_ignored"
@@ -119,36 +120,39 @@ class ToolErrorIgnored(Maker):
     )
     module = "reflection"
 
-    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Let a change fail after which the agent only talks; what it says stays."""
-        if not (read.acts(step) and read.went_well(step)) or read.answers_after(step):
+        if not (read.has_answered_calls(step) and read.has_no_error(step)) or read.has_answers_after(step):
             return None
         claim = next((i for i in range(step + 1, len(read.steps)) if read.is_agent(i)), None)
-        calls = [call for call in read.steps[step].tool_calls if changes(call.name)]
+        calls = [call for call in read.steps[step].tool_calls if is_write_tool(call.name)]
         if not calls or claim is None or not read.steps[claim].content:
             return None
-        if read.needed_later(step, step + 1):
+        if read.is_needed_later(step, step + 1):
             return None
         call = rng.choice(calls)
-        draft = Draft(read, rng)
-        draft.set(step, answered(draft[step], refusal(Refusal.BROKEN_DOWN, read, call, rng), read))
+        draft = RunEditor(read, rng)
+        draft.set(
+            step,
+            replace_answer(draft[step], format_refusal(RefusalReason.BROKEN_DOWN, read, call, rng), read),
+        )
         reason = f"{call.name} failed, and the agent goes on as if it had worked."
-        cause = self.cause(read.steps[claim].agent, claim, reason)
-        return draft.finish(step=step, cause=cause, tail=Tail.KEPT)
+        cause = self.build_cause(read.steps[claim].agent, claim, reason)
+        return draft.finish(step=step, cause=cause, tail=TailHandling.KEPT)
 
 
-INVALID_ACTION = InvalidAction()
-FORMAT_ERROR = FormatError()
-TOOL_ERROR_IGNORED = ToolErrorIgnored()
+INVALID_ACTION = InvalidActionEdit()
+FORMAT_ERROR = FormatErrorEdit()
+TOOL_ERROR_IGNORED = ToolErrorIgnoredEdit()
 
 
-def _sound_calls(read: Reading, step: int) -> tuple[ToolCall, ...]:
-    if not read.acts(step) or not read.went_well(step):
+def _find_valid_calls(read: RunIndex, step: int) -> tuple[ToolCall, ...]:
+    if not read.has_answered_calls(step) or not read.has_no_error(step):
         return ()
     return read.steps[step].tool_calls
 
 
-def _names_nobody_offers(read: Reading, name: str) -> list[str]:
+def _find_unoffered_names(read: RunIndex, name: str) -> list[str]:
     taken = {tool.name for tool in read.run.tools}
     taken |= {call.name for step in read.steps for call in step.tool_calls}
     verb, mark, rest = name.partition("_")
@@ -157,7 +161,7 @@ def _names_nobody_offers(read: Reading, name: str) -> list[str]:
     return found or [one for form in _OTHERS if (one := form.format(name)) not in taken and name]
 
 
-def _broken(call: ToolCall) -> list[str]:
+def _break_json(call: ToolCall) -> list[str]:
     """Slips that writers of JSON make."""
     if not call.arguments:
         return []

@@ -5,29 +5,30 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from agentguard.evals.inject.edits.base import Rewritten, Tail
-from agentguard.evals.inject.edits.carry import Swap, carry
-from agentguard.evals.inject.edits.draft import Draft
-from agentguard.evals.inject.edits.maker import Maker
-from agentguard.evals.inject.edits.reading import Reading
-from agentguard.evals.inject.edits.values import Kind, Value, like, variants
+from agentguard.evals.inject.edits.base import BaseEdit, RewrittenRun, TailHandling
+from agentguard.evals.inject.edits.propagation import ValueSwap, propagate
+from agentguard.evals.inject.edits.run_editor import RunEditor
+from agentguard.evals.inject.edits.run_index import RunIndex
+from agentguard.evals.inject.edits.values import Value, ValueKind, generate_variants, is_confusable
 
-_RECALLED = (Kind.AMOUNT, Kind.CODE, Kind.DATE)
+_RECALL_PHRASES = (ValueKind.AMOUNT, ValueKind.CODE, ValueKind.DATE)
 
 
-class WrongClaim(Maker):
+class WrongClaim(BaseEdit):
     """A turn states a value wrongly; ``reason`` says so, with ``{old}`` and ``{new}``."""
 
     reason: str
 
-    def stated(self, read: Reading, step: int, swaps: list[Swap], rng: random.Random) -> Rewritten | None:
+    def inject_claim(
+        self, read: RunIndex, step: int, swaps: list[ValueSwap], rng: random.Random
+    ) -> RewrittenRun | None:
         """The first of the swaps, in an order drawn by ``rng``, that can honestly be carried on."""
-        for swap in _dealt(swaps, rng):
-            draft = Draft(read, rng)
-            tail = carry(draft, step, swap, rng)
-            if tail is not None and (tail is Tail.TRUNCATED or _matters(draft)):
+        for swap in _shuffle_swaps(swaps, rng):
+            draft = RunEditor(read, rng)
+            tail = propagate(draft, step, swap, rng)
+            if tail is not None and (tail is TailHandling.TRUNCATED or _has_consequence(draft)):
                 told = self.reason.format(old=swap.old.text, new=swap.new)
-                cause = self.cause(read.steps[step].agent, step, told)
+                cause = self.build_cause(read.steps[step].agent, step, told)
                 return draft.finish(step=step, cause=cause, tail=tail)
         return None
 
@@ -44,18 +45,20 @@ class MisreadObservation(WrongClaim):
     module = "reflection"
     reason = "The result says {old}; the agent states {new}."
 
-    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Take another value of the same result, or a slip of it."""
-        source = read.last_seen(step)
+        source = read.find_last_result_step(step)
         if source is None:
             return None
         swaps = [
-            Swap(old=old, new=new, invented=new.lower() not in read.known, users=True)
-            for old in _sorted(read.said[step])
-            if old in read.seen[source] and read.origin(old) == source and _used(read, step, old)
-            for new in _misread(read, source, old)
+            ValueSwap(old=old, new=new, invented=new.lower() not in read.collect_known_text, users=True)
+            for old in _sort_values(read.collect_stated_values[step])
+            if old in read.collect_result_values[source]
+            and read.find_origin(old) == source
+            and _is_used(read, step, old)
+            for new in _find_misreadings(read, source, old)
         ]
-        return self.stated(read, step, swaps, rng)
+        return self.inject_claim(read, step, swaps, rng)
 
 
 class HallucinatedMemory(WrongClaim):
@@ -67,43 +70,43 @@ class HallucinatedMemory(WrongClaim):
     module = "memory"
     reason = "The agent recalls {new}, which nobody gave; it was {old}."
 
-    def make(self, read: Reading, step: int, rng: random.Random) -> Rewritten | None:
+    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Take a slip of a value that does not stand in the last result."""
-        source = read.last_seen(step)
-        fresh = read.seen[source] if source is not None else frozenset()
+        source = read.find_last_result_step(step)
+        fresh = read.collect_result_values[source] if source is not None else frozenset()
         swaps = []
-        for old in _sorted(read.said[step]):
-            origin = read.origin(old)
-            if old.kind not in _RECALLED or old in fresh or origin is None or origin >= step:
+        for old in _sort_values(read.collect_stated_values[step]):
+            origin = read.find_origin(old)
+            if old.kind not in _RECALL_PHRASES or old in fresh or origin is None or origin >= step:
                 continue
-            if not _used(read, step, old):
+            if not _is_used(read, step, old):
                 continue
-            from_user = origin < 0 or not read.seen[origin] & {old}
-            slips = [new for new in variants(old) if new.lower() not in read.known]
-            swaps += [Swap(old=old, new=new, invented=True, users=not from_user) for new in slips]
-        return self.stated(read, step, swaps, rng)
+            from_user = origin < 0 or not read.collect_result_values[origin] & {old}
+            slips = [new for new in generate_variants(old) if new.lower() not in read.collect_known_text]
+            swaps += [ValueSwap(old=old, new=new, invented=True, users=not from_user) for new in slips]
+        return self.inject_claim(read, step, swaps, rng)
 
 
 MISREAD_OBSERVATION = MisreadObservation()
 HALLUCINATED_MEMORY = HallucinatedMemory()
 
 
-def _used(read: Reading, step: int, value: Value) -> bool:
+def _is_used(read: RunIndex, step: int, value: Value) -> bool:
     """Whether the value reaches a later call or the agent's last words at all: most do not."""
     talk = [i for i in range(step, len(read.steps)) if read.is_agent(i) and read.steps[i].content]
-    acted = any(value in read.sent[i] for i in range(step, len(read.steps)))
-    return acted or (bool(talk) and value in read.said[talk[-1]])
+    acted = any(value in read.collect_call_values[i] for i in range(step, len(read.steps)))
+    return acted or (bool(talk) and value in read.collect_stated_values[talk[-1]])
 
 
-def _matters(draft: Draft) -> bool:
+def _has_consequence(draft: RunEditor) -> bool:
     """Whether the wrong value reaches a call or the agent's last words: a slip in passing fails no run."""
-    source = draft.read.steps
-    talk = [i for i in range(len(draft)) if draft.read.is_agent(i) and source[i].content]
+    source = draft.run_index.steps
+    talk = [i for i in range(len(draft)) if draft.run_index.is_agent(i) and source[i].content]
     acted = any(draft[i].tool_calls != source[i].tool_calls for i in range(len(draft)))
     return acted or (bool(talk) and draft[talk[-1]].content != source[talk[-1]].content)
 
 
-def _dealt(swaps: list[Swap], rng: random.Random) -> Iterator[Swap]:
+def _shuffle_swaps(swaps: list[ValueSwap], rng: random.Random) -> Iterator[ValueSwap]:
     """All swaps; each value is as likely to come first, however many slips it has."""
     shuffled = rng.sample(swaps, len(swaps))
     olds = list(dict.fromkeys(swap.old for swap in swaps))
@@ -111,11 +114,11 @@ def _dealt(swaps: list[Swap], rng: random.Random) -> Iterator[Swap]:
     yield from sorted(shuffled, key=lambda swap: olds.index(swap.old))
 
 
-def _misread(read: Reading, source: int, old: Value) -> list[str]:
-    beside = [one.text for one in _sorted(read.seen[source]) if like(one, old)]
-    return beside + [slip for slip in variants(old) if slip.lower() not in read.known]
+def _find_misreadings(read: RunIndex, source: int, old: Value) -> list[str]:
+    beside = [one.text for one in _sort_values(read.collect_result_values[source]) if is_confusable(one, old)]
+    return beside + [slip for slip in generate_variants(old) if slip.lower() not in read.collect_known_text]
 
 
-def _sorted(values: frozenset[Value]) -> list[Value]:
+def _sort_values(values: frozenset[Value]) -> list[Value]:
     """Sets have no order of their own: the draw must not depend on it."""
     return sorted(values, key=lambda value: (value.kind, value.text))

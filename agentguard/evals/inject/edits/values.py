@@ -1,6 +1,6 @@
 """Values that a run carries along (amounts, dates, codes, addresses, names), and slips of them.
 
-Pure functions over text; which value came from where is `agentguard.evals.inject.edits.reading`'s.
+Pure functions over text; which value came from where is `agentguard.evals.inject.edits.run_index`'s.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 _NAME = re.compile(r"[^\W\d_][\w' -]{1,28}\w")
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What a value is, by its form."""
 
     AMOUNT = "amount"
@@ -43,120 +43,120 @@ class Value:
     """A value in its plain form: an amount without currency sign and thousands separators."""
 
     text: str
-    kind: Kind
+    kind: ValueKind
 
 
 @lru_cache(maxsize=2_048)
-def values_in(text: str) -> tuple[Value, ...]:
-    """The distinct values of a text, in order; names are found by `names_in`."""
+def extract_values(text: str) -> tuple[Value, ...]:
+    """The distinct values of a text, in order; names are found by `find_names`."""
     found: dict[Value, None] = {}
     for match in _FOUND.finditer(text, 0, _LIMIT):
-        value = _value(match.lastgroup or "", match[match.lastgroup or 0])
+        value = _build_value(match.lastgroup or "", match[match.lastgroup or 0])
         if value is not None:
             found[value] = None
     return tuple(found)
 
 
-def names_in(text: str, names: Iterable[Value]) -> tuple[Value, ...]:
+def find_names(text: str, names: Iterable[Value]) -> tuple[Value, ...]:
     """Those of ``names`` that stand in the text as words."""
     low = text[:_LIMIT].lower()
-    return tuple(name for name in names if name.text.lower() in low and holds(text, name))
+    return tuple(name for name in names if name.text.lower() in low and contains_value(text, name))
 
 
-def classify(text: str) -> Value | None:
+def classify_value(text: str) -> Value | None:
     """The value that a whole text (an argument) is; None if it is none, or prose."""
     stripped = text.strip()
     match = _FOUND.fullmatch(stripped) if len(stripped) <= 60 else None
     if match:
-        return _value(match.lastgroup or "", match[match.lastgroup or 0])
+        return _build_value(match.lastgroup or "", match[match.lastgroup or 0])
     if _NAME.fullmatch(stripped) and stripped.count(" ") < 4:
-        return Value(stripped, Kind.NAME)
+        return Value(stripped, ValueKind.NAME)
     return None
 
 
-def holds(text: str, value: Value) -> bool:
+def contains_value(text: str, value: Value) -> bool:
     """Whether a value stands in a text as a whole word."""
-    return _pattern(value).search(text) is not None
+    return _build_pattern(value).search(text) is not None
 
 
-def put(text: str, old: Value, new: str) -> str:
+def replace_value(text: str, old: Value, new: str) -> str:
     """``text`` with every whole occurrence of ``old`` replaced, in the spelling it is found in."""
 
     def spelled(match: re.Match[str]) -> str:
-        if old.kind is Kind.AMOUNT and "," in match[0]:
-            return _with_commas(new)
-        if old.kind is Kind.NAME and match[0][:1].isupper() and new[:1].islower():
+        if old.kind is ValueKind.AMOUNT and "," in match[0]:
+            return _format_with_commas(new)
+        if old.kind is ValueKind.NAME and match[0][:1].isupper() and new[:1].islower():
             return new[:1].upper() + new[1:]
         return new
 
-    return _pattern(old).sub(spelled, text)
+    return _build_pattern(old).sub(spelled, text)
 
 
-def like(a: Value, b: Value) -> bool:
+def is_confusable(a: Value, b: Value) -> bool:
     """Whether two values could be confused: one kind, of one form (codes) or not far apart (others)."""
     if a.kind is not b.kind or a.text.lower() == b.text.lower():
         return False
-    if a.kind is Kind.CODE:
-        return _form(a.text) == _form(b.text)
-    if a.kind is Kind.DATE:
-        return _days_apart(a.text, b.text) <= _FAR_DAYS
-    if a.kind is Kind.AMOUNT:
+    if a.kind is ValueKind.CODE:
+        return _describe_form(a.text) == _describe_form(b.text)
+    if a.kind is ValueKind.DATE:
+        return _count_days_apart(a.text, b.text) <= _FAR_DAYS
+    if a.kind is ValueKind.AMOUNT:
         small, large = sorted((float(a.text), float(b.text)))
         return large <= small * _FAR_FACTOR
     return True
 
 
-def variants(value: Value) -> tuple[str, ...]:
+def generate_variants(value: Value) -> tuple[str, ...]:
     """Slips of a value: neighbouring digits swapped, one digit or letter changed, a date some days off.
 
     Names and addresses have none. Always in the same order.
     """
-    if value.kind is Kind.DATE:
-        return _other_days(value.text)
-    if value.kind in (Kind.NAME, Kind.EMAIL):
+    if value.kind is ValueKind.DATE:
+        return _generate_other_days(value.text)
+    if value.kind in (ValueKind.NAME, ValueKind.EMAIL):
         return ()
-    return tuple(dict.fromkeys(slip for slip in _slips(value.text) if slip != value.text))
+    return tuple(dict.fromkeys(slip for slip in _generate_slips(value.text) if slip != value.text))
 
 
-def number_like(like: float, text: str) -> int | float:
+def parse_number_like(like: float, text: str) -> int | float:
     """The number a text is, whole where ``like`` is and it can be."""
     return int(text) if isinstance(like, int) and text.isdigit() else float(text)
 
 
-def _value(group: str, text: str) -> Value | None:
+def _build_value(group: str, text: str) -> Value | None:
     if group == "code":
-        return None if _NO_CODE.fullmatch(text) else Value(text, Kind.CODE)
+        return None if _NO_CODE.fullmatch(text) else Value(text, ValueKind.CODE)
     if group == "amount":
         plain = text.replace(",", "")
         short = sum(c.isdigit() for c in plain) < 2
-        return None if short or _YEAR.fullmatch(plain) or len(plain) > 15 else Value(plain, Kind.AMOUNT)
+        return None if short or _YEAR.fullmatch(plain) or len(plain) > 15 else Value(plain, ValueKind.AMOUNT)
     if group in ("email", "date"):
-        return Value(text, Kind(group))
+        return Value(text, ValueKind(group))
     return None
 
 
 @lru_cache(maxsize=4_096)
-def _pattern(value: Value) -> re.Pattern[str]:
-    if value.kind is Kind.AMOUNT:
-        forms = {value.text, _with_commas(value.text)}
+def _build_pattern(value: Value) -> re.Pattern[str]:
+    if value.kind is ValueKind.AMOUNT:
+        forms = {value.text, _format_with_commas(value.text)}
         body = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
         return re.compile(rf"(?<![\w.,-])(?:{body})(?![\w-]|[.,]\d)")
-    flags = re.IGNORECASE if value.kind is Kind.NAME else 0
+    flags = re.IGNORECASE if value.kind is ValueKind.NAME else 0
     return re.compile(rf"(?<![\w-]){re.escape(value.text)}(?![\w-])", flags)
 
 
-def _with_commas(plain: str) -> str:
+def _format_with_commas(plain: str) -> str:
     whole, dot, rest = plain.partition(".")
     return f"{int(whole):,}{dot}{rest}" if whole.isdigit() else plain
 
 
-def _form(code: str) -> str:
+def _describe_form(code: str) -> str:
     """The form of a code: runs of letters and digits with their lengths, letters of words without."""
     classes = re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", code))
     return re.sub(r"[a-z]+", "a", classes)
 
 
-def _slips(text: str) -> Iterable[str]:
+def _generate_slips(text: str) -> Iterable[str]:
     digits = [i for i, c in enumerate(text) if c.isdecimal()]
     for i in digits:
         if i + 1 in digits and text[i] != text[i + 1] and not (i == digits[0] and text[i + 1] == "0"):
@@ -171,14 +171,14 @@ def _slips(text: str) -> Iterable[str]:
             yield text[:i] + chr((ord(c) - 65 + 5) % 26 + 65) + text[i + 1 :]
 
 
-def _days_apart(a: str, b: str) -> int:
+def _count_days_apart(a: str, b: str) -> int:
     try:
         return abs((date.fromisoformat(a) - date.fromisoformat(b)).days)
     except ValueError:
         return _FAR_DAYS + 1
 
 
-def _other_days(text: str) -> tuple[str, ...]:
+def _generate_other_days(text: str) -> tuple[str, ...]:
     try:
         day = date.fromisoformat(text)
         return tuple((day + timedelta(days=by)).isoformat() for by in (1, -1, 2, -2, 7, 10))

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentguard_server.proxy.admin.app import Admin
-    from agentguard_server.proxy.admin.state import State
+    from agentguard_server.proxy.admin.status import ProxyStatus
 
 
-def app(state: State) -> Admin:
+def app(state: ProxyStatus) -> Admin:
     """The application that answers all that is no model API; see `agentguard_server.proxy.admin.app`."""
     from agentguard_server.proxy.admin.app import Admin
 

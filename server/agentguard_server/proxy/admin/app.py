@@ -15,15 +15,15 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from agentguard.errors import AgentGuardError
-from agentguard_server.proxy.admin.endpoints import Endpoint, described
-from agentguard_server.proxy.admin.page import page
-from agentguard_server.proxy.admin.state import State
-from agentguard_server.proxy.admin.ui import viewer
-from agentguard_server.proxy.admin.wishes import Wish
-from agentguard_server.proxy.keys import ANYBODY, Caller
+from agentguard_server.proxy.admin.desired_state import Wish
+from agentguard_server.proxy.admin.openapi import AdminEndpoint, described
+from agentguard_server.proxy.admin.status import ProxyStatus
+from agentguard_server.proxy.admin.status_page import page
+from agentguard_server.proxy.admin.viewer_mount import viewer
+from agentguard_server.proxy.auth.api_keys import ANYBODY, Caller
 from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, Guardrail
-from agentguard_server.proxy.telling.exposed import CONTENT_TYPE, exposition
-from agentguard_server.security import secured
+from agentguard_server.proxy.telemetry.prometheus import CONTENT_TYPE, render_prometheus
+from agentguard_server.security_middleware import secured
 
 _LOG = logging.getLogger("agentguard.proxy")
 _MOST: Final = 1000
@@ -37,7 +37,7 @@ class Admin:
         state: what there is to tell.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ProxyStatus) -> None:
         self.state = state
         self.endpoints = _endpoints(self)
         self._guardrail = Guardrail(state.gateway)
@@ -80,12 +80,12 @@ class Admin:
         if tally is None:
             return _error(404, "not_found", "metrics are off: metrics.enabled")
         return Response(
-            await asyncio.to_thread(exposition, tally), media_type=CONTENT_TYPE, headers=_NO_STORE
+            await asyncio.to_thread(render_prometheus, tally), media_type=CONTENT_TYPE, headers=_NO_STORE
         )
 
     async def status(self, request: Request) -> Response:
         """All workers' state; a page for who prefers text/html."""
-        whole = self.state.whole()
+        whole = self.state.aggregate()
         if _wants_page(request):
             body, policy = page(whole)
             headers = {**_NO_STORE, "content-security-policy": policy}
@@ -101,7 +101,7 @@ class Admin:
     async def replicas(self, _: Request) -> Response:
         """The replicas as this worker sees them, and what was asked of them."""
         return _json(
-            {"replicas": self.state.pool.status()["replicas"], "wishes": dict(self.state.wishes.held())}
+            {"replicas": self.state.pool.status()["replicas"], "wishes": dict(self.state.wishes.read())}
         )
 
     async def drain(self, request: Request) -> Response:
@@ -126,10 +126,10 @@ class Admin:
                 409, "last_replica", "the last replica cannot be removed; drain it, or end the proxy"
             )
         try:
-            state.wishes.wish(name, what)
+            state.wishes.set(name, what)
         except OSError as error:
             return _error(503, "unavailable", f"the workers cannot be told: {error.strerror}")
-        await state.wishes.fulfil(state.pool)
+        await state.wishes.reconcile(state.pool)
         _LOG.warning("replica %s: %s, as was asked for", name, what or "undrain")
         found = [one for one in state.pool.status()["replicas"] if one["name"] == name]
         return _json({"replica": found[0] if found else None, "wish": what}, 202)
@@ -164,7 +164,7 @@ class Admin:
             self._ui.close()
 
 
-def _endpoints(admin: Admin) -> tuple[Endpoint, ...]:
+def _endpoints(admin: Admin) -> tuple[AdminEndpoint, ...]:
     """All endpoints there are."""
     replica = "/agentguard/v1/replicas/{name}"
     told = {202: "done here; every worker follows within a second", 404: "no such replica"}
@@ -175,18 +175,18 @@ def _endpoints(admin: Admin) -> tuple[Endpoint, ...]:
     runs = {200: "the runs", 400: "a wrong query"}
     run = {200: "the run", 404: "no such run of this tenant"}
     return (
-        Endpoint("GET", "/healthz", "", admin.healthz, {200: "it does"}),
-        Endpoint("GET", "/readyz", "", admin.readyz, unready),
-        Endpoint("GET", "/metrics", "read", admin.metrics, counts, makes="text/plain"),
-        Endpoint("GET", "/status", "read", admin.status, {200: "the state"}),
-        Endpoint("GET", "/agentguard/v1/openapi.json", "read", admin.openapi, {200: "OpenAPI 3.1"}),
-        Endpoint("GET", "/agentguard/v1/replicas", "read", admin.replicas, {200: "the replicas"}),
-        Endpoint("POST", f"{replica}/drain", "admin", admin.drain, told),
-        Endpoint("POST", f"{replica}/undrain", "admin", admin.undrain, told),
-        Endpoint("DELETE", replica, "admin", admin.remove, {**told, 409: "it is the last one"}),
-        Endpoint("GET", "/agentguard/v1/sessions", "read", admin.sessions, runs, query=most),
-        Endpoint("GET", "/agentguard/v1/sessions/{id}", "read", admin.session, run),
-        Endpoint("POST", PATH, "call", admin.guardrail, verdict, takes=REQUEST_SCHEMA),
+        AdminEndpoint("GET", "/healthz", "", admin.healthz, {200: "it does"}),
+        AdminEndpoint("GET", "/readyz", "", admin.readyz, unready),
+        AdminEndpoint("GET", "/metrics", "read", admin.metrics, counts, makes="text/plain"),
+        AdminEndpoint("GET", "/status", "read", admin.status, {200: "the state"}),
+        AdminEndpoint("GET", "/agentguard/v1/openapi.json", "read", admin.openapi, {200: "OpenAPI 3.1"}),
+        AdminEndpoint("GET", "/agentguard/v1/replicas", "read", admin.replicas, {200: "the replicas"}),
+        AdminEndpoint("POST", f"{replica}/drain", "admin", admin.drain, told),
+        AdminEndpoint("POST", f"{replica}/undrain", "admin", admin.undrain, told),
+        AdminEndpoint("DELETE", replica, "admin", admin.remove, {**told, 409: "it is the last one"}),
+        AdminEndpoint("GET", "/agentguard/v1/sessions", "read", admin.sessions, runs, query=most),
+        AdminEndpoint("GET", "/agentguard/v1/sessions/{id}", "read", admin.session, run),
+        AdminEndpoint("POST", PATH, "call", admin.guardrail, verdict, takes=REQUEST_SCHEMA),
     )
 
 

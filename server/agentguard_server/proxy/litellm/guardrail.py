@@ -23,12 +23,13 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentguard.backends.base import Answer, Headers, Streamed
+from agentguard.backends.base import Headers, StreamingResponse
+from agentguard.backends.base import Response as BackendResponse
 from agentguard.errors import InputError, ResilienceError
-from agentguard_server.proxy.gateway import Gateway
-from agentguard_server.proxy.keys import ANYBODY, Caller
-from agentguard_server.proxy.litellm.said import Said, read
-from agentguard_server.proxy.seam import Asked, Guarded
+from agentguard_server.proxy.auth.api_keys import ANYBODY, Caller
+from agentguard_server.proxy.hooks import InterceptedRequest, ProxyRequest
+from agentguard_server.proxy.litellm.request import GuardrailRequest, read
+from agentguard_server.proxy.state import AppState
 
 _LOG = logging.getLogger("agentguard.proxy")
 
@@ -46,8 +47,8 @@ class _AskedAgain(ResilienceError):
 class _Call:
     """A call whose request was judged and whose answer is awaited, or was judged."""
 
-    asked: Asked
-    guarded: Guarded | None
+    asked: ProxyRequest
+    guarded: InterceptedRequest | None
     at: float
     verdict: dict[str, Any] | None = None
 
@@ -62,7 +63,7 @@ class Guardrail:
         counts: verdicts by action.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: AppState) -> None:
         self._gateway = gateway
         self._calls: OrderedDict[tuple[str, str], _Call] = OrderedDict()
         self.counts: dict[str, int] = {}
@@ -88,7 +89,7 @@ class Guardrail:
         while self._calls:
             self._forget(self._calls.popitem(last=False)[1])
 
-    async def _judged(self, said: Said, tenant: str) -> dict[str, Any]:
+    async def _judged(self, said: GuardrailRequest, tenant: str) -> dict[str, Any]:
         self._expire()
         try:
             if said.kind == "request":
@@ -100,14 +101,14 @@ class Guardrail:
 
     # -- before the model is asked
 
-    async def _request(self, said: Said, tenant: str) -> dict[str, Any]:
+    async def _request(self, said: GuardrailRequest, tenant: str) -> dict[str, Any]:
         if not said.messages:
             return {"action": "NONE"}
         asked = self._asked(said, tenant)
         guarded = await self._open(asked)
         if guarded is None:
             return {"action": "NONE"}
-        if isinstance(guarded, Answer):
+        if isinstance(guarded, BackendResponse):
             return _blocked(_text_of(guarded) or "[guard] The guard failed on this request.")
         if guarded.final is not None:
             guarded.settle()
@@ -115,11 +116,11 @@ class Guardrail:
         self._keep((tenant, said.call), _Call(asked, guarded, time.monotonic()))
         return _rewritten(guarded.body, said)
 
-    def _asked(self, said: Said, tenant: str) -> Asked:
+    def _asked(self, said: GuardrailRequest, tenant: str) -> ProxyRequest:
         body: dict[str, Any] = {"model": said.model, "messages": list(said.messages)}
         if said.tools:
             body["tools"] = list(said.tools)
-        return Asked(
+        return ProxyRequest(
             api="chat",
             method="POST",
             target="/v1/chat/completions",
@@ -135,7 +136,7 @@ class Guardrail:
 
     # -- before the client gets the answer
 
-    async def _response(self, said: Said, tenant: str) -> dict[str, Any]:
+    async def _response(self, said: GuardrailRequest, tenant: str) -> dict[str, Any]:
         call = self._calls.get((tenant, said.call))
         if call is None:
             return {"action": "NONE"}
@@ -151,12 +152,16 @@ class Guardrail:
             guarded.settle()
         return call.verdict
 
-    async def _opened_again(self, call: _Call) -> Guarded | None:
+    async def _opened_again(self, call: _Call) -> InterceptedRequest | None:
         """The same request once more: LiteLLM shows a stream's answer again and again as it grows."""
         opened = await self._open(replace(call.asked, headers=_REPEATED))
-        return None if opened is None or isinstance(opened, Answer) or opened.final is not None else opened
+        return (
+            None
+            if opened is None or isinstance(opened, BackendResponse) or opened.final is not None
+            else opened
+        )
 
-    async def _open(self, asked: Asked) -> Guarded | Answer | None:
+    async def _open(self, asked: ProxyRequest) -> InterceptedRequest | BackendResponse | None:
         guarding = self._gateway.guarding
         opened = None if guarding is None else guarding.open(asked)
         return await opened if isinstance(opened, asyncio.Future) else opened
@@ -183,7 +188,7 @@ class Guardrail:
             call.guarded.settle()
 
 
-async def _verdict(guarded: Guarded, said: Said) -> dict[str, Any]:
+async def _verdict(guarded: InterceptedRequest, said: GuardrailRequest) -> dict[str, Any]:
     """What LiteLLM is told of an answer."""
     answer = _completion(said)
     try:
@@ -201,11 +206,11 @@ async def _verdict(guarded: Guarded, said: Said) -> dict[str, Any]:
     return {"action": "GUARDRAIL_INTERVENED", "texts": [text, *("" for _ in said.texts[1:])]}
 
 
-async def _ask(_body: bytes, _stream: bool) -> Answer | Streamed:
+async def _ask(_body: bytes, _stream: bool) -> BackendResponse | StreamingResponse:
     raise _AskedAgain("the model is LiteLLM's to ask")
 
 
-def _completion(said: Said) -> Answer:
+def _completion(said: GuardrailRequest) -> BackendResponse:
     """The answer as a completion of a chat."""
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(said.texts) or None}
     if said.calls:
@@ -218,10 +223,12 @@ def _completion(said: Said) -> Answer:
             {"index": 0, "finish_reason": "tool_calls" if said.calls else "stop", "message": message}
         ],
     }
-    return Answer(status=200, headers=((b"content-type", b"application/json"),), body=orjson.dumps(body))
+    return BackendResponse(
+        status=200, headers=((b"content-type", b"application/json"),), body=orjson.dumps(body)
+    )
 
 
-def _rewritten(body: bytes | None, said: Said) -> dict[str, Any]:
+def _rewritten(body: bytes | None, said: GuardrailRequest) -> dict[str, Any]:
     """The verdict on a request whose body the guard has changed, or not."""
     if body is None:
         return {"action": "NONE"}
@@ -247,7 +254,7 @@ def _why(did: Headers) -> str:
     return "".join(parts) + ". Send the request again: the model is told what to do instead."
 
 
-def _message_of(answer: Answer) -> Mapping[str, Any]:
+def _message_of(answer: BackendResponse) -> Mapping[str, Any]:
     try:
         found = orjson.loads(answer.body)["choices"][0]["message"]
     except (ValueError, KeyError, IndexError, TypeError):
@@ -255,7 +262,7 @@ def _message_of(answer: Answer) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _text_of(answer: Answer) -> str:
+def _text_of(answer: BackendResponse) -> str:
     """The text of the guard's own answer, or of a refusal."""
     text = _message_of(answer).get("content")
     return text if isinstance(text, str) else ""

@@ -11,74 +11,74 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.report.page import cent
-from agentguard.evals.versus import Side, Versus, What, versus
-from agentguard_server.viewer.pages.evals import sheets, stored_lengths
-from agentguard_server.viewer.render import renderer
-from agentguard_server.viewer.sheets import Chosen
-from agentguard_server.viewer.sheets_page import data_response, day, paged, query
+from agentguard.evals.comparison import CorrectSide, Criterion, EvaluationComparison, compare_evaluations
+from agentguard.evals.report.html import format_percent
+from agentguard_server.viewer.data.evaluation_files import MethodSelection
+from agentguard_server.viewer.pages.evals import find_stored_cases, get_evaluation_files
+from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate
+from agentguard_server.viewer.renderer import get_renderer
 
 _PAGE: Final = 100
-SIDES: Final[Mapping[Side, str]] = {
-    Side.BOTH: "both right",
-    Side.ONLY_A: "only A right",
-    Side.ONLY_B: "only B right",
-    Side.NEITHER: "both wrong",
+SIDE_LABELS: Final[Mapping[CorrectSide, str]] = {
+    CorrectSide.BOTH: "both right",
+    CorrectSide.ONLY_A: "only A right",
+    CorrectSide.ONLY_B: "only B right",
+    CorrectSide.NEITHER: "both wrong",
 }
 
 
 def routes() -> list[BaseRoute]:
     """The page."""
-    return [Route("/evals/compare", _page, name="compare"), Route("/api/evals/compare", _api)]
+    return [Route("/evals/compare", _render_page, name="compare"), Route("/api/evals/compare", _render_json)]
 
 
-def _asked(request: Request) -> tuple[Chosen, Chosen, Versus] | str:
+def _parse_request(request: Request) -> tuple[MethodSelection, MethodSelection, EvaluationComparison] | str:
     """What is to be compared, or why it cannot be."""
-    given, held = request.query_params, sheets(request)
-    a, b = held.choose(given.get("a", "")), held.choose(given.get("b", ""))
+    given, held = request.query_params, get_evaluation_files(request)
+    a, b = held.select_method(given.get("a", "")), held.select_method(given.get("b", ""))
     if a is None or b is None:
         return "Choose two evaluations to compare."
-    what = What(given["what"]) if given.get("what") in set(What) else _what(a, b)
+    what = Criterion(given["what"]) if given.get("what") in set(Criterion) else _default_criterion(a, b)
     try:
-        return a, b, versus(a.result, b.result, what=what)
+        return a, b, compare_evaluations(a.result, b.result, criterion=what)
     except EvaluationError as error:
         return f"These cannot be compared: {error}."
 
 
-def _what(a: Chosen, b: Chosen) -> What:
+def _default_criterion(a: MethodSelection, b: MethodSelection) -> Criterion:
     """What is compared where nobody says: root-cause steps if both have them."""
     both = a.result.localization is not None and b.result.localization is not None
-    return What.STEP if both else What.OUTCOME
+    return Criterion.STEP if both else Criterion.OUTCOME
 
 
-def _page(request: Request) -> Response:
-    found = _asked(request)
+def _render_page(request: Request) -> Response:
+    found = _parse_request(request)
     if isinstance(found, str):
-        return renderer(request).page("evals_missing.html", status=404, here="evals", said=found)
+        return get_renderer(request).render_page("evals_missing.html", status=404, here="evals", said=found)
     a, b, held = found
     given = request.query_params
-    show = Side(given["show"]) if given.get("show") in set(Side) else None
+    show = CorrectSide(given["show"]) if given.get("show") in set(CorrectSide) else None
     rows = [pair for pair in held.pairs if show in (None, pair.side)]
-    page = paged(rows, given.get("page"), size=_PAGE)
-    return renderer(request).page(
+    page = paginate(rows, given.get("page"), size=_PAGE)
+    return get_renderer(request).render_page(
         "compare.html",
         here="evals",
-        query=query,
-        day=day,
+        query=build_query,
+        day=format_day,
         a=a,
         b=b,
         held=held,
-        whats=list(What),
-        sides=SIDES,
+        whats=list(Criterion),
+        sides=SIDE_LABELS,
         show=show,
         page=page,
-        stored=stored_lengths(request, [pair.case for pair in page.rows]),
-        cent=cent,
-        difference=_said(held),
+        stored=find_stored_cases(request, [pair.case for pair in page.rows]),
+        cent=format_percent,
+        difference=_describe_difference(held),
     )
 
 
-def _said(held: Versus) -> dict[str, str]:
+def _describe_difference(held: EvaluationComparison) -> dict[str, str]:
     """The difference in words: points, interval, p."""
     d = held.difference
     sign = "+" if d.mean > 0 else ""
@@ -89,10 +89,10 @@ def _said(held: Versus) -> dict[str, str]:
     }
 
 
-def _api(request: Request) -> Response:
-    found = _asked(request)
+def _render_json(request: Request) -> Response:
+    found = _parse_request(request)
     if isinstance(found, str):
-        return data_response({"error": found}, status=404)
+        return json_response({"error": found}, status=404)
     a, b, held = found
     pairs: list[dict[str, Any]] = [
         {
@@ -104,11 +104,11 @@ def _api(request: Request) -> Response:
         }
         for pair in held.pairs
     ]
-    return data_response(
+    return json_response(
         {
             "a": a.ref,
             "b": b.ref,
-            "what": held.what.value,
+            "what": held.criterion.value,
             "difference": asdict(held.difference),
             "counts": {side.value: number for side, number in held.counts.items()},
             "left_out": held.left_out,

@@ -11,18 +11,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.evals.report import lead, overall, single
-from agentguard.evals.report.breakdown import RunRow, by_run
-from agentguard.evals.report.page import cent, parts_style
+from agentguard.evals.report import describe_setup, render_method, render_overall
+from agentguard.evals.report.breakdown import RunSummaryRow, summarize_runs
+from agentguard.evals.report.html import format_percent, read_parts_style
 from agentguard.evals.result import Evaluation
-from agentguard.evals.scores import Case
-from agentguard.store.aggregate import run_lengths
-from agentguard_server.viewer.render import renderer
-from agentguard_server.viewer.sheets import Chosen, Found, Sheets
-from agentguard_server.viewer.sheets_page import data_response, day, paged, query
+from agentguard.evals.scoring import Case
+from agentguard.store.read.statistics import run_lengths
+from agentguard_server.viewer.data.evaluation_files import EvaluationFile, EvaluationFiles, MethodSelection
+from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate
+from agentguard_server.viewer.renderer import get_renderer
 
 _PAGE: Final = 100
-SHOWN: Final[Mapping[str, str]] = {
+RUN_FILTERS: Final[Mapping[str, str]] = {
     "all": "all runs",
     "right": "named right",
     "wrong": "named wrong",
@@ -32,7 +32,7 @@ SHOWN: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class EvaluationRow:
     """One method in the list of evaluations."""
 
     ref: str
@@ -49,24 +49,24 @@ class Line:
 def routes() -> list[BaseRoute]:
     """The pages."""
     return [
-        Route("/evals", _list, name="evals"),
-        Route("/evals/parts.css", _style, name="evals-style"),
-        Route("/evals/{id}", _page, name="eval"),
-        Route("/api/evals", _api_list),
-        Route("/api/evals/{id}", _api_one),
+        Route("/evals", _render_list, name="evals"),
+        Route("/evals/parts.css", _serve_style, name="evals-style"),
+        Route("/evals/{id}", _render_page, name="eval"),
+        Route("/api/evals", _render_list_json),
+        Route("/api/evals/{id}", _render_evaluation_json),
     ]
 
 
-def sheets(request: Request) -> Sheets:
+def get_evaluation_files(request: Request) -> EvaluationFiles:
     """The application's evaluations."""
     state = request.app.state
     if not hasattr(state, "sheets"):
-        state.sheets = Sheets(state.settings.evals)
-    found: Sheets = state.sheets
+        state.sheets = EvaluationFiles(state.settings.evals)
+    found: EvaluationFiles = state.sheets
     return found
 
 
-def stored_lengths(request: Request, cases: list[Case]) -> frozenset[str]:
+def find_stored_cases(request: Request, cases: list[Case]) -> frozenset[str]:
     """Ids of the cases whose run is in the store: called the same, and with as many steps."""
     state = request.app.state
     ids = [case.id for case in cases if case.id]
@@ -74,79 +74,86 @@ def stored_lengths(request: Request, cases: list[Case]) -> frozenset[str]:
     return frozenset(case.id for case in cases if lengths.get(case.id) == case.length)
 
 
-def _list(request: Request) -> Response:
-    found = sheets(request).all()
-    return renderer(request).page(
+def _render_list(request: Request) -> Response:
+    found = get_evaluation_files(request).list_files()
+    return get_renderer(request).render_page(
         "evals.html",
         here="evals",
-        query=query,
-        day=day,
-        groups=[(one, _lines(one)) for one in found],
-        several=sum(len(_lines(one)) for one in found) > 1,
+        query=build_query,
+        day=format_day,
+        groups=[(one, _build_rows(one)) for one in found],
+        several=sum(len(_build_rows(one)) for one in found) > 1,
         places=[str(place) for place in request.app.state.settings.evals],
     )
 
 
-def _lines(found: Found) -> list[Line]:
+def _build_rows(found: EvaluationFile) -> list[EvaluationRow]:
     """The measured methods of a file, then its baselines, the best first."""
-    if found.sheet is None:
+    if found.result_file is None:
         return []
-    first = found.sheet.results[0]
-    named = {one.method for one in found.sheet.results}
+    first = found.result_file.results[0]
+    named = {one.method for one in found.result_file.results}
     beside = [one for label, one in first.baselines.items() if label not in named]
     beside.sort(key=lambda one: -(one.localization.step.mean if one.localization else 0.0))
-    chosen = [Chosen(sheet=found.sheet, result=one) for one in (*found.sheet.results, *beside)]
-    return [_line(one, baseline=one.result.method not in named) for one in chosen]
+    chosen = [
+        MethodSelection(result_file=found.result_file, result=one)
+        for one in (*found.result_file.results, *beside)
+    ]
+    return [_build_row(one, baseline=one.result.method not in named) for one in chosen]
 
 
-def _line(chosen: Chosen, *, baseline: bool) -> Line:
+def _build_row(chosen: MethodSelection, *, baseline: bool) -> EvaluationRow:
     held = chosen.result
     where = held.localization
     low, high = where.wilson95["step"] if where else (None, None)
-    return Line(
+    return EvaluationRow(
         ref=chosen.ref,
-        id=chosen.sheet.id,
+        id=chosen.result_file.id,
         method=held.method,
         setting=held.setting.value.replace("_", " "),
         n=held.n,
-        step=cent(where.step.mean) if where else "–",
-        interval=f"{cent(low, 0)}–{cent(high, 0)}" if where else "",
+        step=format_percent(where.step.mean) if where else "–",
+        interval=f"{format_percent(low, 0)}–{format_percent(high, 0)}" if where else "",
         baseline="baseline" if baseline else "",
         auroc=f"{held.outcome.auroc.mean:.3f}" if held.outcome else "–",
     )
 
 
-def _page(request: Request) -> Response:
-    sheet = sheets(request).get(request.path_params["id"])
+def _render_page(request: Request) -> Response:
+    sheet = get_evaluation_files(request).find_file(request.path_params["id"])
     if sheet is None:
-        return _missing(request)
+        return _render_missing(request)
     given = request.query_params
-    result = sheet.method(given.get("method", "")) or sheet.results[0]
-    show = given.get("show", "all") if given.get("show") in SHOWN else "all"
+    result = sheet.find_method(given.get("method", "")) or sheet.results[0]
+    show = given.get("show", "all") if given.get("show") in RUN_FILTERS else "all"
     words = given.get("q", "").strip()
-    rows = [row for row in by_run(result) if _shown(row, show) and words.lower() in row.case.run.lower()]
-    page = paged(rows, given.get("page"), size=_PAGE)
-    return renderer(request).page(
+    rows = [
+        row
+        for row in summarize_runs(result)
+        if _matches_filter(row, show) and words.lower() in row.case.run.lower()
+    ]
+    page = paginate(rows, given.get("page"), size=_PAGE)
+    return get_renderer(request).render_page(
         "eval.html",
         here="evals",
-        query=query,
-        day=day,
+        query=build_query,
+        day=format_day,
         sheet=sheet,
         result=result,
-        lead=lead(sheet.results[0], sheet.plan),
-        overall=Markup("".join(overall(sheet.results, sheet.plan))),  # noqa: S704  escaped where it is made
-        single=Markup("".join(single(result))),  # noqa: S704  escaped where it is made
+        lead=describe_setup(sheet.results[0], sheet.plan),
+        overall=Markup("".join(render_overall(sheet.results, sheet.plan))),  # noqa: S704  escaped where it is made
+        single=Markup("".join(render_method(result))),  # noqa: S704  escaped where it is made
         methods=[one.method for one in sheet.results],
-        shown=SHOWN,
+        shown=RUN_FILTERS,
         show=show,
         words=words,
         page=page,
-        stored=stored_lengths(request, [row.case for row in page.rows]),
-        chosen=Chosen(sheet=sheet, result=result),
+        stored=find_stored_cases(request, [row.case for row in page.rows]),
+        chosen=MethodSelection(result_file=sheet, result=result),
     )
 
 
-def _shown(row: RunRow, show: str) -> bool:
+def _matches_filter(row: RunSummaryRow, show: str) -> bool:
     if show == "right":
         return row.right is not None and row.right > 0.5
     if show == "wrong":
@@ -154,52 +161,52 @@ def _shown(row: RunRow, show: str) -> bool:
     return show == "all" or row.verdict == show
 
 
-def _missing(request: Request) -> Response:
-    return renderer(request).page(
+def _render_missing(request: Request) -> Response:
+    return get_renderer(request).render_page(
         "evals_missing.html", status=404, here="evals", said="There is no such evaluation."
     )
 
 
-def _style(_request: Request) -> Response:
-    return PlainTextResponse(parts_style(), media_type="text/css")
+def _serve_style(_request: Request) -> Response:
+    return PlainTextResponse(read_parts_style(), media_type="text/css")
 
 
-def _api_list(request: Request) -> Response:
-    return data_response(
+def _render_list_json(request: Request) -> Response:
+    return json_response(
         {
             "evaluations": [
                 {
                     "file": one.name,
                     "problem": one.problem or None,
-                    "id": one.sheet.id if one.sheet else None,
-                    "made_at": one.sheet.made_at if one.sheet else None,
-                    "methods": [asdict(line) for line in _lines(one)],
+                    "id": one.result_file.id if one.result_file else None,
+                    "made_at": one.result_file.made_at if one.result_file else None,
+                    "methods": [asdict(line) for line in _build_rows(one)],
                 }
-                for one in sheets(request).all()
+                for one in get_evaluation_files(request).list_files()
             ]
         }
     )
 
 
-def _api_one(request: Request) -> Response:
-    sheet = sheets(request).get(request.path_params["id"])
+def _render_evaluation_json(request: Request) -> Response:
+    sheet = get_evaluation_files(request).find_file(request.path_params["id"])
     if sheet is None:
-        return data_response({"error": "there is no such evaluation"}, status=404)
-    return data_response(
+        return json_response({"error": "there is no such evaluation"}, status=404)
+    return json_response(
         {
             "id": sheet.id,
             "made_at": sheet.made_at,
             "plan": asdict(sheet.plan),
-            "methods": [_described(one) for one in sheet.results],
+            "methods": [_describe_evaluation(one) for one in sheet.results],
         }
     )
 
 
-def _described(held: Evaluation) -> dict[str, Any]:
-    return {**held.as_dict(), "runs": [_run(row) for row in by_run(held)]}
+def _describe_evaluation(held: Evaluation) -> dict[str, Any]:
+    return {**held.as_dict(), "runs": [_run_to_dict(row) for row in summarize_runs(held)]}
 
 
-def _run(row: RunRow) -> dict[str, Any]:
+def _run_to_dict(row: RunSummaryRow) -> dict[str, Any]:
     plain = asdict(row)
     plain.pop("case")
     return {**asdict(row.case), **{f"said_{name}": value for name, value in plain.items()}}

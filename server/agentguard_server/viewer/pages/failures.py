@@ -9,41 +9,48 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.store.aggregate import Bucket, Frequencies, frequencies
-from agentguard_server.viewer.failures import HEIGHT, WIDTH, Clusters, clusters, short, times
-from agentguard_server.viewer.render import renderer
-from agentguard_server.viewer.sheets_page import data_response, query
+from agentguard.store.read.statistics import Bucket, Frequencies, frequencies
+from agentguard_server.viewer.data.failure_clusters import (
+    PLOT_HEIGHT,
+    PLOT_WIDTH,
+    FailureClusters,
+    build_trends,
+    cluster_failures,
+    shorten,
+)
+from agentguard_server.viewer.pagination import build_query, json_response
+from agentguard_server.viewer.renderer import get_renderer
 
 
 def routes() -> list[BaseRoute]:
     """The page."""
-    return [Route("/failures", _page, name="failures"), Route("/api/failures", _api)]
+    return [Route("/failures", _render_page, name="failures"), Route("/api/failures", _render_json)]
 
 
-def _asked(request: Request) -> tuple[Bucket, Frequencies, Clusters]:
+def _parse_request(request: Request) -> tuple[Bucket, Frequencies, FailureClusters]:
     by: Bucket = "day" if request.query_params.get("by") == "day" else "week"
     state = request.app.state
     counted = frequencies(state.store, bucket=by, tenant=state.settings.tenant)
-    return by, counted, clusters(state.store, tenant=state.settings.tenant)
+    return by, counted, cluster_failures(state.store, tenant=state.settings.tenant)
 
 
-def _page(request: Request) -> Response:
-    by, counted, grouped = _asked(request)
-    return renderer(request).page(
+def _render_page(request: Request) -> Response:
+    by, counted, grouped = _parse_request(request)
+    return get_renderer(request).render_page(
         "failures.html",
         here="failures",
-        query=query,
+        query=build_query,
         by=by,
         counted=counted,
-        times=times(counted),
+        times=build_trends(counted),
         grouped=grouped,
-        size=(WIDTH, HEIGHT),
-        short=short,
+        size=(PLOT_WIDTH, PLOT_HEIGHT),
+        short=shorten,
     )
 
 
-def _api(request: Request) -> Response:
-    by, counted, grouped = _asked(request)
+def _render_json(request: Request) -> Response:
+    by, counted, grouped = _parse_request(request)
     found: dict[str, Any] = {
         "by": by,
         "runs": counted.runs.total,
@@ -63,7 +70,7 @@ def _api(request: Request) -> Response:
         ],
         "without_schema": [
             {"code": one.code.code, "runs": one.total, "latest": [run.run_id for run in one.latest]}
-            for one in grouped.rest
+            for one in grouped.unclustered
         ],
     }
-    return data_response(found)
+    return json_response(found)

@@ -13,51 +13,51 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.store.tally import standing
-from agentguard_server.settings import ViewerSettings
-from agentguard_server.viewer.downloads import download, raw_json, whole_text
-from agentguard_server.viewer.render import renderer
-from agentguard_server.viewer.run.lines import LIVE, Line
-from agentguard_server.viewer.run.links import CHUNK, PageLinks, base_of
-from agentguard_server.viewer.run.names import choices
-from agentguard_server.viewer.run.scores import THRESHOLD
-from agentguard_server.viewer.run.search import search
-from agentguard_server.viewer.run.strip import Axis
-from agentguard_server.viewer.run.view import View
-from agentguard_server.viewer.shelf import Shelf
-from agentguard_server.viewer.text import plain
+from agentguard.store.write.summary_updates import standing
+from agentguard_server.viewer.downloads import respond_download, respond_full_text, respond_raw_json
+from agentguard_server.viewer.escaping import to_single_line
+from agentguard_server.viewer.formatting import list_code_choices
+from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView
+from agentguard_server.viewer.run.finding_table import ACTION_THRESHOLD
+from agentguard_server.viewer.run.links import STEPS_PER_PAGE, PageLinks, build_run_url
+from agentguard_server.viewer.run.page_model import RunPageModel
+from agentguard_server.viewer.run.search import search_run
+from agentguard_server.viewer.run.timeline import Axis
+from agentguard_server.viewer.settings import ViewerSettings
+from agentguard_server.viewer.view_cache import ViewCache
 
 _VIEWS = ("conversation", "branches", "effects", "findings", "about", "search")
 _ROWS = 100
-_BEFORE = 2.0
+_CONTEXT_STEPS = 2.0
 """Seconds before a page is rendered from which on it is told of changes, lest one fall between."""
-_MOST_STEPS = 500
+_MAX_STEPS = 500
 
 
 def routes() -> list[BaseRoute]:
     """One route: ids may hold slashes, so that the path is taken apart before it is decoded."""
-    return [Route("/runs/{rest:path}", run, methods=["GET"], name="run")]
+    return [Route("/runs/{rest:path}", handle_run, methods=["GET"], name="run")]
 
 
-def run(request: Request) -> Response:
+def handle_run(request: Request) -> Response:
     """Whatever is asked of one run."""
-    run_id, action = _asked(request)
-    shelf = _shelf(request)
-    view = shelf.view(run_id)
+    run_id, action = _parse_path(request)
+    shelf = _get_view_cache(request)
+    view = shelf.get_view(run_id)
     if view is None:
-        raise HTTPException(404, f"There is no run {plain(run_id, 80)}.")
+        raise HTTPException(404, f"There is no run {to_single_line(run_id, 80)}.")
     if not action:
-        return _page(request, view)
+        return _render_page(request, view)
     if action == "steps":
-        return _steps(request, view)
+        return _render_steps(request, view)
     if action == "text":
-        return whole_text(view, request.query_params)
+        return respond_full_text(view, request.query_params)
     if action == "raw.json":
-        return raw_json(view, request.query_params)
-    return download(view, action.removeprefix("export."), renderer(request))
+        return respond_raw_json(view, request.query_params)
+    return respond_download(view, action.removeprefix("export."), get_renderer(request))
 
 
-def _asked(request: Request) -> tuple[str, str]:
+def _parse_path(request: Request) -> tuple[str, str]:
     """The run's id and what is asked of it; an id with slashes that were not encoded is taken whole."""
     raw = cast(bytes, request.scope.get("raw_path") or request.url.path.encode()).decode("ascii", "replace")
     rest = raw.partition("?")[0].partition("/runs/")[2]
@@ -72,107 +72,107 @@ def _asked(request: Request) -> tuple[str, str]:
 _ACTIONS = frozenset({"", "steps", "text", "raw.json", "export.html", "export.atif", "export.json"})
 
 
-def _shelf(request: Request) -> Shelf:
+def _get_view_cache(request: Request) -> ViewCache:
     state = request.app.state
     if not hasattr(state, "shelf"):
-        state.shelf = Shelf(state.store, state.settings.tenant)
-    return cast(Shelf, state.shelf)
+        state.shelf = ViewCache(state.store, state.settings.tenant)
+    return cast(ViewCache, state.shelf)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _StepWindow:
     """What part of a run is asked for."""
 
-    line: Line
+    line: BranchView
     begin: int
     end: int
 
     @classmethod
-    def of(cls, request: Request, view: View) -> _Place:
+    def from_request(cls, request: Request, view: RunPageModel) -> _StepWindow:
         """Read the query; what makes no sense is the beginning of the live line."""
-        line = view.line(request.query_params.get("line", LIVE)) or view.lines.live
-        at = _whole(request, "step", 0)
-        begin = max(0, min(at, len(line.steps) - 1)) // CHUNK * CHUNK
-        return cls(line, begin, min(begin + CHUNK, len(line.steps)))
+        line = view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
+        at = _parse_integer(request, "step", 0)
+        begin = max(0, min(at, len(line.steps) - 1)) // STEPS_PER_PAGE * STEPS_PER_PAGE
+        return cls(line, begin, min(begin + STEPS_PER_PAGE, len(line.steps)))
 
 
-def _page(request: Request, view: View) -> HTMLResponse:
+def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
     settings: ViewerSettings = request.app.state.settings
-    place = _Place.of(request, view)
+    place = _StepWindow.from_request(request, view)
     query = request.query_params.get("q", "").strip()[:200]
     show = "search" if query else request.query_params.get("show", "conversation")
     show = show if show in _VIEWS else "conversation"
     asked = request.query_params.get("axis")
     axis = cast("Axis | None", asked if asked in ("time", "steps") else None)
-    page = max(1, _whole(request, "page", 1))
-    base = base_of(settings.prefix, view.bundle.run.id)
-    held = standing(view.bundle.judgements)
+    page = max(1, _parse_integer(request, "page", 1))
+    base = build_run_url(settings.prefix, view.data.run.id)
+    held = standing(view.data.judgements)
     inside = show == "conversation"
     links = PageLinks(
-        base=base, line=place.line.id, begin=place.begin if inside else 0, end=place.end if inside else 0
+        base=base, branch_id=place.line.id, begin=place.begin if inside else 0, end=place.end if inside else 0
     )
-    return renderer(request).page(
+    return get_renderer(request).render_page(
         "run.html",
         view=view,
-        run=view.bundle.run,
+        run=view.data.run,
         line=place.line,
         begin=place.begin,
         end=place.end,
-        chunk=CHUNK,
+        chunk=STEPS_PER_PAGE,
         base=base,
         links=links,
         show=show,
-        tabs=_tabs(view),
-        here_url=_urls(base, place.line, axis),
+        tabs=_build_tabs(view),
+        here_url=_build_url_factory(base, place.line, axis),
         s=view.strip(place.line, axis),
-        root=view.root(place.line),
-        found=sorted(view.reading.findings)[:5_000],
-        turns=view.turns(place.line, place.begin, place.end) if show == "conversation" else (),
-        forks=view.forks(place.line),
-        scores=view.scores[(page - 1) * _ROWS : page * _ROWS],
+        root=view.find_root_step(place.line),
+        found=sorted(view.turn_context.findings)[:5_000],
+        turns=view.build_turns(place.line, place.begin, place.end) if show == "conversation" else (),
+        forks=view.group_forks(place.line),
+        scores=view.scored_findings[(page - 1) * _ROWS : page * _ROWS],
         page=page,
-        pages=-(-len(view.scores) // _ROWS),
-        threshold=THRESHOLD,
+        pages=-(-len(view.scored_findings) // _ROWS),
+        threshold=ACTION_THRESHOLD,
         query=query,
-        hits=search(view.lines, query),
+        hits=search_run(view.branches, query),
         may_judge=settings.may_judge,
         judged=[one for one in held if one.subject != "finding"],
         said={one.subject_id: one.right for one in held if one.subject == "finding"},
-        since=time.time() - _BEFORE,
-        choices=choices() if show == "conversation" else (),
+        since=time.time() - _CONTEXT_STEPS,
+        choices=list_code_choices() if show == "conversation" else (),
     )
 
 
-def _steps(request: Request, view: View) -> HTMLResponse:
+def _render_steps(request: Request, view: RunPageModel) -> HTMLResponse:
     """Some steps of a line as a fragment of the page."""
     settings: ViewerSettings = request.app.state.settings
-    line = view.line(request.query_params.get("line", LIVE)) or view.lines.live
-    begin = max(0, _whole(request, "from", 0))
-    end = min(_whole(request, "to", begin + CHUNK), begin + _MOST_STEPS, len(line.steps))
-    base = base_of(settings.prefix, view.bundle.run.id)
-    return renderer(request).page(
+    line = view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
+    begin = max(0, _parse_integer(request, "from", 0))
+    end = min(_parse_integer(request, "to", begin + STEPS_PER_PAGE), begin + _MAX_STEPS, len(line.steps))
+    base = build_run_url(settings.prefix, view.data.run.id)
+    return get_renderer(request).render_page(
         "run_steps.html",
-        turns=view.turns(line, begin, end),
-        forks=view.forks(line),
+        turns=view.build_turns(line, begin, end),
+        forks=view.group_forks(line),
         line=line,
         base=base,
-        links=PageLinks(base=base, line=line.id, begin=begin, end=end),
-        here_url=_urls(base, line, None),
+        links=PageLinks(base=base, branch_id=line.id, begin=begin, end=end),
+        here_url=_build_url_factory(base, line, None),
     )
 
 
-def _tabs(view: View) -> list[tuple[str, str, int | None]]:
-    acted = max(len(view.partings), len(view.bundle.recoveries))
+def _build_tabs(view: RunPageModel) -> list[tuple[str, str, int | None]]:
+    acted = max(len(view.branch_diffs), len(view.data.recoveries))
     return [
         ("conversation", "Conversation", None),
         ("branches", "Branches", acted),
         ("effects", "Effects", len(view.ledger)),
-        ("findings", "Findings", len(view.bundle.findings)),
+        ("findings", "Findings", len(view.data.findings)),
         ("about", "About", None),
     ]
 
 
-def _urls(base: str, line: Line, axis: Axis | None) -> Callable[..., str]:
+def _build_url_factory(base: str, line: BranchView, axis: Axis | None) -> Callable[..., str]:
     """Makes addresses of this page with some of its state changed."""
     kept: dict[str, Any] = {"line": line.id or None, "axis": axis}
 
@@ -185,6 +185,6 @@ def _urls(base: str, line: Line, axis: Axis | None) -> Callable[..., str]:
     return url
 
 
-def _whole(request: Request, name: str, default: int) -> int:
+def _parse_integer(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 10 else default

@@ -14,14 +14,21 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import AgentGuardError, StoreError
-from agentguard.store.overview import Facets, OverviewFilter, OverviewRow, labels
-from agentguard.store.page import Page, Slice
+from agentguard.store.db.run_summary import Facets, OverviewFilter, OverviewRow, labels
+from agentguard.store.read.pagination import Page, ResultPage
 from agentguard.store.store import Store
-from agentguard_server.viewer.listing import RECOVERED, SIZES, Asked, as_dict, asked, unfiltered
-from agentguard_server.viewer.render import renderer
+from agentguard_server.viewer.data.run_query import (
+    PAGE_SIZES,
+    RECOVERY_FILTERS,
+    RunQuery,
+    parse_run_query,
+    row_to_dict,
+    without_filters,
+)
+from agentguard_server.viewer.renderer import get_renderer
 
-_COUNTED: Final = 10_000
-_FACETS_S: Final = 15.0
+_MAX_COUNT: Final = 10_000
+_FACETS_TTL_S: Final = 15.0
 
 COLUMNS: Final = (
     ("verdict", "Verdict"),
@@ -36,7 +43,7 @@ COLUMNS: Final = (
     ("time", "Began"),
 )
 """Columns of the list: what it is sorted by, and the heading."""
-NUMBERS: Final = frozenset({"steps", "tokens", "cost", "duration"})
+NUMERIC_COLUMNS: Final = frozenset({"steps", "tokens", "cost", "duration"})
 
 FIELDS: Final = {
     "q": "text",
@@ -51,110 +58,110 @@ FIELDS: Final = {
 def routes() -> list[BaseRoute]:
     """The pages."""
     return [
-        Route("/", _page, name="runs"),
-        Route("/api/runs", _api),
-        Route("/events", _events),
+        Route("/", _render_page, name="runs"),
+        Route("/api/runs", _render_json),
+        Route("/events", _stream_events),
     ]
 
 
-def _page(request: Request) -> Response:
+def _render_page(request: Request) -> Response:
     store: Store = request.app.state.store
     settings = request.app.state.settings
     made_at = time.time()
-    wanted, found = _found(store, asked(request.query_params.multi_items()), settings.tenant)
-    total = _count(store, wanted, found, settings.tenant)
+    wanted, found = _select_page(store, parse_run_query(request.query_params.multi_items()), settings.tenant)
+    total = _count_runs(store, wanted, found, settings.tenant)
     nothing_at_all = not total and not (
         wanted.filters and store.count_overviews(OverviewFilter(), most=1, tenant=settings.tenant)
     )
-    return renderer(request).page(
+    return get_renderer(request).render_page(
         "runs.html",
         here="runs",
         asked=wanted,
         rows=found.rows,
         next=found.next,
         total=total,
-        counted=_COUNTED,
-        facets=_facets(request, store, settings.tenant),
+        counted=_MAX_COUNT,
+        facets=_get_facets(request, store, settings.tenant),
         nothing_at_all=nothing_at_all,
-        cleared=unfiltered(wanted).query(),
+        cleared=without_filters(wanted).to_query_string(),
         columns=COLUMNS,
-        numbers=NUMBERS,
+        numbers=NUMERIC_COLUMNS,
         fields=FIELDS,
-        recovered=tuple(RECOVERED),
-        sizes=SIZES,
+        recovered=tuple(RECOVERY_FILTERS),
+        sizes=PAGE_SIZES,
         labels=labels,
         made_at=made_at,
-        at=at,
+        at=format_time,
         loading=request.app.state.loading,
         address=str(store.address),
     )
 
 
-def _api(request: Request) -> Response:
+def _render_json(request: Request) -> Response:
     store: Store = request.app.state.store
     tenant = request.app.state.settings.tenant
-    wanted, found = _found(store, asked(request.query_params.multi_items()), tenant)
+    wanted, found = _select_page(store, parse_run_query(request.query_params.multi_items()), tenant)
     return JSONResponse(
         {
-            "runs": [_plain(row) for row in found.rows],
-            "next": None if found.next is None else wanted.query(after=found.next),
-            "count": _count(store, wanted, found, tenant),
-            "counted_to": _COUNTED,
-            "passed_over": wanted.wrong,
+            "runs": [_format_row(row) for row in found.rows],
+            "next": None if found.next is None else wanted.to_query_string(after=found.next),
+            "count": _count_runs(store, wanted, found, tenant),
+            "counted_to": _MAX_COUNT,
+            "passed_over": wanted.problems,
         }
     )
 
 
-async def _events(request: Request) -> Response:
+async def _stream_events(request: Request) -> Response:
     last = request.headers.get("last-event-id") or request.query_params.get("since")
-    stream = await request.app.state.hub.listen(_since(last))
+    stream = await request.app.state.hub.listen(_parse_since(last))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-def _found(store: Store, wanted: Asked, tenant: str) -> tuple[Asked, Slice[OverviewRow]]:
+def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, ResultPage[OverviewRow]]:
     """The page that is asked for; the first one where its place is not one of this order."""
-    page = Page(limit=wanted.limit, after=wanted.after)
+    page = Page(limit=query.limit, after=query.after)
     try:
-        return wanted, store.overviews(wanted.filter, wanted.sort, page, tenant=tenant)
+        return query, store.overviews(query.filter, query.sort, page, tenant=tenant)
     except StoreError:
-        if wanted.after is None:
+        if query.after is None:
             raise
-        wrong = (*wanted.wrong, "there is no such page in this order: this is the first one")
-        first = replace(wanted, after=None, wrong=wrong)
-        return first, store.overviews(wanted.filter, wanted.sort, Page(limit=wanted.limit), tenant=tenant)
+        wrong = (*query.problems, "there is no such page in this order: this is the first one")
+        first = replace(query, after=None, problems=wrong)
+        return first, store.overviews(query.filter, query.sort, Page(limit=query.limit), tenant=tenant)
 
 
-def _count(store: Store, wanted: Asked, found: Slice[OverviewRow], tenant: str) -> int:
+def _count_runs(store: Store, wanted: RunQuery, found: ResultPage[OverviewRow], tenant: str) -> int:
     """How many runs match; the one page there is tells by itself."""
     if wanted.after is None and found.next is None:
         return len(found.rows)
-    return store.count_overviews(wanted.filter, most=_COUNTED + 1, tenant=tenant)
+    return store.count_overviews(wanted.filter, most=_MAX_COUNT + 1, tenant=tenant)
 
 
-def _facets(request: Request, store: Store, tenant: str) -> Facets:
+def _get_facets(request: Request, store: Store, tenant: str) -> Facets:
     """What there is to filter by; counted anew now and then, and nobody waits for it but the first."""
     state = request.app.state
     kept: tuple[float, Facets] | None = getattr(state, "facets", None)
-    lasts = 1.0 if state.loading.running else _FACETS_S
+    lasts = 1.0 if state.loading.running else _FACETS_TTL_S
     if kept is None:
         kept = state.facets = (time.monotonic(), store.facets(tenant=tenant))
     elif time.monotonic() - kept[0] > lasts:
         state.facets = (time.monotonic(), kept[1])  # the others that come meanwhile count nothing
-        threading.Thread(target=_count_anew, args=(state, store, tenant), daemon=True).start()
+        threading.Thread(target=_refresh_facets, args=(state, store, tenant), daemon=True).start()
     return kept[1]
 
 
-def _count_anew(state: State, store: Store, tenant: str) -> None:
+def _refresh_facets(state: State, store: Store, tenant: str) -> None:
     with suppress(AgentGuardError):
         state.facets = (time.monotonic(), store.facets(tenant=tenant))
 
 
-def _plain(row: OverviewRow) -> dict[str, Any]:
-    return as_dict(row) | {"models": labels(row.models), "tags": labels(row.tags)}
+def _format_row(row: OverviewRow) -> dict[str, Any]:
+    return row_to_dict(row) | {"models": labels(row.models), "tags": labels(row.tags)}
 
 
-def _since(text: str | None) -> float | None:
+def _parse_since(text: str | None) -> float | None:
     """A time within the last day; anything else asks for nothing that was missed."""
     try:
         found = float(text or "")
@@ -164,7 +171,7 @@ def _since(text: str | None) -> float | None:
     return found if now - 86_400 < found <= now + 60 else None
 
 
-def at(seconds: float | None, form: str = "%Y-%m-%d %H:%M") -> str:
+def format_time(seconds: float | None, form: str = "%Y-%m-%d %H:%M") -> str:
     """A moment, in UTC; empty for one that no calendar has."""
     try:
         return time.strftime(form, time.gmtime(seconds)) if seconds is not None else ""

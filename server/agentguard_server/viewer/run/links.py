@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote, urlencode
 
-from agentguard_server.viewer.run.lines import LIVE, Lines
-from agentguard_server.viewer.run.marks import Quote
+from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchViews
+from agentguard_server.viewer.run.highlights import Quote
 
-CHUNK = 100
+STEPS_PER_PAGE = 100
 """Steps a fragment has."""
 
 
 class Links(Protocol):
     """Makes links."""
 
-    def step(self, line: str, step: int) -> str:
+    def step(self, branch_id: str, step: int) -> str:
         """To a step."""
         ...
 
@@ -25,7 +25,7 @@ class Links(Protocol):
         ...
 
 
-def base_of(prefix: str, run_id: str) -> str:
+def build_run_url(prefix: str, run_id: str) -> str:
     """The address of a run's page."""
     return f"{prefix}/runs/{quote(run_id, safe='', errors='replace')}"
 
@@ -35,22 +35,22 @@ class PageLinks:
     """Links within the viewer: what is in the page already is an anchor, all else a page of its own."""
 
     base: str
-    line: str = LIVE
+    branch_id: str = CURRENT_BRANCH
     begin: int = 0
     end: int = 0
 
-    def step(self, line: str, step: int) -> str:
+    def step(self, branch_id: str, step: int) -> str:
         """To a step, whichever view is open."""
-        return self._to(line, step, f"step-{step}")
+        return self._build_url(branch_id, step, f"step-{step}")
 
     def quote(self, quote: Quote) -> str:
         """To a quote."""
-        return self._to(quote.line, quote.step, quote.anchor)
+        return self._build_url(quote.branch_id, quote.step, quote.anchor)
 
-    def _to(self, line: str, step: int, anchor: str) -> str:
-        if line == self.line and self.begin <= step < self.end:
+    def _build_url(self, branch_id: str, step: int, anchor: str) -> str:
+        if branch_id == self.branch_id and self.begin <= step < self.end:
             return f"#{anchor}"
-        query = {"step": str(step)} | ({"line": line} if line else {})
+        query = {"step": str(step)} | ({"line": branch_id} if branch_id else {})
         return f"{self.base}?{urlencode(query, errors='replace')}#{anchor}"
 
 
@@ -58,17 +58,17 @@ class PageLinks:
 class FileLinks:
     """Links within one file that holds all lines."""
 
-    lines: Lines
+    branches: BranchViews
 
-    def step(self, line: str, step: int) -> str:
+    def step(self, branch_id: str, step: int) -> str:
         """To a step."""
-        return f"#{self.prefix(line)}step-{step}"
+        return f"#{self.build_id_prefix(branch_id)}step-{step}"
 
     def quote(self, quote: Quote) -> str:
         """To a quote."""
         return f"#{quote.anchor}"
 
-    def prefix(self, line: str) -> str:
+    def build_id_prefix(self, branch: str) -> str:
         """What goes before the ids of a line's steps."""
-        known = self.lines.by_id.get(line)
+        known = self.branches.by_id.get(branch)
         return f"b{known.number}-" if known is not None and known.number else ""

@@ -5,68 +5,68 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentguard.detect.text import lowered
-from agentguard_server.viewer.run.lines import Line, Lines
+from agentguard.detect._text import to_lower
+from agentguard_server.viewer.run.branches import BranchView, BranchViews
 
-MOST = 200
+MAX_HITS = 200
 _BEFORE, _AFTER = 60, 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class SearchHit:
     """A place: ``before`` + ``found`` + ``after`` is a stretch of the step's field."""
 
-    line: Line
+    branch: BranchView
     step: int
     agent: str
     field: str
     before: str
-    found: str
+    match: str
     after: str
     more: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hits:
+class SearchResult:
     """What a search found; ``cut`` if there is more than is shown."""
 
     query: str
-    hits: tuple[Hit, ...]
-    cut: bool
+    hits: tuple[SearchHit, ...]
+    is_truncated: bool
 
 
-def search(lines: Lines, query: str) -> Hits:
+def search_run(branches: BranchViews, query: str) -> SearchResult:
     """Find a text, whatever its case; one hit a field, with how often it stands there besides."""
-    wanted = lowered(query.strip())
+    wanted = to_lower(query.strip())
     if not wanted:
-        return Hits(query=query, hits=(), cut=False)
-    found: list[Hit] = []
-    for hit in _hits(lines, wanted):
-        if len(found) == MOST:
-            return Hits(query=query, hits=tuple(found), cut=True)
+        return SearchResult(query=query, hits=(), is_truncated=False)
+    found: list[SearchHit] = []
+    for hit in _find_hits(branches, wanted):
+        if len(found) == MAX_HITS:
+            return SearchResult(query=query, hits=tuple(found), is_truncated=True)
         found.append(hit)
-    return Hits(query=query, hits=tuple(found), cut=False)
+    return SearchResult(query=query, hits=tuple(found), is_truncated=False)
 
 
-def _hits(lines: Lines, wanted: str) -> Iterator[Hit]:
-    for line in lines:
-        for place, step in enumerate(line.own, line.fork):
+def _find_hits(branches: BranchViews, wanted: str) -> Iterator[SearchHit]:
+    for line in branches:
+        for place, step in enumerate(line.own_steps, line.fork_step):
             texts = [
                 ("agent", step.agent),
                 *((f"call of {call.name}", call.name) for call in step.tool_calls),
             ]
             for field, text in (*step.texts(), *texts):
-                low = lowered(text)
+                low = to_lower(text)
                 at = low.find(wanted)
                 if at >= 0:
                     end = at + len(wanted)
-                    yield Hit(
-                        line=line,
+                    yield SearchHit(
+                        branch=line,
                         step=place,
                         agent=step.agent,
                         field=field,
                         before=("…" if at > _BEFORE else "") + text[max(0, at - _BEFORE) : at],
-                        found=text[at:end],
+                        match=text[at:end],
                         after=text[end : end + _AFTER] + ("…" if len(text) > end + _AFTER else ""),
                         more=low.count(wanted) - 1,
                     )

@@ -8,18 +8,18 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from agentguard.evals.inject.edits.base import Rewritten, Tail, edits
+from agentguard.evals.inject.edits.base import RewrittenRun, TailHandling, get_edit_registry
 from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.unit.evals.inject.runs import call, record, result, said, shop, tools
 
 LOOK, CLAIM, ASK, GET, UPDATE, DONE, BYE = 2, 3, 6, 5, 8, 9, 10
 
 
-def make(name: str, step: int, *, run: Trajectory | None = None, seed: int = 0) -> Rewritten:
-    return edits().get(name).apply(run or shop().trajectory, step, random.Random(seed))
+def make(name: str, step: int, *, run: Trajectory | None = None, seed: int = 0) -> RewrittenRun:
+    return get_edit_registry().get(name).apply(run or shop().trajectory, step, random.Random(seed))
 
 
-def some(name: str, step: int, wanted, *, run: Trajectory | None = None) -> Rewritten:
+def some(name: str, step: int, wanted, *, run: Trajectory | None = None) -> RewrittenRun:
     """The rewriting of the first seed for which ``wanted`` holds."""
     for seed in range(60):
         made = make(name, step, run=run, seed=seed)
@@ -39,7 +39,7 @@ def test_the_steps_are_where_the_tests_below_think():
 
 
 def test_a_wrong_argument_of_a_change_goes_through_and_is_carried_on():
-    made = some("parameter_error", UPDATE, lambda m: m.tail is Tail.PROPAGATED)
+    made = some("parameter_error", UPDATE, lambda m: m.tail is TailHandling.PROPAGATED)
     before, after = shop().trajectory.steps[UPDATE], made.steps[UPDATE]
     (key,) = [
         k
@@ -56,7 +56,7 @@ def test_a_wrong_argument_of_a_change_goes_through_and_is_carried_on():
 
 def test_a_code_that_exists_nowhere_is_refused_and_the_agent_gives_up():
     made = make("parameter_error", GET)
-    assert made.tail is Tail.TRUNCATED
+    assert made.tail is TailHandling.TRUNCATED
     wrong = made.steps[GET].tool_calls[0].arguments["order_id"]
     assert wrong not in texts(shop().trajectory.steps)
     assert "K77RQ2" not in made.steps[GET].observations[0].content
@@ -106,11 +106,11 @@ def test_an_error_that_is_ignored_lies_in_the_next_turn():
     assert made.steps[UPDATE].tool_calls == run.steps[UPDATE].tool_calls
     assert made.steps[UPDATE].observations != run.steps[UPDATE].observations
     assert made.steps[DONE:] == run.steps[DONE:]
-    assert made.tail is Tail.KEPT
+    assert made.tail is TailHandling.KEPT
 
 
 def test_a_misread_value_reaches_later_turns():
-    made = some("misread_observation", CLAIM, lambda m: m.tail is Tail.PROPAGATED)
+    made = some("misread_observation", CLAIM, lambda m: m.tail is TailHandling.PROPAGATED)
     run = shop().trajectory
     (change,) = [c for c in made.changes if c.step == CLAIM]
     assert change.field == "content"
@@ -155,7 +155,9 @@ def test_a_confirmation_left_out():
 
 def test_without_rules_nothing_can_be_dropped():
     run = replace(shop().trajectory, system_prompts={}, task="Move my order.")
-    assert not any(edits().get("dropped_constraint").applies(run, i) for i in range(len(run.steps)))
+    assert not any(
+        get_edit_registry().get("dropped_constraint").applies(run, i) for i in range(len(run.steps))
+    )
 
 
 def test_done_too_early():
@@ -167,7 +169,7 @@ def test_done_too_early():
     assert "update_order" not in {c.name for step in made.steps for c in step.tool_calls}
     assert made.steps[-1].source is Source.USER
     skipped = make("progress_misjudge", UPDATE)
-    assert skipped.tail is Tail.TRUNCATED or skipped.steps[UPDATE].content.startswith("Order K77RQ2")
+    assert skipped.tail is TailHandling.TRUNCATED or skipped.steps[UPDATE].content.startswith("Order K77RQ2")
 
 
 def test_a_loop_runs_until_the_end():

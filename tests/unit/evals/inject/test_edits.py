@@ -11,32 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import InputError
-from agentguard.evals.inject.edits.base import Rewritten, Tail, edits
-from agentguard.evals.inject.rewrite import rewrite
-from agentguard.taxonomy.load import Taxonomies
-from agentguard.trajectory.formats._json import dumps
+from agentguard.evals.inject.edits.base import RewrittenRun, TailHandling, get_edit_registry
+from agentguard.evals.inject.rewriter import apply_edit
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats.base import formats
 from agentguard.trajectory.model import Record, Source, Step, Trajectory
 from tests.unit.evals.inject.runs import runs, shop
 
-NAMES = edits().names()
+NAMES = get_edit_registry().names()
 _NUMBERING = {"index", "source_index", "started_at", "ended_at"}
 
 
 def places(run: Trajectory, name: str) -> list[int]:
-    return [i for i in range(len(run.steps)) if edits().get(name).applies(run, i)]
+    return [i for i in range(len(run.steps)) if get_edit_registry().get(name).applies(run, i)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_edit_names_codes_that_exist_and_its_module(name):
-    edit = edits().get(name)
-    known = Taxonomies.load()
+    edit = get_edit_registry().get(name)
+    known = TaxonomyCatalog.load()
     assert edit.name == name
     assert edit.summary
     assert edit.codes[0].startswith("agent_error:")
     for code in edit.codes:
-        assert known.code(code)
-    assert known.code(edit.codes[0]).module == edit.module
+        assert known.get_code(code)
+    assert known.get_code(edit.codes[0]).module == edit.module
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"misaligned_action"}))
@@ -49,7 +49,7 @@ def test_an_edit_refuses_a_step_it_does_not_apply_to(name):
     run = shop().trajectory
     for step in (0, 1, len(run.steps) - 1, len(run.steps), -1):
         with pytest.raises(InputError, match=name):
-            edits().get(name).apply(run, step, random.Random(1))
+            get_edit_registry().get(name).apply(run, step, random.Random(1))
 
 
 @settings(max_examples=60)
@@ -57,7 +57,7 @@ def test_an_edit_refuses_a_step_it_does_not_apply_to(name):
 def test_what_holds_for_every_rewriting(record, seed):
     run = record.trajectory
     for name in NAMES:
-        edit = edits().get(name)
+        edit = get_edit_registry().get(name)
         for step in places(run, name):
             made = edit.apply(run, step, random.Random(seed))
             assert made == edit.apply(run, step, random.Random(seed))
@@ -67,7 +67,7 @@ def test_what_holds_for_every_rewriting(record, seed):
             check_cause(made)
 
 
-def check_prefix(run: Trajectory, made: Rewritten, step: int) -> None:
+def check_prefix(run: Trajectory, made: RewrittenRun, step: int) -> None:
     assert made.step >= step
     assert made.steps[: made.step] == run.steps[: made.step]
     assert [dumps_of(s) for s in made.steps[: made.step]] == [dumps_of(s) for s in run.steps[: made.step]]
@@ -76,7 +76,7 @@ def check_prefix(run: Trajectory, made: Rewritten, step: int) -> None:
     assert places == sorted(set(places))
 
 
-def check_pairing(run: Trajectory, made: Rewritten) -> None:
+def check_pairing(run: Trajectory, made: RewrittenRun) -> None:
     ids = [call.id for step in made.steps for call in step.tool_calls]
     assert len(set(ids)) == len(ids)
     for step in made.steps:
@@ -88,7 +88,7 @@ def check_pairing(run: Trajectory, made: Rewritten) -> None:
             assert seen.tool == called[seen.call_id].name
 
 
-def check_cause(made: Rewritten) -> None:
+def check_cause(made: RewrittenRun) -> None:
     cause = made.cause
     assert made.step - 1 <= cause.step < len(made.steps)
     turn = made.steps[cause.step]
@@ -99,7 +99,7 @@ def check_cause(made: Rewritten) -> None:
     assert cause.reason
 
 
-def check_declared(run: Trajectory, made: Rewritten) -> None:
+def check_declared(run: Trajectory, made: RewrittenRun) -> None:
     """Align the two runs by what is declared to be new or gone, and compare what is left, field by field."""
     new = {c.step for c in made.changes if c.field == "step" and c.after == "inserted"}
     gone = {c.step for c in made.changes if c.field == "step" and c.before == "removed"}
@@ -118,7 +118,7 @@ def check_declared(run: Trajectory, made: Rewritten) -> None:
     }
     assert differ == declared
     assert made.changes
-    assert (made.tail is Tail.TRUNCATED) or not ends
+    assert (made.tail is TailHandling.TRUNCATED) or not ends
 
 
 def texts(record: Record) -> list[list[tuple[str, str]]]:
@@ -136,7 +136,7 @@ def test_a_rewritten_run_can_be_written_and_read_again(record, data):
     if not found:
         return
     name, step = data.draw(st.sampled_from(found))
-    made = rewrite(record, edits().get(name), step, rng=random.Random(3))
+    made = apply_edit(record, get_edit_registry().get(name), step, rng=random.Random(3))
     log = formats().get("event_log")
     events = [orjson.loads(dumps(event)) for event in log.dump(made, annotation=True)]
     assert list(log.parse(events, name="x")) == [made]
@@ -152,7 +152,7 @@ def test_nothing_tells_a_rewritten_run_but_its_annotation(record, data):
     if not found:
         return
     name, step = data.draw(st.sampled_from(found))
-    made = rewrite(record, edits().get(name), step)
+    made = apply_edit(record, get_edit_registry().get(name), step)
     before, after = record.trajectory, made.trajectory
     assert (after.task, after.tools, after.system_prompts, after.extra, after.format) == (
         before.task,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentguard.evals.inject.edits.base import edits
-from agentguard.evals.inject.rewrite import RewritePlan, rates_of, rewritten
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.evals.inject.edits.base import get_edit_registry
+from agentguard.evals.inject.rewriter import RewritePlan, parse_rates, rewrite_record
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record, Trajectory
 from tests.unit.evals.inject.test_edits import check_cause, check_declared, places
 from tests.unit.trajectory.formats.samples import SAMPLES
@@ -19,17 +19,17 @@ FILES = sorted(path for path in SAMPLES.iterdir() if path.is_file() and path.suf
 
 
 def runs(path: Path) -> list[Record]:
-    return [found for found in read(path) if not isinstance(found, Broken)]
+    return [found for found in read(path) if not isinstance(found, UnreadableRecord)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_place_of_every_sample(path):
     for record in runs(path):
         run = record.trajectory
-        for name in edits():
+        for name in get_edit_registry():
             for step in places(run, name):
                 for seed in range(3):
-                    made = edits().get(name).apply(run, step, random.Random(seed))
+                    made = get_edit_registry().get(name).apply(run, step, random.Random(seed))
                     assert made.steps[: made.step] == run.steps[: made.step]
                     assert [s.index for s in made.steps] == list(range(len(made.steps)))
                     check_declared(run, made)
@@ -48,10 +48,10 @@ def check_answers(run: Trajectory, steps) -> None:
 
 
 def test_most_formats_have_something_to_rewrite():
-    plan = RewritePlan(rates=rates_of("uniform"), per_run=6, assume_passed=True)
+    plan = RewritePlan(rates=parse_rates("uniform"), per_run=6, assume_passed=True)
     done = set()
     for path in FILES:
         for record in runs(path):
-            if not record.annotation.failed and list(rewritten(record, plan)):
+            if not record.annotation.failed and list(rewrite_record(record, plan)):
                 done.add(record.trajectory.format)
     assert {"openai_chat", "openai_responses", "otlp_json"} <= done

@@ -7,46 +7,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.evals.inject.edits.values import (
-    Kind,
     Value,
-    classify,
-    holds,
-    like,
-    names_in,
-    put,
-    values_in,
-    variants,
+    ValueKind,
+    classify_value,
+    contains_value,
+    extract_values,
+    find_names,
+    generate_variants,
+    is_confusable,
+    replace_value,
 )
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("It costs $1,245.50 in all.", [("1245.50", Kind.AMOUNT)]),
-        ("Order K77RQ2 of 2031-03-14", [("K77RQ2", Kind.CODE), ("2031-03-14", Kind.DATE)]),
-        ("write to ann.b7@shop.example.", [("ann.b7@shop.example", Kind.EMAIL)]),
-        ("user ann_smith_4471 has 12 lamps", [("ann_smith_4471", Kind.CODE), ("12", Kind.AMOUNT)]),
+        ("It costs $1,245.50 in all.", [("1245.50", ValueKind.AMOUNT)]),
+        ("Order K77RQ2 of 2031-03-14", [("K77RQ2", ValueKind.CODE), ("2031-03-14", ValueKind.DATE)]),
+        ("write to ann.b7@shop.example.", [("ann.b7@shop.example", ValueKind.EMAIL)]),
+        ("user ann_smith_4471 has 12 lamps", [("ann_smith_4471", ValueKind.CODE), ("12", ValueKind.AMOUNT)]),
         ("on May 24, 2031 at 10:30, the 3rd time, a 24-hour shop", []),
         ("2031-03-14T10:20:30 is a time", []),
         ("5 lamps in 2031", []),
-        ('{"id": "K77RQ2", "sum": 88}', [("K77RQ2", Kind.CODE), ("88", Kind.AMOUNT)]),
+        ('{"id": "K77RQ2", "sum": 88}', [("K77RQ2", ValueKind.CODE), ("88", ValueKind.AMOUNT)]),
     ],
 )
 def test_values_of_a_text(text, found):
-    assert [(value.text, value.kind) for value in values_in(text)] == found
+    assert [(value.text, value.kind) for value in extract_values(text)] == found
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("red lamp", Kind.NAME),
-        ("K77RQ2", Kind.CODE),
-        ("88", Kind.AMOUNT),
+        ("red lamp", ValueKind.NAME),
+        ("K77RQ2", ValueKind.CODE),
+        ("88", ValueKind.AMOUNT),
         ("a whole sentence is no value.", None),
     ],
 )
 def test_a_whole_argument(text, kind):
-    value = classify(text)
+    value = classify_value(text)
     assert (value.kind if value else None) is kind
 
 
@@ -61,47 +61,47 @@ def test_a_whole_argument(text, kind):
     ],
 )
 def test_only_whole_values_are_replaced(text, old, new, then):
-    value = classify(old)
+    value = classify_value(old)
     assert value is not None
-    assert put(text, value, new) == then
-    assert not holds(then, value) or old == new
+    assert replace_value(text, value, new) == then
+    assert not contains_value(then, value) or old == new
 
 
 def test_slips_keep_the_form():
-    assert variants(Value("100", Kind.AMOUNT))
+    assert generate_variants(Value("100", ValueKind.AMOUNT))
     for text in ("245.50", "K77RQ2", "ann_smith_4471", "10"):
-        value = classify(text)
+        value = classify_value(text)
         assert value is not None
-        for slip in variants(value):
-            other = classify(slip)
+        for slip in generate_variants(value):
+            other = classify_value(slip)
             assert other is not None, slip
             assert other.kind is value.kind
             assert len(slip) == len(text)
             assert slip != text
-            if value.kind is Kind.CODE:
-                assert like(value, other)
-    assert "2031-03-15" in variants(Value("2031-03-14", Kind.DATE))
-    assert variants(Value("2031-02-31", Kind.DATE)) == ()
-    assert variants(Value("red lamp", Kind.NAME)) == ()
+            if value.kind is ValueKind.CODE:
+                assert is_confusable(value, other)
+    assert "2031-03-15" in generate_variants(Value("2031-03-14", ValueKind.DATE))
+    assert generate_variants(Value("2031-02-31", ValueKind.DATE)) == ()
+    assert generate_variants(Value("red lamp", ValueKind.NAME)) == ()
 
 
 def test_what_may_be_confused():
     def of(text):
-        return classify(text)
+        return classify_value(text)
 
-    assert like(of("K77RQ2"), of("K81TM9"))
-    assert not like(of("K77RQ2"), of("ann_smith_4471"))
-    assert like(of("2031-03-14"), of("2031-04-01"))
-    assert not like(of("2031-03-14"), of("1968-04-25"))
-    assert like(of("88"), of("120"))
-    assert not like(of("88"), of("12000"))
-    assert not like(of("88"), of("88"))
+    assert is_confusable(of("K77RQ2"), of("K81TM9"))
+    assert not is_confusable(of("K77RQ2"), of("ann_smith_4471"))
+    assert is_confusable(of("2031-03-14"), of("2031-04-01"))
+    assert not is_confusable(of("2031-03-14"), of("1968-04-25"))
+    assert is_confusable(of("88"), of("120"))
+    assert not is_confusable(of("88"), of("12000"))
+    assert not is_confusable(of("88"), of("88"))
 
 
 @given(st.text(max_size=60))
 def test_any_text_can_be_read_and_rewritten(text):
-    names = (Value("red lamp", Kind.NAME),)
-    for value in (*values_in(text), *names_in(text, names)):
-        assert holds(text, value) or value.kind is Kind.EMAIL or "$" in text
-        for slip in variants(value)[:2]:
-            assert isinstance(put(text, value, slip), str)
+    names = (Value("red lamp", ValueKind.NAME),)
+    for value in (*extract_values(text), *find_names(text, names)):
+        assert contains_value(text, value) or value.kind is ValueKind.EMAIL or "$" in text
+        for slip in generate_variants(value)[:2]:
+            assert isinstance(replace_value(text, value, slip), str)

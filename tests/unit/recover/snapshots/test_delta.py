@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import RecoveryError
-from agentguard.recover.snapshots.delta import delta, patched
+from agentguard.recover.snapshots.delta import apply_delta, encode_delta
 
 EDITS = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 300), st.binary(max_size=300)), max_size=6)
 
@@ -21,7 +21,7 @@ def text(size: int, seed: int = 1) -> bytes:
 
 @given(st.binary(max_size=400), st.binary(max_size=400))
 def test_any_bytes_come_back(base: bytes, new: bytes) -> None:
-    assert patched(base, delta(base, new)) == new
+    assert apply_delta(base, encode_delta(base, new)) == new
 
 
 @given(st.integers(0, 200_000), EDITS)
@@ -30,7 +30,7 @@ def test_edited_bytes_come_back(size: int, edits: list[tuple[float, int, bytes]]
     for place, length, put in edits:
         at = int(place * len(new))
         new = new[:at] + put + new[at + length :]
-    assert patched(base, delta(base, new)) == new
+    assert apply_delta(base, encode_delta(base, new)) == new
 
 
 @pytest.mark.parametrize("size", [1_000, 100_000, 3_000_000])
@@ -38,34 +38,34 @@ def test_a_few_edits_make_a_short_delta(size: int) -> None:
     base = text(size)
     third = len(base) // 3
     new = base[:third] + b"inserted here" + base[third + 40 : -third] + base[20 - third :] + b" appended"
-    assert len(delta(base, new)) < 300
-    assert patched(base, delta(base, new)) == new
+    assert len(encode_delta(base, new)) < 300
+    assert apply_delta(base, encode_delta(base, new)) == new
 
 
 def test_equal_bytes_make_a_delta_of_one_copy() -> None:
-    assert len(delta(text(500_000), text(500_000))) == 12
+    assert len(encode_delta(text(500_000), text(500_000))) == 12
 
 
 def test_a_long_run_taken_out_or_put_in_is_found_again() -> None:
     base = text(300_000)
     without = base[:1000] + base[51_000:]
-    assert len(delta(base, without)) < 100
-    assert len(delta(without, base)) < 50_200
+    assert len(encode_delta(base, without)) < 100
+    assert len(encode_delta(without, base)) < 50_200
 
 
 def test_bytes_without_likeness_are_a_literal() -> None:
     noise = random.Random(2).randbytes(400_000)
-    made = delta(text(400_000), noise)
+    made = encode_delta(text(400_000), noise)
     assert len(made) < len(noise) + 2_000
-    assert patched(text(400_000), made) == noise
+    assert apply_delta(text(400_000), made) == noise
 
 
 @pytest.mark.parametrize("spoilt", ["short", "base", "tail"])
 def test_a_delta_of_another_base_is_an_error(spoilt: str) -> None:
     base = text(5_000)
-    made = delta(base, base[:2_000] + b"new" * 30 + base[2_500:])
+    made = encode_delta(base, base[:2_000] + b"new" * 30 + base[2_500:])
     if spoilt == "base":
         base = base[:3_000]
     made = made[:40] if spoilt == "short" else made + b"xyz" if spoilt == "tail" else made
     with pytest.raises(RecoveryError, match="damaged"):
-        patched(base, made)
+        apply_delta(base, made)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from agentguard_server.proxy.app import App
-from agentguard_server.proxy.gateway import Gateway
-from agentguard_server.proxy.settings import ProxySettings
+from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.state import AppState
 
-from agentguard.backends.base import Answer
+from agentguard.backends.base import Response
 from agentguard.errors import ResilienceError
 
 JSON = ((b"content-type", b"application/json"),)
@@ -52,7 +52,9 @@ class Stream:
 class Pool:
     """Answers in turn, the last one again and again; an error is raised, a function is called."""
 
-    answers: list = field(default_factory=lambda: [Answer(status=200, headers=JSON, body=b"{}", replica="a")])
+    answers: list = field(
+        default_factory=lambda: [Response(status=200, headers=JSON, body=b"{}", replica="a")]
+    )
     asked: list = field(default_factory=list)
     cancelled: bool = False
 
@@ -92,9 +94,9 @@ class Got:
         return json.loads(self.body)
 
 
-def gateway(*answers: object, recorders=(), guarding=None, **sections: object) -> Gateway:
+def gateway(*answers: object, recorders=(), guarding=None, **sections: object) -> AppState:
     pool = Pool(list(answers)) if answers else Pool()
-    return Gateway(
+    return AppState(
         settings(**sections), pool, recorders=recorders, guarding=guarding,
         capture_bytes=1000 if recorders else 0,
     )  # fmt: skip
@@ -111,7 +113,7 @@ def scope_of(method: str, path: str, headers: dict[str, str], size: int) -> dict
 
 
 async def asked(
-    gate: Gateway, body: object = None, *, path: str = "/v1/chat/completions", method: str = "POST",
+    gate: AppState, body: object = None, *, path: str = "/v1/chat/completions", method: str = "POST",
     leaves: Callable[[Got], bool] | None = None, parts: list[bytes] | None = None, **headers: str,
 ) -> Got:  # fmt: skip
     """Ask once. The client leaves as soon as ``leaves`` is true of what it has got."""
@@ -144,5 +146,5 @@ async def asked(
     return got
 
 
-def ask(gate: Gateway, body: object = None, **how) -> Got:
+def ask(gate: AppState, body: object = None, **how) -> Got:
     return asyncio.run(asked(gate, body, **how))

@@ -13,21 +13,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.guarding import build
-from agentguard_server.proxy.keys import Caller
+from agentguard_server.proxy.auth.api_keys import Caller
+from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
+from agentguard_server.proxy.guard import build
 from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, Guardrail
-from agentguard_server.proxy.litellm.said import read
-from agentguard_server.proxy.settings import KeyLimits, KeyOptions
+from agentguard_server.proxy.litellm.request import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
+from agentguard.config.policy import Policy
 from agentguard.errors import InputError
 from agentguard.resilience.clock import MONOTONIC
-from agentguard.settings import Policy
-from tests.unit.server.proxy.guarding.played import CHAT, Turn, calls
+from tests.unit.server.proxy.guard.scripted_model import CHAT, Turn, calls
 
 TASK: Any = {"role": "user", "content": "Book seat 4."}
 ROLLBACK = {"recover": {"on_fail": ["rollback"]}}

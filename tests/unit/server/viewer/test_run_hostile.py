@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentguard_server.viewer.app import build
-from agentguard_server.viewer.bundle import Bundle
-from agentguard_server.viewer.export import html_of
-from agentguard_server.viewer.render import Renderer
+from agentguard_server.viewer.app import build_app
+from agentguard_server.viewer.data.run_data import RunData
+from agentguard_server.viewer.export import render_html
+from agentguard_server.viewer.renderer import Renderer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -14,7 +14,7 @@ from agentguard.detect.base import Evidence, Finding
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.store import Store
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory, Usage
-from tests.unit.server.viewer.run.reading import ELEMENTS, Page, as_shown, squashed
+from tests.unit.server.viewer.run.page_parser import ELEMENTS, Page, as_shown, squashed
 
 RENDERER = Renderer()
 MARKUP = [
@@ -124,7 +124,7 @@ DIAGNOSES = st.none() | st.builds(
 def test_any_run_is_a_page_of_our_elements_with_all_its_text(
     run: Trajectory, diagnosis: Diagnosis | None
 ) -> None:
-    html = html_of(Bundle.of(run, diagnosis), RENDERER)
+    html = render_html(RunData.from_run(run, diagnosis), RENDERER)
     html.encode()
     read = Page(html)
     for tag, attributes in read.elements:
@@ -158,7 +158,7 @@ def test_a_line_of_a_megabyte_and_deep_json_make_a_small_page(tmp_path: object) 
     with Store.open(f"{tmp_path}/s.db") as store:
         store.write_run(Trajectory(id="big", format="f", task="y" * 100_000, steps=steps))
         store.flush(20)
-        with TestClient(build(store), base_url="http://127.0.0.1") as client:
+        with TestClient(build_app(store), base_url="http://127.0.0.1") as client:
             answer = client.get("/runs/big")
             assert answer.status_code == 200
             assert len(answer.content) < 500_000

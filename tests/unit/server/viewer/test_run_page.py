@@ -8,17 +8,17 @@ from itertools import pairwise
 from urllib.parse import quote
 
 import pytest
-from agentguard_server.settings import ViewerSettings
-from agentguard_server.viewer.app import build
+from agentguard_server.viewer.app import build_app
+from agentguard_server.viewer.settings import ViewerSettings
 from starlette.testclient import TestClient
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-from agentguard.localize.keep import diagnosis_rows
+from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 from tests import viewer_runs
-from tests.unit.server.viewer.run.reading import ELEMENTS, Page, as_shown, squashed
+from tests.unit.server.viewer.run.page_parser import ELEMENTS, Page, as_shown, squashed
 
 EVIL = (
     "</textarea></div></script><script>window.pwned=1</script><img src=x onerror=pwned()>"
@@ -104,9 +104,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         store.write_run(replace(run, id="evil"))
         store.write_run(replace(run, id="a/b?c#d e%2Fé"))
         whole = evil_clean(diagnosis)
-        store.write(*diagnosis_rows(replace(whole, trajectory_id="evil")))
+        store.write(*build_diagnosis_rows(replace(whole, trajectory_id="evil")))
         store.flush(20)
-        with TestClient(build(store, ViewerSettings()), base_url="http://127.0.0.1") as opened:
+        with TestClient(build_app(store, ViewerSettings()), base_url="http://127.0.0.1") as opened:
             yield opened
 
 
@@ -254,9 +254,11 @@ def test_without_a_kept_store_nothing_can_be_judged(tmp_path: object) -> None:
     with Store.open(f"{tmp_path}/s.db") as store:
         run, diagnosis = viewer_runs.lost()
         store.write_run(run)
-        store.write(*diagnosis_rows(diagnosis))
+        store.write(*build_diagnosis_rows(diagnosis))
         store.flush(10)
-        with TestClient(build(store, ViewerSettings(may_judge=False)), base_url="http://127.0.0.1") as opened:
+        with TestClient(
+            build_app(store, ViewerSettings(may_judge=False)), base_url="http://127.0.0.1"
+        ) as opened:
             read = page(opened, f"/runs/{run.id}")
     assert "Judgements cannot be kept" in read.text
     assert not any(given.get("method") == "post" for _, given in read.elements)
@@ -320,10 +322,10 @@ def test_the_file_needs_nothing_else_and_has_everything(client: TestClient) -> N
 
 
 def test_a_file_leaves_nothing_out() -> None:
-    from agentguard_server.viewer.bundle import Bundle
-    from agentguard_server.viewer.export import html_of
+    from agentguard_server.viewer.data.run_data import RunData
+    from agentguard_server.viewer.export import render_html
 
     long = "a long line of text without any end " * 5_000
     step = Step(index=0, source=Source.AGENT, agent="a", content=long)
-    read = Page(html_of(Bundle.of(Trajectory(id="r", format="f", task="t", steps=(step,)))))
+    read = Page(render_html(RunData.from_run(Trajectory(id="r", format="f", task="t", steps=(step,)))))
     assert squashed(long) in squashed(read.unfolded)

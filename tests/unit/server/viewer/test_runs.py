@@ -4,15 +4,15 @@ import re
 from html import unescape
 
 import pytest
-from agentguard_server.viewer.app import build
-from agentguard_server.viewer.listing import asked
+from agentguard_server.viewer.app import build_app
+from agentguard_server.viewer.data.run_query import parse_run_query
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from agentguard.store import Store
-from agentguard.store.overview import OverviewFilter, Sort, Verdict
-from agentguard.store.rows import DiagnosisRow, JudgementRow, RecoveryRow, RunRow, StepRow
+from agentguard.store.db.rows import DiagnosisRow, JudgementRow, RecoveryRow, RunRow, StepRow
+from agentguard.store.db.run_summary import OverviewFilter, Sort, VerdictFilter
 
 HERE = "http://127.0.0.1:7430"
 EVIL = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'{{7*7}}\u202e"
@@ -26,7 +26,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def client(store):
-    return TestClient(build(store), base_url=HERE)
+    return TestClient(build_app(store), base_url=HERE)
 
 
 def fill(store, number: int = 12) -> None:
@@ -166,11 +166,11 @@ def test_programs_get_the_same_as_data(store, client):
 
 
 def test_nothing_of_another_tenant_is_shown(store):
-    from agentguard_server.settings import ViewerSettings
+    from agentguard_server.viewer.settings import ViewerSettings
 
     fill(store, 2)
     store.write(RunRow(id="theirs", tenant="t", task="secret")).wait(10)
-    client = TestClient(build(store, ViewerSettings(tenant="t")), base_url=HERE)
+    client = TestClient(build_app(store, ViewerSettings(tenant="t")), base_url=HERE)
     assert shown(client.get("/").text) == ["theirs"]
 
 
@@ -196,18 +196,18 @@ pairs = st.lists(
 @given(pairs)
 @settings(max_examples=300)
 def test_an_address_is_read_the_same_again(given):
-    first = asked(given)
-    again = asked([*first.given])
+    first = parse_run_query(given)
+    again = parse_run_query([*first.parameters])
     assert (again.filter, again.sort, again.limit) == (first.filter, first.sort, first.limit)
-    assert again.wrong == ()
+    assert again.problems == ()
 
 
 def test_reading_an_address():
-    found = asked(
+    found = parse_run_query(
         [("verdict", "failure"), ("verdict", "none"), ("since", "2026-01-02T03:04:05+01:00"), ("q", " a ")]
     )
     assert found.filter == OverviewFilter(
-        verdicts=frozenset({Verdict.FAILURE, Verdict.NONE}), since=1767319445.0, text="a"
+        verdicts=frozenset({VerdictFilter.FAILURE, VerdictFilter.NONE}), since=1767319445.0, text="a"
     )
     assert found.sort == Sort()
-    assert asked([("min_cost", "$1,000.50")]).filter.min_cost == 1000.5
+    assert parse_run_query([("min_cost", "$1,000.50")]).filter.min_cost == 1000.5

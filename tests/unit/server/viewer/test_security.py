@@ -4,9 +4,9 @@ import http.client
 import re
 
 import pytest
-from agentguard_server.security import MAX_BODY, MAX_TARGET, POLICY, _host_name
-from agentguard_server.settings import ViewerSettings
-from agentguard_server.viewer.app import build
+from agentguard_server.security_middleware import MAX_BODY, MAX_TARGET, POLICY, _host_name
+from agentguard_server.viewer.app import build_app
+from agentguard_server.viewer.settings import ViewerSettings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -28,13 +28,13 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def open_client(store):
-    return TestClient(build(store), base_url=HERE, follow_redirects=False)
+    return TestClient(build_app(store), base_url=HERE, follow_redirects=False)
 
 
 @pytest.fixture
 def guarded(store):
     settings = ViewerSettings(host="0.0.0.0", token=TOKEN)
-    return TestClient(build(store, settings), base_url="http://viewer.example:80", follow_redirects=False)
+    return TestClient(build_app(store, settings), base_url="http://viewer.example:80", follow_redirects=False)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_policy_lets_nothing_of_a_page_run():
 
 
 def test_a_page_that_fails_has_the_headers_too(store, monkeypatch):
-    app = build(store)
+    app = build_app(store)
     monkeypatch.setattr(type(store), "overviews", lambda *_, **__: 1 / 0)
     answer = TestClient(app, base_url=HERE, raise_server_exceptions=False).get("/")
     assert answer.status_code == 500
@@ -148,7 +148,7 @@ def test_a_program_shows_the_token_as_bearer(guarded):
 
 def test_https_makes_the_cookie_secure(store):
     settings = ViewerSettings(host="0.0.0.0", token=TOKEN)
-    client = TestClient(build(store, settings), base_url="https://viewer.example", follow_redirects=False)
+    client = TestClient(build_app(store, settings), base_url="https://viewer.example", follow_redirects=False)
     assert "; Secure" in client.get("/", params={"token": TOKEN}).headers["set-cookie"]
 
 
@@ -263,7 +263,7 @@ def test_it_works_below_a_prefix(store):
     from starlette.routing import Mount
 
     settings = ViewerSettings(host="0.0.0.0", token=TOKEN, prefix="/ui")
-    app = Starlette(routes=[Mount("/ui", build(store, settings))])
+    app = Starlette(routes=[Mount("/ui", build_app(store, settings))])
     client = TestClient(app, base_url="http://proxy.example", follow_redirects=False)
     answer = client.get("/ui/?token=" + TOKEN.replace(" ", "+"))
     assert answer.status_code == 303
@@ -284,7 +284,7 @@ def test_tokens_of_two_viewers_on_one_machine_live_side_by_side(store):
     names = set()
     for token in ("a" * 20, "b" * 20):
         client = TestClient(
-            build(store, ViewerSettings(token=token)), base_url=HERE, follow_redirects=False
+            build_app(store, ViewerSettings(token=token)), base_url=HERE, follow_redirects=False
         )  # fmt: skip
         names.add(client.get("/", params={"token": token}).headers["set-cookie"].partition("=")[0])
     assert len(names) == 2
@@ -292,7 +292,7 @@ def test_tokens_of_two_viewers_on_one_machine_live_side_by_side(store):
 
 def test_a_store_that_is_away_says_the_way_out(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
-        client = TestClient(build(store), base_url=HERE)
+        client = TestClient(build_app(store), base_url=HERE)
         store._place.forget()
         (tmp_path / "s.db").unlink()
         (tmp_path / "s.db").mkdir()

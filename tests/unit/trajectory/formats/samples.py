@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentguard.trajectory.formats.base import Broken, formats
-from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.formats.base import UnreadableRecord, formats
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 
 SAMPLES = Path(__file__).resolve().parents[3] / "contract" / "samples"
@@ -30,7 +30,7 @@ def lines(name: str) -> list[Any]:
 def records(path: Path) -> list[Record]:
     """All runs of a path, none of them broken."""
     found = list(read(path))
-    broken = [one for one in found if isinstance(one, Broken)]
+    broken = [one for one in found if isinstance(one, UnreadableRecord)]
     assert not broken, broken[0].error
     return [one for one in found if isinstance(one, Record)]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.taxonomy.load import Taxonomies
-from agentguard.trajectory.formats.agent_error_bench import FORMAT, TYPES, tagged
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory.formats.agent_error_bench import FAILURE_TYPES, FORMAT, split_tagged_sections
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 
@@ -78,7 +78,7 @@ def test_a_label_without_its_trajectory_is_reported(tmp_path: Path) -> None:
     )
     found = list(read(folder))
     assert len([one for one in found if isinstance(one, Record)]) == 1
-    (broken,) = [one for one in found if isinstance(one, Broken)]
+    (broken,) = [one for one in found if isinstance(one, UnreadableRecord)]
     assert "'house_2' has no trajectory" in str(broken.error)
     assert broken.error.file == str(folder / "Label" / "more_labels.json")
 
@@ -88,7 +88,7 @@ def test_a_wrong_file_leaves_the_others(tmp_path: Path) -> None:
     runs = folder / "Original_Failure_Trajectory" / "alfworld"
     (runs / "house_2.json").write_text(json.dumps({"messages": [{}]}))
     found = list(read(folder))
-    assert [one.error.field for one in found if isinstance(one, Broken)] == ["messages[0].role"]
+    assert [one.error.field for one in found if isinstance(one, UnreadableRecord)] == ["messages[0].role"]
     assert len([one for one in found if isinstance(one, Record)]) == 1
 
 
@@ -114,13 +114,13 @@ def test_types_are_normalised(module: str, type: str, code: str | None) -> None:
 
 def test_a_chat_log_with_metadata_is_not_claimed() -> None:
     messages = RUN["messages"]
-    assert FORMAT.recognises({"messages": messages, "metadata": {"environment": "production"}}) == 0.0
-    assert FORMAT.recognises({"messages": messages, "metadata": {"environment": "gaia"}}) > 0.9
+    assert FORMAT.score_match({"messages": messages, "metadata": {"environment": "production"}}) == 0.0
+    assert FORMAT.score_match({"messages": messages, "metadata": {"environment": "gaia"}}) > 0.9
 
 
 def test_types_are_the_taxonomys() -> None:
-    codes = {f"{module}.{type}" for module, types in TYPES.items() for type in types}
-    assert {code.id for code in Taxonomies.load().get("agent_error").codes} == codes
+    codes = {f"{module}.{type}" for module, types in FAILURE_TYPES.items() for type in types}
+    assert {code.id for code in TaxonomyCatalog.load().get_taxonomy("agent_error").codes} == codes
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_types_are_the_taxonomys() -> None:
     ],
 )
 def test_tags(text: str, sections: list[tuple[str, str]]) -> None:
-    assert list(tagged(text)) == sections
+    assert list(split_tagged_sections(text)) == sections
 
 
 def test_a_tool_call_in_json_is_a_call_with_arguments() -> None:

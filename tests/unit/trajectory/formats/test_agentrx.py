@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.taxonomy.load import Taxonomies
-from agentguard.trajectory.formats.agentrx import FORMAT, LABELS, RUNS, category
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory.formats.agentrx import FORMAT, LABELS_FILE, RUNS_FILE, parse_category
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 
@@ -44,14 +44,14 @@ def test_a_folder_joins_runs_and_ground_truth() -> None:
 def test_the_two_files_may_lie_in_folders_of_their_own(folder: Path) -> None:
     (folder / "a").mkdir()
     (folder / "b" / "c").mkdir(parents=True)
-    (folder / RUNS).rename(folder / "a" / RUNS)
-    (folder / LABELS).rename(folder / "b" / "c" / LABELS)
+    (folder / RUNS_FILE).rename(folder / "a" / RUNS_FILE)
+    (folder / LABELS_FILE).rename(folder / "b" / "c" / LABELS_FILE)
     assert records(folder) == records(FOLDER)
 
 
 def test_other_folders_are_left_to_others(folder: Path) -> None:
-    (folder / LABELS).unlink()
-    assert FORMAT.open(folder) is None
+    (folder / LABELS_FILE).unlink()
+    assert FORMAT.parse_folder(folder) is None
 
 
 def test_nothing_of_the_judgement_is_in_the_run() -> None:
@@ -61,18 +61,18 @@ def test_nothing_of_the_judgement_is_in_the_run() -> None:
 
 
 def test_labels_without_a_run_and_broken_entries_are_reported(folder: Path) -> None:
-    labels = json.loads((folder / LABELS).read_text())
-    (folder / LABELS).write_text(
+    labels = json.loads((folder / LABELS_FILE).read_text())
+    (folder / LABELS_FILE).write_text(
         json.dumps([*labels, {**labels[0], "trajectory_id": "77"}, {"failures": []}])
     )
-    runs = json.loads((folder / RUNS).read_text())
-    (folder / RUNS).write_text(json.dumps([{"task_id": 1, "traj": 5}, *runs]))
+    runs = json.loads((folder / RUNS_FILE).read_text())
+    (folder / RUNS_FILE).write_text(json.dumps([{"task_id": 1, "traj": 5}, *runs]))
     found = list(read(folder))
-    broken = [one.error for one in found if isinstance(one, Broken)]
+    broken = [one.error for one in found if isinstance(one, UnreadableRecord)]
     assert [(Path(str(one.file)).name, one.record, one.field) for one in broken] == [
-        (LABELS, 2, "trajectory_id"),
-        (RUNS, 0, "traj"),
-        (LABELS, None, "trajectory_id"),
+        (LABELS_FILE, 2, "trajectory_id"),
+        (RUNS_FILE, 0, "traj"),
+        (LABELS_FILE, None, "trajectory_id"),
     ]
     assert len([one for one in found if isinstance(one, Record)]) == 2
 
@@ -105,9 +105,9 @@ def test_a_step_beyond_the_run_stays_beyond() -> None:
     ],
 )
 def test_categories_are_normalised(text: str, code: str | None) -> None:
-    assert category(text) == (code and f"agentrx:{code}")
+    assert parse_category(text) == (code and f"agentrx:{code}")
     if code:
-        assert Taxonomies.load().code(f"agentrx:{code}")
+        assert TaxonomyCatalog.load().get_code(f"agentrx:{code}")
 
 
 @pytest.mark.parametrize(

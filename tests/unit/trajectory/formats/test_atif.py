@@ -7,7 +7,7 @@ import pytest
 
 from agentguard.errors import FormatError
 from agentguard.trajectory.formats.atif import FORMAT
-from agentguard.trajectory.formats.read import load_records
+from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import (
     Annotation,
     Branch,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import load_records, read
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import load_records, read
 from tests.unit.trajectory.formats.samples import SAMPLES
 
 LOG = SAMPLES / "event_log.jsonl"
@@ -42,4 +42,4 @@ def test_what_is_no_gzip_is_an_error(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(FormatError, match="cannot be read"):
         load_records(packed)
     (broken,) = read(tmp_path)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, UnreadableRecord)

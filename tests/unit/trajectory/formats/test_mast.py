@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.taxonomy.load import Taxonomies
-from agentguard.trajectory.formats._speakers import split
-from agentguard.trajectory.formats.mast import MODES, mode_of
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory.formats._transcript import split_speakers
+from agentguard.trajectory.formats.mast import FAILURE_MODES, parse_mode
 from agentguard.trajectory.model import Source
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 
@@ -60,11 +60,11 @@ def test_modes_go_by_name_and_by_the_majority() -> None:
     ],
 )
 def test_labels(label: str, mode: str | None) -> None:
-    assert mode_of(label) == mode
+    assert parse_mode(label) == mode
 
 
 def test_modes_are_the_taxonomys() -> None:
-    assert {code.id for code in Taxonomies.load().get("mast").codes} == set(MODES)
+    assert {code.id for code in TaxonomyCatalog.load().get_taxonomy("mast").codes} == set(FAILURE_MODES)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_outcome_answer_and_unknown_fields() -> None:
     ],
 )
 def test_speakers(text: str, speakers: list[str]) -> None:
-    turns = split(text)
+    turns = split_speakers(text)
     assert turns is not None
     assert [speaker for speaker, _ in turns] == speakers
 
 
 @pytest.mark.parametrize("text", ["no speakers", "Note: this\nError: that", "Ann: hi\nAnn: still me"])
 def test_no_speakers(text: str) -> None:
-    assert split(text) is None
+    assert split_speakers(text) is None
 
 
 def test_without_speakers_paragraphs_are_steps() -> None:
@@ -122,7 +122,7 @@ def test_without_speakers_paragraphs_are_steps() -> None:
 
 def test_a_hostile_text_takes_linear_time() -> None:
     for unit in ("-" * 50 + " ", "A" * 60, "a - INFO - ", "**<->", "\n \n", "[" * 61):
-        assert split(unit * (400_000 // len(unit))) is None
+        assert split_speakers(unit * (400_000 // len(unit))) is None
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import load_records, read
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import load_records, read
 from agentguard.trajectory.model import Record, Source, Step, Usage
 from tests.unit.trajectory.formats.samples import SAMPLES, lines, parse, records
 
@@ -142,7 +142,7 @@ def test_a_circle_and_a_twin_are_reported_and_the_others_read() -> None:
         )
     )
     assert [one.trajectory.id for one in found if isinstance(one, Record)] == ["d"]
-    errors = [one.error for one in found if isinstance(one, Broken)]
+    errors = [one.error for one in found if isinstance(one, UnreadableRecord)]
     assert sorted((error.record, error.reason.split()[-1]) for error in errors) == [
         (0, "circle"),
         (1, "circle"),
@@ -171,7 +171,7 @@ def test_a_broken_response_among_good_ones() -> None:
         )
     )
     assert [one for one in found if isinstance(one, Record)] == [first, second]
-    (broken,) = [one for one in found if isinstance(one, Broken)]
+    (broken,) = [one for one in found if isinstance(one, UnreadableRecord)]
     assert (broken.error.record, broken.error.field) == (1, "input")
 
 

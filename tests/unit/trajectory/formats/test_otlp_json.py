@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats.base import Broken
+from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.otlp_json import FORMAT
-from agentguard.trajectory.formats.read import read
+from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record, Source, Trajectory
 from tests.unit.trajectory.formats.samples import SAMPLES, lines, parse, records, sample
 
@@ -92,7 +92,7 @@ def test_a_broken_line_leaves_the_other_lines_runs(tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     path.write_text("\n".join([json.dumps(first), '{"resourceSpans": 3}', json.dumps(second)]))
     found = list(read(path))
-    broken = [one for one in found if isinstance(one, Broken)]
+    broken = [one for one in found if isinstance(one, UnreadableRecord)]
     assert [(one.error.record, one.error.field) for one in broken] == [(1, "resourceSpans")]
     assert [len(one.trajectory.steps) for one in found if isinstance(one, Record)] == [3]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.codec import encode_meta, encode_step
-from agentguard.trajectory.formats.read import load_records
+from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Source
+from agentguard.trajectory.serialization import encode_meta, encode_step
 from tests.data import shared_data
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 

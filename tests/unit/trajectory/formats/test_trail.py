@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.taxonomy.load import Taxonomies
-from agentguard.trajectory.formats.base import Broken
-from agentguard.trajectory.formats.read import read
-from agentguard.trajectory.formats.trail import CATEGORIES, category
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.formats.trail import CATEGORIES, parse_category
 from agentguard.trajectory.model import Record
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 
@@ -57,7 +57,7 @@ def test_a_wrong_file_of_a_folder_leaves_the_others(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(SAMPLES / "trail.folder", tmp_path / "trail"))
     (folder / "Kitchen" / "kitchen-0.json").write_text('{"spans": 3}')
     broken, record = read(folder)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, UnreadableRecord)
     assert broken.error.file == str(folder / "Kitchen" / "kitchen-0.json")
     assert broken.error.field == "trace.spans"
     assert isinstance(record, Record)
@@ -84,11 +84,11 @@ def test_a_trace_alone_has_no_failures() -> None:
     ],
 )
 def test_categories_are_normalised(text: str, code: str | None) -> None:
-    assert category(text) == code
+    assert parse_category(text) == code
 
 
 def test_categories_are_the_taxonomys() -> None:
-    assert {code.id for code in Taxonomies.load().get("trail").codes} == CATEGORIES
+    assert {code.id for code in TaxonomyCatalog.load().get_taxonomy("trail").codes} == CATEGORIES
 
 
 @pytest.mark.parametrize(

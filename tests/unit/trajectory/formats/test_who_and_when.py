@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.codec import encode_step
-from agentguard.trajectory.formats.read import load_records
-from agentguard.trajectory.formats.who_and_when import agent_name
+from agentguard.trajectory.formats.reader import load_records
+from agentguard.trajectory.formats.who_and_when import parse_agent_name
 from agentguard.trajectory.model import Record, RootCause, Source
+from agentguard.trajectory.serialization import encode_step
 from tests.data import shared_data
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 
@@ -81,7 +81,7 @@ def test_a_step_beyond_the_history_is_kept(crafted: Record) -> None:
     ],
 )
 def test_agent_names(role: str, agent: str) -> None:
-    assert agent_name(role) == agent
+    assert parse_agent_name(role) == agent
 
 
 @pytest.mark.parametrize(

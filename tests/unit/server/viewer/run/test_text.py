@@ -6,16 +6,16 @@ import json
 from itertools import pairwise
 
 import pytest
-from agentguard_server.viewer.run import flow
-from agentguard_server.viewer.run.marks import Quote, Quotes
-from agentguard_server.viewer.run.passage import Fold, passage
-from agentguard_server.viewer.text import plain, shown, visible
+from agentguard_server.viewer.escaping import escape_text, reveal_hidden_characters, to_single_line
+from agentguard_server.viewer.run import text_segments
+from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
+from agentguard_server.viewer.run.text_view import FoldOptions, build_text_view
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.detect.base import Evidence
 from agentguard.trajectory.model import Source, Step
-from tests.unit.server.viewer.run.reading import Page, as_shown, squashed
+from tests.unit.server.viewer.run.page_parser import Page, as_shown, squashed
 
 ANY = st.text(st.characters(codec=None), max_size=200)
 JSON = st.recursive(
@@ -27,14 +27,14 @@ JSON = st.recursive(
 
 def quote(start: int, end: int, text: str, *, number: int = 1, chief: bool = False) -> Quote:
     return Quote(
-        number=number, line="", step=0, field="content", start=start, end=end, text=text[start:end],
-        standing="exact", chief=chief,
+        number=number, branch_id="", step=0, field="content", start=start, end=end, text=text[start:end],
+        match="exact", is_primary=chief,
     )  # fmt: skip
 
 
 @given(ANY)
 def test_a_text_is_shown_whole_and_can_be_sent(text: str) -> None:
-    html = str(shown(text))
+    html = str(escape_text(text))
     html.encode()
     page = Page(html)
     assert {tag for tag, _ in page.elements} <= {"span"}
@@ -47,26 +47,26 @@ def test_a_text_is_shown_whole_and_can_be_sent(text: str) -> None:
 )
 def test_what_cannot_be_seen_is_written_out(hidden: str) -> None:
     number = f"U+{ord(hidden):04X}"
-    assert number in shown(f"a{hidden}b")
-    assert f"‹{number}›" in visible(f"a{hidden}b")
-    assert hidden not in plain(f"a{hidden}b")
+    assert number in escape_text(f"a{hidden}b")
+    assert f"‹{number}›" in reveal_hidden_characters(f"a{hidden}b")
+    assert hidden not in to_single_line(f"a{hidden}b")
 
 
 @pytest.mark.parametrize(
     "text", ["two\r\nlines\tand a tab", "a 👩\u200d🔬 works", "नि\u200dक", "é ü 漢字", "⚠\ufe0f"]
 )
 def test_what_people_write_stays_as_it_is(text: str) -> None:
-    assert str(shown(text)) == text
+    assert str(escape_text(text)) == text
 
 
 @given(JSON, st.sampled_from([None, 1, 3]), st.booleans())
 def test_json_is_laid_out_by_white_space_alone(value: object, indent: int | None, call: bool) -> None:
     text = json.dumps({"value": value} if call else [value], indent=indent)
-    assert flow.is_json(text)
-    bits = flow.json(text, call=call)
+    assert text_segments.is_json(text)
+    bits = text_segments.segment_json(text, call=call)
     kept = [(bit.start, bit.end) for bit in bits if bit.start < bit.end]
     assert kept == sorted(kept)
-    assert all(bit.added.strip() == "" for bit in bits)
+    assert all(bit.inserted_text.strip() == "" for bit in bits)
     assert all(one[1] <= other[0] for one, other in pairwise(kept))
     said = "".join(text[start:end] for start, end in kept)
     whole = squashed(text)[1:-1] if call else squashed(text)
@@ -77,7 +77,7 @@ def test_json_is_laid_out_by_white_space_alone(value: object, indent: int | None
     "text", ['{"a": 1', "[" * 100_000 + "]" * 100_000, '"\\"' * 20_000, "{}", "hello", "[1}"]
 )
 def test_what_is_no_json_is_taken_as_text(text: str) -> None:
-    laid = passage("observations[0]", text, (), Fold(most=2**62, closed=False))
+    laid = build_text_view("observations[0]", text, (), FoldOptions(max_chars=2**62, closed=False))
     html = "".join(str(piece.html) for piece in laid.pieces)
     assert squashed(Page(html).text) == squashed(text)
 
@@ -89,7 +89,7 @@ def test_marks_lose_nothing_however_they_overlap(text: str, spans: list[tuple[in
         for n, (a, b) in enumerate(spans)
         if min(a, b) < max(a, b) <= len(text)
     ]
-    laid = passage("content", text, quotes)
+    laid = build_text_view("content", text, quotes)
     page = Page("".join(str(piece.html) for piece in laid.pieces))
     assert squashed(page.text) == as_shown(text)
     assert sorted(page.ids) == sorted(one.anchor for one in quotes)
@@ -102,7 +102,7 @@ def test_a_quote_of_json_has_its_place_however_it_is_laid_out(
     text = json.dumps(value, indent=data.draw(st.sampled_from([None, 2])))
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
-    laid = passage("tool_calls[0]", text, [quote(start, end, text)], call=data.draw(st.booleans()))
+    laid = build_text_view("tool_calls[0]", text, [quote(start, end, text)], call=data.draw(st.booleans()))
     read = Page("".join(str(piece.html) for piece in laid.pieces))
     assert read.ids == ["q1"]
     marks = [given for tag, given in read.elements if tag == "mark"]
@@ -111,13 +111,13 @@ def test_a_quote_of_json_has_its_place_however_it_is_laid_out(
 
 def test_a_quote_of_the_last_brace_is_marked_though_that_is_left_out() -> None:
     text = json.dumps({"city": "x" * 60, "street": "y" * 60})
-    laid = passage("tool_calls[0]", text, [quote(len(text) - 1, len(text), text)], call=True)
+    laid = build_text_view("tool_calls[0]", text, [quote(len(text) - 1, len(text), text)], call=True)
     assert Page("".join(str(piece.html) for piece in laid.pieces)).ids == ["q1"]
 
 
 def test_two_quotes_that_overlap_are_three_stretches() -> None:
     text = "The price is 37.5 euros, I am sure."
-    laid = passage("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
+    laid = build_text_view("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
     marks = [given for tag, given in Page(str(laid.pieces[0].html)).elements if tag == "mark"]
     assert [(one["data-q"], one["class"]) for one in marks] == [
         ("", "q chief"), ("1", "q chief twice"), ("2", "q")
@@ -127,7 +127,7 @@ def test_two_quotes_that_overlap_are_three_stretches() -> None:
 def test_a_long_text_is_folded_but_not_where_it_is_quoted() -> None:
     text = "word " * 4_000
     at = 10_000
-    laid = passage("content", text, [quote(at, at + 9, text)])
+    laid = build_text_view("content", text, [quote(at, at + 9, text)])
     assert [piece.folded for piece in laid.pieces] == [False, True, False, True]
     assert 'id="q1"' in str(laid.pieces[2].html)
     assert sum(piece.length for piece in laid.pieces) == len(text)
@@ -136,17 +136,17 @@ def test_a_long_text_is_folded_but_not_where_it_is_quoted() -> None:
 
 def test_of_a_very_long_text_the_page_has_a_part_and_a_file_has_all() -> None:
     text = "x" * 1_000_000
-    laid = passage("observations[0]", text)
+    laid = build_text_view("observations[0]", text)
     assert laid.cut
     assert sum(len(piece.html) for piece in laid.pieces) < 30_000
-    whole = passage("observations[0]", text, (), Fold(most=2**62))
+    whole = build_text_view("observations[0]", text, (), FoldOptions(max_chars=2**62))
     assert sum(len(piece.html) for piece in whole.pieces) == len(text)
 
 
 def test_a_code_block_is_code_and_its_quotes_stay_in_place() -> None:
     text = "Look:\n```python\nx = 1\n```\nDone."
     start = text.index("x = 1")
-    html = str(passage("content", text, [quote(start, start + 5, text)]).pieces[0].html)
+    html = str(build_text_view("content", text, [quote(start, start + 5, text)]).pieces[0].html)
     assert '<span class="code">' in html
     assert ">x = 1</mark>" in html
 
@@ -157,18 +157,18 @@ def evidence(start: int, end: int, text: str) -> Evidence:
 
 def test_a_quote_is_checked_against_the_run() -> None:
     step = Step(index=0, source=Source.AGENT, agent="a", content="It costs 37.5 euros.")
-    quotes = Quotes()
+    quotes = QuoteIndex()
     found = quotes.add(
         [evidence(9, 13, "37.5"), evidence(0, 4, "37.5"), evidence(0, 4, "40.0"), evidence(9, 13, "37.5")],
         [step],
         [""],
     )
-    assert [one.standing for one in found] == ["exact", "moved", "gone", "exact"]
+    assert [one.match for one in found] == ["exact", "moved", "gone", "exact"]
     assert found[0] is found[3]
     assert (found[1].start, found[1].end) == (9, 13)
-    assert [one.number for one in quotes.of("", 0)["content"]] == [1, 2]
+    assert [one.number for one in quotes.find_in_step("", 0)["content"]] == [1, 2]
 
 
 def test_a_quote_of_a_step_that_is_not_there_is_gone() -> None:
-    (found,) = Quotes().add([Evidence(step=7, field="content", quote="x", start=0, end=1)], [], [])
-    assert found.standing == "gone"
+    (found,) = QuoteIndex().add([Evidence(step=7, field="content", quote="x", start=0, end=1)], [], [])
+    assert found.match == "gone"

@@ -1,0 +1,154 @@
+"""Where requests may go: one parser for base URLs, and a look at every address before it is connected to.
+
+A name is looked up once for a connection, all its addresses are looked at, and the connection goes to one of
+these, so that a name can't mean something else the second time (DNS rebinding). Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from agentguard.errors import BackendError, ConfigError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# RFC 3986 cut down to what a base URL needs: no userinfo, query, fragment, escapes or backslash.
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\.?)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>(?:/[a-z0-9._~!$&'()*+,;=:@-]*)*)",
+    re.ASCII | re.IGNORECASE,
+)
+_PORTS: Final = {"http": 80, "https": 443}
+_INSIDE: Final = (".local", ".internal", ".svc", ".cluster.local", ".localhost", ".lan", ".home.arpa")
+_METADATA: Final = frozenset(
+    map(
+        ipaddress.ip_address,
+        # AWS, Google, Alibaba, Azure, Oracle; 169.254.169.254 and its like are link-local and need no entry.
+        ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    )
+)
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Egress:
+    """What an endpoint's name may stand for.
+
+    Attributes:
+        allow_private: whether it may be a private or loopback address; None: where the URL itself says so, by
+            an address, a name without dots, or one that ends in ``.local``, ``.internal``, ``.svc`` or so.
+        allow_metadata: whether it may be link-local or a cloud's metadata service.
+        ca_file: certificates that are trusted instead of the system's.
+        verify: whether the endpoint's certificate is checked at all.
+    """
+
+    allow_private: bool | None = None
+    allow_metadata: bool = False
+    ca_file: str | None = None
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamOrigin:
+    """A base URL, taken apart. ``host`` has no brackets; ``path`` has no slash at its end."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """What the Host field says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def literal(self) -> Address | None:
+        """Its address, where the host is one."""
+        try:
+            return ipaddress.ip_address(self.host)
+        except ValueError:
+            return None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the URL itself says that it may be a private address."""
+        return self.literal is not None or "." not in self.host or self.host.endswith(_INSIDE)
+
+
+def origin_of(url: str) -> UpstreamOrigin:
+    """Take a base URL apart. Raises ConfigError for one that is not plain, without repeating it."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise ConfigError(
+            "a backend's url must look like http://host:port/path, without user, query, fragment or escapes"
+        )
+    scheme, host = found["scheme"].lower(), found["host"].lower().strip("[]").removesuffix(".")
+    port = int(found["port"]) if found["port"] else _PORTS[scheme]
+    origin = UpstreamOrigin(scheme, host, port, found["path"].rstrip("/"))
+    if not 0 < port < 65536:
+        raise ConfigError(f"a backend's port must lie between 1 and 65535, not {port}")
+    if {".", ".."} & set(origin.path.split("/")):
+        raise ConfigError("a backend's url has a segment . or .. in its path")
+    numeric = host.rsplit(".", 1)[-1][:1].isdigit() or found["host"].startswith("[")
+    if numeric and origin.literal is None:  # 0x7f.1, 2130706433: resolvers take them for addresses
+        raise ConfigError("a backend's host is neither a name nor an address in its usual form")
+    return origin
+
+
+def refusal(address: Address, origin: UpstreamOrigin, egress: Egress) -> str | None:
+    """Why an address may not be connected to, in one clause; None if it may."""
+    meant = _embedded(address)
+    if meant.is_multicast or meant.is_unspecified or int(meant) == 0xFFFFFFFF:
+        return "it is no address of one machine"
+    if meant.is_link_local or meant in _METADATA:
+        return None if egress.allow_metadata else "it is link-local or a cloud's metadata service"
+    allowed = origin.inside if egress.allow_private is None else egress.allow_private
+    inside = meant.is_private or meant.is_loopback
+    return "it is a private address, and the url does not say so" if inside and not allowed else None
+
+
+def checked(origin: UpstreamOrigin, egress: Egress) -> UpstreamOrigin:
+    """The origin, if it does not name an address that is refused. Raises ConfigError."""
+    literal = origin.literal
+    reason = refusal(literal, origin, egress) if literal is not None else None
+    if reason is not None:
+        raise ConfigError(f"a backend's address is refused: {reason}")
+    return origin
+
+
+async def addresses(origin: UpstreamOrigin, egress: Egress) -> list[str]:
+    """What to connect to, in order. All of a name's addresses must be allowed.
+
+    Raises:
+        BackendError: the name has no address, or one that is refused.
+    """
+    if origin.literal is not None:
+        return [origin.host]
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise BackendError("the endpoint's name has no address", stage="unsent") from None
+    hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    for host in hosts:
+        reason = refusal(ipaddress.ip_address(host.split("%")[0]), origin, egress)
+        if reason is not None:
+            raise BackendError(f"the endpoint's address is refused: {reason}", stage="unsent")
+    return hosts
+
+
+def _embedded(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 one: mapped, compatible, 6to4 or NAT64."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is None and (address in _NAT64 or 1 < int(address) <= 0xFFFFFFFF):
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return inner or address

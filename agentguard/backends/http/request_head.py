@@ -1,0 +1,119 @@
+"""The head of a request, built anew from parts that were looked at (RFC 9112, 3 and 5; RFC 9110, 7.6.1)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from agentguard.backends.base import BackendRequest, Headers
+from agentguard.backends.http.egress_policy import UpstreamOrigin
+from agentguard.errors import BackendError, ConfigError
+
+CONNECTION_FIELDS: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Fields that belong to one connection and never pass."""
+_OURS: Final = CONNECTION_FIELDS | {
+    b"host",
+    b"content-length",
+    b"accept-encoding",
+    b"expect",
+    b"proxy-authorization",
+    b"http2-settings",
+}
+_KEYS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
+_TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_TARGET: Final = re.compile(r"(?:(?:/(?!/)|\?)[!\"$-\[\]-~]*)?", re.ASCII)
+_METHOD: Final = re.compile(r"(?!CONNECT$|TRACE$)[A-Z]{1,20}", re.ASCII)
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+_REMEMBERED: Final = 1024
+
+
+class Heads:
+    """Builds heads for one endpoint; remembers what it has looked at, since requests are alike.
+
+    Args:
+        origin: the endpoint.
+        key: its key; None if it wants none. The caller's own keys are kept from it if it has one.
+        auth: the field that the key stands in: ``bearer`` is ``Authorization: Bearer``.
+        headers: sent with every request, in place of the caller's of the same name.
+    """
+
+    def __init__(self, origin: UpstreamOrigin, *, key: str | None, auth: str, headers: Headers) -> None:
+        fixed = [(b"host", origin.authority.encode()), (b"accept-encoding", b"identity"), *headers]
+        if key is not None:
+            field = (b"authorization", b"Bearer ") if auth == "bearer" else (auth.encode(), b"")
+            fixed.append((field[0], field[1] + key.encode()))
+        for name, value in fixed:
+            if not (_TOKEN.fullmatch(name) and _VALUE.fullmatch(value)):
+                raise ConfigError("a backend's key, or one of its headers, has characters that none may have")
+        self._path = origin.path
+        own = frozenset(name.lower() for name, _ in fixed) | (_KEYS if key is not None else frozenset())
+        self._fixed = b"".join(b"%s: %s\r\n" % field for field in fixed)
+        self._starts: dict[tuple[str, str], bytes] = {}
+        self._passes = _Passes(own)
+
+    def make(self, request: BackendRequest) -> bytes:
+        """The head with its blank line. Raises BackendError (400, unsent) for what can't be sent."""
+        try:
+            start = self._starts[request.method, request.target]
+        except KeyError:
+            start = self._start(request.method, request.target)
+        passes = self._passes
+        lines = [name + b": " + value for name, value in request.headers if passes[name]]
+        lines.append(b"")
+        block, breaks = b"\r\n".join(lines), len(lines) - 1
+        if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
+            raise _unsent("a header has characters that none may have")
+        if request.body or request.method not in _BODILESS:
+            return b"%b%bcontent-length: %d\r\n\r\n" % (start, block, len(request.body))
+        return start + block + b"\r\n"
+
+    def _start(self, method: str, target: str) -> bytes:
+        """The request line and the fields that every request has."""
+        if not _METHOD.fullmatch(method):
+            raise _unsent("its method is none that is passed on")
+        if not _TARGET.fullmatch(target) or _climbs(target):
+            raise _unsent("its target is none that is passed on")
+        path = self._path + target
+        line = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1\r\n"
+        start = line.encode() + self._fixed
+        if len(self._starts) < _REMEMBERED and len(target) < 256:
+            self._starts[method, target] = start
+        return start
+
+
+class _Passes(dict[bytes, bool]):
+    """Whether a field passes, by its name; names of our own proxy's fields do not."""
+
+    def __init__(self, own: frozenset[bytes]) -> None:
+        super().__init__()
+        self._own = own
+
+    def __missing__(self, name: bytes) -> bool:
+        if not _TOKEN.fullmatch(name):
+            raise _unsent("a header has a name that none may have")
+        low = name.lower()
+        passed = low not in _OURS and low not in self._own and not low.startswith(b"agentguard-")
+        if len(self) < _REMEMBERED and len(name) < 128:
+            self[name] = passed
+        return passed
+
+
+def _climbs(target: str) -> bool:
+    """Whether a path has a segment that leads out of the base URL, however it is written."""
+    segments = target.partition("?")[0].lower().replace("%2e", ".").replace("%2f", "/").split("/")
+    return "." in segments or ".." in segments or "%5c" in target.lower()
+
+
+def _unsent(reason: str) -> BackendError:
+    return BackendError(f"the request cannot be sent: {reason}", status=400, stage="unsent")

@@ -1,0 +1,152 @@
+"""A response that is handed out as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+from agentguard.backends.base import Headers
+from agentguard.backends.http.connection import HttpConnection
+from agentguard.backends.http.limits import HttpLimits
+from agentguard.errors import BackendError, ResilienceError
+from agentguard.model_api import Api
+from agentguard.model_api.sse import EventSplitter
+
+
+class HttpStream:
+    """See `agentguard.backends.base.StreamingResponse`: whole events, as many as have come, or any bytes.
+
+    The connection is given back as soon as the last byte has come, however slowly it is read; while the
+    reader is slow, nothing is read from the endpoint. A task that is cancelled while it reads closes it.
+    """
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        release: Callable[[HttpConnection], None],
+        limits: HttpLimits,
+        *,
+        replica: str,
+    ) -> None:
+        reader = connection.reader
+        self.status: int = reader.status
+        self.headers: Headers = reader.headers
+        self.replica, self.notes = replica, tuple[tuple[str, str], ...]()
+        self._connection: HttpConnection | None = connection
+        self._release, self._limits = release, limits
+        self._cutter = EventSplitter() if reader.events else None
+        self._unbounded = reader.until_close
+        self._api: Api | None = None
+        self._ready: list[bytes] = []
+        self._size = 0
+        self._last = b""
+        self._given = self._over = False
+        self._error: ResilienceError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def start(self, api: Api | None) -> Self:
+        """Take the body over from the connection."""
+        self._api = api
+        if self._connection is not None:
+            self._connection.take_over(self)
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """What has come since the last time; waits for something.
+
+        Raises:
+            ResilienceError: it broke off, was closed, or is out of time. What came before was given out.
+        """
+        ready = self._ready
+        while not ready:
+            if self._over:
+                if self._error is None:
+                    raise StopAsyncIteration
+                self._error.stage = "committed" if self._given else "sent"
+                raise self._error
+            self._waiter = waiter = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                self._close()
+                raise
+            finally:
+                self._waiter = None
+        self._given = True
+        if len(ready) > 1 or self._unbounded:
+            return self._take()
+        self._size, connection = 0, self._connection
+        if connection is not None and connection.paused:
+            connection.resume()
+        return ready.pop()
+
+    async def aclose(self) -> None:
+        """Close it, and the connection with it unless all of it has come."""
+        self._close()
+
+    def push(self, data: bytes) -> None:
+        """More of the body, from the connection. Raises BackendError for an event without an end."""
+        cutter, waiter = self._cutter, self._waiter
+        if cutter is not None:
+            data = cutter.feed(data)
+            if cutter.size > self._limits.event_bytes:
+                raise BackendError("an event of the stream is too large", stage="sent")
+            if not data:
+                return
+        self._ready.append(data)
+        self._size += len(data)
+        if self._size > self._limits.ahead_bytes and self._connection is not None:
+            self._connection.pause()
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def finish(self, error: ResilienceError | None) -> None:
+        """The body is over."""
+        connection, self._connection = self._connection, None
+        if error is None:
+            rest = self._cutter.rest if self._cutter is not None else b""
+            if rest:
+                self._ready.append(rest)
+            error = self._cut() if self._unbounded else None
+            if connection is not None:
+                connection.resume()  # whoever has it next must hear
+                self._release(connection)
+        self._over, self._error = True, error
+        self._wake()
+
+    def _cut(self) -> BackendError | None:
+        """Whether a stream that only the end of the connection ended may have been cut off."""
+        last = self._ready[-1] if self._ready else self._last
+        if self._api is not None and self._api.ends(last):
+            return None
+        return BackendError("the stream ended with the connection, before its last event", stage="sent")
+
+    def _take(self) -> bytes:
+        """All that is there."""
+        ready = self._ready
+        data = ready[0] if len(ready) == 1 else b"".join(ready)
+        ready.clear()
+        self._size = 0
+        if self._unbounded:
+            self._last = data
+        if self._connection is not None:
+            self._connection.resume()
+        return data
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        self._ready.clear()
+        if not self._over:
+            self._over = True
+            self._error = ResilienceError("the stream was closed before its end", stage="committed")
+        if connection is not None:
+            connection.drop()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

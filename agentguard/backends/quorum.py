@@ -1,0 +1,160 @@
+"""Ask several replicas the same and take what most of them say: against wrong answers that are well formed.
+
+Replication with voting (Lamport, Shostak and Pease, 1982; of n answers a majority masks the others). It costs
+n times the work, so it is for requests that are marked, and for so many at once as the options allow. Answers
+are compared by what they say (`saying`), so models must answer alike: low temperature, closed questions, tool
+calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Self, TypeVar
+
+from agentguard.backends.base import BackendRequest, Headers, Response, StreamingResponse
+from agentguard.backends.config import VoteOptions
+from agentguard.errors import BackendError
+from agentguard.model_api.canonical import canonical_response, canonical_stream
+from agentguard.resilience import Deadline
+from agentguard.resilience.stream_timeout import GRACE_S, discard
+
+Notes = tuple[tuple[str, str], ...]
+Ask = Callable[[BackendRequest, Deadline], Awaitable[Response | StreamingResponse]]
+
+MOST_BYTES = 16 << 20
+"""Largest streamed answer that is kept until the vote is over."""
+
+
+class BufferedStream:
+    """A streamed answer that has come whole before it is handed out; see `Streamed`."""
+
+    def __init__(self, head: StreamingResponse, chunks: list[bytes]) -> None:
+        self.status: int = head.status
+        self.headers: Headers = head.headers
+        self.replica: str = head.replica
+        self.notes: Notes = head.notes
+        self.chunks = chunks
+        self._next = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._next >= len(self.chunks):
+            raise StopAsyncIteration
+        self._next += 1
+        return self.chunks[self._next - 1]
+
+    async def aclose(self) -> None:
+        """There is nothing left to close."""
+        self._next = len(self.chunks)
+
+
+Ballot = Response | BufferedStream
+
+
+class QuorumReader:
+    """Holds votes.
+
+    Args:
+        options: None holds none: each request gets one answer.
+        ask: sends a request to one replica that it was not sent to before, where there is one.
+
+    Attributes:
+        running: votes that are under way.
+    """
+
+    def __init__(self, options: VoteOptions | None, ask: Ask) -> None:
+        self.options, self._ask = options, ask
+        self.running = 0
+
+    async def send(
+        self, request: BackendRequest, deadline: Deadline, replicas: int
+    ) -> Response | StreamingResponse:
+        """The answer of the majority; the first one, with a note, where there is none.
+
+        A streamed answer comes whole, in the chunks that it came in: nothing of it can be shown before.
+
+        Raises:
+            ResilienceError: nobody answered; the first one's error.
+        """
+        options = self.options
+        single = replace(request, votes=1)
+        count = 1 if options is None else min(request.votes, options.most, replicas)
+        if options is None or count < 2 or self.running >= options.at_once:
+            why = "off" if options is None else "one replica" if count < 2 else "busy"
+            return noted(await self._ask(single, deadline), (("not_voted", why),))
+        self.running += 1
+        try:
+            return await self._vote(single, deadline, count)
+        finally:
+            self.running -= 1
+
+    async def _vote(self, request: BackendRequest, deadline: Deadline, count: int) -> Ballot:
+        # All share the list of who was tried, so that each asks another replica.
+        tasks = [asyncio.create_task(self._ballot(request, deadline)) for _ in range(count)]
+        waiting = set(tasks)
+        ballots: list[Ballot] = []
+        tally: Counter[bytes] = Counter()
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in (one for one in tasks if one in done and one.exception() is None):
+                    ballot = task.result()
+                    ballots.append(ballot)
+                    what = _said(request, ballot)
+                    tally[what] += 1
+                    if tally[what] * 2 > count:
+                        return noted(ballot, (("voted", f"{tally[what]}/{count}"),))
+        finally:
+            await _drop(waiting)
+        if not ballots:
+            raise tasks[0].exception() or BackendError("nobody answered")
+        most = max(tally.values())
+        return noted(ballots[0], (("voted", f"{most}/{count}"), ("no_majority", "1")))
+
+    async def _ballot(self, request: BackendRequest, deadline: Deadline) -> Ballot:
+        """One replica's answer, whole. Raises as `Ask` does."""
+        answer = await self._ask(request, deadline)
+        if isinstance(answer, Response):
+            return answer
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in answer:
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MOST_BYTES:
+                    raise BackendError("the answer is too large for a vote", stage="sent")
+        finally:
+            await discard(answer)
+        return BufferedStream(answer, chunks)
+
+
+A = TypeVar("A", bound=Response | StreamingResponse)
+
+
+def noted(answer: A, notes: Notes) -> A:
+    """An answer with more notes."""
+    if isinstance(answer, Response):
+        return replace(answer, notes=(*answer.notes, *notes))
+    answer.notes = (*answer.notes, *notes)
+    return answer
+
+
+def _said(request: BackendRequest, ballot: Ballot) -> bytes:
+    api = request.api.name if request.api is not None else ""
+    if isinstance(ballot, Response):
+        return canonical_response(api, ballot.body)
+    return canonical_stream(api, b"".join(ballot.chunks))
+
+
+async def _drop(tasks: set[asyncio.Task[Ballot]]) -> None:
+    """Cancel what nobody waits for any more, and see it ended; no longer than `GRACE_S`."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=GRACE_S)

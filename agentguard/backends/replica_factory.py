@@ -1,0 +1,72 @@
+"""From what the configuration says of a replica to the backend that speaks to it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from agentguard.backends.base import Backend
+from agentguard.backends.config import ReplicaOptions
+from agentguard.backends.replica import Connect
+from agentguard.errors import ConfigError
+from agentguard.resilience.options import StrategyOptions
+
+
+def http_backend_factory(limits: StrategyOptions | None = None) -> Connect:
+    """What connects replicas over HTTP.
+
+    Args:
+        limits: `agentguard.backends.http.Limits`, for each of them; None for the usual ones.
+    """
+
+    def connect(options: ReplicaOptions) -> Backend:
+        from agentguard.backends.http import Egress, HttpBackend, HttpLimits
+
+        try:
+            return HttpBackend(
+                options.url,
+                name=options.name,
+                key=key_of(options),
+                auth=options.auth,
+                headers=tuple(
+                    (name.lower().encode(), value.encode()) for name, value in options.headers.items()
+                ),
+                egress=Egress(
+                    allow_private=options.allow_private,
+                    allow_metadata=options.allow_metadata,
+                    ca_file=options.ca_file,
+                ),
+                limits=limits if isinstance(limits, HttpLimits) else None,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"backends: replica {options.name}: {error}") from None
+
+    return connect
+
+
+def key_of(options: ReplicaOptions) -> str | None:
+    """A replica's key; None if it wants none. Raises ConfigError if the variable that has it is not set."""
+    if options.api_key_env is None:
+        return None
+    key = os.environ.get(options.api_key_env, "").strip()
+    if not key:
+        raise ConfigError(
+            f"backends: replica {options.name}: the environment variable {options.api_key_env}, "
+            "which should have its key, is not set"
+        )
+    return key
+
+
+def connection_key(options: ReplicaOptions) -> tuple[object, ...]:
+    """What a connection depends on; if it differs, a new one is made. The key is in it as a digest only."""
+    key = os.environ.get(options.api_key_env, "") if options.api_key_env else ""
+    return (
+        options.url,
+        options.auth,
+        tuple(sorted(options.headers.items())),
+        options.ca_file,
+        options.allow_private,
+        options.allow_metadata,
+        options.api_key_env,
+        hashlib.sha256(key.encode()).hexdigest(),
+    )

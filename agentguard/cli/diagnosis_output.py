@@ -1,0 +1,250 @@
+"""A diagnosis as a person wants to see it: the verdict, the step, why, and what to do instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from agentguard.cli.terminal_text import extract_excerpt, to_one_line
+from agentguard.detect.base import Evidence, Finding
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+_VERDICTS = {
+    Verdict.FAILURE: ("FAILED", "bold white on red"),
+    Verdict.NO_FAILURE: ("NO FAILURE", "bold black on green"),
+    Verdict.ABSTAINED: ("UNDECIDED", "bold black on yellow"),
+}
+_STRONG_PROBABILITY = 0.5
+_MIN_COLUMN_WIDTHS = {
+    "run": 12,
+    "steps": 5,
+    "verdict": 10,
+    "p": 4,
+    "root cause": 12,
+    "what": 8,
+}  # least widths
+_MAX_FINDINGS = 6  # findings, unless all are asked for
+_MAX_TIMELINE_STEPS = 400  # steps; a longer strip tells nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisView:
+    """How much to show: ``top`` further hypotheses; every finding with its evidence if ``full``."""
+
+    max_alternatives: int = 3
+    show_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisTableRow:
+    """What the table of many runs keeps of one of them."""
+
+    name: str
+    steps: int
+    verdict: Verdict
+    probability: float
+    root_cause: str = ""
+    failure_type: str = ""
+
+    @classmethod
+    def from_diagnosis(cls, trajectory: Trajectory, diagnosis: Diagnosis) -> DiagnosisTableRow:
+        """Reduce a diagnosis to a line."""
+        cause, what = "", ""
+        if diagnosis.verdict is Verdict.FAILURE and diagnosis.hypotheses:
+            first = diagnosis.hypotheses[0]
+            cause = f"step {first.step} · {to_one_line(first.agent, 24)}"
+            what = _get_code_title(first.codes[0]) if first.codes else to_one_line(first.reason, 60)
+        return cls(
+            name=to_one_line(trajectory.id, 40),
+            steps=len(trajectory.steps),
+            verdict=diagnosis.verdict,
+            probability=diagnosis.probability,
+            root_cause=cause,
+            failure_type=what,
+        )
+
+
+def render_diagnosis(
+    console: Console, trajectory: Trajectory, diagnosis: Diagnosis, view: DiagnosisView
+) -> None:
+    """Print one diagnosis whole."""
+    parts: list[RenderableType] = []
+    if len(trajectory.steps) <= _MAX_TIMELINE_STEPS:
+        parts.append(_build_timeline(trajectory, diagnosis))
+    if diagnosis.hypotheses and diagnosis.verdict is not Verdict.NO_FAILURE:
+        first, *others = diagnosis.hypotheses
+        parts.append(_build_root_cause(console, trajectory, first, diagnosis.verdict))
+        if others[: view.max_alternatives]:
+            parts.append(_build_other_hypotheses(others[: view.max_alternatives]))
+    parts.extend(_build_findings(console, trajectory, diagnosis, full=view.show_all))
+    parts.extend(Text(f"note         {to_one_line(note, 300)}", "dim") for note in diagnosis.notes)
+    for failure in diagnosis.failures:
+        where = "" if failure.step is None else f" at step {failure.step}"
+        parts.append(Text(f"{failure.detector} failed{where}: {failure.error}", "yellow"))
+    console.print(_build_header(trajectory, diagnosis))
+    console.print(Padding(Group(*parts), (0, 0, 0, 2)))
+
+
+def build_summary_table(rows: Sequence[DiagnosisTableRow]) -> RenderableType:
+    """A table with a line a run, for several runs at once."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, width in _MIN_COLUMN_WIDTHS.items():
+        justify: Literal["right", "left"] = "right" if name in ("steps", "p") else "left"
+        table.add_column(name, justify=justify, min_width=width, no_wrap=True)
+    for row in rows:
+        label, style = _VERDICTS[row.verdict]
+        verdict = Text(label.lower(), style.rsplit(" ", 1)[-1])
+        table.add_row(
+            Text(row.name),
+            str(row.steps),
+            verdict,
+            f"{row.probability:.2f}",
+            Text(row.root_cause),
+            Text(row.failure_type),
+        )
+    counts = Counter(row.verdict for row in rows)
+    tally = ", ".join(f"{counts[v]} {_VERDICTS[v][0].lower()}" for v in Verdict if counts[v])
+    return Group(table, Text(f"\n{len(rows)} runs: {tally}", style="bold"))
+
+
+def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableType:
+    label, style = _VERDICTS[diagnosis.verdict]
+    agents = {s.agent for s in trajectory.steps if s.source is Source.AGENT}
+    head = Text()
+    head.append(f" {label} ", style)
+    head.append(f"  {to_one_line(trajectory.id, 60)}", "bold")
+    head.append(
+        f"  {trajectory.format} · {_format_count(len(trajectory.steps), 'step')} · {_format_count(len(agents), 'agent')}"
+        f" · p(failed) {diagnosis.probability:.2f}",
+        "dim",
+    )
+    task = Text(f"  {to_one_line(trajectory.task, 200)}", "italic") if trajectory.task.strip() else Text("")
+    return Group(Text(), head, task)
+
+
+def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
+    """One mark a step: ● root cause, ! strong finding, · weak finding, and the kind of step else."""
+    worst: dict[int, float] = {}
+    for finding in diagnosis.findings:
+        worst[finding.step] = max(worst.get(finding.step, 0.0), finding.probability)
+    failed = diagnosis.verdict is Verdict.FAILURE and bool(diagnosis.hypotheses)
+    cause = diagnosis.hypotheses[0].step if failed else None
+    strip = Text("steps  ", "dim")
+    for step in trajectory.steps:
+        if step.index == cause:
+            strip.append("●", "bold red")
+        elif worst.get(step.index, 0.0) >= _STRONG_PROBABILITY:
+            strip.append("!", "yellow")
+        else:
+            strip.append(
+                "▁" if step.source is Source.AGENT else "░", "dim yellow" if step.index in worst else "dim"
+            )
+    return strip
+
+
+def _build_root_cause(
+    console: Console, trajectory: Trajectory, first: Hypothesis, verdict: Verdict
+) -> RenderableType:
+    grid = _new_grid()
+    name = "root cause" if verdict is Verdict.FAILURE else "likeliest"
+    where = Text()
+    where.append(_format_step(trajectory, first.step), "bold red" if verdict is Verdict.FAILURE else "bold")
+    where.append(f" · {to_one_line(first.agent, 40)}" + (f" · {first.module}" if first.module else ""))
+    where.append(f" · p {first.probability:.2f}", "dim")
+    grid.add_row(name, where)
+    if first.codes:
+        grid.add_row("what", _format_codes(first.codes))
+    if first.reason:
+        grid.add_row("why", Text(to_one_line(first.reason, 400)))
+    width = max(40, min(console.width, 160) - 16)
+    for evidence in first.evidence[:3]:
+        grid.add_row("evidence", _format_quote(trajectory, evidence, limit=2 * width))
+    if first.correction:
+        grid.add_row("instead", Text(to_one_line(first.correction, 500), "green"))
+    return grid
+
+
+def _build_other_hypotheses(others: Iterable[Hypothesis]) -> RenderableType:
+    grid = _new_grid()
+    for i, hypothesis in enumerate(others):
+        line = Text(f"step {hypothesis.step} · {to_one_line(hypothesis.agent, 40)}")
+        if hypothesis.codes:
+            line.append(f" · {_get_code_title(hypothesis.codes[0])}")
+        line.append(f" · p {hypothesis.probability:.2f}", "dim")
+        grid.add_row("or else" if i == 0 else "", line)
+    return grid
+
+
+def _build_findings(
+    console: Console, trajectory: Trajectory, diagnosis: Diagnosis, *, full: bool
+) -> Iterator[RenderableType]:
+    strong = [f for f in diagnosis.findings if f.probability >= _STRONG_PROBABILITY]
+    shown = list(diagnosis.findings) if full else strong[:_MAX_FINDINGS]
+    if shown:
+        table = _new_grid()
+        for i, finding in enumerate(shown):
+            table.add_row("findings" if i == 0 else "", _format_finding(finding))
+            if full and finding.evidence:
+                table.add_row(
+                    "", _format_quote(trajectory, finding.evidence[0], limit=max(40, console.width - 16))
+                )
+        yield table
+    hidden = len(diagnosis.findings) - len(shown)
+    if hidden:
+        yield Text(f"{'':13}{_format_count(hidden, 'more finding')}; --full shows all", "dim")
+
+
+def _format_finding(finding: Finding) -> Text:
+    line = Text(f"step {finding.step} · {finding.detector} · ")
+    line.append(to_one_line(finding.message, 200))
+    line.append(f" · p {finding.probability:.2f}", "dim")
+    return line
+
+
+def _format_quote(trajectory: Trajectory, evidence: Evidence, *, limit: int) -> Text:
+    line = Text(f"step {evidence.step} ", "dim")
+    if 0 <= evidence.step < len(trajectory.steps):
+        text = trajectory.steps[evidence.step].text(evidence.field)
+        before, quote, after = extract_excerpt(text, evidence.start, evidence.end, limit=limit)
+    else:
+        before, quote, after = "", to_one_line(evidence.quote, limit), ""
+    line.append(f"“{before}", "dim").append(quote, "yellow").append(f"{after}”", "dim")
+    return line
+
+
+def _format_codes(codes: Sequence[str]) -> Text:
+    line = Text(_get_code_title(codes[0]), "bold")
+    line.append(f"  {', '.join(codes[:4])}", "dim")
+    return line
+
+
+def _get_code_title(code: str) -> str:
+    """A code's title; the code itself where no taxonomy at hand has it (a user's own detector)."""
+    return TaxonomyCatalog.load().get_title(code)
+
+
+def _format_step(trajectory: Trajectory, index: int) -> str:
+    step: Step | None = trajectory.steps[index] if 0 <= index < len(trajectory.steps) else None
+    if step is not None and step.source_index is not None and step.source_index != index:
+        return f"step {index} (record {step.source_index} of the file)"
+    return f"step {index}"
+
+
+def _new_grid() -> Table:
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_column(style="dim", min_width=10, no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _format_count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

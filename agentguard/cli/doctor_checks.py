@@ -1,0 +1,264 @@
+"""Checks of an installation: what is there, what works, and the way out where something does not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, metadata, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from agentguard.errors import AgentGuardError
+from agentguard.plugins import Registry
+from agentguard.version import __version__
+
+Condition = Literal["ok", "note", "wrong"]
+
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "serve": ("uvicorn", "httptools", "msgspec", "prometheus_client", "starlette"),
+    "store": ("sqlalchemy", "alembic"),
+    "postgres": ("psycopg",),
+    "view": ("jinja2", "starlette", "uvicorn"),
+    "chat": ("openai",),
+    "otel": ("httpx2", "opentelemetry.proto"),
+    "langchain": ("langchain", "langgraph"),
+    "openai-agents": ("agents",),
+    "pydantic-ai": ("pydantic_ai",),
+    "embeddings": ("sentence_transformers",),
+}
+"""What each extra brings, by the names under which it is imported; those that are asked for most."""
+
+_YEAR_2024: Final = 1_704_067_200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One thing that was looked at.
+
+    Attributes:
+        area: what it belongs to.
+        what: what it is.
+        condition: ``note``: worth knowing, and nothing is wrong.
+        found: what was found, without secrets.
+        way_out: what to do about it; empty if there is nothing to do.
+    """
+
+    area: str
+    what: str
+    condition: Condition
+    found: str
+    way_out: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckContext:
+    """What is to be looked at.
+
+    Attributes:
+        config: the proxy's configuration; None if there is none to look at.
+        store: path or URL of a store; None: the usual one, if it is there.
+        network: whether the endpoints that are configured are asked.
+        timeout_s: longest wait for one of them.
+        canaries: whether chat judges are asked about the canary runs, as ``agentguard judge check`` does.
+    """
+
+    config: Path | None = None
+    store: str | None = None
+    network: bool = True
+    timeout_s: float = 5.0
+    canaries: bool = False
+
+
+CheckFunction = Callable[[CheckContext], Iterator[CheckResult]]
+
+
+def check_registry() -> Registry[CheckFunction]:
+    """The registry of checks: those below, the proxy's, and installed ones."""
+    return _CHECK_REGISTRY
+
+
+_CHECK_REGISTRY: Registry[CheckFunction] = Registry(
+    "check",
+    group="agentguard.checks",
+    builtin={
+        "1-python": f"{__name__}:check_python",
+        "2-extras": f"{__name__}:check_extras",
+        "3-model": f"{__name__}:check_model",
+        "4-store": f"{__name__}:check_store",
+        "5-proxy": "agentguard_server.proxy.diagnostics.doctor:check",
+    },
+)
+
+
+def check_python(_: CheckContext) -> Iterator[CheckResult]:
+    """The interpreter, the package, the clock."""
+    found = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}"
+    good = sys.version_info >= (3, 11)
+    way_out = "" if good else "install Python 3.11 or later"
+    yield CheckResult(
+        area="python", what="version", condition="ok" if good else "wrong", found=found, way_out=way_out
+    )
+    yield CheckResult(area="python", what="agentguard", condition="ok", found=_get_installed_version())
+    late = time.time() < _YEAR_2024
+    yield CheckResult(
+        area="python",
+        what="clock",
+        condition="wrong" if late else "ok",
+        found=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        way_out="set this machine's clock: certificates and logs need it" if late else "",
+    )
+
+
+def check_extras(_: CheckContext) -> Iterator[CheckResult]:
+    """What is installed beyond the core; that something is not is no fault."""
+    for extra, packages in EXTRAS.items():
+        missing = [one for one in packages if not _is_installed(one)]
+        if not missing:
+            yield CheckResult(
+                area="extras", what=extra, condition="ok", found=", ".join(map(_format_version, packages))
+            )
+            continue
+        yield CheckResult(
+            area="extras",
+            what=extra,
+            condition="note",
+            found=f"{', '.join(missing)} not installed",
+            way_out=f"where it is needed: pip install 'agentguard[{extra}]'",
+        )
+
+
+def check_model(_: CheckContext) -> Iterator[CheckResult]:
+    """The embedded judge's model file: there, unchanged, and able to answer."""
+    from agentguard.judge.embedded.model_io import load_card, load_model
+
+    try:
+        card = load_card()
+        load_model()
+    except AgentGuardError as error:
+        yield CheckResult(
+            area="model",
+            what="embedded judge",
+            condition="wrong",
+            found=str(error),
+            way_out="install agentguard anew, or train one: agentguard judge train",
+        )
+        return
+    made = str(card.get("sha256", ""))[:12]
+    yield CheckResult(area="model", what="embedded judge", condition="ok", found=f"sound, sha256 {made}…")
+
+
+def check_store(context: CheckContext) -> Iterator[CheckResult]:
+    """The store: reachable, of this version, and writable."""
+    if not _is_installed("sqlalchemy"):
+        yield CheckResult(
+            area="store", what="store", condition="note", found="not installed",
+            way_out="where it is needed: pip install 'agentguard[store]'",
+        )  # fmt: skip
+        return
+    from agentguard.store.db.url import ENVIRONMENT, resolve
+
+    try:
+        address = resolve(context.store)
+    except AgentGuardError as error:
+        yield CheckResult(area="store", what="address", condition="wrong", found=str(error),
+                   way_out=f"give --store, or set {ENVIRONMENT}")  # fmt: skip
+        return
+    if (
+        address.path is not None
+        and not address.path.exists()
+        and (context.store or ENVIRONMENT in os.environ)
+    ):
+        way_out = "correct the path, or make it: agentguard store init"
+        yield CheckResult(
+            area="store", what=str(address), condition="wrong", found="there is none", way_out=way_out
+        )
+        return
+    yield check_store_access(context.store)
+
+
+def check_store_access(url: str | None) -> CheckResult:
+    """Whether a store can be opened: a line about it. None is made where there is none yet."""
+    from agentguard.errors import StoreVersion
+    from agentguard.store.db.migration import REVISIONS
+    from agentguard.store.db.url import resolve
+    from agentguard.store.options import StoreOptions
+    from agentguard.store.store import Store
+
+    name = "store"
+    try:
+        address = resolve(url)
+        name = str(address)
+        if address.path is not None and not address.path.exists():
+            return _check_new_store_path(address.path)
+        with Store.open(url, options=StoreOptions(busy_s=2.0)) as opened:
+            runs = opened.stats(tenant=None).rows.get("runs", 0)
+    except StoreVersion as error:
+        way_out = "make a copy of it, then: agentguard store migrate"
+        return CheckResult(area="store", what=name, condition="wrong", found=str(error), way_out=way_out)
+    except AgentGuardError as error:
+        way_out = "look whether the database runs, and whether its address and password are right"
+        return CheckResult(area="store", what=name, condition="wrong", found=str(error), way_out=way_out)
+    return CheckResult(
+        area="store", what=name, condition="ok", found=f"version {REVISIONS[-1]}, {runs:,} runs"
+    )
+
+
+def _check_new_store_path(path: Path) -> CheckResult:
+    """A file that will be made, if it can be."""
+    folder = next(one for one in path.parents if one.exists())
+    if not os.access(folder, os.W_OK):
+        way_out = f"let this user write to {folder}, or name another place"
+        return CheckResult(
+            area="store", what=str(path), condition="wrong", found="none can be made", way_out=way_out
+        )
+    way_out = "it is made when it is first used, or by: agentguard store init"
+    return CheckResult(
+        area="store", what=str(path), condition="note", found="there is none yet", way_out=way_out
+    )
+
+
+def run_checks(context: CheckContext) -> Iterator[CheckResult]:
+    """All checks, in order; one that fails itself is a line, too."""
+    for name in check_registry():
+        try:
+            yield from check_registry().get(name)(context)
+        except Exception as error:  # a plug-in may raise anything; the other checks are still worth having
+            yield CheckResult(
+                area=name.partition("-")[2] or name,
+                what="check",
+                condition="wrong",
+                found=f"it failed itself: {type(error).__name__}",
+                way_out="say so to whoever wrote it",
+            )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _format_version(package: str) -> str:
+    name = {"opentelemetry.proto": "opentelemetry-proto", "agents": "openai-agents"}.get(package, package)
+    try:
+        return f"{name} {version(name.replace('_', '-'))}"
+    except PackageNotFoundError:
+        return name
+
+
+def _get_installed_version() -> str:
+    try:
+        summary: Any = metadata("agentguard")["Version"]
+    except PackageNotFoundError:
+        return f"{__version__}, not installed as a package"
+    return str(summary)

@@ -1,0 +1,142 @@
+"""What ``agentguard doctor`` looks at in a policy's judges: that they answer, and in the form asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, cast
+
+from agentguard.cli.doctor_checks import CheckContext, CheckResult, Condition
+from agentguard.errors import AgentGuardError
+
+if TYPE_CHECKING:
+    from agentguard.config.judge import JudgeSettings, QuestionJudgeSettings
+    from agentguard.judge.base import Question
+    from agentguard.judge.classifier.spec import ClassifierSpec
+    from agentguard.trajectory.model import Trajectory
+
+_TEST_MESSAGES: Final = ({"role": "user", "content": "Say one short word, as JSON with the one field text."},)
+_UNREACHABLE_HINT: Final = "look whether its server runs"
+_TIMEOUT_HINT: Final = (
+    "give it longer with --timeout: a server that is new may take half a minute for its first one"
+)
+
+
+def check_judges(settings: JudgeSettings, context: CheckContext) -> Iterator[CheckResult]:
+    """Lines about a policy's judge and the second one, at each of their addresses."""
+    for one in (settings, settings.second):
+        if one is not None:
+            for at in _split_replicas(one):
+                here = at.model_copy(update={"deadline_s": context.timeout_s})
+                try:
+                    yield from (
+                        _check_pooling_judge(here)
+                        if at.kind == "pooling"
+                        else _check_chat_judge(here, at, context)
+                    )
+                except AgentGuardError as error:
+                    yield _build_result(here, "wrong", str(error), "correct the policy's judge")
+
+
+def _split_replicas(settings: QuestionJudgeSettings) -> Iterator[QuestionJudgeSettings]:
+    """The settings for one address at a time, where there are replicas."""
+    if settings.base_url is not None:
+        yield settings
+        return
+    for one in settings.replicas:
+        told = {"url": one} if isinstance(one, str) else one
+        update = {"base_url": str(told.get("url", "")), "replicas": (), "pool": None}
+        update["api_key_env"] = cast("str | None", told.get("api_key_env", settings.api_key_env))
+        yield settings.model_copy(update=update)
+
+
+def _build_result(
+    settings: QuestionJudgeSettings, condition: Condition, found: str, way_out: str = ""
+) -> CheckResult:
+    return CheckResult(
+        area="judge", what=settings.base_url or "", condition=condition, found=found, way_out=way_out
+    )
+
+
+def _check_chat_judge(
+    settings: QuestionJudgeSettings, policy_settings: QuestionJudgeSettings, context: CheckContext
+) -> Iterator[CheckResult]:
+    """Whether a chat model answers and keeps to a JSON schema; how well it judges, if that is asked for."""
+    from agentguard.judge.base import TEXT_SCHEMA
+    from agentguard.judge.factory import build_endpoint
+    from agentguard.judge.llm.types import CallError, ErrorKind
+
+    endpoint = build_endpoint(settings)
+    try:
+        facts = endpoint.loop.run(endpoint.fetch_info(context.timeout_s))
+        if isinstance(facts, CallError):
+            yield _build_result(settings, "wrong", f"{facts.kind}: {facts.message}", _UNREACHABLE_HINT)
+            return
+        written = endpoint.loop.run(
+            endpoint.generate_json(_TEST_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=context.timeout_s)
+        )
+    finally:
+        endpoint.close()
+    if isinstance(written, CallError):
+        found = f"no structured output: {written.kind}"
+        way_out = (
+            _TIMEOUT_HINT if written.kind is ErrorKind.TIMEOUT else "serve it with structured outputs on"
+        )
+        yield _build_result(settings, "wrong", found, way_out)
+        return
+    more = "" if context.canaries else "; how well: agentguard doctor CONFIG --canaries"
+    yield _build_result(settings, "ok", f"{facts.version}, structured outputs{more}")
+    if context.canaries:
+        yield _check_judgement_quality(policy_settings)
+
+
+def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
+    """How well a chat model judges the canary runs, within the deadlines of the policy."""
+    from agentguard.evals.judge_checks.capability import check_endpoint
+    from agentguard.judge.factory import build_endpoint
+
+    endpoint = build_endpoint(settings)
+    try:
+        found = check_endpoint(endpoint, deadline_s=settings.deadline_s)
+    finally:
+        endpoint.close()
+    told = f"{found.describe_quality()} ({found.asked} of {found.runs} canary runs answered)"
+    if found.is_usable() and found.is_above_chance():
+        return _build_result(settings, "ok", told)
+    way_out = f"serve another model; what it says of each: agentguard judge check {settings.base_url}"
+    return _build_result(settings, "wrong", told, way_out)
+
+
+def _check_pooling_judge(settings: QuestionJudgeSettings) -> Iterator[CheckResult]:
+    """Whether each classifier answers what it is said to have been trained for."""
+    from agentguard.evals.judge_checks.reference_cases import build_reference_runs
+    from agentguard.judge.factory import build_pooling_judge
+
+    judge, run = build_pooling_judge(settings), build_reference_runs()[0].run
+    try:
+        for by in judge.classifiers:
+            (answer,) = judge.decide(run, (_build_question(by, run),))
+            if answer.error is None:
+                yield _build_result(settings, "ok", f"{by.task} answers {by.question}")
+                continue
+            way_out = (
+                f"serve the model that the policy describes: agentguard judge serve MODEL --task {by.task}"
+            )
+            yield _build_result(
+                settings, "wrong", f"{by.task} does not answer {by.question}: {answer.error}", way_out
+            )
+    finally:
+        judge.close()
+
+
+def _build_question(classifier: ClassifierSpec, run: Trajectory) -> Question:
+    """A question that a classifier is to answer, whatever it means."""
+    from agentguard.judge.base import ChoiceQuestion
+
+    steps = tuple(str(step.index) for step in run.steps)
+    options = steps if classifier.by == "step" else classifier.classes or ("yes", "no")
+    return ChoiceQuestion(
+        id=classifier.question.removesuffix("*"),
+        text="Which one is it?",
+        options=options,
+        context=("A message.",),
+    )

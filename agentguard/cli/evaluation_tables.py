@@ -1,0 +1,168 @@
+"""The result of an evaluation as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agentguard.cli.terminal_text import to_one_line
+from agentguard.evals.evaluate import EvaluationPlan
+from agentguard.evals.published_results import find_published_results
+from agentguard.evals.result import Evaluation, Setting
+from agentguard.evals.scoring import LocalizationScores, OutcomeScores
+
+_SETTINGS = {
+    Setting.UNTRAINED: "untrained",
+    Setting.AS_SHIPPED: "shipped",
+    Setting.CROSS_VALIDATED: "cv",
+    Setting.TRANSFER: "transfer",
+}
+_SHOWN_RECORDS = 4
+_METHOD_COLUMN = 22
+
+
+def build_tables(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterator[RenderableType]:
+    """Yield what to print: a table for the whole set and one for each of its parts, then what to know."""
+    first = results[0]
+    parts = sorted(first.subsets)
+    yield from _build_pair(results, None, plan)
+    for part in parts:
+        yield Text("")
+        yield from _build_pair(results, part, plan)
+    yield Text("")
+    yield from _build_notes(results, plan)
+
+
+def _build_pair(
+    results: Sequence[Evaluation], part: str | None, plan: EvaluationPlan
+) -> Iterator[RenderableType]:
+    named = {result.method for result in results}
+    rows = [*results, *(b for label, b in results[0].baselines.items() if label not in named)]
+    where = [(row, scores) for row in rows if (scores := _format_interval(row, part)[0]) is not None]
+    if where:
+        yield _build_localization_table(where, part, plan, methods=len(results))
+    whether = [(row, found) for row in results if (found := _format_interval(row, part)[1]) is not None]
+    if whether:
+        yield Text("")
+        yield _build_outcome_table(whether, part)
+
+
+def _format_interval(
+    result: Evaluation, part: str | None
+) -> tuple[LocalizationScores | None, OutcomeScores | None]:
+    return result.subsets[part] if part is not None else (result.localization, result.outcome)
+
+
+def _build_localization_table(
+    rows: Sequence[tuple[Evaluation, LocalizationScores]],
+    part: str | None,
+    plan: EvaluationPlan,
+    *,
+    methods: int,
+) -> RenderableType:
+    first, scores = rows[0]
+    table = _new_table(f"{_format_title(first, part)}: root causes of {scores.n} runs, in %")
+    for name in ("method", "setting"):
+        table.add_column(name, no_wrap=True)
+    for name in ("agent", "step", "95 %", "±1/3/5", "top 3/5"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for place, (result, held) in enumerate(rows):
+        low, high = held.wilson95["step"]
+        table.add_row(
+            Text(to_one_line(result.method, _METHOD_COLUMN), "bold" if place < methods else ""),
+            _SETTINGS[result.setting],
+            _format_spread(held.agent.mean, held.agent.sd),
+            _format_spread(held.step.mean, held.step.sd),
+            f"{100 * low:.0f}–{100 * high:.0f}",
+            "/".join(f"{100 * held.within[k]:.0f}" for k in ("1", "3", "5")),
+            "/".join(f"{100 * held.top[k]:.0f}" for k in ("3", "5")),
+            end_section=place == methods - 1,
+        )
+    for row in find_published_results(
+        first.dataset, part=part or _get_single_part(first), with_answer=plan.with_answer
+    )[:_SHOWN_RECORDS]:
+        who = f"{row.method}, {row.model}" if row.model else row.method
+        label = Text(to_one_line(who, _METHOD_COLUMN), "dim")
+        setting = Text(row.training.replace("_", "-"), "dim")
+        table.add_row(label, setting, _format_percent(row.agent), _format_percent(row.step))
+    return table
+
+
+def _build_outcome_table(
+    rows: Sequence[tuple[Evaluation, OutcomeScores]], part: str | None
+) -> RenderableType:
+    first, scores = rows[0]
+    table = _new_table(f"{_format_title(first, part)}: {scores.n_failed} failed of {scores.n} runs")
+    table.add_column("method", no_wrap=True)
+    for name in ("AUROC", "av. prec.", "Brier", "named*", "abstained"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result, held in rows:
+        table.add_row(
+            Text(to_one_line(result.method, _METHOD_COLUMN), "bold"),
+            *(f"{s.mean:.3f}±{s.sd:.3f}" for s in (held.auroc, held.average_precision, held.brier)),
+            f"{_format_percent(held.named_on_passed)} %",
+            f"{_format_percent(held.abstained)} %",
+        )
+    if part is None and first.run_size_auroc is not None:
+        table.add_row("run size alone", f"{first.run_size_auroc:.3f}")
+    return table
+
+
+def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterator[RenderableType]:
+    if any(result.setting is Setting.CROSS_VALIDATED for result in results):
+        yield _build_note(
+            f"cross-validated: {plan.repeats} × {plan.folds} folds, split by question; mean ± standard "
+            "deviation over the repeats. Published zero-shot methods saw no labelled run: another contest."
+        )
+    if any(result.outcome for result in results):
+        yield _build_note("* share of the passed runs on which a root cause was named")
+    if find_published_results(results[0].dataset, part=_get_single_part(results[0])) or results[0].subsets:
+        yield _build_note("zero-shot, retrieval, trained: published results, as their authors report them")
+    if plan.shuffle_labels:
+        beat = [r.method for r in results if r.is_above_baselines()]
+        said = f"{', '.join(beat)} IS: look for a leak" if beat else "none is"
+        yield _build_note(
+            f"trained on shuffled labels, so no method may be above the baselines: {said}", "yellow"
+        )
+    named = {result.method for result in results}
+    for result in (*results, *(b for label, b in results[0].baselines.items() if label not in named)):
+        kinds = Counter(p.error for p in result.predictions if p.error is not None)
+        if kinds:
+            total = f"{kinds.total()} of {len(result.predictions)} predictions"
+            yield _build_note(
+                f"{result.method} failed on {total}, mostly {kinds.most_common(1)[0][0]}", "yellow"
+            )
+    for result in results:
+        yield _build_note(f"{result.method}: {result.seconds:.1f} s")
+    if results[0].broken:
+        yield _build_note(f"{results[0].broken} records could not be read", "yellow")
+
+
+def _get_single_part(result: Evaluation) -> str:
+    """The part a set consists of, if it is read as one part alone."""
+    parts = {case.part for case in result.cases}
+    return parts.pop() if len(parts) == 1 else ""
+
+
+def _format_title(result: Evaluation, part: str | None) -> str:
+    return f"{result.dataset} {part}" if part else result.dataset
+
+
+def _new_table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+
+
+def _build_note(text: str, style: str = "dim") -> Text:
+    return Text(text, style=style)
+
+
+def _format_spread(mean: float, sd: float) -> str:
+    return f"{_format_percent(mean)}±{100 * sd:.1f}" if sd > 0 else _format_percent(mean)
+
+
+def _format_percent(share: float | None) -> str:
+    return "–" if share is None or share != share else f"{100 * share:.1f}"

@@ -1,0 +1,150 @@
+"""What ``agentguard judge train`` writes down about a model: its data, and its measured scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentguard.errors import EvaluationError, InputError
+from agentguard.evals.datasets.dataset import Dataset, compute_checksum
+from agentguard.evals.evaluate import evaluate
+from agentguard.evals.result import Evaluation
+from agentguard.judge.embedded.training import build_untrained_model
+from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.model import Record
+
+ProgressCallback = Callable[[str], None]
+
+LIMITS = (
+    "Root causes were learnt from failed runs of two multi-agent systems; on other kinds of log the ranking "
+    "is a structural prior with a few behaviours, and findings of detectors.",
+    "Outcomes were learnt from one tool-calling domain; on other kinds of log the probability of failure is "
+    "a rule of thumb and is not calibrated.",
+    "The blend and the features were chosen while looking at cross-validation on the same development data: "
+    "expect a little less on new data.",
+    "Two groups of annotators agree on the exact step in about a third of long orchestrated runs: no score "
+    "there means much above that.",
+    "English words; runs in other languages keep only structure, numbers and outcomes.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSource:
+    """Annotated runs of one path."""
+
+    name: str
+    licence: str | None
+    data: Dataset
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The runs."""
+        return self.data.records
+
+    def has_causes(self) -> bool:
+        """Whether any run is annotated with a root cause."""
+        return any(r.annotation.root_cause is not None for r in self.records)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the card says of it; no path."""
+        known = [r.annotation.failed for r in self.records if r.annotation.failed is not None]
+        return {
+            "name": self.name,
+            "licence": self.licence,
+            "sha256": self.data.checksum,
+            "runs": len(self.records),
+            "failed": sum(known),
+            "passed": len(known) - sum(known),
+            "root_causes": sum(r.annotation.root_cause is not None for r in self.records),
+        }
+
+
+def read_source(path: Path, *, format: str | None = None) -> CardSource:
+    """Read the annotated runs of a path. Raises EvaluationError if there is none."""
+    records: list[Record] = []
+    broken: list[InputError] = []
+    for item in read(path, format=format):
+        if isinstance(item, UnreadableRecord):
+            broken.append(item.error)
+        else:
+            records.append(item)
+    if not records:
+        raise EvaluationError(f"no run could be read from {path}")
+    kind = records[0].trajectory.format
+    name = f"{kind}/{path.name}" if path.is_dir() else kind
+    data = Dataset(
+        name=name,
+        records=tuple(records),
+        parts=("",) * len(records),
+        broken=tuple(broken),
+        checksum=compute_checksum([path]),
+    )
+    return CardSource(name=name, licence=_find_licence(path), data=data)
+
+
+def _find_licence(path: Path) -> str | None:
+    """First line of the licence that lies with the data, or one folder above."""
+    for folder in (path if path.is_dir() else path.parent, path.parent):
+        file = folder / "LICENSE"
+        if file.is_file():
+            lines = [line.strip() for line in file.read_text(errors="replace").splitlines()]
+            return next((line for line in lines if line), None)
+    return None
+
+
+def compute_scores(
+    sources: Sequence[CardSource], *, repeats: int, report_progress: ProgressCallback
+) -> list[dict[str, Any]]:
+    """Cross-validation on each source and transfer between those with root causes."""
+    made = []
+    for one in sources:
+        report_progress(f"cross-validating on {one.name}")
+        method = EmbeddedLocalizer.from_model(build_untrained_model())
+        made.append(
+            _build_score(
+                evaluate(one.data, method, cv="question", repeats=repeats), "cross_validated", one.name
+            )
+        )
+    named = [one for one in sources if one.has_causes()]
+    for test in named:
+        for learnt in named:
+            if learnt is not test:
+                report_progress(f"transfer from {learnt.name} to {test.name}")
+                result = evaluate(
+                    test.data, EmbeddedLocalizer.from_model(build_untrained_model()), train=learnt.data
+                )
+                made.append(_build_score(result, "transfer", test.name) | {"trained_on": learnt.name})
+    return made
+
+
+def _build_score(result: Evaluation, setting: str, name: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"data": name, "setting": setting, "n": result.n, "repeats": result.repeats}
+    if result.localization is not None and result.localization.n:
+        held = result.localization.as_dict()
+        row |= {
+            key: held[key] for key in ("step_accuracy", "agent_accuracy", "sd", "within", "top", "wilson95")
+        }
+        row["calibration"] = held["calibration"]
+        row["baselines"] = {
+            label: {"step": beside.localization.step.mean, "agent": beside.localization.agent.mean}
+            for label, beside in result.baselines.items()
+            if beside.localization is not None
+        }
+    if result.outcome is not None:
+        given = result.outcome.as_dict()
+        kept = ("auroc", "auroc_sd", "average_precision", "brier", "calibration_error")
+        row |= {key: given[key] for key in (*kept, "verdicts", "named_on_passed", "abstained")}
+        row["run_size_auroc"] = result.run_size_auroc
+    return dict(_round_values(row))
+
+
+def _round_values(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _round_values(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_round_values(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value

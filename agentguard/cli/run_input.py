@@ -1,0 +1,140 @@
+"""Reading runs for a command: what was read, what was not, and secrets taken out on the way."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from agentguard.errors import ConfigError, InputError
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.model import Annotation, Record
+
+STDIN = Path("-")
+
+Paths = Annotated[list[Path], typer.Argument(help="Recorded runs: files or folders; - reads standard input.")]
+FormatName = Annotated[str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")]
+Redact = Annotated[bool, typer.Option("--redact", help="Replace secrets by placeholders.")]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option("--pattern", help="KIND=REGEX of secrets of your own (RE2); implies --redact; repeatable."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it is there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@dataclass(slots=True)
+class ReadSummary:
+    """What was read from one path."""
+
+    path: str
+    runs: int = 0
+    steps: int = 0
+    annotated: int = 0
+    formats: Counter[str] = field(default_factory=Counter)
+    errors: list[InputError] = field(default_factory=list)
+
+    def add(self, record: Record) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.steps += len(record.trajectory.steps)
+        self.annotated += record.annotation != Annotation()
+        self.formats[record.trajectory.format] += 1
+
+
+class Redaction:
+    """A redactor that adds up its counts."""
+
+    def __init__(self, patterns: list[str] | None) -> None:
+        from agentguard.trajectory.redaction import Redactor
+
+        self.counts: Counter[str] = Counter()
+        self._redactor = Redactor(patterns=dict(_parse_pattern(one) for one in patterns or []))
+
+    def __call__(self, record: Record) -> Record:
+        """The run without its secrets."""
+        redacted = self._redactor.redact(record)
+        self.counts.update(redacted.counts)
+        return redacted.record
+
+    def redact_data(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON data without its secrets."""
+        redacted = self._redactor.redact_data(dict(value))
+        self.counts.update(_count_placeholders(redacted) - _count_placeholders(value))
+        return redacted
+
+
+def _count_placeholders(value: Any) -> Counter[str]:
+    return Counter(re.findall(r"\[redacted:(\w+):", orjson.dumps(value, default=str).decode()))
+
+
+def _parse_pattern(text: str) -> tuple[str, str]:
+    kind, equals, pattern = text.partition("=")
+    if not equals or not pattern:
+        raise ConfigError("--pattern takes KIND=REGEX")
+    return kind.strip(), pattern
+
+
+def read_records(
+    paths: list[Path], format: str | None, summaries: list[ReadSummary], *, is_quiet: bool = False
+) -> Iterator[Record]:
+    """All runs; what cannot be read is counted in ``tallies`` and, unless ``quiet``, said at once."""
+    with Console(stderr=True).status("reading …") as status:
+        total = 0
+        for path in paths:
+            tally = ReadSummary(str(path))
+            summaries.append(tally)
+            for found in _read_path(path, format):
+                if isinstance(found, UnreadableRecord):
+                    tally.errors.append(found.error)
+                    if not is_quiet:
+                        typer.echo(f"not read: {found.error}", err=True)
+                    continue
+                tally.add(found)
+                total += 1
+                status.update(f"reading … {total} runs")
+                yield found
+
+
+def _read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRecord]:
+    try:
+        yield from read(sys.stdin.buffer if path == STDIN else path, format=format)
+    except InputError as error:
+        # One path that cannot be used at all must not keep the others from being read.
+        yield UnreadableRecord(error=error.with_location(file=str(path)))
+
+
+def require_absent(path: Path, *, hint: str) -> None:
+    """Raise ConfigError if there is a file already."""
+    if path.exists():
+        raise ConfigError(f"{path} is already there ({hint})")
+
+
+def compute_exit_status(summaries: list[ReadSummary]) -> int:
+    """Exit status: 0 all were read, 1 some were not, 2 none was."""
+    if not any(tally.runs for tally in summaries):
+        return 2
+    return 1 if any(tally.errors for tally in summaries) else 0
+
+
+def print_report(summaries: list[ReadSummary], redaction: Redaction | None, *, done: str) -> None:
+    """Say on standard error what was done."""
+    runs = sum(tally.runs for tally in summaries)
+    if runs:
+        typer.echo(f"{_format_count(runs, 'run')} {done}".rstrip(), err=True)
+    if redaction is not None:
+        counts = ", ".join(f"{kind} {n}" for kind, n in sorted(redaction.counts.items()))
+        typer.echo(f"redacted: {counts or 'nothing'}", err=True)
+
+
+def _format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,126 @@
+"""Schemata for people, as tables, and for programs, as plain values."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agentguard.cli.terminal_text import sanitize, to_one_line
+from agentguard.schemata.model import ErrorSchema, Match
+from agentguard.schemata.serialization import encode_schema
+
+_WIDTH = 90
+
+
+def print_json(value: Any) -> None:
+    """Print JSON."""
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
+
+
+def build_schema_table(schemata: Iterable[ErrorSchema]) -> Table:
+    """A schema a line."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("id", "status", "origin", "failures", "used", "borne out", "code", "how it shows"):
+        table.add_column(column, justify="right" if column in ("failures", "used") else "left")
+    held = list(schemata)
+    usual = _find_common_sentences(held)
+    for one in held:
+        cells = (one.id, one.status.value, one.provenance.origin.value, str(one.support), str(one.used))
+        proven = f"{one.confirmed} of {one.confirmed + one.refuted}" if one.confirmed + one.refuted else "-"
+        code = one.codes[0] if one.codes else "-"
+        table.add_row(
+            *(escape(sanitize(cell)) for cell in (*cells, proven, code, format_signature(one, usual)))
+        )
+    return table
+
+
+def format_signature(schema: ErrorSchema, common_sentences: Collection[str] = (), width: int = _WIDTH) -> str:
+    """The beginning of how a schema shows, without what is usual among those it is shown with."""
+    telling = [sentence for sentence in schema.signature if sentence not in common_sentences]
+    telling.sort(key=lambda sentence: sentence.startswith("In words:"))  # rags of text tell least
+    return to_one_line(" ".join(telling or schema.signature), width)
+
+
+def _find_common_sentences(schemata: Sequence[ErrorSchema]) -> frozenset[str]:
+    """Sentences that more than a third of the schemata share: they tell none from another."""
+    said = Counter(sentence for one in schemata for sentence in set(one.signature))
+    return frozenset(sentence for sentence, count in said.items() if 1 < count > len(schemata) / 3)
+
+
+def print_schema(console: Console, schema: ErrorSchema) -> None:
+    """Print all of a schema."""
+    console.print(
+        f"[bold]{escape(sanitize(schema.id))}[/]  [dim]{escape(sanitize(_format_facts(schema)))}[/]"
+    )
+    for title, sentences in (
+        ("How it shows", schema.signature),
+        ("When it arises", schema.context),
+        ("How to recognise it", schema.heuristics),
+    ):
+        if sentences:
+            console.print(f"\n[bold]{title}[/]")
+            for sentence in sentences:
+                console.print(f"  {escape(sanitize(sentence))}", highlight=False)
+    if schema.correction:
+        console.print(
+            f"\n[bold]Instead[/]\n  [green]{escape(sanitize(schema.correction))}[/]", highlight=False
+        )
+    runs = ", ".join(schema.provenance.runs[:5])
+    more = len(schema.provenance.runs) - 5
+    console.print(f"\n[dim]from runs {escape(sanitize(runs))}{f' and {more} more' if more > 0 else ''}[/]")
+
+
+def _format_facts(schema: ErrorSchema) -> str:
+    proven = f"confirmed {schema.confirmed}, refuted {schema.refuted}, used {schema.used}"
+    parts = (schema.status.value, schema.provenance.origin.value, schema.provenance.method)
+    failures = f"{schema.support} failure{'s' if schema.support != 1 else ''}"
+    return " · ".join((*parts, f"version {schema.version}", failures, proven, *schema.codes))
+
+
+def build_match_table(steps: Sequence[int], matches: Sequence[Sequence[Match]]) -> Table:
+    """The nearest schemata of each step."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("step", "likeness", "id", "code", "how it shows"):
+        table.add_column(column, justify="right" if column in ("step", "likeness") else "left")
+    usual = _find_common_sentences(list({m.schema.id: m.schema for row in matches for m in row}.values()))
+    for step, row in zip(steps, matches, strict=True):
+        for place, match in enumerate(row):
+            one = match.schema
+            shown = (one.id, one.codes[0] if one.codes else "-", format_signature(one, usual))
+            cells = (str(step) if place == 0 else "", f"{match.similarity:.2f}", *shown)
+            table.add_row(*(escape(sanitize(cell)) for cell in cells))
+    return table
+
+
+def to_plain_dict(schema: ErrorSchema) -> dict[str, Any]:
+    """A schema for programs: every field, and its defaults too where they say something."""
+    defaults = {"version": 1, "support": 1, "confirmed": 0, "refuted": 0, "used": 0, "status": "active"}
+    return defaults | encode_schema(schema)
+
+
+def count_schemata(schemata: Sequence[ErrorSchema]) -> dict[str, Any]:
+    """What there is, by status, origin, method and code."""
+
+    def by(values: Iterable[str]) -> dict[str, int]:
+        return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
+
+    return {
+        "schemata": len(schemata),
+        "failures": sum(one.support for one in schemata),
+        "questions": len({group for one in schemata for group in one.provenance.groups}),
+        "used": sum(one.used for one in schemata),
+        "confirmed": sum(one.confirmed for one in schemata),
+        "refuted": sum(one.refuted for one in schemata),
+        "status": by(one.status.value for one in schemata),
+        "origin": by(one.provenance.origin.value for one in schemata),
+        "method": by(one.provenance.method for one in schemata),
+        "code": by(one.codes[0] if one.codes else "none" for one in schemata),
+    }

@@ -1,0 +1,40 @@
+"""Text from a run, made safe and short enough for a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def sanitize(text: str) -> str:
+    """Replace what a terminal would obey instead of showing: control, format and surrogate characters."""
+    return "".join(_replace_invisible(c) for c in text)
+
+
+def to_one_line(text: str, limit: int) -> str:
+    """Return ``text`` cleaned, on one line, cut to ``limit`` characters with an ellipsis."""
+    line = " ".join(sanitize(text[: 4 * limit]).split())
+    return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[: limit - 1].rstrip()}…"
+
+
+def extract_excerpt(text: str, start: int, end: int, *, limit: int) -> tuple[str, str, str]:
+    """Return (before, quote, after) on one line, with as much context as ``limit`` characters leave."""
+    quote = to_one_line(text[start:end], limit)
+    room = max(0, (limit - len(quote)) // 2)
+    before, after = text[max(0, start - room) : start], text[end : end + room]
+    lead = "…" if start > room else ""
+    tail = "…" if end + room < len(text) else ""
+    return lead + _collapse_whitespace(before), quote, _collapse_whitespace(after) + tail
+
+
+def _collapse_whitespace(text: str) -> str:
+    """Whitespace collapsed, but kept at the ends, where it separates the quote from its context."""
+    words = " ".join(sanitize(text).split())
+    left = " " if words and text[:1].isspace() else ""
+    right = " " if words and text[-1:].isspace() else ""
+    return f"{left}{words}{right}"
+
+
+def _replace_invisible(char: str) -> str:
+    if char in "\n\t" or char.isprintable():
+        return char
+    return " " if char.isspace() else "�" if unicodedata.category(char) in ("Cc", "Cs", "Co", "Cn") else ""

@@ -1,0 +1,171 @@
+"""``agentguard export --to sft|preference``: the record of acceptance tests as data to fine-tune with.
+
+A line is one example in the shape that TRL's trainers and OpenAI's fine-tuning take (docs/acceptance.md has
+the sources). Examples with the same input and output are written once. What was accepted at one time and
+refused at another, e.g. since the rules had changed, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from agentguard.cli.run_input import Redaction
+from agentguard.errors import ConfigError
+from agentguard.recover.acceptance.persistence import parse_attempt
+from agentguard.store.db.rows import AcceptanceRow, digest
+from agentguard.store.read.pagination import Page
+from agentguard.trajectory._safe_json import dumps
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
+
+
+_PAGE_SIZE: Final = 500
+_MAX_PAIRS: Final = 4
+
+
+@dataclass
+class ExportCounts:
+    """What became of the record's entries."""
+
+    entries: int = 0
+    unusable: int = 0
+    contradictory: int = 0
+    duplicates: int = 0
+    alone: int = 0
+    written: int = 0
+
+    def format_summary(self) -> str:
+        """In a line, without what did not occur."""
+        parts = [f"{self.written} examples of {self.entries} entries"]
+        names = {
+            "duplicates": "said before",
+            "contradictory": "both accepted and refused",
+            "alone": "without a counterpart",
+            "unusable": "unreadable or empty",
+        }
+        parts += [f"{count} {text}" for name, text in names.items() if (count := getattr(self, name))]
+        return ", ".join(parts)
+
+
+@dataclass(slots=True)
+class _OutputGroup:
+    """All that was given for one input, each output once, in the order of the record."""
+
+    messages: list[Any]
+    tools: Any = None
+    verdicts: dict[str, set[bool]] = field(default_factory=dict)
+
+    def list_outputs(self, accepted: bool) -> list[str]:
+        """What was only ever accepted, or refused."""
+        return [output for output, verdicts in self.verdicts.items() if verdicts == {accepted}]
+
+
+def export_training(
+    store: Store, ids: Sequence[str], name: str, *, tenant: str = "", redaction: Redaction | None = None
+) -> Iterator[bytes]:
+    """Lines of JSON, the earliest input first; counts are said on standard error at the end.
+
+    Args:
+        store: has the record.
+        ids: runs to take; all if there is none.
+        name: which format.
+        tenant: whose record.
+        redaction: takes secrets out of each example.
+
+    Raises:
+        StoreUnavailable: the store cannot be read now.
+    """
+    counts = ExportCounts()
+    groups = _group_by_input(_read_rows(store, ids, tenant), counts)
+    make = _build_sft_examples if name == "sft" else _build_preference_examples
+    seen: set[str] = set()
+    for group in groups:
+        for example in make(group, counts, openai=name == "preference_openai"):
+            line = dumps(redaction.redact_data(example) if redaction is not None else example)
+            key = digest(line.decode())
+            if key in seen:  # two that differed in a secret alone
+                counts.duplicates += 1
+                continue
+            seen.add(key)
+            counts.written += 1
+            yield line
+    typer.echo(counts.format_summary(), err=True)
+
+
+def require_store(store: str | None, format: str | None) -> str:
+    """The store's address. Raises ConfigError where something else was given for it."""
+    if store is None:
+        raise ConfigError("--to sft and preference read a store's record of acceptance tests: give --store")
+    if format is not None:
+        raise ConfigError("--format says how files are read; --to sft and preference read a store")
+    return store
+
+
+def _read_rows(store: Store, ids: Sequence[str], tenant: str) -> Iterator[AcceptanceRow]:
+    for id in ids:
+        yield from store.acceptances_of(id, tenant=tenant)
+    after: str | None = None
+    while not ids:
+        page = store.acceptances(Page(limit=_PAGE_SIZE, after=after), tenant=tenant)
+        yield from page.rows
+        after = page.next
+        if after is None:
+            return
+
+
+def _group_by_input(rows: Iterable[AcceptanceRow], counts: ExportCounts) -> list[_OutputGroup]:
+    groups: dict[str, _OutputGroup] = {}
+    for row in rows:
+        counts.entries += 1
+        attempt = parse_attempt(row)
+        if attempt is None:
+            counts.unusable += 1
+            continue
+        messages, output = attempt
+        key = digest(dumps({"messages": messages, "tools": row.data.get("tools")}).decode())
+        group = groups.setdefault(key, _OutputGroup(list(messages), row.data.get("tools")))
+        counts.duplicates += row.accepted in group.verdicts.get(output, set())
+        group.verdicts.setdefault(output, set()).add(row.accepted)
+    for group in groups.values():
+        counts.contradictory += sum(len(verdicts) > 1 for verdicts in group.verdicts.values())
+    return list(groups.values())
+
+
+def _build_sft_examples(
+    group: _OutputGroup, counts: ExportCounts, *, openai: bool
+) -> Iterator[Mapping[str, Any]]:
+    del openai
+    counts.alone += len(group.list_outputs(False))
+    for output in group.list_outputs(True):
+        yield {"messages": [*group.messages, _to_assistant_message(output)], **_get_tools_field(group)}
+
+
+def _build_preference_examples(
+    group: _OutputGroup, counts: ExportCounts, *, openai: bool
+) -> Iterator[Mapping[str, Any]]:
+    chosen, rejected = group.list_outputs(True), group.list_outputs(False)
+    if not (chosen and rejected):
+        counts.alone += len(chosen) + len(rejected)
+    # One input must not outweigh all others: so many pairs of it at most, each output as evenly as can be.
+    pairs = sorted(product(range(len(chosen)), range(len(rejected))), key=lambda pair: (max(pair), pair))
+    for i, j in pairs[:_MAX_PAIRS]:
+        good, bad = [_to_assistant_message(chosen[i])], [_to_assistant_message(rejected[j])]
+        if openai:
+            given = {"messages": group.messages, **_get_tools_field(group)}
+            yield {"input": given, "preferred_output": good, "non_preferred_output": bad}
+        else:
+            yield {"prompt": group.messages, "chosen": good, "rejected": bad, **_get_tools_field(group)}
+
+
+def _to_assistant_message(output: str) -> dict[str, str]:
+    return {"role": "assistant", "content": output}
+
+
+def _get_tools_field(group: _OutputGroup) -> dict[str, Any]:
+    return {"tools": group.tools} if group.tools else {}

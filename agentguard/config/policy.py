@@ -1,0 +1,214 @@
+"""The policy: what a user configures, read once from YAML and validated.
+
+::
+
+    version: 1
+    detectors:                      # by name: options, or false to switch one off
+      exact_loop: {repeat: 4}
+      goal_drift: false
+    only: [exact_loop, tool_error]  # optional: just these detectors
+    localizer: {name: embedded, risk: 0.3}
+    detector_deadline_s: 0.5        # a detector that takes longer over one step counts as failed
+
+and, for a guard inside a running agent::
+
+    detectors:
+      exact_loop: {repeat: 3, on_fail: [nudge, rollback, drop_tool, stop]}    # a ladder of its own
+    recover:
+      on_fail: [nudge, {rollback: {prefer: fork}}]   # the ladder of all other detectors
+      threshold: 0.5                # probability from which a finding sets off a recovery
+      top_k: 3                      # hypotheses that may be acted on
+      window: 4                     # steps after which a recovery counts as confirmed
+      protect: {effects: [write, destructive], n: 3, quorum: 2}      # these turns are voted on
+    budgets: {rollbacks: 3, per_step: 1, nudges: 3, extra_tokens: 20000, samples: 50, repairs: 20}
+    tools:
+      book: {effect: write, key: [booking_id]}
+      search: {effect: read}
+    on_detector_error: open         # or closed: a part of the guard that fails stops the run
+    schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
+
+`agentguard.config.judge` has the sections ``judge`` and ``safety``. Names and options of detectors,
+localizers and strategies are validated by the plug-ins they belong to, when those are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agentguard.config.judge import JudgeSettings, SafetySettings
+from agentguard.errors import ConfigError
+
+_MAX_BYTES = 1_000_000
+
+ESCALATION_KEY = "on_fail"
+"""The one key among a detector's settings that is no option of the detector: its ladder."""
+
+EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
+
+
+class LocalizerSettings(BaseModel):
+    """Which localizer, and its options: every key but ``name`` is passed to it."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = "embedded"
+
+    def to_options(self) -> dict[str, Any]:
+        """The options without the name."""
+        return dict(self.model_extra or {})
+
+
+class RedundancySettings(BaseModel):
+    """Turns on which candidates vote before their tools run; see `agentguard.recover.selective_redundancy.SelectiveRedundancy`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    effects: tuple[Literal["read", "write", "destructive"], ...] = ("write", "destructive")
+    uncertainty_threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
+    ask_localizer: bool = False
+    candidates: Annotated[int, Field(ge=2, le=15)] = 3
+    quorum: Annotated[int, Field(ge=2, le=15)] | None = None
+    models: tuple[str, ...] = ()
+    strategy: str | Mapping[str, Mapping[str, Any] | None] | None = None
+    on_fail: EscalationSpec = ("reprompt",)
+
+
+class RecoverSettings(BaseModel):
+    """What is done about a failure in a running agent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    on_fail: EscalationSpec | None = None
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
+    max_hypotheses: Annotated[int, Field(ge=1, le=20)] = 3
+    verification_window: Annotated[int, Field(ge=1, le=1000)] = 4
+    redundancy: RedundancySettings | None = None
+
+
+class BudgetSettings(BaseModel):
+    """What recoveries of one run may cost; null is no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rollbacks: Annotated[int, Field(ge=0)] | None = 3
+    rollbacks_per_step: Annotated[int, Field(ge=0)] | None = 1
+    hints: Annotated[int, Field(ge=0)] | None = 3
+    extra_tokens: Annotated[int, Field(ge=0)] | None = 20_000
+    extra_calls: Annotated[int, Field(ge=0)] | None = None
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    resamples: Annotated[int, Field(ge=0)] | None = 50
+    repairs: Annotated[int, Field(ge=0)] | None = 20
+
+
+class ToolSettings(BaseModel):
+    """What a tool does to the world."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    effect: Literal["read", "write", "destructive"]
+    idempotent: bool = False
+    key: tuple[str, ...] = ()
+
+
+class Policy(BaseModel):
+    """A validated policy; frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    detectors: Mapping[str, Mapping[str, Any] | Literal[False] | None] = Field(default_factory=dict)
+    enabled_detectors: tuple[str, ...] | None = None
+    localizer: LocalizerSettings = LocalizerSettings()
+    detector_deadline_s: Annotated[float, Field(gt=0, le=60)] = 0.5
+    recover: RecoverSettings = RecoverSettings()
+    budgets: BudgetSettings = BudgetSettings()
+    tools: Mapping[str, ToolSettings] = Field(default_factory=dict)
+    on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
+    schemata: bool | str = False
+    """Learn from recoveries: true for the guard's store, or a file or database of schemata."""
+    judge: JudgeSettings | None = None
+    """Who judges; `fused` is then the default localizer, and the others that ask a judge ask this one."""
+    safety: SafetySettings | None = None
+    """Response safety; asks the judge."""
+
+    @model_validator(mode="after")
+    def _validate_safety_judge(self) -> Policy:
+        if self.safety is not None and self.judge is None:
+            raise ValueError("safety asks a judge: give judge: {base_url: ...}, too")
+        if self.safety is not None and self.judge is not None:
+            for one in (self.judge, self.judge.second):
+                if one is not None and not one.can_answer("response_safety"):
+                    raise ValueError("safety asks a judge that has no classifier for response_safety")
+        return self
+
+    def resolve_localizer(self) -> LocalizerSettings:
+        """The localizer that is named; `fused` where none is and there is a judge."""
+        if self.judge is not None and "localizer" not in self.model_fields_set:
+            return LocalizerSettings(name="fused")
+        return self.localizer
+
+    def list_escalations(self) -> dict[str, Any]:
+        """Detector name to its own ladder, where it has one."""
+        return {
+            name: options[ESCALATION_KEY]
+            for name, options in self.detectors.items()
+            if options and ESCALATION_KEY in options
+        }
+
+    def get_detector_options(self, detector: str) -> dict[str, Any]:
+        """A detector's own options, its ladder left out."""
+        given = self.detectors.get(detector) or {}
+        return {key: value for key, value in given.items() if key != ESCALATION_KEY}
+
+    @classmethod
+    def load(cls, path: str | Path) -> Policy:
+        """Read a policy from a YAML file. Raises ConfigError that names the file and the field."""
+        return cls.parse(load_yaml(path), source=str(path))
+
+    @classmethod
+    def parse(cls, document: object, *, source: str = "policy") -> Policy:
+        """Validate a parsed policy. Raises ConfigError with every field that is wrong."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            raise ConfigError(f"{source}: {format_validation_error(error, cls)}") from None
+
+
+def load_yaml(path: str | Path) -> object:
+    """What a YAML file holds; an empty one holds an empty mapping. Raises ConfigError that names the file."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"{file}: larger than {_MAX_BYTES:,} bytes, which no configuration is")
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{file}: not a YAML document{_format_position(error)}") from None
+    return {} if found is None else found
+
+
+def format_validation_error(error: ValidationError, model: type[BaseModel]) -> str:
+    """Every field that is wrong, in one line, without the values that were given.
+
+    Args:
+        error: what pydantic raised.
+        model: whose fields are named where one is not known.
+    """
+    known = ", ".join(model.model_fields)
+    parts = []
+    for item in error.errors(include_input=False, include_url=False):
+        field = ".".join(str(part) for part in item["loc"]) or "the document"
+        unknown = item["type"] == "extra_forbidden" and len(item["loc"]) == 1
+        parts.append(f"{field}: {item['msg']}{f' (known: {known})' if unknown else ''}")
+    return "; ".join(parts)
+
+
+def _format_position(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""

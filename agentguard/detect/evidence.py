@@ -1,0 +1,43 @@
+"""Quotes with exact offsets: of a span, of a text, of a move, of an argument's value."""
+
+from __future__ import annotations
+
+from agentguard.detect.base import Evidence
+from agentguard.detect.step_facts import StepFacts, canonicalize_json
+from agentguard.trajectory.model import Step
+
+MAX_QUOTE_CHARS = 240
+"""Longest quote, in code points: a finding shows the telling place, not the whole observation."""
+
+
+def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -> tuple[Evidence, ...]:
+    """Quote a span of a step's field, shortened to `MAX_QUOTE_CHARS`; empty if the span holds nothing."""
+    text = step.text(field)
+    stop = min(len(text) if end is None else end, start + MAX_QUOTE_CHARS)
+    quote = text[start:stop]
+    if not quote.strip():
+        return ()
+    return (Evidence(step=step.index, field=field, quote=quote, start=start, end=start + len(quote)),)
+
+
+def quote_text(step: Step, field: str, needle: str) -> tuple[Evidence, ...]:
+    """Quote the first place of ``needle`` in a field; the field's beginning where it is not in it."""
+    at = step.text(field).find(needle) if needle else -1
+    return quote_span(step, field, at, at + len(needle)) if at >= 0 else quote_span(step, field)
+
+
+def quote_move(facts: StepFacts) -> tuple[Evidence, ...]:
+    """Quote the first action of a step, or its text if it has none."""
+    if not facts.actions:
+        return quote_span(facts.step, "content")
+    action = facts.actions[0]
+    return quote_span(facts.step, action.field, action.start, action.end)
+
+
+def quote_value(step: Step, field: str, value: object, key: str | None = None) -> tuple[Evidence, ...]:
+    """Quote an argument's value, after its key where there is one; the arguments' beginning if not found."""
+    text = step.text(field)
+    at = max(0, text.find(f'"{key}"')) if key else 0
+    needle = value if isinstance(value, str) else canonicalize_json(value)
+    found = text.find(needle, at) if needle else -1
+    return quote_span(step, field, found, found + len(needle)) if found >= 0 else quote_span(step, field)

@@ -1,0 +1,28 @@
+"""Findings as rows of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentguard.detect.base import Finding
+from agentguard.detect.serialization import encode_finding
+from agentguard.store.db.rows import FindingRow, digest
+
+
+def build_finding_rows(
+    run_id: str, findings: Sequence[Finding], *, tenant: str = ""
+) -> tuple[FindingRow, ...]:
+    """Rows of a run's findings; writing the same ones again changes nothing."""
+    return tuple(
+        FindingRow(
+            id=digest(run_id, str(place), finding.detector, str(finding.step), finding.message)[:32],
+            tenant=tenant,
+            run_id=run_id,
+            detector=finding.detector,
+            step=finding.step,
+            code=finding.codes[0] if finding.codes else "",
+            probability=finding.probability,
+            data=encode_finding(finding),
+        )
+        for place, finding in enumerate(findings)
+    )

@@ -1,0 +1,148 @@
+"""Budgets of a run, and a watchdog on its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.evidence import quote_move
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import RunView
+from agentguard.trajectory.model import Source, Step
+
+
+class BudgetDetector(BaseDetector):
+    """A budget of steps, tokens, money or time that the run has used up."""
+
+    name = "budget"
+    requirements = NEVER_BY_DEFAULT
+    summary = (
+        "more agent steps, tokens, US dollars or seconds than the run was given; silent where none is set"
+    )
+    codes = ("agent_error:system.step_limit", "agent_error:system.llm_limit", "fault_model:timing")
+    declared_options = (
+        DetectorOption(
+            name="steps",
+            value_type="int",
+            default=None,
+            minimum=1,
+            maximum=1_000_000,
+            description="agent steps; null for no limit",
+        ),
+        DetectorOption(
+            name="tokens",
+            value_type="int",
+            default=None,
+            minimum=1,
+            maximum=10**12,
+            description="prompt and completion tokens",
+        ),
+        DetectorOption(
+            name="cost_usd",
+            value_type="number",
+            default=None,
+            minimum=0,
+            maximum=1e9,
+            description="US dollars",
+        ),
+        DetectorOption(
+            name="seconds",
+            value_type="number",
+            default=None,
+            minimum=0,
+            maximum=1e9,
+            description="from the first start to now",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.limits = {
+            option.name: self.options.optional_number(option.name) for option in self.declared_options
+        }
+        self._unreported_limits = {name for name, limit in self.limits.items() if limit is not None}
+        self.observed_sources = tuple(Source) if self._unreported_limits else ()
+        self._usage = dict.fromkeys(self.limits, 0.0)
+        self._started_at: float | None = None
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Add up what the step cost; report each budget once, when it is first exceeded."""
+        self._add_usage(step)
+        over = [
+            name for name in sorted(self._unreported_limits) if self._usage[name] > (self.limits[name] or 0)
+        ]
+        self._unreported_limits -= set(over)
+        return [self._build_budget_finding(step, name, view) for name in over]
+
+    def _add_usage(self, step: Step) -> None:
+        used, usage = self._usage, step.usage
+        used["steps"] += step.source is Source.AGENT
+        if usage is not None:
+            used["tokens"] += (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+            used["cost_usd"] += usage.cost_usd or 0.0
+        if self._started_at is None:
+            self._started_at = step.started_at
+        now = step.ended_at if step.ended_at is not None else step.started_at
+        if self._started_at is not None and now is not None:
+            used["seconds"] = max(used["seconds"], now - self._started_at)
+
+    def _build_budget_finding(self, step: Step, name: str, view: RunView) -> Finding:
+        code = {"steps": self.codes[0], "seconds": self.codes[2]}.get(name, self.codes[1])
+        limit = self.limits[name] or 0
+        unit = name.replace("cost_usd", "US dollars")
+        return self.build_finding(
+            step,
+            0.8,
+            f"The run has used {self._usage[name]:g} {unit}, more than the {limit:g} it was given.",
+            correction="The budget is used up: finish now with what you have, and say what is missing.",
+            evidence=quote_move(view.get_facts(step)),
+            codes=(code,),
+            budget=name,
+            used=self._usage[name],
+            limit=limit,
+        )
+
+
+class StepDurationWatchdog(BaseDetector):
+    """A step that took too long."""
+
+    name = "watchdog"
+    summary = "a step whose recorded duration is above the limit"
+    codes = ("fault_model:timing", "agentrx:system_failure")
+    observed_sources = tuple(Source)
+    declared_options = (
+        DetectorOption(
+            name="seconds",
+            value_type="number",
+            default=600.0,
+            minimum=0.001,
+            maximum=1e7,
+            description="longest duration of a step",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.max_seconds = self.options.number("seconds")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Compare the step's duration with the limit; silent where times are not recorded."""
+        if (
+            step.started_at is None
+            or step.ended_at is None
+            or step.ended_at - step.started_at <= self.max_seconds
+        ):
+            return NO_FINDINGS
+        taken = step.ended_at - step.started_at
+        return (
+            self.build_finding(
+                step,
+                0.4,
+                f"The step took {taken:,.1f} s, more than the {self.max_seconds:g} s it may take.",
+                correction="This took too long. Split it into smaller actions, or give it a time limit.",
+                evidence=quote_move(view.get_facts(step)),
+                taken_s=taken,
+            ),
+        )

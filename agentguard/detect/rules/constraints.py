@@ -1,0 +1,207 @@
+"""Constraints that the user declares as patterns.
+
+User patterns run on RE2, whose time is linear in the text whatever the pattern (google/re2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import re2
+
+from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.evidence import quote_span
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import RunView
+from agentguard.trajectory.model import Source, Step
+
+_CONSTRAINT_SCHEMA = ("agent_error:planning.constraint_ignorance", "agentrx:instruction_adherence_failure")
+_MAX_PATTERN_CHARS = 1_000
+_MAX_CONSTRAINTS = 200
+_MAX_TEXT_CHARS = 200_000
+_PLACES = ("agent", "arguments", "results", "user", "any")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Constraint:
+    """One declared constraint; ``kind`` is forbid, require or before."""
+
+    name: str
+    kind: str
+    pattern: Any
+    target: str
+    tool: str | None
+    agent: str | None
+    message: str
+    probability: float
+
+
+class ConstraintDetector(BaseDetector):
+    """Constraints that the user declares as patterns."""
+
+    name = "policy"
+    requirements = NEVER_BY_DEFAULT
+    summary = (
+        "a text that a declared pattern forbids, a required one that never comes, or a call made before it"
+    )
+    codes = (*_CONSTRAINT_SCHEMA, "mast:disobey_task_specification")
+    declared_options = (
+        DetectorOption(
+            name="rules",
+            value_type="list",
+            default=(),
+            description="constraints, each with exactly one of `forbid`, `require`, `before`; see below",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        given = self.options.items("rules")
+        if len(given) > _MAX_CONSTRAINTS:
+            raise self.options.build_error("rules", f"at most {_MAX_CONSTRAINTS} rules")
+        self.constraints = tuple(self._parse_constraint(i, rule) for i, rule in enumerate(given))
+        self._satisfied: set[int] = set()
+        self.observed_sources = tuple(Source) if self.constraints else ()
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Match each constraint against the texts of the step that it is about."""
+        found = self.check_proposed(step, view)
+        for i, rule in enumerate(self.constraints):
+            if (
+                rule.kind != "forbid"
+                and i not in self._satisfied
+                and next(_iter_matches(step, rule), None) is not None
+            ):
+                self._satisfied.add(i)
+        return found
+
+    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """What is forbidden in the step, or comes too early in it."""
+        del view
+        found: list[Finding] = []
+        for i, rule in enumerate(self.constraints):
+            if rule.kind == "forbid":
+                found += self._build_forbidden_finding(step, rule)
+            elif rule.kind == "before":
+                found += self._build_order_finding(step, i, rule)
+        return found
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Report what was required and never came."""
+        missing = [
+            rule
+            for i, rule in enumerate(self.constraints)
+            if rule.kind == "require" and i not in self._satisfied
+        ]
+        if not missing or not view.steps:
+            return NO_FINDINGS
+        last = view.steps[len(view.steps) - 1]
+        return [
+            self._build_constraint_finding(last, rule, "never happened in the run", ()) for rule in missing
+        ]
+
+    def _build_forbidden_finding(self, step: Step, rule: _Constraint) -> Iterator[Finding]:
+        for field, start, end in _iter_matches(step, rule):
+            yield self._build_constraint_finding(
+                step, rule, "is forbidden", quote_span(step, field, start, max(end, start + 1))
+            )
+
+    def _build_order_finding(self, step: Step, index: int, rule: _Constraint) -> Iterator[Finding]:
+        if index in self._satisfied:
+            return
+        for i, call in enumerate(step.tool_calls):
+            if call.name == rule.tool:
+                why = f"must come before {call.name} is called"
+                yield self._build_constraint_finding(step, rule, why, quote_span(step, f"tool_calls[{i}]"))
+
+    def _build_constraint_finding(self, step: Step, rule: _Constraint, reason: str, evidence: Any) -> Finding:
+        message = (
+            rule.message or f"The declared constraint {rule.name!r} is broken: what it describes {reason}."
+        )
+        return self.build_finding(
+            step,
+            rule.probability,
+            message,
+            correction=f"Follow the constraint {rule.name!r}: {message}",
+            evidence=evidence,
+            rule=rule.name,
+        )
+
+    def _parse_constraint(self, index: int, rule: Any) -> _Constraint:
+        if not isinstance(rule, Mapping):
+            raise self.options.build_error("rules", f"rule {index} must be a mapping")
+        kinds = [kind for kind in ("forbid", "require", "before") if kind in rule]
+        unknown = set(map(str, rule)) - {*kinds, "name", "where", "tool", "agent", "message", "probability"}
+        if len(kinds) != 1 or unknown:
+            extra = f"; it does not know {', '.join(sorted(unknown))}" if unknown else ""
+            raise self.options.build_error(
+                "rules", f"rule {index} needs exactly one of forbid, require, before{extra}"
+            )
+        kind = kinds[0]
+        where = rule.get("where", "user" if kind == "before" else "any")
+        if where not in _PLACES:
+            raise self.options.build_error(
+                "rules", f"rule {index}: where must be one of {', '.join(_PLACES)}"
+            )
+        if kind == "before" and not rule.get("tool"):
+            raise self.options.build_error("rules", f"rule {index}: before needs the tool it is about")
+        weight = rule.get("probability", 0.85)
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
+            raise self.options.build_error("rules", f"rule {index}: probability must lie between 0 and 1")
+        text = {
+            key: str(rule[key]) for key in ("name", "tool", "agent", "message") if rule.get(key) is not None
+        }
+        return _Constraint(
+            name=text.get("name", f"rule {index}"),
+            kind=kind,
+            pattern=self._compile_pattern(index, rule[kind]),
+            target=where,
+            tool=text.get("tool"),
+            agent=text.get("agent"),
+            message=text.get("message", ""),
+            probability=float(weight),
+        )
+
+    def _compile_pattern(self, index: int, pattern: Any) -> Any:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= _MAX_PATTERN_CHARS:
+            raise self.options.build_error(
+                "rules", f"rule {index}: a pattern is a text of 1 to {_MAX_PATTERN_CHARS} characters"
+            )
+        settings = re2.Options()
+        settings.log_errors = False
+        settings.max_mem = 8 << 20
+        try:
+            return re2.compile(pattern, settings)
+        except (re2.error, UnicodeEncodeError):
+            raise self.options.build_error("rules", f"rule {index}: not a pattern that RE2 takes") from None
+
+
+def _iter_matches(step: Step, rule: _Constraint) -> Iterator[tuple[str, int, int]]:
+    """``(field, start, end)`` of the first match in each text that the constraint is about."""
+    if rule.agent is not None and step.agent != rule.agent:
+        return
+    for field, text in step.texts():
+        if not _applies_to(step, field, rule):
+            continue
+        # RE2 works on UTF-8: what cannot be encoded becomes "?", one for one, so that offsets hold.
+        clean = text[:_MAX_TEXT_CHARS].encode("utf-8", "replace").decode("utf-8")
+        found = rule.pattern.search(clean)
+        if found is not None:
+            yield field, found.start(), found.end()
+
+
+def _applies_to(step: Step, field: str, rule: _Constraint) -> bool:
+    call = field.startswith("tool_calls[")
+    result = field.startswith("observations[") or step.source is Source.ENVIRONMENT
+    place = (
+        "arguments" if call else "results" if result else "user" if step.source is Source.USER else "agent"
+    )
+    if rule.target not in ("any", place):
+        return False
+    # For `before` the tool is the one that must wait, not the one whose texts are looked at.
+    if rule.tool is None or rule.kind == "before":
+        return True
+    return call and step.tool_calls[int(field[11:-1])].name == rule.tool

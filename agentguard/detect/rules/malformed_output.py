@@ -1,0 +1,221 @@
+"""What an agent's turn looks like as output: empty, cut off, a refusal, or the end before the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from agentguard.detect._text import find_sentence, to_lower
+from agentguard.detect.base import Finding
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.error_patterns import ToolErrorKind
+from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import StepFacts
+from agentguard.detect.text_patterns import find_last_intent, find_refusal, find_success_claim
+from agentguard.trajectory.model import Source, Step
+
+_LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete", "model_length"})
+_WORD = re.compile(r"[a-z]+")
+_EXPLORATION_WORDS = frozenset((
+    "get", "find", "search", "look", "list", "read", "open", "close", "go", "think", "help", "take", "ask",
+    "wait", "examine", "inventory", "show", "view", "check", "done", "finish", "answer", "submit", "drop",
+    "lock", "unlock",
+))  # fmt: skip
+_FINISH_KEYS = ("finish_reason", "stop_reason", "finish_reasons")
+
+
+class EmptyOutput(BaseDetector):
+    """A turn with no text and no action."""
+
+    name = "empty_output"
+    summary = "an agent's turn with neither text nor action"
+    codes = ("fault_model:omission", "agent_error:action.format_error")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look whether there is anything in the turn."""
+        if step.source is not Source.AGENT or step.tool_calls or step.content.strip():
+            return NO_FINDINGS
+        if step.observations or any(text.strip() for text in step.modules.values()):
+            return NO_FINDINGS
+        only_thought = bool(step.reasoning.strip())
+        return (
+            self.build_finding(
+                step,
+                0.4 if only_thought else 0.55,
+                f"{step.agent} {'thought but ' if only_thought else ''}gave neither text nor action.",
+                correction="Answer with the next action, or with the result if nothing is left to do.",
+                evidence=quote_span(step, "reasoning"),
+                position=len(view.steps),
+            ),
+        )
+
+
+class TruncatedOutput(BaseDetector):
+    """A turn that was cut off."""
+
+    name = "truncated_output"
+    summary = "a stop reason that tells of a length limit, arguments cut off, or a code block never closed"
+    codes = ("agent_error:system.llm_limit", "fault_model:response")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at the stop reason, then at the ends of arguments and text."""
+        if step.source is not Source.AGENT:
+            return NO_FINDINGS
+        if step.extra and any(_was_truncated(step.extra.get(key)) for key in _FINISH_KEYS):
+            field = next((name for name, _ in step.texts()), "content")
+            return (self._build_truncation_finding(step, 0.7, "its length limit was reached", field, 0),)
+        for i, call in enumerate(step.tool_calls):
+            raw = call.raw_arguments or ""
+            if call.arguments is None and raw.lstrip()[:1] == "{" and raw.rstrip()[-1:] != "}":
+                return (
+                    self._build_truncation_finding(
+                        step, 0.6, "the arguments end in the middle", f"tool_calls[{i}]", 0
+                    ),
+                )
+        if "```" in step.content and step.content.count("```") % 2 == 1:
+            at = step.content.rfind("```")
+            if len(view.get_facts(step).lower_text) - at > 20:
+                return (
+                    self._build_truncation_finding(step, 0.4, "a code block is never closed", "content", at),
+                )
+        return NO_FINDINGS
+
+    def _build_truncation_finding(
+        self, step: Step, probability: float, reason: str, field: str, start: int
+    ) -> Finding:
+        return self.build_finding(
+            step,
+            probability,
+            f"The turn of {step.agent} is cut off: {reason}.",
+            correction="Your output was cut off. Write it again, shorter, or in complete parts.",
+            evidence=quote_span(step, field, start),
+        )
+
+
+class RefusalDetector(BaseDetector):
+    """The agent declines to do what was asked."""
+
+    name = "refusal"
+    summary = "a turn that begins by declining to help, answer or provide"
+    codes = ("agentrx:intent_not_supported", "agentrx:guardrails_triggered")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at the beginning of a turn without actions."""
+        if step.source is not Source.AGENT or step.tool_calls or not step.content:
+            return NO_FINDINGS
+        span = find_refusal(view.get_facts(step).lower_text)
+        if span is None:
+            return NO_FINDINGS
+        return (
+            self.build_finding(
+                step,
+                0.3,
+                f"{step.agent} declines to do what was asked.",
+                correction="Say what you can do instead, or what you lack to do it, and go on with that.",
+                evidence=quote_span(step, "content", *span),
+            ),
+        )
+
+
+class PrematureEnd(BaseDetector):
+    """The run ends while something is still open."""
+
+    name = "premature_end"
+    summary = (
+        "at the end: an open error, an announced action that never came, or a tool the task names not called"
+    )
+    codes = ("mast:premature_termination", "fault_model:omission", "agent_error:reflection.progress_misjudge")
+    declared_options = (
+        DetectorOption(
+            name="min_steps",
+            value_type="int",
+            default=2,
+            minimum=1,
+            maximum=1_000,
+            description="shorter runs are not judged",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.min_steps = self.options.int("min_steps")
+        self._called_tools: set[str] = set()
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Note which tools were called without an error."""
+        if step.tool_calls:
+            failed = {result.tool for result in view.get_facts(step).results if result.error is not None}
+            self._called_tools.update(call.name for call in step.tool_calls if call.name not in failed)
+        return NO_FINDINGS
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Look at the last step."""
+        if len(view.steps) < self.min_steps:
+            return NO_FINDINGS
+        last = view.steps[len(view.steps) - 1]
+        facts = view.get_facts(last)
+        trouble = next(
+            (r for r in facts.results if r.error and r.error.kind is not ToolErrorKind.NO_ACTION), None
+        )
+        if trouble is not None and trouble.error is not None:
+            move = view.moves[-1].step if view.moves and last.source is not Source.AGENT else last
+            return (
+                self.build_finding(
+                    move,
+                    0.5,
+                    "The run ends with an error that nobody reacted to.",
+                    correction="Do not stop here: read the error, repair the action, and finish the task.",
+                    evidence=quote_span(last, trouble.field, trouble.error.start, trouble.error.end),
+                    noticed_at=last.index,
+                ),
+            )
+        if not facts.is_agent or facts.actions or not last.content:
+            return NO_FINDINGS
+        span = find_last_intent(facts.lower_text)
+        if span is None:
+            return self._check_skipped_tools(facts, view)
+        return (
+            self.build_finding(
+                last,
+                0.45,
+                f"The run ends with an action that {last.agent} announced and never took.",
+                correction="Do what you announced, look at the result, and only then end.",
+                evidence=quote_span(last, "content", *find_sentence(facts.lower_text, *span))
+                or quote_move(facts),
+            ),
+        )
+
+    def _check_skipped_tools(self, facts: StepFacts, view: RunView) -> Iterable[Finding]:
+        """Success claimed at the end, although a tool that the task asks for by name was never called."""
+        claim = find_success_claim(facts.lower_text)
+        if claim is None or not self._called_tools:
+            return NO_FINDINGS
+        asked = frozenset(_WORD.findall(to_lower(view.task[:20_000])))
+        left = [name for name in view.tools if name not in self._called_tools and _is_tool_named(name, asked)]
+        return [
+            self.build_finding(
+                facts.step,
+                0.45,
+                f"{facts.step.agent} claims success, but {name}, which the task asks for, was never called.",
+                correction=f"The task asks for {name}, and that has not been done: do it before you end.",
+                evidence=quote_span(
+                    facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])
+                ),
+                tool=name,
+            )
+            for name in left[:3]
+        ]
+
+
+def _is_tool_named(tool: str, task: frozenset[str]) -> bool:
+    """Whether every word of a tool's name stands in the task; names of looking around do not count."""
+    parts = [part for part in re.split(r"[^a-z]+", tool.lower()) if part]
+    return bool(parts) and all(part in task for part in parts) and not _EXPLORATION_WORDS.intersection(parts)
+
+
+def _was_truncated(reason: object) -> bool:
+    values = reason if isinstance(reason, (list, tuple)) else (reason,)
+    return any(isinstance(value, str) and value.lower() in _LENGTH_REASONS for value in values)

@@ -1,0 +1,188 @@
+"""Where did this value come from: data flow from what the agent was given to what it passes on.
+
+The idea of checking the arguments of an action against everything the agent was given is common to taint
+tracking; "invention of new information" as a failure of its own is a category of AgentRx (Microsoft).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.evidence import quote_span, quote_value
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import Action, ActionForm, StepFacts
+from agentguard.detect.text_patterns import find_fabrication
+from agentguard.detect.value_tracking import parse_number
+from agentguard.trajectory.model import Step
+
+_EMAIL_PATTERN = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+\Z")
+_DATE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?Z?)?\Z")
+_ID_PATTERN = re.compile(r"(?=[^\d]*\d)#?[A-Za-z0-9][A-Za-z0-9_\-#]{3,63}\Z")
+_ID_NAME_PATTERN = re.compile(
+    r"(?:^|_)(?:ids?|number|code|key|uuid|account|reference|ref|sku|phone|zip|card)$|[a-z]Id$"
+)
+_CREATING_TOOL_PATTERN = re.compile(
+    r"(?:^|_)(?:create|new|add|insert|register|write|generate|make|put|init)(?:_|$)", re.IGNORECASE
+)
+_TEXT_ARGUMENT_PATTERN = re.compile(
+    r"(?:^|_)(?:code|command|cmd|script|query|expression|path|file\w*|content|text|url|regex)$"
+)
+_LITERALS = re.compile(r"=\s*[\[{(][^\n]{0,400}\d")
+_CORRECTION = "Do not go on with assumed data. Get the real data, or say that it could not be had."
+_MIN_CHECKED_NUMBER = 100
+_MAX_VALUES = 60
+_MAX_REPORTED_VALUES = 5_000
+
+
+class UnknownProvenance(BaseDetector):
+    """An argument whose value the agent was never given, or data that it admits to have made up."""
+
+    name = "unknown_origin"
+    summary = (
+        "an identifier, e-mail address, date or number in an argument that appears in no task, prompt, tool, "
+        "user message or result before; data admitted to be assumed or simulated"
+    )
+    codes = (
+        "agentrx:invention_of_new_information",
+        "agent_error:memory.hallucination",
+        "agent_error:action.parameter_error",
+    )
+    declared_options = (
+        DetectorOption(
+            name="numbers", value_type="flag", default=True, description="check numbers from 100 on as well"
+        ),
+        DetectorOption(name="dates", value_type="flag", default=True, description="check dates as well"),
+        DetectorOption(
+            name="ignore",
+            value_type="list",
+            default=(),
+            description="names of arguments that are not checked",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.numbers, self.dates = self.options.boolean("numbers"), self.options.boolean("dates")
+        self.ignore = frozenset(str(name) for name in self.options.items("ignore"))
+        self._reported_values: dict[str, None] = {}
+        self._reported_fabrication = 0
+        self._proposed_findings: list[Finding] | None = None
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Trace the values of each call; in turns without calls look for data admitted to be made up."""
+        facts = view.get_facts(step)
+        if not facts.is_agent:
+            return NO_FINDINGS
+        ahead, self._proposed_findings = self._proposed_findings, None
+        if step.tool_calls and view.values.is_complete:
+            found = ahead if facts.was_proposed and ahead is not None else self._trace_step(step, view)
+            for one in found:
+                self._reported_values[one.data["value"]] = None
+            while len(self._reported_values) > _MAX_REPORTED_VALUES:
+                del self._reported_values[next(iter(self._reported_values))]
+            return found
+        return (
+            self._find_admitted_fabrication(facts)
+            if step.content and self._reported_fabrication < 20
+            else NO_FINDINGS
+        )
+
+    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Trace the values of each call."""
+        self._proposed_findings = None
+        if not step.tool_calls or not view.values.is_complete:
+            return NO_FINDINGS
+        self._proposed_findings = self._trace_step(step, view)
+        return self._proposed_findings
+
+    def _trace_step(self, step: Step, view: RunView) -> list[Finding]:
+        found: dict[str, Finding] = {}
+        for action in view.get_facts(step).actions:
+            if action.call is not None and action.call.arguments:
+                for one in self._trace_action(step, action, view):
+                    found.setdefault(one.data["value"], one)
+        return list(found.values())
+
+    def _trace_action(self, step: Step, action: Action, view: RunView) -> Iterator[Finding]:
+        arguments = action.call.arguments if action.call else None
+        for name, value in islice(_iter_leaves(arguments), _MAX_VALUES):
+            probability = self._estimate_probability(name, value, action.name)
+            if probability == 0 or name in self.ignore:
+                continue
+            text = str(value)
+            if text not in self._reported_values and not view.values.has_value(text):
+                yield self._build_provenance_finding(step, action, name, value, probability)
+
+    def _estimate_probability(self, name: str, value: object, tool: str) -> float:
+        """How surely a value of this kind must have come from somewhere; 0 is: not checked."""
+        if not isinstance(value, str):
+            amount = parse_number(value)
+            large = amount is not None and _MIN_CHECKED_NUMBER <= abs(amount) < 1e15
+            return 0.45 if self.numbers and large else 0.0
+        if not 4 <= len(value) <= 128 or value.isalpha():
+            return 0.0
+        kind = self._classify_value(name, value)
+        return kind * 0.5 if kind and _CREATING_TOOL_PATTERN.search(tool) else kind
+
+    def _classify_value(self, name: str, value: str) -> float:
+        if _DATE_PATTERN.match(value):
+            weight = 0.3 if self.dates else 0.0
+        elif _EMAIL_PATTERN.match(value):
+            weight = 0.6
+        elif _ID_PATTERN.match(value):
+            weight = 0.6 if _ID_NAME_PATTERN.search(name) else 0.2 if value.isdigit() else 0.4
+        else:
+            return 0.0
+        return 0.0 if _TEXT_ARGUMENT_PATTERN.search(name) else weight
+
+    def _build_provenance_finding(
+        self, step: Step, action: Action, name: str, value: object, probability: float
+    ) -> Finding:
+        return self.build_finding(
+            step,
+            probability,
+            f"The value of {name} in the call of {action.name} appears nowhere before: it may be made up.",
+            correction=f"Do not guess {name}. Look it up or ask for it, then call {action.name} again.",
+            evidence=quote_value(step, action.field, value, name),
+            tool=action.name,
+            argument=name,
+            value=str(value),
+        )
+
+    def _find_admitted_fabrication(self, facts: StepFacts) -> Iterable[Finding]:
+        span = find_fabrication(facts.lower_text)
+        if span is None:
+            return NO_FINDINGS
+        self._reported_fabrication += 1
+        coded = any(a.form is ActionForm.CODE and _LITERALS.search(a.key) for a in facts.actions)
+        return (
+            self.build_finding(
+                facts.step,
+                0.55 if coded else 0.35,
+                f"{facts.step.agent} works with data it says it assumed or simulated.",
+                correction=_CORRECTION,
+                evidence=quote_span(facts.step, "content", *span),
+                codes=self.codes[:2],
+            ),
+        )
+
+
+def _iter_leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Yield ``(nearest key, value)`` of every text and number in JSON arguments, at most 8 levels deep."""
+    if depth > 8:
+        return
+    if isinstance(value, (str, int, float)):
+        if not isinstance(value, bool):
+            yield name, value
+    elif isinstance(value, (dict, Mapping)):
+        for key, item in value.items():
+            yield from _iter_leaves(item, str(key), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value[:_MAX_VALUES]:
+            yield from _iter_leaves(item, name, depth + 1)

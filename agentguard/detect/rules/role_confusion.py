@@ -1,0 +1,137 @@
+"""Who speaks: an agent that plays another agent, the user, or the tool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from agentguard.detect._text import to_lower
+from agentguard.detect.base import Finding
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.evidence import quote_span
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import StepFacts
+from agentguard.trajectory.model import Step
+
+_TOOL_LINE_PATTERN = re.compile(
+    r"^[ \t>*]*(?:observation|tool (?:output|result|response)|function (?:output|result|response)"
+    r"|execution (?:output|result)|code output)[ \t*]*:[ \t*]*\S",
+    re.MULTILINE,
+)
+_TOOL_CUES = ("observation", "tool ", "function ", "execution ", "code output")
+_EXIT_LINE_PATTERN = re.compile(r"^[ \t>*]*exit ?code: \d+", re.MULTILINE)
+_OTHER_LINE_PATTERN = re.compile(
+    r"^[ \t>*]*(?:\*\*)?(human|user|customer)(?:\*\*)?:(?:\*\*)?[ \t]+\S", re.MULTILINE
+)
+_SELF_REFERENCE_PATTERN = re.compile(r"\b(?:i am|i'm|as|this is) (?:the |an? )?")
+
+
+class RoleConfusion(BaseDetector):
+    """An agent that writes what only the tool, the user or another agent may say."""
+
+    name = "role_confusion"
+    summary = (
+        "a turn that contains tool output or a user's turn made up by the agent, or speaks as another agent"
+    )
+    codes = (
+        "mast:disobey_role_specification",
+        "agentrx:invention_of_new_information",
+        "agent_error:memory.hallucination",
+    )
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at the lines of a turn outside its code."""
+        facts = view.get_facts(step)
+        if not facts.is_agent or not step.content:
+            return NO_FINDINGS
+        low = facts.lower_text
+        if any(cue in low for cue in _TOOL_CUES) or "exit" in low:
+            span = _find_outside_code(low, _TOOL_LINE_PATTERN) or _find_outside_code(low, _EXIT_LINE_PATTERN)
+            if span is not None and not _is_quotation(low[span[0] : span[1]].strip(), facts, view):
+                return (self._check_tool_line(step, span),)
+        if "user" in low or "human" in low or "customer" in low:
+            span = _find_outside_code(low, _OTHER_LINE_PATTERN)
+            if (
+                span is not None
+                and low[: span[0]].strip()
+                and low[span[0] : span[1]] not in to_lower(view.task)
+            ):
+                return (self._check_user_line(step, span),)
+        return self._check_other_agent(step, view, low)
+
+    def _check_tool_line(self, step: Step, span: tuple[int, int]) -> Finding:
+        return self.build_finding(
+            step,
+            0.45,
+            f"{step.agent} wrote a tool's output itself.",
+            correction="Do not write results yourself. Make the call, wait, and use what the tool returns.",
+            evidence=quote_span(step, "content", span[0], _find_line_end(step.content, span[1])),
+        )
+
+    def _check_user_line(self, step: Step, span: tuple[int, int]) -> Finding:
+        return self.build_finding(
+            step,
+            0.4,
+            f"{step.agent} wrote a turn of the user.",
+            correction="Speak only for yourself. Ask the user and wait for the answer.",
+            evidence=quote_span(step, "content", span[0], _find_line_end(step.content, span[1])),
+            codes=self.codes[:2],
+        )
+
+    def _check_other_agent(self, step: Step, view: RunView, lower_text: str) -> Iterable[Finding]:
+        """Speaking as an agent that is known and is not this one: its name after "I am" or "as the"."""
+        if len(view.agents) < 2:
+            return NO_FINDINGS
+        for found in _SELF_REFERENCE_PATTERN.finditer(lower_text, 0, 400):
+            rest = lower_text[found.end() : found.end() + 80]
+            name = next(
+                (n for n in _agent_names(view) if n != step.agent.lower() and _starts_with_name(rest, n)),
+                None,
+            )
+            if name is not None:
+                return (
+                    self.build_finding(
+                        step,
+                        0.35 if found[0].startswith("as") else 0.45,
+                        f"{step.agent} speaks as another agent.",
+                        correction=f"You are {step.agent}. Do your own part and leave the other's to it.",
+                        evidence=quote_span(step, "content", found.start(), found.end() + len(name)),
+                        codes=self.codes[:1],
+                    ),
+                )
+        return NO_FINDINGS
+
+
+def _is_quotation(line: str, facts: StepFacts, view: RunView) -> bool:
+    """Whether a line repeats what the task or a recent result really says."""
+    if line in to_lower(view.task) or any(line in result.lower_text for result in facts.previous_results):
+        return True
+    return any(
+        line in result.lower_text for step in view.get_recent(8) for result in view.get_facts(step).results
+    )
+
+
+def _agent_names(view: RunView) -> list[str]:
+    return [name.lower() for name in list(view.agents)[:32] if len(name) > 3]
+
+
+def _starts_with_name(rest: str, name: str) -> bool:
+    spoken = name.replace("_", " ")
+    for form in (name, spoken):
+        after = rest[len(form) : len(form) + 1]
+        if rest.startswith(form) and not after.isalnum():
+            return True
+    return False
+
+
+def _find_outside_code(lower_text: str, pattern: re.Pattern[str]) -> tuple[int, int] | None:
+    """The first match that is not within a code block."""
+    for found in pattern.finditer(lower_text, 0, 50_000):
+        if lower_text.count("```", 0, found.start()) % 2 == 0:
+            return found.span()
+    return None
+
+
+def _find_line_end(text: str, offset: int) -> int:
+    end = text.find("\n", offset)
+    return len(text) if end < 0 else end

@@ -1,0 +1,284 @@
+"""The form of an action: a tool that exists, arguments its schema allows, text that can be parsed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+import orjson
+
+from agentguard.detect.base import Finding, RunRequirements
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.evidence import quote_span, quote_value
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import Action, iter_code_fences
+from agentguard.trajectory.model import Step
+
+_RANGE_KEYWORDS = frozenset({"Minimum", "Maximum", "ExclusiveMinimum", "ExclusiveMaximum", "MultipleOf"})
+_TAGGED_ACTION_PATTERN = re.compile(r"<(tool_call|function_call|action)>", re.IGNORECASE)
+_MAX_PARSED_CHARS = 50_000
+
+
+class UnknownTool(BaseDetector):
+    """A call of a tool that was not offered."""
+
+    name = "unknown_tool"
+    requirements = RunRequirements(calls=True)
+    summary = "a call of a tool that is not among the tools of the run"
+    codes = ("agentrx:invalid_invocation", "agent_error:action.invalid_action")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Compare the names of the calls with those of the tools; silent where no tools are recorded."""
+        if not step.tool_calls or not view.tools:
+            return NO_FINDINGS
+        return [
+            self.build_finding(
+                step,
+                0.6,
+                f"{step.agent} called {call.name!r}, none of the {len(view.tools)} tools of this run.",
+                correction="Call only tools you were given: " + ", ".join(sorted(view.tools)[:20]) + ".",
+                evidence=quote_span(step, f"tool_calls[{i}]"),
+                tool=call.name,
+            )
+            for i, call in enumerate(step.tool_calls)
+            if call.name not in view.tools
+        ]
+
+    check_proposed = observe
+    is_stateless = True
+
+
+class SchemaViolation(BaseDetector):
+    """Arguments that the tool's JSON Schema does not allow."""
+
+    name = "schema_violation"
+    requirements = RunRequirements(calls=True)
+    summary = "arguments that violate the tool's JSON Schema (ranges of numbers are left to `out_of_range`)"
+    codes = ("agent_error:action.parameter_error", "agentrx:invalid_invocation")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Validate each call that parses; remote references are never resolved."""
+        if not step.tool_calls:
+            return NO_FINDINGS
+        found: list[Finding] = []
+        for action in view.get_facts(step).actions:
+            wrong = (
+                error
+                for error in view.get_violations(action.call)
+                if _violation_kind(error) not in _RANGE_KEYWORDS
+            )
+            found.extend(self._build_violation(step, action, error) for error in wrong)
+        return found
+
+    check_proposed = observe
+    is_stateless = True
+
+    def _build_violation(self, step: Step, action: Action, error: Any) -> Finding:
+        path = [str(part) for part in error.instance_path]
+        kind, where = _violation_kind(error), ".".join(path) or "the call"
+        reason = _VIOLATION_REASONS.get(kind, "does not match the schema")
+        missing = f" {error.kind.property!r}" if kind == "Required" else ""
+        key = path[-1] if path and not path[-1].isdigit() else None
+        value = error.instance if path else None
+        return self.build_finding(
+            step,
+            0.45 if kind in ("Required", "Enum", "Constant") else 0.35,
+            f"The call of {action.name} breaks its schema: {where} {reason}{missing}.",
+            correction=f"Call {action.name} again and follow its schema: {where} {reason}{missing}.",
+            evidence=quote_value(step, action.field, value, key) if path else quote_span(step, action.field),
+            tool=action.name,
+            path=path,
+            keyword=kind,
+        )
+
+
+class OutOfRange(BaseDetector):
+    """A number outside the range that was declared for it."""
+
+    name = "out_of_range"
+    requirements = RunRequirements(calls=True)
+    summary = "a number outside the range of the tool's JSON Schema or of the option `ranges`"
+    codes = ("agent_error:action.parameter_error", "agent_error:planning.constraint_ignorance")
+    declared_options = (
+        DetectorOption(
+            name="ranges",
+            value_type="mapping",
+            default={},
+            description='argument to [low, high], null for no bound; "tool.argument" or "argument" of any tool',
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ranges = {
+            name: self._parse_range(name, pair) for name, pair in self.options.mapping("ranges").items()
+        }
+
+    def _parse_range(self, name: str, pair: Any) -> tuple[float, float]:
+        good = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(_parse_bound(end) for end in pair)
+        if not good:
+            raise self.options.build_error("ranges", f"{name!r} must be [low, high], each a number or null")
+        low = float("-inf") if pair[0] is None else float(pair[0])
+        high = float("inf") if pair[1] is None else float(pair[1])
+        if low > high:
+            raise self.options.build_error("ranges", f"{name!r} has its low end above its high end")
+        return low, high
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Check numbers of each call against the schema's bounds and the declared ones."""
+        if not step.tool_calls:
+            return NO_FINDINGS
+        found: list[Finding] = []
+        for action in view.get_facts(step).actions:
+            for error in view.get_violations(action.call):
+                if _violation_kind(error) in _RANGE_KEYWORDS:
+                    path = [str(part) for part in error.instance_path]
+                    found.append(
+                        self._build_range_finding(step, action, path, error.instance, _violation_limit(error))
+                    )
+            if self.ranges and action.call and action.call.arguments:
+                found += self._check_declared_ranges(step, action)
+        return found
+
+    check_proposed = observe
+    is_stateless = True
+
+    def _check_declared_ranges(self, step: Step, action: Action) -> Iterator[Finding]:
+        arguments = action.call.arguments if action.call else None
+        for path, value in iter_numbers(arguments):
+            name = next((part for part in reversed(path) if not part.isdigit()), "")
+            low, high = self.ranges.get(f"{action.name}.{name}") or self.ranges.get(name) or (None, None)
+            if low is not None and high is not None and not low <= value <= high:
+                yield self._build_range_finding(
+                    step, action, path, value, f"must lie between {low:g} and {high:g}"
+                )
+
+    def _build_range_finding(
+        self, step: Step, action: Action, path: list[str], value: Any, limit: str
+    ) -> Finding:
+        where = ".".join(path)
+        key = next((part for part in reversed(path) if not part.isdigit()), None)
+        return self.build_finding(
+            step,
+            0.6,
+            f"{where} of {action.name} is {str(value)[:40]}, but it {limit}.",
+            correction=f"Call {action.name} again: {where} {limit}.",
+            evidence=quote_value(step, action.field, value, key),
+            tool=action.name,
+            path=path,
+        )
+
+
+class UnparsableAction(BaseDetector):
+    """An action whose text cannot be parsed, so that nothing could be carried out."""
+
+    name = "unparsable_action"
+    summary = (
+        "tool arguments that are no JSON object, or an action tag or JSON action block that does not parse"
+    )
+    codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Look at raw arguments; in the text of a step without calls, at tagged and fenced actions."""
+        facts = view.get_facts(step)
+        if not facts.is_agent:
+            return NO_FINDINGS
+        if step.tool_calls:
+            return [
+                self._build_parse_finding(step, f"tool_calls[{i}]", 0, None, call.name)
+                for i, call in enumerate(step.tool_calls)
+                if call.arguments is None and (call.raw_arguments or "").strip()
+            ]
+        if "<" not in step.content and "```json" not in facts.lower_text:
+            return NO_FINDINGS
+        return [
+            self._build_parse_finding(step, "content", start, end, "")
+            for start, end in _find_broken_json(step.content)
+        ]
+
+    check_proposed = observe
+    is_stateless = True
+
+    def _build_parse_finding(self, step: Step, field: str, start: int, end: int | None, tool: str) -> Finding:
+        what = f"arguments of {tool}" if tool else "action"
+        return self.build_finding(
+            step,
+            0.5 if tool else 0.45,
+            f"The {what} cannot be parsed, so nothing could be carried out.",
+            correction=f"Write the {what} again as one complete, valid JSON object and nothing else.",
+            evidence=quote_span(step, field, start, end),
+        )
+
+
+def iter_numbers(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Iterator[tuple[list[str], float]]:
+    """Yield ``(path, number)`` of every finite number in JSON arguments, at most 8 levels deep."""
+    if depth > 8:
+        return
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from iter_numbers(item, (*path, str(key)), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value[:200]):
+            yield from iter_numbers(item, (*path, str(i)), depth + 1)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
+        yield list(path), float(value)
+
+
+_VIOLATION_REASONS = {
+    "Required": "lacks",
+    "Enum": "is not one of the values allowed",
+    "Constant": "is not the value allowed",
+    "Type": "is of the wrong type",
+    "AdditionalProperties": "has an argument the tool does not know",
+    "Pattern": "does not have the form asked for",
+    "Format": "does not have the form asked for",
+    "MinLength": "is too short",
+    "MaxLength": "is too long",
+    "MinItems": "has too few items",
+    "MaxItems": "has too many items",
+    "UniqueItems": "has an item twice",
+}
+
+
+def _violation_kind(error: Any) -> str:
+    return type(error.kind).__name__
+
+
+def _violation_limit(error: Any) -> str:
+    limit = getattr(error.kind, "limit", None)
+    words = {
+        "Minimum": "must be at least",
+        "Maximum": "must be at most",
+        "ExclusiveMinimum": "must be above",
+        "ExclusiveMaximum": "must be below",
+    }
+    kind = _violation_kind(error)
+    return f"{words[kind]} {limit}" if kind in words and limit is not None else "breaks its schema's bounds"
+
+
+def _parse_bound(end: Any) -> bool:
+    return end is None or (isinstance(end, (int, float)) and not isinstance(end, bool) and isfinite(end))
+
+
+def _find_broken_json(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of actions in a text that announce JSON and do not parse."""
+    for tag in list(_TAGGED_ACTION_PATTERN.finditer(text))[:10]:
+        close = text.find(f"</{tag[1]}>", tag.end())
+        body = text[tag.end() : close if close >= 0 else len(text)].strip()
+        if body.startswith(("{", "[")) and len(body) < _MAX_PARSED_CHARS and not _is_parsable(body):
+            yield tag.start(), tag.end() + len(body)
+    for language, body, start, end in iter_code_fences(text):
+        names_action = '"action"' in body or '"tool' in body or '"arguments"' in body or '"function' in body
+        if language == "json" and names_action and len(body) < _MAX_PARSED_CHARS and not _is_parsable(body):
+            yield start, end
+
+
+def _is_parsable(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except ValueError:
+        return False
+    return True

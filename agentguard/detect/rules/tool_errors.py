@@ -1,0 +1,184 @@
+"""What the environment returned: an error, and an error that the agent passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agentguard.detect.base import Finding, RunRequirements
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.error_patterns import ToolErrorKind
+from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.options import DetectorOption
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
+from agentguard.detect.text_patterns import acknowledges_error
+from agentguard.trajectory.model import Source, Step
+
+_EXECUTION_CODES = ("agent_error:system.tool_execution_error", "fault_model:response")
+_ENVIRONMENT_CODES = ("agent_error:system.environment_error", "agentrx:system_failure", "fault_model:timing")
+_REJECTED_CODES = ("agent_error:planning.impossible_action", "agent_error:action.invalid_action")
+_NO_ACTION_CODES = ("agent_error:action.format_error", "fault_model:omission")
+
+_PROBABILITY = {
+    ToolErrorKind.FLAGGED: 0.3,
+    ToolErrorKind.EXCEPTION: 0.35,
+    ToolErrorKind.EXIT_CODE: 0.35,
+    ToolErrorKind.HTTP: 0.3,
+    ToolErrorKind.ERROR_OBJECT: 0.25,
+    ToolErrorKind.ERROR_TEXT: 0.25,
+    ToolErrorKind.TIMEOUT: 0.3,
+    ToolErrorKind.REJECTED: 0.2,
+    ToolErrorKind.NO_ACTION: 0.1,
+}
+"""An error alone is often recovered from: what the agent makes of it decides."""
+
+_TRANSIENT_KINDS = frozenset({ToolErrorKind.HTTP, ToolErrorKind.TIMEOUT})
+
+
+class ToolError(BaseDetector):
+    """A tool or the environment returned an error, or rejected the action."""
+
+    name = "tool_error"
+    requirements = RunRequirements(results=True)
+    summary = "a result that is flagged as, or has the shape of, an error or a rejection"
+    codes = (*_EXECUTION_CODES, *_ENVIRONMENT_CODES, *_REJECTED_CODES, *_NO_ACTION_CODES)
+    observed_sources = tuple(Source)
+    declared_options = (
+        DetectorOption(
+            name="streak",
+            value_type="int",
+            default=3,
+            minimum=2,
+            maximum=50,
+            description="errors in a row that weigh more",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.streak = self.options.int("streak")
+        self._consecutive_errors = 0
+        self._streak_start: Step | None = None
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Report each error, at the step that caused it."""
+        results = view.get_facts(step).results
+        if not results:
+            return NO_FINDINGS
+        found: list[Finding] = []
+        for result in results:
+            if result.error is None:
+                self._consecutive_errors = 0
+                continue
+            cause = _find_cause(result, view)
+            if result.error.kind is not ToolErrorKind.NO_ACTION:
+                self._streak_start = self._streak_start if self._consecutive_errors else cause
+                self._consecutive_errors += 1
+            found.append(self._build_error_finding(result, cause))
+        return found
+
+    def _build_error_finding(self, result: ToolResult, cause: Step) -> Finding:
+        trouble = result.error
+        assert trouble is not None
+        row = self._consecutive_errors >= self.streak and trouble.kind is not ToolErrorKind.NO_ACTION
+        if row and self._streak_start is not None:
+            cause = self._streak_start  # a streak began where its first error was made
+        tool = f" of {result.tool}" if result.tool else ""
+        no = {
+            ToolErrorKind.REJECTED: "The environment rejected the action",
+            ToolErrorKind.NO_ACTION: "There was no action to carry out",
+        }
+        again = f", {self._consecutive_errors} in a row" if row else ""
+        return self.build_finding(
+            cause,
+            0.5 if row else _PROBABILITY[trouble.kind],
+            f"{no.get(trouble.kind, f'The result{tool} is an error')}{again}.",
+            correction=_CORRECTION_BY_KIND.get(trouble.kind, _READ_CORRECTION),
+            evidence=quote_span(result.step, result.field, trouble.start, trouble.end),
+            noticed_at=result.step.index,
+            codes=_select_codes(trouble.kind),
+            kind=trouble.kind.value,
+            row=self._consecutive_errors,
+        )
+
+
+class ToolErrorIgnored(BaseDetector):
+    """The agent went on after an error as if there had been none."""
+
+    name = "tool_error_ignored"
+    requirements = RunRequirements(results=True)
+    summary = "a turn that shows no sign of the error before it, or repeats the failed action unchanged"
+    codes = ("agent_error:reflection.outcome_misinterpretation", "agentrx:misinterpretation_of_tool_output")
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Judge the first turn after an error."""
+        facts = view.get_facts(step)
+        if not facts.is_agent or not facts.previous_results:
+            return NO_FINDINGS
+        last = facts.previous_results[-1]
+        if last.error is None or last.error.kind is ToolErrorKind.NO_ACTION:
+            return NO_FINDINGS
+        repeated = self._is_same_call_repeated(facts, last, view) if facts.actions else NO_FINDINGS
+        if repeated:
+            return repeated
+        if facts.actions and facts.actions[0].form is not ActionForm.CODE:
+            return NO_FINDINGS  # another call is an answer to the error, with or without words
+        text = facts.lower_text if not step.reasoning else f"{facts.lower_text} {step.reasoning.lower()}"
+        acting = bool(facts.actions)
+        if not text.strip() or acknowledges_error(text, acting=acting):
+            return NO_FINDINGS
+        return (
+            self.build_finding(
+                step,
+                0.3 if acting or last.error.kind is ToolErrorKind.REJECTED else 0.45,
+                f"{step.agent} went on without a word about the error that had just come back.",
+                correction="The last action failed. Say so, find out why, and repair it before you go on.",
+                evidence=(
+                    *quote_span(step, "content"),
+                    *quote_span(last.step, last.field, last.error.start, last.error.end),
+                ),
+            ),
+        )
+
+    def _is_same_call_repeated(self, facts: StepFacts, last: ToolResult, view: RunView) -> Iterable[Finding]:
+        trouble = last.error
+        if trouble is None or trouble.kind in _TRANSIENT_KINDS:
+            return NO_FINDINGS
+        moves = view.moves
+        if len(moves) < 2 or moves[-2].key != facts.key or not moves[-2].has_error:
+            return NO_FINDINGS
+        return (
+            self.build_finding(
+                facts.step,
+                0.4,
+                f"{facts.step.agent} repeated the action that had just failed, without any change.",
+                correction="That very action has just failed. Change what the error complains about first.",
+                evidence=(*quote_move(facts), *quote_span(last.step, last.field, trouble.start, trouble.end)),
+            ),
+        )
+
+
+def _find_cause(result: ToolResult, view: RunView) -> Step:
+    """The environment as a speaker answers the move before it: that is where the error was made."""
+    near = view.moves and view.moves[-1].step.index >= result.step.index - 3
+    return view.moves[-1].step if near and result.field == "content" else result.step
+
+
+_READ_CORRECTION = "Read the error, change what it complains about, and check the result before you go on."
+_CORRECTION_BY_KIND = {
+    ToolErrorKind.REJECTED: "This is not possible here. Look at what is possible in this state, and choose from that.",
+    ToolErrorKind.NO_ACTION: "Give the action itself, in the form the environment can carry out.",
+    ToolErrorKind.HTTP: "The service did not answer as it should. Wait and try once more, or use another source.",
+    ToolErrorKind.TIMEOUT: "The action took too long. Make it smaller, or use another way.",
+}
+
+
+def _select_codes(kind: ToolErrorKind) -> tuple[str, ...]:
+    by_kind = {
+        ToolErrorKind.REJECTED: _REJECTED_CODES,
+        ToolErrorKind.NO_ACTION: _NO_ACTION_CODES,
+        ToolErrorKind.HTTP: _ENVIRONMENT_CODES,
+        ToolErrorKind.TIMEOUT: _ENVIRONMENT_CODES,
+    }
+    return by_kind.get(kind, _EXECUTION_CODES)

@@ -1,0 +1,294 @@
+"""What the agent says of its work, held against what came back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from agentguard.detect._text import find_sentence
+from agentguard.detect.base import Finding, RunRequirements
+from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.error_patterns import ToolErrorKind
+from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
+from agentguard.detect.text_patterns import acknowledges_error, find_satisfaction_claim, find_success_claim
+from agentguard.detect.value_tracking import parse_number
+from agentguard.trajectory.model import Source, Step
+
+_AMOUNT_PATTERN = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?")
+_LABEL_PATTERN = re.compile(r"[a-z][a-z _]{2,40}\Z")
+_JOINS = (":", "=", " is", " was", " of")
+_STATED_PATTERN = re.compile(r"([a-z][a-z_ ]{2,40})[\"'*]{0,3}\s*[:=]\s*[\"'*]{0,3}\$?(-?\d[\d,]*(?:\.\d+)?)")
+_MAX_AMOUNTS = 40
+_MAX_RESULT_CHARS = 4_000
+
+
+class ContradictedClaim(BaseDetector):
+    """A claim against what had just come back: success after an error, another number than the result's."""
+
+    name = "contradicted_claim"
+    requirements = RunRequirements(results=True)
+    summary = "success claimed right after an error, or a number that differs from the one the result gives"
+    codes = (
+        "agentrx:misinterpretation_of_tool_output",
+        "agent_error:reflection.outcome_misinterpretation",
+        "agent_error:memory.hallucination",
+    )
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Hold a turn against the results that came back since the turn before it."""
+        facts = view.get_facts(step)
+        if not facts.is_agent or not facts.previous_results or not step.content:
+            return NO_FINDINGS
+        last = facts.previous_results[-1]
+        if last.error is not None:
+            return self._check_success_claim(facts, last)
+        return tuple(self._check_numbers(facts, view))
+
+    def _check_success_claim(self, facts: StepFacts, last: ToolResult) -> Iterable[Finding]:
+        trouble, claim = last.error, find_satisfaction_claim(facts.lower_text)
+        if claim is None or trouble is None or trouble.kind is ToolErrorKind.NO_ACTION:
+            return NO_FINDINGS
+        noticed = acknowledges_error(facts.lower_text)
+        return (
+            self.build_finding(
+                facts.step,
+                0.35 if noticed else 0.5 if trouble.kind is ToolErrorKind.REJECTED else 0.65,
+                f"{facts.step.agent} claims success, but the result before it is an error.",
+                correction="The action failed: do not report success. Repair it, or say that it failed.",
+                evidence=(
+                    *quote_span(facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])),
+                    *quote_span(last.step, last.field, trouble.start, trouble.end),
+                ),
+                codes=self.codes[:2],
+            ),
+        )
+
+    def _check_numbers(self, facts: StepFacts, view: RunView) -> Iterator[Finding]:
+        """Numbers never seen before, under a label for which the results give exactly one other number."""
+        given: dict[str, set[float]] | None = None
+        reported: set[str] = set()
+        for amount in list(_AMOUNT_PATTERN.finditer(facts.lower_text, 0, 8_000))[:_MAX_AMOUNTS]:
+            text = amount[0].rstrip(",")
+            value = parse_number(text)
+            label = (
+                _extract_label_before(facts.lower_text, amount.start())
+                if len(text) > 1 and value is not None
+                else ""
+            )
+            if not label or value is None or not _is_label_mentioned(label, facts.previous_results):
+                continue
+            if view.values.has_token(text):
+                continue
+            given = _collect_stated_numbers(facts.previous_results) if given is None else given
+            other = _find_contradiction(label, value, given)
+            if other is not None and other[0] not in reported and not view.values.has_value(text):
+                reported.add(other[0])
+                yield self._build_number_finding(facts, amount.span(), other)
+
+    def _build_number_finding(
+        self, facts: StepFacts, span: tuple[int, int], other: tuple[str, float]
+    ) -> Finding:
+        name, value = other
+        return self.build_finding(
+            facts.step,
+            0.5,
+            f"{facts.step.agent} gives a number for {name} that appears nowhere; the result says {value:g}.",
+            correction=f"Take {name} from the result, {value:g}, and correct what you built on the other.",
+            evidence=(
+                *quote_span(facts.step, "content", *span),
+                *quote_span(facts.previous_results[-1].step, facts.previous_results[-1].field),
+            ),
+            codes=(self.codes[0], self.codes[2]),
+            label=name,
+            given=value,
+        )
+
+
+class UnverifiedSuccess(BaseDetector):
+    """Success claimed though no result in the run could show it."""
+
+    name = "unverified_success"
+    summary = "a claim that something was done for which no action of the run returned anything"
+    codes = ("mast:no_or_incomplete_verification", "agent_error:reflection.progress_misjudge")
+    observed_sources = tuple(Source)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._successful_results = False
+        self._results_since_claim = False
+        self._has_user_reply = False
+        self._has_claimed: set[str] = set()
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Keep count of results that were no errors; judge turns that act no more but claim."""
+        facts = view.get_facts(step)
+        claim = (
+            find_success_claim(facts.lower_text)
+            if facts.is_agent and not facts.actions and step.content
+            else None
+        )
+        found: Iterable[Finding] = NO_FINDINGS
+        if claim is not None:
+            found = self._check_claim(facts, claim, view)
+            self._has_claimed.add(claim[2])
+            self._results_since_claim = False
+        self._has_user_reply = self._has_user_reply or bool(facts.results)
+        if any(result.error is None for result in facts.results):
+            self._successful_results = self._results_since_claim = True
+        return found
+
+    def _check_claim(self, facts: StepFacts, claim: tuple[int, int, str], view: RunView) -> Iterable[Finding]:
+        if not self._successful_results:
+            probability = 0.5
+        elif not self._results_since_claim and claim[2] not in self._has_claimed:
+            probability = 0.35
+        else:
+            return NO_FINDINGS
+        if not self._has_verifying_tools(view) or (
+            facts.previous_results and facts.previous_results[-1].error is not None
+        ):
+            return NO_FINDINGS  # nothing comes back in such a recording; or it is a contradicted claim
+        return (
+            self.build_finding(
+                facts.step,
+                probability,
+                f"{facts.step.agent} says that something was done, but nothing that came back shows it.",
+                correction="Do not report it as done. Do it, look at what comes back, and report that.",
+                evidence=quote_span(
+                    facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])
+                ),
+            ),
+        )
+
+    def _has_verifying_tools(self, view: RunView) -> bool:
+        return self._has_user_reply or bool(view.tools)
+
+
+class MissingVerification(BaseDetector):
+    """Work that nobody looked at: code never run at the end, or a check that was asked for and not made."""
+
+    name = "missing_verification"
+    summary = (
+        "at the end: the last code was never run, or a check the task or prompt asks for is nowhere made"
+    )
+    codes = ("mast:no_or_incomplete_verification",)
+    observed_sources = tuple(Source)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._is_check_requested: bool | None = None
+        self._has_checked = False
+        self._has_run_code = False
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Note whether anything ran, and whether any turn checks something."""
+        facts = view.get_facts(step)
+        if facts.results:
+            self._has_run_code = True
+        if self._is_check_requested is None:
+            given = " ".join((view.task, *view.system_prompts.values()))
+            low = given[:20_000].lower()
+            self._is_check_requested = (
+                any(cue in low for cue in _CHECK_CUES) and _CHECK_REQUEST_PATTERN.search(low) is not None
+            )
+        if self._is_check_requested and not self._has_checked and facts.is_agent and len(view.steps) > 1:
+            self._has_checked = any(sign in facts.lower_text for sign in _CHECK_PATTERN) or any(
+                sign in f"{a.name} {a.key}".lower() for a in facts.actions for sign in _CHECK_PATTERN
+            )
+        return NO_FINDINGS
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Look at the last move, and at what was asked."""
+        if not view.moves:
+            return NO_FINDINGS
+        last = view.moves[-1]
+        code = [action for action in last.facts.actions if action.form is ActionForm.CODE]
+        if code and self._has_run_code and last.outcome is None:
+            return (
+                self.build_finding(
+                    last.step,
+                    0.3,
+                    "The last code of the run was never run, so nobody knows whether it works.",
+                    correction="Run the code, read its output, and answer from that.",
+                    evidence=quote_move(last.facts),
+                    noticed_at=len(view.steps) - 1,
+                ),
+            )
+        return self._build_unchecked_finding(view, last.step)
+
+    def _build_unchecked_finding(self, view: RunView, last: Step) -> Iterable[Finding]:
+        if self._has_checked or not self._is_check_requested or last.source is not Source.AGENT:
+            return NO_FINDINGS
+        return (
+            self.build_finding(
+                last,
+                0.25,
+                "The task asks for a check, and no turn of the run makes one.",
+                correction="Before you answer, make the check that the task asks for and report it.",
+                evidence=quote_span(last, "content"),
+                noticed_at=len(view.steps) - 1,
+            ),
+        )
+
+
+_CHECK_PATTERN = ("verif", "check", "confirm", "test", "validat", "assert", "review", "make sure")
+_CHECK_CUES = ("verify ", "double-check ", "validate ")
+_CHECK_REQUEST_PATTERN = re.compile(r"\b(?:verify|double-check|validate) (?:your|the|that|its|all|whether)\b")
+
+
+def _extract_label_before(lower_text: str, offset: int) -> str:
+    """The words that a number at ``at`` is said to be the value of: "price is", "stock:"; else empty."""
+    before = lower_text[max(0, offset - 48) : offset].rstrip(" \t\"'*$")
+    if not before.endswith(_JOINS):
+        return ""
+    for join in _JOINS:
+        if before.endswith(join):
+            words = before[: -len(join)].rstrip(" \"'*")[-40:]
+            found = _LABEL_PATTERN.search(words, max(0, _find_last_separator(words)))
+            return _normalize_label(found[0]) if found else ""
+    return ""
+
+
+def _find_last_separator(words: str) -> int:
+    """Offset behind the last character that no label holds."""
+    at = len(words)
+    while at and (words[at - 1].isalpha() or words[at - 1] in " _"):
+        at -= 1
+    return at
+
+
+def _is_label_mentioned(label: str, results: Iterable[ToolResult]) -> bool:
+    """Whether the label's last word stands in a result at all: spares reading results for their numbers."""
+    last = label.rpartition(" ")[2]
+    return any(last in result.lower_text for result in results)
+
+
+def _collect_stated_numbers(results: Iterable[ToolResult]) -> dict[str, set[float]]:
+    """Label to the numbers that results give for it."""
+    given: dict[str, set[float]] = {}
+    for result in results:
+        for found in _STATED_PATTERN.finditer(result.lower_text, 0, _MAX_RESULT_CHARS):
+            value = parse_number(found[2])
+            if value is not None:
+                given.setdefault(_normalize_label(found[1]), set()).add(value)
+    return given
+
+
+def _find_contradiction(label: str, value: float, stated: dict[str, set[float]]) -> tuple[str, float] | None:
+    """The results' label that a claim's ends with, and its one number, if that is not ``value``."""
+    words = label.split()
+    for size in range(len(words), 0, -1):
+        name = " ".join(words[-size:])
+        values = stated.get(name)
+        if values is None or len(name) < 4:
+            continue
+        only = next(iter(values))
+        return (name, only) if len(values) == 1 and abs(only - value) > 1e-9 else None
+    return None
+
+
+def _normalize_label(text: str) -> str:
+    return " ".join(text.replace("_", " ").split())

@@ -1,0 +1,256 @@
+"""What is computed once a step and shared by all detectors: its results, actions, signature and words.
+
+A run comes in one of two shapes and both must look alike here. *Folded*: a step holds the tool calls and the
+observations they returned. *Message-shaped*: the environment is a speaker, and actions are code blocks or
+``Action:`` lines in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from json import dumps
+from typing import Any
+
+import orjson
+
+from agentguard._lazy import lazy_property
+from agentguard.detect._text import extract_words, normalize_text, to_lower
+from agentguard.detect.error_patterns import ErrorMatch, match_error
+from agentguard.trajectory.model import Source, Step, ToolCall
+
+_ACTION_LINE_PATTERN = re.compile(r"^[ \t>*]*Action(?: \d+)?\s*:[ \t]*(\S[^\n]*)$", re.MULTILINE)
+_PROSE_LANGUAGES = frozenset(
+    {"json", "markdown", "md", "text", "txt", "output", "csv", "yaml", "xml", "html", "plaintext"}
+)
+_MIN_TEXT_CHARS = 40
+"""A text that is no action is a move only from this length on: saying "Next" twice is no repetition."""
+
+
+class ActionForm(StrEnum):
+    """How an action was written."""
+
+    CALL = "call"
+    CODE = "code"
+    LINE = "line"
+
+
+# These two are made for every step, and freezing them would triple what that costs. Nothing changes them.
+@dataclass(slots=True, kw_only=True)
+class Action:
+    """One action of an agent: ``name`` is the tool (empty for code and text), ``key`` its canonical text."""
+
+    form: ActionForm
+    name: str
+    key: str
+    field: str
+    start: int = 0
+    end: int | None = None
+    call: ToolCall | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolResult:
+    """What came back: the text is ``step.text(field)``; ``low`` is the same in lower case."""
+
+    step: Step
+    field: str
+    lower_text: str
+    tool: str | None
+    error: ErrorMatch | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was returned: no text, or an empty JSON container."""
+        return len(self.lower_text) < 8 and self.lower_text.strip() in ("", "[]", "{}", "null", "none", '""')
+
+
+class StepFacts:
+    """Facts about one step.
+
+    Args:
+        step: the step.
+        seen: what came back between the agents' previous turn and this step.
+
+    Attributes:
+        foreseen: this is a turn that was looked at before its tools ran, and is now looked at with what came
+            back; what was computed then holds.
+    """
+
+    def __init__(self, step: Step, previous_results: tuple[ToolResult, ...] = ()) -> None:
+        self.step = step
+        self.previous_results = previous_results
+        self.is_agent = step.source is Source.AGENT
+        self.results = _collect_results(step)
+        self.was_proposed = False
+
+    def reuse_proposed(self, proposed: StepFacts) -> None:
+        """Take over what was computed of the turn before its tools ran, if it is the same turn."""
+        then, now = proposed.step, self.step
+        if then.tool_calls is not now.tool_calls and not _are_same_calls(then.tool_calls, now.tool_calls):
+            return
+        if then.content != now.content or then.agent != now.agent or then.index != now.index:
+            return
+        if then.source is not now.source or then.modules != now.modules:
+            return
+        self.was_proposed = True
+        known = proposed.__dict__
+        self.__dict__.update({name: known[name] for name in _TURN_PROPERTIES if name in known})
+
+    @lazy_property
+    def lower_text(self) -> str:
+        """The content in lower case, offsets unchanged."""
+        return to_lower(self.step.content)
+
+    @lazy_property
+    def actions(self) -> tuple[Action, ...]:
+        """Tool calls; else code blocks and action lines of the content."""
+        step = self.step
+        if step.tool_calls:
+            return tuple(_build_call_action(i, call) for i, call in enumerate(step.tool_calls))
+        if not self.is_agent:
+            return ()
+        return tuple(_iter_text_actions(step))
+
+    @lazy_property
+    def key(self) -> int | None:
+        """Signature of the step's move: agent, tools and canonical arguments; None if it made none."""
+        if self.actions:
+            return hash((*self.family, *[action.key for action in self.actions]))
+        if not self.is_agent or len(self.step.content) < _MIN_TEXT_CHARS:
+            return None
+        return hash((self.step.agent, normalize_text(self.step.content)))
+
+    @lazy_property
+    def family(self) -> tuple[str, ...]:
+        """Agent, and form and tool of each action: moves of different families are never near each other."""
+        return (self.step.agent, *[f"{action.form} {action.name}" for action in self.actions])
+
+    @lazy_property
+    def words(self) -> frozenset[str]:
+        """Words of the move: of the actions if there are any, else of the content."""
+        if self.actions:
+            return extract_words(" ".join(f"{a.name} {a.key}" for a in self.actions).lower())
+        return extract_words(self.lower_text)
+
+    @lazy_property
+    def outcome(self) -> int | None:
+        """Digest of what came back in this step; None if nothing did."""
+        return hash(tuple(result.lower_text for result in self.results)) if self.results else None
+
+    @lazy_property
+    def has_error(self) -> bool:
+        """Whether a result of this step shows an error."""
+        return any(result.error is not None for result in self.results)
+
+
+_TURN_PROPERTIES = ("lower_text", "actions", "key", "family", "words")
+"""What is computed of a turn alone, whatever came back."""
+
+
+def _are_same_calls(previous: tuple[ToolCall, ...], current: tuple[ToolCall, ...]) -> bool:
+    """By identity: ``==`` takes 1 and True, and 1 and 1.0, for the same argument."""
+    return len(previous) == len(current) and all(a is b for a, b in zip(previous, current, strict=True))
+
+
+def canonicalize_json(value: object) -> str:
+    """One text for equal JSON values, whatever the order of their keys."""
+    try:
+        option = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+        return orjson.dumps(value, default=_to_plain, option=option).decode()
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return dumps(value, sort_keys=True, default=_to_plain)
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"<{type(value).__name__}, nested too deeply>"
+
+
+def _to_plain(value: object) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _collect_results(step: Step) -> tuple[ToolResult, ...]:
+    if not step.observations and step.source is not Source.ENVIRONMENT:
+        return ()
+    found = []
+    if step.source is Source.ENVIRONMENT and step.content:
+        low = to_lower(step.content)
+        found.append(
+            ToolResult(step=step, field="content", lower_text=low, tool=None, error=match_error(low))
+        )
+    names = {call.id: call.name for call in step.tool_calls}
+    for i, seen in enumerate(step.observations):
+        low = to_lower(seen.content)
+        tool = seen.tool or names.get(seen.call_id or "")
+        found.append(
+            ToolResult(
+                step=step,
+                field=f"observations[{i}]",
+                lower_text=low,
+                tool=tool,
+                error=match_error(low, flag=seen.is_error),
+            )
+        )
+    return tuple(found)
+
+
+def _build_call_action(index: int, call: ToolCall) -> Action:
+    raw = call.raw_arguments or ""
+    key = normalize_text(raw) if call.arguments is None else canonicalize_json(call.arguments)
+    return Action(form=ActionForm.CALL, name=call.name, key=key, field=f"tool_calls[{index}]", call=call)
+
+
+def _iter_text_actions(step: Step) -> list[Action]:
+    text = step.content
+    stated = step.modules.get("action", "")
+    if stated.strip():
+        at = text.find(stated)
+        span = (at, at + len(stated)) if at >= 0 else (0, len(text))
+        return [_build_line_action(normalize_text(stated), span)]
+    if "```" in text:
+        return [
+            Action(
+                form=ActionForm.CODE,
+                name="",
+                key=_canonicalize_code(body),
+                field="content",
+                start=start,
+                end=end,
+            )
+            for language, body, start, end in iter_code_fences(text)
+            if language not in _PROSE_LANGUAGES
+        ]
+    if "Action" in text:
+        return [
+            _build_line_action(normalize_text(line[1]), line.span(1))
+            for line in _ACTION_LINE_PATTERN.finditer(text)
+        ]
+    return []
+
+
+def iter_code_fences(text: str) -> Iterator[tuple[str, str, int, int]]:
+    """Yield ``(language, body, start, end)`` of each closed code fence, in one pass over the text."""
+    start = text.find("```")
+    while start >= 0:
+        close = text.find("```", start + 3)
+        if close < 0:
+            return
+        head, line, body = text[start + 3 : close].partition("\n")
+        if line:
+            yield head.strip().lower(), body, start, close + 3
+        start = text.find("```", close + 3)
+
+
+def _build_line_action(key: str, span: tuple[int, int]) -> Action:
+    return Action(form=ActionForm.LINE, name="", key=key, field="content", start=span[0], end=span[1])
+
+
+def _canonicalize_code(body: str) -> str:
+    return "\n".join(line.rstrip() for line in body.splitlines() if line.strip())

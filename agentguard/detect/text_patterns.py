@@ -1,0 +1,154 @@
+"""Wording that tells something in any format: claims of success, signs that an error was noticed.
+
+Every search works on lower-case text, behind plain substring tests that cost a tenth of a pattern.
+"""
+
+from __future__ import annotations
+
+import re
+
+from agentguard.detect._text import find_sentence_start
+
+_DONE_VERBS = (
+    r"(?:booked|cancell?ed|updated|changed|modified|upgraded|downgraded|sent|created|deleted|added|removed"
+    r"|transferred|processed|completed|fixed|resolved|solved|submitted|saved|installed|placed|refunded"
+    r"|scheduled|finished|implemented|applied|purchased|paid|moved|uploaded|deployed|achieved|accomplished)"
+)
+_SUCCESS_PATTERN = (
+    (
+        "success",
+        re.compile(rf"\bsuccessfully (?P<verb>\w+)|\bwas successful|\b(?P<verb2>{_DONE_VERBS}) successfully"),
+    ),
+    (" been ", re.compile(rf"\b(?:has|have) been (?:now |already )?(?P<verb>{_DONE_VERBS})\b")),
+    ("i've ", re.compile(rf"\bi've (?:now |just )?(?P<verb>{_DONE_VERBS})\b")),
+    ("i have ", re.compile(rf"\bi have (?:now |just )?(?P<verb>{_DONE_VERBS})\b")),
+    (
+        " complete",
+        re.compile(
+            r"\b(?:task|goal|objective|everything) (?:is|was|has been)(?: now)? (?P<verb>completed?)\b"
+        ),
+    ),
+    (" done", re.compile(r"\b(?:task|job|work|all|everything) (?:is |was )?(?P<verb>done)\b")),
+)
+_STATE_PATTERN = re.compile(
+    r"\A\W*(?:good|great|excellent|perfect|wonderful|done|nice|well done)[,.!]"
+    r"|\b(?:is|are) (?:now |already |safely )?"
+    rf"(?P<verb>{_DONE_VERBS}|stored|in place|in the right place|ready|opened)\b"
+)
+_HEDGE_PATTERN = re.compile(
+    r"\b(?:not|never|no|unable|cannot|can|could|failed|fail|once|after|if|when|whether|until|unless|will|would"
+    r"|should|must|may|might|to be|before|error|ensure|verify|confirm|assuming|let|need|please|were|had)\b"
+    r"|n't\b|\?"
+)
+_ERROR_ACKNOWLEDGED_PATTERN = (
+    "error", "fail", "issue", "problem", "unfortunately", "sorry", "apolog", "unable", "cannot", "can't",
+    "couldn't", "could not", "not able", "n't ", "invalid", "incorrect", "instead", "retry", "missing",
+    "not found", "however", "oversight", "wrong", "mistake", "not available", "unavailable", "timeout",
+    "timed out", "timing out", "adjust", "alternative", "another ", "not enough", "exceed", "no longer",
+    "not possible", "locked", "reject", "unsuccess", "exception", "crash", "did not", "does not", "is not",
+    "missed", "discrepancy", "denied", "refused", "insufficient", "correct file",
+)  # fmt: skip
+_CORRECTIVE_ACTION_PATTERN = (
+    " try", "again", "seems", "appears", "looks like", "correct", "different", "fix", "need", "debug",
+    "resolve", "install", "import", "not ", "change", "update", "ensure", "limit", "improve", "verify",
+)  # fmt: skip
+_FABRICATION_PATTERN = re.compile(
+    r"\b(?:let(?:'s| us|s)? (?:assume|say|suppose|pretend|simulate)"
+    r"|(?:i|we)(?:'ll| will| can| shall)? (?:just |now )?(?:assume|simulate|pretend|mock up|make up)\b"
+    r"|(?:for (?:the sake of|demonstration|illustrat\w+|the purpose of) \w+)"
+    r"|(?:mock|dummy|placeholder|fictional|fictitious|made-up|simulated|hypothetical|fake|assumed) "
+    r"(?:\w+ )?(?:data|values?|numbers?|results?|example|list|response|information|prices?|dates?|names?|set)"
+    r"|simulat(?:e|ing) (?:the |a |an )?(?:\w+ )?"
+    r"(?:data|results?|numbers?|search|response|output|extraction|values)"
+    r"|replace (?:this |it |these )?with (?:the )?(?:actual|real))"
+)
+_FABRICATION_CUES = ("assum", "simulat", "mock", "dummy", "placeholder", "fict", "made-up", "hypothetic", "fake",
+                 "pretend", "suppose", "for the sake", "demonstration", "illustrat", "replace",
+                 "let's say")  # fmt: skip
+_REFUSAL_PATTERN = re.compile(
+    r"[\s*_>\"']*(?:i'm sorry,?|i am sorry,?|sorry,?|i apologi[sz]e,?|unfortunately,?)?\s*(?:but )?"
+    r"(?:as an ai(?: language)? (?:model|assistant),? )?(?:but )?"
+    r"(?:i (?:can't|cannot|can not|am unable to|'m unable to|won't|am not able to|will not|must decline to)"
+    r"|i'm (?:unable|not able) to)\s+"
+    r"(?:assist|help|comply|fulfil\w*|provide|do that|do this|answer|complete|continue|support|engage"
+    r"|discuss|participate)"
+    r"(?: (?:you )?(?:with|you|in|on))?"
+)
+_INTENT_PATTERN = re.compile(
+    r"(?:\bi(?:'ll| will| am going to|'m going to)(?: now)?|\blet me(?: now)?|\bnext,? (?:i|we)(?:'ll| will)"
+    r"|\blet's(?: now)?(?: proceed| start| begin| continue| run| execute)|\bplease (?:wait|hold on|bear with)"
+    r"|\bone moment|\bwe(?:'ll| will)(?: now| next)?|\bnow,? (?:i|we)(?:'ll| will))\b"
+)
+_INTENT_CUES = (
+    "i'll", "i will", "i am going to", "i'm going to", "let me", "let's", "we'll", "we will", "please ",
+    "one moment",
+)  # fmt: skip
+
+
+def find_success_claim(lower_text: str) -> tuple[int, int, str] | None:
+    """``(start, end, verb)`` of the first claim that something was done; None if there is none.
+
+    A claim that is negated, conditional, a question or about the future does not count.
+    """
+    for cue, pattern in _SUCCESS_PATTERN:
+        if cue not in lower_text:
+            continue
+        for found in pattern.finditer(lower_text):
+            before = find_sentence_start(lower_text, found.start(), 120)
+            if not _HEDGE_PATTERN.search(lower_text, before, found.start()):
+                verbs = found.groupdict()
+                return found.start(), found.end(), verbs.get("verb") or verbs.get("verb2") or "succeeded"
+    return None
+
+
+def find_satisfaction_claim(lower_text: str) -> tuple[int, int, str] | None:
+    """As `find_success_claim`, and also contentment ("Good, ...") and states ("is now stored").
+
+    Just for turns that follow an error: elsewhere such words are said of anything.
+    """
+    claim = find_success_claim(lower_text)
+    if claim is not None:
+        return claim
+    content = None
+    for found in _STATE_PATTERN.finditer(lower_text, 0, 2_000):
+        if not _HEDGE_PATTERN.search(
+            lower_text, find_sentence_start(lower_text, found.start(), 120), found.start()
+        ):
+            content = found.start(), found.end(), found["verb"] or "succeeded"
+            if found["verb"]:  # says what was done, which an opening word does not
+                break
+    return content
+
+
+def acknowledges_error(lower_text: str, *, acting: bool = False) -> bool:
+    """Whether a text shows that something went wrong; a turn that acts may just say what it changes."""
+    return any(cue in lower_text for cue in _ERROR_ACKNOWLEDGED_PATTERN) or (
+        acting and any(cue in lower_text for cue in _CORRECTIVE_ACTION_PATTERN)
+    )
+
+
+def find_fabrication(lower_text: str) -> tuple[int, int] | None:
+    """Span of an admission that data is assumed, simulated or a placeholder."""
+    if not any(cue in lower_text for cue in _FABRICATION_CUES):
+        return None
+    found = _FABRICATION_PATTERN.search(lower_text, 0, 20_000)
+    return found.span() if found else None
+
+
+def find_refusal(lower_text: str) -> tuple[int, int] | None:
+    """Span of a refusal at the beginning of a text."""
+    found = _REFUSAL_PATTERN.match(lower_text, 0, 400)
+    return found.span() if found else None
+
+
+def find_last_intent(lower_text: str) -> tuple[int, int] | None:
+    """Span of an announcement in the last 300 code points, with nothing but its own sentence after it."""
+    base = max(0, len(lower_text) - 300)
+    if not any(lower_text.find(cue, base) >= 0 for cue in _INTENT_CUES):
+        return None
+    announced = list(_INTENT_PATTERN.finditer(lower_text, base))
+    if not announced:
+        return None
+    found = announced[-1]
+    rest = lower_text[found.end() :].rstrip(" .:!*`\n")
+    return found.span() if "\n\n" not in rest and ". " not in rest and "?" not in rest else None

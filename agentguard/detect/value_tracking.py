@@ -1,0 +1,264 @@
+"""Values that can be traced through a run: numbers, identifiers, e-mail addresses, dates.
+
+The index answers one question, "did this value stand anywhere before", for the texts an agent may take values
+from: the task, the prompts, the tools' descriptions, what users said and what the environment returned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from functools import lru_cache
+
+_EDGE_CHARS = ".+-"
+_TOKEN_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_@" + _EDGE_CHARS)
+_TOKEN_TABLE = bytes(byte if chr(byte) in _TOKEN_CHARS else 32 for byte in range(256))
+_NUMBER_PATTERN = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?\Z")
+_DATE_PATTERN = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?![\d-])")
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_RELATIVE_DATE_PATTERN = re.compile(
+    r"\b(?:today|tonight|tomorrow|yesterday|(?:mon|tues|wednes|thurs|fri|satur|sun)day|weekend"
+    r"|(?:next|last|this|in \w+|\w+) (?:days?|weeks?|months?|years?))\b"
+)
+_MAX_TEXT_CHARS = 100_000
+_BLOCK_CHARS = 16_000
+_MAX_UNSPLIT_CHARS = 16_000_000
+_SCANS_BEFORE_SPLIT = 24
+"""Searches of a block that cost about what splitting it costs."""
+_STUCK_SCANS = 1_000_000
+_MAX_SUBSTRING_TRIES = 200
+
+
+class ValueIndex:
+    """The values of a run, in bounded memory.
+
+    Texts are kept as they are and searched when a value is asked for. To search a text is some twenty times
+    cheaper than to split it into tokens, and what an agent passes on it mostly has from the latest of them.
+    Texts that were searched in vain so often that splitting them would have been no dearer are split ("ski
+    rental": at most twice the cost of one who knows beforehand what will be asked).
+
+    Args:
+        capacity: values kept of texts that were split; when it is full the oldest go, and `complete` turns
+            false.
+        window: texts kept for the search that follows a miss (a value may stand inside another token).
+        kept: code points of texts kept unsplit.
+    """
+
+    def __init__(
+        self, *, capacity: int = 200_000, window: int = 32, max_unsplit_chars: int = _MAX_UNSPLIT_CHARS
+    ) -> None:
+        self.capacity, self.max_unsplit_chars = capacity, max_unsplit_chars
+        self.is_complete = True
+        self._tokens: dict[str, None] = {}
+        self._blocks: deque[_TextBlock] = deque()
+        self._size = 0
+        self._initial_texts: list[str] = []
+        self._recent_texts: deque[str] = deque(maxlen=window)
+        self._user_texts: deque[str] = deque(maxlen=window)
+
+    def add(self, lower_text: str, *, from_user: bool = False, is_initial: bool = False) -> None:
+        """Take in a lower-case text; what lies above its first 100,000 code points is left out.
+
+        Args:
+            low: the text.
+            said: a user said it; it is kept longer for the search that follows a miss.
+            basis: it was given before the run began, and is always kept for that search.
+        """
+        if not self._blocks or self._blocks[-1].size >= _BLOCK_CHARS:
+            self._blocks.append(_TextBlock())
+        text = lower_text[:_MAX_TEXT_CHARS]
+        self._blocks[-1].add(text)
+        self._size += len(text)
+        while self._size > self.max_unsplit_chars and len(self._blocks) > 1:
+            self._split_block(self._blocks.popleft())
+        (self._initial_texts if is_initial else self._user_texts if from_user else self._recent_texts).append(
+            lower_text[:20_000]
+        )
+
+    def has_token(self, value: str) -> bool:
+        """Whether ``value`` appeared as a token, in one of its usual spellings."""
+        forms, known = _token_spellings(value), self._tokens
+        for form in forms:
+            if form in known:
+                return True
+        found = self._search_blocks(forms)
+        if found is not None:
+            known[found] = None
+            self._evict_tokens()
+        return found is not None
+
+    def has_value(self, value: str) -> bool:
+        """Whether ``value`` appeared, also inside a longer token or, for a date, in another spelling."""
+        if self.has_token(value):
+            return True
+        low = value.strip().lower()
+        for core in _core_spellings(low):
+            for texts in (self._initial_texts, self._user_texts, self._recent_texts):
+                for text in texts:
+                    if core in text:
+                        return True
+        date = _DATE_PATTERN.match(low)
+        return date is not None and self._has_date(date)
+
+    def _search_blocks(self, forms: tuple[str, ...]) -> str | None:
+        """One of the forms that is a token of a text that was not split; the latest texts come first."""
+        if not forms:
+            return None
+        for block in reversed(self._blocks):
+            for form in forms:
+                if block.has_token(form):
+                    return form
+            block.scan_count += 1
+        worn = [block for block in self._blocks if block.scan_count >= _SCANS_BEFORE_SPLIT]
+        if not worn:
+            return None
+        stuck = [block for block in worn if block.scan_count >= _STUCK_SCANS]
+        # Of others not all at once: one search of a long run shall not pay for all of it.
+        for block in stuck or worn[: max(4, len(worn) // 16)]:
+            self._blocks.remove(block)
+            self._split_block(block)
+        return next((form for form in forms if form in self._tokens), None)
+
+    def _split_block(self, block: _TextBlock) -> None:
+        self._size -= block.size
+        known = self._tokens
+        for token in block.tokens():
+            if token not in known:
+                known[token] = None
+                if token[-1] in _EDGE_CHARS or token[0] in _EDGE_CHARS:
+                    known[token.strip(_EDGE_CHARS)] = None
+                if len(token) > 10 and token[4] == "-" and token[7] == "-":
+                    known[token[:10]] = None
+        self._evict_tokens()
+
+    def _evict_tokens(self) -> None:
+        if len(self._tokens) > self.capacity:
+            self.is_complete = False
+            for token in list(self._tokens)[: len(self._tokens) - self.capacity * 3 // 4]:
+                del self._tokens[token]
+
+    def _has_date(self, date: re.Match[str]) -> bool:
+        pattern = _format_spoken_dates(int(date[2]), int(date[3]))
+        return any(
+            pattern.search(text) or _RELATIVE_DATE_PATTERN.search(text)
+            for text in (*self._initial_texts[:1], *self._user_texts)
+        )
+
+
+class _TextBlock:
+    """Texts that are not split; ``scans`` counts how often they were searched in vain."""
+
+    __slots__ = ("_pending_texts", "_text", "scan_count", "size")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._pending_texts: list[str] = []
+        self.size = self.scan_count = 0
+
+    def add(self, text: str) -> None:
+        """Take in one more text."""
+        self._pending_texts.append(text)
+        self.size += len(text)
+
+    @property
+    def text(self) -> str:
+        """All of it; a line break lies between texts, which no token holds."""
+        if self._pending_texts:
+            self._text = "\n".join((self._text, *self._pending_texts))
+            self._pending_texts.clear()
+        return self._text
+
+    def tokens(self) -> list[str]:
+        """Its tokens. Splitting bytes by a table costs a tenth of a pattern."""
+        return self.text.encode("ascii", "replace").translate(_TOKEN_TABLE).decode("ascii").split()
+
+    def has_token(self, form: str) -> bool:
+        """Whether ``form`` is a token, a token without its edges, or the date that a token begins with."""
+        text = self.text
+        at = text.rfind(form)
+        for _ in range(_MAX_SUBSTRING_TRIES):
+            if at < 0:
+                return False
+            if _is_token(text, at, at + len(form)):
+                return True
+            at = text.rfind(form, 0, at + len(form) - 1)
+        self.scan_count = (
+            _STUCK_SCANS  # it stands inside of others too often to be searched for: split this at once
+        )
+        return False
+
+
+def _is_token(text: str, start: int, end: int) -> bool:
+    left = text[start - 1] if start else " "
+    right = text[end] if end < len(text) else " "
+    if left not in _TOKEN_CHARS:
+        if right not in _TOKEN_CHARS:
+            return True
+        if end - start == 10 and text[start + 4] == text[start + 7] == "-":
+            return True
+    if text[start] in _EDGE_CHARS or text[end - 1] in _EDGE_CHARS:
+        return False
+    while start and text[start - 1] in _EDGE_CHARS:
+        start -= 1
+    while end < len(text) and text[end] in _EDGE_CHARS:
+        end += 1
+    return (not start or text[start - 1] not in _TOKEN_CHARS) and (
+        end == len(text) or text[end] not in _TOKEN_CHARS
+    )
+
+
+def parse_number(value: object) -> float | None:
+    """The number that a JSON value or a text is, or None. Thousands commas and a dollar sign are dropped."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    if isinstance(value, str) and len(value) < 40 and _NUMBER_PATTERN.match(value.strip()):
+        return float(value.strip().replace("$", "").replace(",", ""))
+    return None
+
+
+@lru_cache(maxsize=4_096)
+def list_spellings(value: str) -> tuple[str, ...]:
+    """The spellings under which a value may stand in a text, lower case, the usual one first."""
+    low = value.strip().lower()
+    amount = parse_number(low)
+    if amount is None or abs(amount) >= 1e15:
+        return (low,)
+    size = abs(amount)
+    forms = [low, f"{size:.2f}", f"{size:,.2f}", f"{size:.1f}"]
+    if size == int(size):
+        forms += [str(int(size)), f"{int(size):,}"]
+    else:
+        forms.append(f"{size:g}")
+    return tuple(dict.fromkeys(forms))
+
+
+@lru_cache(maxsize=4_096)
+def _token_spellings(value: str) -> tuple[str, ...]:
+    """The spellings that can be tokens; without a mark like "#" in front as well."""
+    low = value.lower()
+    if low.isalnum() and low.isascii() and not low.isdigit():  # most identifiers: one way to write them
+        return (low,)
+    forms = dict.fromkeys((low.lstrip("#$"), *list_spellings(value)))
+    return tuple(form for form in forms if form and _TOKEN_CHARS.issuperset(form))
+
+
+@lru_cache(maxsize=4_096)
+def _core_spellings(lower_text: str) -> tuple[str, ...]:
+    """The spellings without those that hold another of them: if none of these stands in a text, none does."""
+    forms = list_spellings(lower_text)
+    return tuple(form for form in forms if not any(other in form for other in forms if other != form))
+
+
+@lru_cache(maxsize=512)
+def _format_spoken_dates(month: int, day: int) -> re.Pattern[str]:
+    """How people write a day of the year: "May 20th", "20 May", "5/20", "20.05."."""
+    name = f"{_MONTHS[month - 1]}[a-z]*" if 1 <= month <= 12 else "(?!)"
+    return re.compile(
+        rf"\b{name}\.? 0?{day}(?!\d)|\b0?{day}(?:st|nd|rd|th)?(?: of)? {name}"
+        rf"|\b0?{month}/0?{day}(?!\d)|\b0?{day}[./]0?{month}(?!\d)"
+    )

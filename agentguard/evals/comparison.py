@@ -1,0 +1,140 @@
+"""Two evaluations run by run: which runs both get right, which only one does, and whether that is chance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from agentguard.errors import EvaluationError
+from agentguard.evals.metrics import mean
+from agentguard.evals.prediction import Prediction
+from agentguard.evals.report.breakdown import RunSummaryRow, is_step_correct, summarize_runs
+from agentguard.evals.result import Evaluation
+from agentguard.evals.scoring import Case
+from agentguard.evals.significance import PairedDifference, compare_paired
+
+
+class Criterion(StrEnum):
+    """What has to be right."""
+
+    STEP = "step"
+    AGENT = "agent"
+    OUTCOME = "outcome"
+
+
+class CorrectSide(StrEnum):
+    """Who got a run right; by more than half of the repeats, as in `agentguard.evals.significance`."""
+
+    BOTH = "both"
+    ONLY_A = "only_a"
+    ONLY_B = "only_b"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPair:
+    """One run in both evaluations, and the share of the repeats in which each got it right."""
+
+    case: Case
+    a: RunSummaryRow
+    b: RunSummaryRow
+    share_a: float
+    share_b: float
+
+    @property
+    def side(self) -> CorrectSide:
+        """Who got it right."""
+        if self.share_a > 0.5:
+            return CorrectSide.BOTH if self.share_b > 0.5 else CorrectSide.ONLY_A
+        return CorrectSide.ONLY_B if self.share_b > 0.5 else CorrectSide.NEITHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationComparison:
+    """Two evaluations over the runs they share.
+
+    Attributes:
+        what: what had to be right.
+        pairs: the runs that both scored and that are annotated for it, in the order of the first.
+        difference: of the first from the second, with its interval and McNemar's test.
+        counts: how many runs on each side.
+        left_out: runs of either evaluation that are not among the pairs.
+        same_data: whether both were measured on the same files.
+    """
+
+    criterion: Criterion
+    pairs: tuple[RunPair, ...]
+    difference: PairedDifference
+    counts: Mapping[CorrectSide, int]
+    left_out: int
+    same_data: bool
+
+
+def compare_evaluations(
+    a: Evaluation, b: Evaluation, *, criterion: Criterion = Criterion.STEP
+) -> EvaluationComparison:
+    """Compare two evaluations run by run.
+
+    Runs are the same if they are called the same and have as many steps.
+
+    Raises:
+        EvaluationError: they share no run that is annotated for ``what``.
+    """
+    rows_b = {(row.case.run, row.case.length): row for row in summarize_runs(b)}
+    shares_a, shares_b = _compute_shares(a, criterion), _compute_shares(b, criterion)
+    pairs = tuple(
+        RunPair(
+            case=row.case, a=row, b=other, share_a=shares_a[row.case.run], share_b=shares_b[other.case.run]
+        )
+        for row in summarize_runs(a)
+        if (other := rows_b.get((row.case.run, row.case.length))) is not None
+        and row.case.run in shares_a
+        and other.case.run in shares_b
+    )
+    if not pairs:
+        raise EvaluationError(f"{a.method} and {b.method}: no run of both is annotated for {criterion.value}")
+    counted = Counter(pair.side for pair in pairs)
+    return EvaluationComparison(
+        criterion=criterion,
+        pairs=pairs,
+        difference=compare_paired(
+            [pair.share_a for pair in pairs], [pair.share_b for pair in pairs], _list_groups(pairs)
+        ),
+        counts={side: counted[side] for side in CorrectSide},
+        left_out=len({c.run for c in (*a.cases, *b.cases)} - {pair.case.run for pair in pairs}),
+        same_data=bool(a.checksum) and a.checksum == b.checksum,
+    )
+
+
+def _list_groups(pairs: Sequence[RunPair]) -> list[str]:
+    """Question of each run; one without is a question of its own."""
+    return [pair.case.group or f"\0{place}" for place, pair in enumerate(pairs)]
+
+
+def _is_agent_correct(case: Case, said: Prediction) -> bool:
+    return bool(said.agents) and said.agents[0] == case.agent
+
+
+def _is_outcome_correct(case: Case, said: Prediction) -> bool:
+    return said.verdict == ("failure" if case.failed else "no_failure")
+
+
+_CRITERION_RULES: Final[Mapping[Criterion, tuple[str, Callable[[Case, Prediction], bool]]]] = {
+    Criterion.STEP: ("step", is_step_correct),
+    Criterion.AGENT: ("agent", _is_agent_correct),
+    Criterion.OUTCOME: ("failed", _is_outcome_correct),
+}
+
+
+def _compute_shares(held: Evaluation, criterion: Criterion) -> dict[str, float]:
+    """Share of the repeats in which each run that is annotated for ``what`` was right."""
+    field, rule = _CRITERION_RULES[criterion]
+    cases = {case.run: case for case in held.cases if getattr(case, field) is not None}
+    said: dict[str, list[bool]] = {}
+    for prediction in held.predictions:
+        if prediction.run in cases:
+            said.setdefault(prediction.run, []).append(rule(cases[prediction.run], prediction))
+    return {run: mean(ones) for run, ones in said.items()}

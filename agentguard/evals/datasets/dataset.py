@@ -1,0 +1,172 @@
+"""Annotated runs to measure on, read from files: the records, what could not be read, and a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentguard.errors import EvaluationError, InputError
+from agentguard.evals.scoring import Case
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.model import GOLD_ANSWER, Record
+
+_PARTS_BY_FOLDER = frozenset({"who_and_when"})  # published as folders that are reported apart
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Annotated runs under one name.
+
+    Attributes:
+        name: of the format, or of the data set.
+        records: what was read.
+        parts: for each record, the part (subset) of the data set it belongs to; empty if not known.
+        broken: what could not be read, with its place; counted and reported, never scored.
+        checksum: SHA-256, in hex, over names and bytes of the files; empty if there were none.
+    """
+
+    name: str
+    records: tuple[Record, ...]
+    parts: tuple[str, ...] = ()
+    broken: tuple[InputError, ...] = ()
+    checksum: str = ""
+
+    def build_cases(self) -> tuple[Case, ...]:
+        """The annotated side of each record, under a key unique in this data set."""
+        taken: dict[str, int] = {}
+        several = len(set(self.parts)) > 1
+        cases = []
+        for place, record in enumerate(self.records):
+            part = self.parts[place] if self.parts else ""
+            key = f"{part}/{record.trajectory.id}" if several else record.trajectory.id
+            taken[key] = taken.get(key, 0) + 1
+            unique = key if taken[key] == 1 else f"{key}#{taken[key]}"
+            cases.append(_build_case(record, run=unique, part=part))
+        return tuple(cases)
+
+    def take(self, limit: int | None) -> Dataset:
+        """The first ``limit`` records, all if None."""
+        if limit is None:
+            return self
+        return replace(self, records=self.records[:limit], parts=self.parts[:limit])
+
+
+def to_dataset(records: Dataset | Sequence[Record]) -> Dataset:
+    """A data set as it is; plain records under the name of their format."""
+    if isinstance(records, Dataset):
+        return records
+    held = tuple(records)
+    names = sorted({record.trajectory.format for record in held})
+    return Dataset(name="+".join(names), records=held)
+
+
+def load_dataset(
+    format: str, paths: Sequence[Path], *, progress: Callable[[int], None] | None = None
+) -> Dataset:
+    """Read the annotated runs of a format.
+
+    Args:
+        format: name of the importer, which is also the name of the data set.
+        paths: files or folders; a folder that holds several parts of Who&When is read part by part.
+        progress: called with the number of records read so far.
+
+    Raises:
+        EvaluationError: a path does not exist, or nothing could be read.
+        UnknownPlugin: there is no such format.
+    """
+    from agentguard.trajectory.formats.reader import read
+
+    records: list[Record] = []
+    parts: list[str] = []
+    broken: list[InputError] = []
+    for part, path in _find_parts(format, paths):
+        for item in read(path, format=format):
+            if isinstance(item, UnreadableRecord):
+                broken.append(item.error)
+                continue
+            records.append(item)
+            parts.append(part)
+            if progress:
+                progress(len(records))
+    if not records:
+        first = f"; the first: {broken[0]}" if broken else ""
+        raise EvaluationError(f"no {format} record could be read; {len(broken)} are broken{first}")
+    return Dataset(
+        name=format,
+        records=tuple(records),
+        parts=tuple(parts),
+        broken=tuple(broken),
+        checksum=compute_checksum(paths),
+    )
+
+
+def compute_checksum(paths: Sequence[Path]) -> str:
+    """SHA-256, in hex, over the files under ``paths``, in name order: name, length and bytes of each."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in _list_files(path):
+            name = file.relative_to(path).as_posix() if path.is_dir() else file.name
+            digest.update(f"{name}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def add_gold_answer(record: Record) -> Record:
+    """The record with the gold answer among the run's ``extra``: what the ``with_answer`` setting allows."""
+    answer = record.annotation.answer
+    if answer is None:
+        return record
+    extra = {**record.trajectory.extra, GOLD_ANSWER: answer}
+    return replace(record, trajectory=replace(record.trajectory, extra=extra))
+
+
+def _find_parts(format: str, paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    for path in paths:
+        if not path.exists():
+            raise EvaluationError(f"there is no file or folder {path}")
+        folders = _find_folders(path) if format in _PARTS_BY_FOLDER else []
+        if folders:
+            yield from ((folder.name, folder) for folder in folders)
+        else:
+            yield (path.name if path.is_dir() else path.stem), path
+
+
+def _find_folders(path: Path) -> list[Path]:
+    """Folders below ``path`` that hold JSON files themselves, if ``path`` does not."""
+    if not path.is_dir() or any(path.glob("*.json")):
+        return []
+    return sorted({file.parent for file in path.rglob("*.json")})
+
+
+def _list_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+
+
+def _build_case(record: Record, *, run: str, part: str) -> Case:
+    cause = record.annotation.root_cause
+    return Case(
+        run=run,
+        part=part,
+        length=len(record.trajectory.steps),
+        step=cause.step if cause else None,
+        agent=cause.agent if cause else None,
+        module=cause.module if cause else None,
+        codes=cause.codes if cause else (),
+        failed=record.annotation.failed,
+        id=record.trajectory.id,
+        group=_hash_group(record),
+    )
+
+
+def _hash_group(record: Record) -> str:
+    """A hash of the question's key; empty where there is none, as in `agentguard.evals.splits.list_groups`."""
+    key = normalize_group_key(record.annotation.group or "")
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:16] if key else ""

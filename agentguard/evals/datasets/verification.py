@@ -1,0 +1,239 @@
+"""Hold a copy of a data set against its manifest: checksums, every record, their number and labels."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+
+from agentguard.errors import EvaluationError, InputError
+from agentguard.evals.datasets.manifest import DatasetFile, DatasetManifest, describe_source, resolve_path
+from agentguard.trajectory.formats.base import FolderFormat, UnreadableRecord, formats
+from agentguard.trajectory.formats.reader import list_run_files, read
+from agentguard.trajectory.model import Record
+
+_BLOCK = 1 << 20
+VerificationProgress = Callable[[str, int], None]
+"""Called with what is being done and how many records have been read so far."""
+
+
+class FileStatus(StrEnum):
+    """How a file compares to its manifest."""
+
+    OK = "ok"
+    CHANGED = "changed"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCheck:
+    """A file as it is; ``unpacked_sha256`` only for packed files. Without a sum to compare it is unknown."""
+
+    path: str
+    status: FileStatus
+    sha256: str = ""
+    size: int = 0
+    unpacked_sha256: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class VerificationReport:
+    """What a copy holds, and what is wrong with it.
+
+    Attributes:
+        files: every file, those that are missing too.
+        records: runs that could be read; ``failed`` and ``passed`` of them are known to have.
+        labels: label of the manifest to how many runs have it.
+        codes: code of the root cause to how many runs have it first.
+        broken: records that could not be read, with file and place.
+        problems: in which points the copy is not what the manifest says.
+    """
+
+    name: str
+    files: list[FileCheck] = field(default_factory=list)
+    records: int = 0
+    failed: int = 0
+    passed: int = 0
+    labels: dict[str, int] = field(default_factory=dict)
+    codes: Counter[str] = field(default_factory=Counter)
+    broken: list[InputError] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.broken and not self.problems
+
+
+def verify_dataset(
+    manifest: DatasetManifest, path: Path | None = None, *, progress: VerificationProgress | None = None
+) -> VerificationReport:
+    """Check a copy of a data set.
+
+    Args:
+        manifest: what it should be.
+        path: the folder or file of the copy; that of the manifest for a set that is kept there.
+        progress: told what is being done.
+
+    Raises:
+        EvaluationError: there is no copy at the path, or none was named for a set that others keep.
+        InputError: the manifest names a file that a link leads out of the folder.
+    """
+    place = locate_copy(manifest, path)
+    told = progress or _ignore_progress
+    found = VerificationReport(name=manifest.name, labels=dict.fromkeys(manifest.labels, 0))
+    manifest = _restrict_manifest(manifest, place)
+    expected = {file.path: file for file in manifest.files}
+    for name, file in _find_files(manifest, place):
+        told(name, found.records)
+        found.files.append(_check_file(name, file, expected.pop(name, None)))
+    if not found.files:
+        wanted = ", ".join([file.path for file in manifest.files] or [part.files for part in manifest.parts])
+        raise EvaluationError(
+            f"{place} holds no file of {manifest.name} ({wanted or 'runs'}); {describe_source(manifest)}"
+        )
+    found.files += [FileCheck(path=name, status=FileStatus.MISSING) for name in expected]
+    for one in found.files:
+        if one.status in (FileStatus.CHANGED, FileStatus.MISSING):
+            found.problems.append(f"{one.path} is {one.status}")
+    for item in _read_records(manifest, place):
+        _add_record(found, item)
+        told("records", found.records)
+    if manifest.records is not None and found.records != manifest.records:
+        found.problems.append(f"{found.records} records, expected {manifest.records}")
+    return found
+
+
+def locate_copy(manifest: DatasetManifest, path: Path | None) -> Path:
+    """Where the copy to check lies. Raises EvaluationError if there is none."""
+    if path is None and not manifest.redistributed:
+        raise EvaluationError(f"{manifest.name} is kept by its owners: give the folder of your copy")
+    place = path or manifest.folder
+    if not place.exists():
+        raise EvaluationError(f"there is no file or folder {place}")
+    return place
+
+
+def compute_checksums(path: Path) -> DatasetFile:
+    """Size and checksums of a file, read block by block. Raises EvaluationError if it cannot be read."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as stream:
+            for block in _read_blocks(stream):
+                digest.update(block)
+                size += len(block)
+        unpacked = compute_unpacked_checksum(path) if path.suffix.lower() == ".gz" else ""
+    except OSError as error:
+        raise EvaluationError(f"{path} cannot be read: {error.strerror or error}") from None
+    return DatasetFile(path=path.name, sha256=digest.hexdigest(), size=size, unpacked_sha256=unpacked)
+
+
+def compute_unpacked_checksum(path: Path) -> str:
+    """SHA-256, in hex, of what a packed file holds; empty if it cannot be unpacked."""
+    digest = hashlib.sha256()
+    try:
+        with gzip.open(path, "rb") as stream:
+            for block in _read_blocks(cast(BinaryIO, stream)):
+                digest.update(block)
+    except (OSError, EOFError, zlib.error):
+        return ""
+    return digest.hexdigest()
+
+
+def _restrict_manifest(manifest: DatasetManifest, place: Path) -> DatasetManifest:
+    """The manifest of what a path holds: the whole, one of the parts, or one of the files."""
+    for part in manifest.parts:
+        if place.is_dir() and place.name == part.name and not (place / part.name).exists():
+            name = PurePosixPath(part.files).name
+            return replace(manifest, records=part.records, parts=(replace(part, files=name),), files=())
+    if place.is_file():
+        files = tuple(file for file in manifest.files if PurePosixPath(file.path).name == place.name)
+        records = files[0].records if files else manifest.records if not manifest.parts else None
+        return replace(manifest, records=records, files=files[:1])
+    return manifest
+
+
+def _ignore_progress(what: str, count: int) -> None:
+    """Progress that is not asked for."""
+
+
+def _read_blocks(stream: BinaryIO) -> Iterator[bytes]:
+    while block := stream.read(_BLOCK):
+        yield block
+
+
+def _find_files(manifest: DatasetManifest, place: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a copy that hold runs, by their path below it."""
+    if place.is_file():
+        yield (manifest.files[0].path if manifest.files else place.name), place
+        return
+    if manifest.files:
+        for file in manifest.files:
+            path = resolve_path(place, file.path)
+            if path.is_file():
+                yield file.path, path
+        return
+    patterns = [part.files for part in manifest.parts]
+    paths = (
+        {p for pattern in patterns for p in place.glob(pattern)} if patterns else set(list_run_files(place))
+    )
+    for path in sorted(paths):
+        if path.is_file() and path.resolve().is_relative_to(place.resolve()):
+            yield path.relative_to(place).as_posix(), path
+
+
+def _check_file(name: str, path: Path, expected: DatasetFile | None) -> FileCheck:
+    real = compute_checksums(path)
+    status = FileStatus.UNKNOWN
+    if expected is not None and expected.unpacked_sha256:
+        status = FileStatus.OK if real.unpacked_sha256 == expected.unpacked_sha256 else FileStatus.CHANGED
+    elif expected is not None and expected.sha256:
+        status = FileStatus.OK if real.sha256 == expected.sha256 else FileStatus.CHANGED
+    return FileCheck(
+        path=name,
+        status=status,
+        sha256=real.sha256,
+        size=real.size or 0,
+        unpacked_sha256=real.unpacked_sha256,
+    )
+
+
+def _read_records(manifest: DatasetManifest, place: Path) -> Iterator[Record | UnreadableRecord]:
+    """Every record of the copy; folders whose files belong together are read as a whole."""
+    format = formats().get(manifest.format)
+    together = isinstance(format, FolderFormat) and place.is_dir() and format.parse_folder(place) is not None
+    whole = together or place.is_file() or not (manifest.files or manifest.parts)
+    for source in [place] if whole else [path for _, path in _find_files(manifest, place)]:
+        try:
+            yield from read(source, format=manifest.format)
+        except InputError as error:
+            yield UnreadableRecord(error=error.with_location(file=str(source)))
+
+
+def _add_record(found: VerificationReport, item: Record | UnreadableRecord) -> None:
+    if isinstance(item, UnreadableRecord):
+        found.broken.append(item.error)
+        return
+    found.records += 1
+    judged = item.annotation
+    found.failed += judged.failed is True
+    found.passed += judged.failed is False
+    if judged.root_cause is not None:
+        found.codes.update(judged.root_cause.codes[:1])
+    for label in found.labels:
+        found.labels[label] += _has_label(judged, label)
+
+
+def _has_label(judged: Any, label: str) -> bool:
+    """Whether an annotation has the label that a dotted name stands for."""
+    value = judged
+    for name in label.split("."):
+        value = getattr(value, name, None)
+    return value is not None and value not in ((), {}, "")

@@ -1,0 +1,120 @@
+"""``evaluate``: how well a method names root causes and outcomes, beside the baselines on the same folds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from agentguard.evals.baselines import BASELINES, Method, MethodSpec, resolve_method
+from agentguard.evals.datasets.dataset import Dataset, to_dataset
+from agentguard.evals.result import Evaluation
+from agentguard.evals.runner import EvaluationPlan, EvaluationRunner, MethodProgress
+from agentguard.trajectory.model import Record
+
+__all__ = ["Evaluation", "EvaluationPlan", "MethodProgress", "compare", "evaluate"]
+
+
+def evaluate(
+    records: Dataset | Sequence[Record],
+    method: str | Method = "embedded",
+    *,
+    options: Mapping[str, Any] | None = None,
+    cv: Literal["question"] | None = None,
+    folds: int = 5,
+    repeats: int = 5,
+    with_answer: bool = False,
+    shuffle_labels: bool = False,
+    train: Dataset | Sequence[Record] | None = None,
+    seed: int = 0,
+    progress: MethodProgress | None = None,
+    checkpoint_dir: Path | None = None,
+) -> Evaluation:
+    """Measure one method on annotated runs, beside the baselines.
+
+    Args:
+        records: annotated runs, e.g. ``agentguard.evals.datasets.dataset.load_dataset(...)`` or a list of `Record`.
+        method: a registered localizer by name, or an object with ``locate``, ``fit`` or both.
+        options: options of the localizer, if it is given by name.
+        cv: ``"question"`` trains and scores in folds that keep equal questions (or tasks) together. None asks
+            the method as it is; one that must be trained first is cross-validated all the same.
+        folds, repeats: of the cross-validation.
+        with_answer: puts the gold answer into ``trajectory.extra["gold_answer"]``.
+        shuffle_labels: trains on labels dealt anew among the training runs.
+        train: annotated runs to train on instead; those whose question occurs in ``records`` are left out.
+        seed: of the folds and shuffles.
+        progress: called with the method's label and how many of how many runs are done.
+        resume: folder for journals. An evaluation that was interrupted goes on from there when it is asked
+            for again with the same data, method and options; a complete one removes its journals.
+
+    Returns:
+        Scores, baselines, and the prediction for every run and repeat.
+
+    Raises:
+        EvaluationError: no run is annotated, or there are fewer groups than folds, or training failed.
+        UnknownPlugin, ConfigError: the method does not exist or its options are wrong.
+    """
+    plan = EvaluationPlan(
+        cv=cv,
+        folds=folds,
+        repeats=repeats,
+        with_answer=with_answer,
+        shuffle_labels=shuffle_labels,
+        seed=seed,
+    )
+    methods = [resolve_method(method, options) if isinstance(method, str) else method]
+    return compare(
+        records, methods, plan=plan, train=train, progress=progress, checkpoint_dir=checkpoint_dir
+    )[0]
+
+
+def compare(
+    records: Dataset | Sequence[Record],
+    methods: Sequence[MethodSpec | Method],
+    *,
+    plan: EvaluationPlan,
+    train: Dataset | Sequence[Record] | None = None,
+    progress: MethodProgress | None = None,
+    checkpoint_dir: Path | None = None,
+    discard_checkpoint: bool = False,
+) -> tuple[Evaluation, ...]:
+    """Measure several methods on the same folds; the baselines are computed once.
+
+    Args and errors are those of `evaluate`; ``fresh`` forgets what an interrupted evaluation had journalled.
+    """
+    learnt_from = None if train is None else to_dataset(train)
+    bench = EvaluationRunner(
+        to_dataset(records), plan, train=learnt_from, discard_checkpoint=discard_checkpoint
+    )
+    complete = False
+    try:
+        beside = {
+            spec.label: bench.measure(
+                spec, label=spec.label, progress=progress, checkpoint_dir=checkpoint_dir
+            )
+            for spec in BASELINES
+        }
+        results = [
+            _measure_method(bench, method, beside, progress=progress, checkpoint_dir=checkpoint_dir)
+            for method in methods
+        ]
+        complete = True
+    finally:
+        bench.close(is_complete=complete)
+    return tuple(replace(result, baselines=beside) for result in results)
+
+
+def _measure_method(
+    runner: EvaluationRunner,
+    method: MethodSpec | Method,
+    baselines: Mapping[str, Evaluation],
+    *,
+    progress: MethodProgress | None,
+    checkpoint_dir: Path | None,
+) -> Evaluation:
+    """The result of one method; a baseline has been measured already."""
+    if isinstance(method, MethodSpec) and method.label in baselines:
+        return baselines[method.label]
+    label = method.label if isinstance(method, MethodSpec) else method.name
+    return runner.measure(method, label=label, progress=progress, checkpoint_dir=checkpoint_dir)

@@ -1,1 +1,0 @@
-"""Where the work of an evaluation is done."""

@@ -1,0 +1,281 @@
+"""A wrong value is carried on: later turns that used the right one use it, as far as that is honest.
+
+What an agent or user says with the value follows it. What the environment answers to a call that passes the
+value does not follow so easily:
+
+- a call that changes something and is given another amount, date or known value goes through, and its result
+  shows what it was given;
+- a code that exists nowhere is refused, and the agent gives up;
+- anything else nobody can know, and the run ends before that call. It also ends before a later result that
+  may show what the wrong value has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from agentguard.evals.inject.edits.base import TailHandling
+from agentguard.evals.inject.edits.messages import (
+    RefusalReason,
+    format_giving_up,
+    format_refusal,
+    format_retry,
+)
+from agentguard.evals.inject.edits.run_editor import RunEditor
+from agentguard.evals.inject.edits.run_index import (
+    RunIndex,
+    iterate_leaves,
+    read_call_text,
+    read_returned_text,
+)
+from agentguard.evals.inject.edits.values import (
+    Value,
+    ValueKind,
+    contains_value,
+    parse_number_like,
+    replace_value,
+)
+from agentguard.judge.embedded.features.lexicon import is_write_tool
+from agentguard.trajectory.formats._chat_messages import parse_arguments
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall
+
+_RETRIES = (0, 0, 1, 1, 2, 3)
+_WRITTEN_CALL = re.compile(r"```.*?```|^\W{0,3}Action\b.*$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSwap:
+    """A value and what it is mistaken for.
+
+    Attributes:
+        old, new: the value, and the wrong one.
+        invented: whether the wrong one stands nowhere else in the run.
+        calls: whether later calls pass the wrong one.
+        users: whether users take it over from the agent.
+    """
+
+    old: Value
+    new: str
+    invented: bool
+    calls: bool = True
+    users: bool = False
+
+    def __call__(self, text: str) -> str:
+        """The text with the wrong value for the right one."""
+        return replace_value(text, self.old, self.new)
+
+
+def propagate(
+    editor: RunEditor, first: int, swap: ValueSwap, rng: random.Random, *, changed: bool = False
+) -> TailHandling | None:
+    """Carry a wrong value through the steps from ``first`` on; None if it cannot honestly begin there.
+
+    Args:
+        draft: the run; it is changed in place.
+        first: the step in which the value is first taken wrong.
+        swap: the values.
+        rng: words what is new.
+        changed: whether a call with the wrong value has already gone through before.
+    """
+    at = first
+    while at < len(editor):
+        step = editor[at]
+        if (
+            at > first
+            and changed
+            and any(contains_value(text, swap.old) for text in read_returned_text(step))
+        ):
+            return _truncate_run(editor, first, at)
+        if step.source is Source.USER and swap.users:
+            editor.set(at, swap_in_text(step, swap))
+        elif step.source is Source.AGENT:
+            outcome = _propagate_in_turn(editor, at, swap, rng)
+            if outcome is _CallOutcome.UNKNOWN:
+                return _truncate_run(editor, first, at)
+            if outcome is _CallOutcome.REFUSED:
+                return TailHandling.TRUNCATED
+            changed = changed or outcome is _CallOutcome.DONE
+        at += 1
+    return TailHandling.PROPAGATED
+
+
+def keep_or_truncate(editor: RunEditor, first: int, swap: ValueSwap) -> TailHandling | None:
+    """Leave what follows a wrong call as it was, up to a result that may show what it changed."""
+    for at in range(first + 1, len(editor)):
+        if any(contains_value(text, swap.old) for text in read_returned_text(editor[at])):
+            return _truncate_run(editor, first, at)
+    return TailHandling.KEPT
+
+
+def refuse_call(editor: RunEditor, at: int, answer: Observation, rng: random.Random) -> None:
+    """Let a call be answered by an error; the agent may try again, gives up, and the run ends there."""
+    editor.truncate(at + 1)
+    editor.set(at, replace_answer(editor[at], answer, editor.run_index))
+    step = editor[at]
+    failed = tuple(call for call in step.tool_calls if call.id == answer.call_id)
+    seen = tuple(one for one in step.observations if one.call_id == answer.call_id)
+    once_more = replace(step, tool_calls=failed, observations=seen)
+    for _ in range(rng.choice(_RETRIES)):
+        words = format_retry(rng)
+        # Agents that tell the parts of each turn say it all again; others say little or nothing.
+        told = once_more if step.modules else replace(once_more, content=words, reasoning="")
+        editor.append(editor.copy_step(told))
+    editor.append_message(step, format_giving_up(rng))
+    editor.append_farewell(at + 1)
+
+
+def replace_answer(step: Step, answer: Observation, read: RunIndex) -> Step:
+    """A step in which a call is answered by ``answer`` instead, recorded like the run's other results."""
+    there = next((one for one in step.observations if one.call_id == answer.call_id), None)
+    like = there or next((one for other in read.steps for one in other.observations), answer)
+    extra = {key: value for key, value in like.extra.items() if key != "content"}
+    if like.tool is not None and extra.get("name") == like.tool:
+        extra["name"] = answer.tool
+    told = replace(answer, extra=extra, tool=answer.tool if like.tool is not None else None)
+    if there is None:
+        return replace(step, observations=(*step.observations, told))
+    return replace(step, observations=tuple(told if one is there else one for one in step.observations))
+
+
+def replace_call(step: Step, place: int, call: ToolCall) -> Step:
+    """A step that makes another call; where the turn's text writes the call out, it writes this one."""
+    old = step.tool_calls[place]
+    calls = (*step.tool_calls[:place], call, *step.tool_calls[place + 1 :])
+    modules = dict(step.modules)
+    if "action" in modules:
+        modules["action"] = _rewrite_text(modules["action"], old, call)
+    content = _WRITTEN_CALL.sub(lambda found: _rewrite_text(found[0], old, call), step.content)
+    return replace(step, tool_calls=calls, modules=modules, content=content)
+
+
+def _rewrite_text(text: str, old: ToolCall, call: ToolCall) -> str:
+    before, after = read_call_text(old), read_call_text(call)
+    text = text.replace(before, after) if len(before) > 2 else text
+    return re.sub(rf"\b{re.escape(old.name)}\b", lambda _: call.name, text) if old.name else text
+
+
+def swap_in_text(step: Step, swap: ValueSwap) -> Step:
+    """A step that says the wrong value wherever it said the right one."""
+    return replace(
+        step,
+        content=swap(step.content),
+        reasoning=swap(step.reasoning),
+        modules={name: swap(text) for name, text in step.modules.items()},
+        extra=_swap_nested(step.extra, swap),
+    )
+
+
+def swap_in_result(step: Step, call: ToolCall, swap: ValueSwap) -> Step:
+    """A step in which the result of a call shows the wrong value it was given."""
+    seen = tuple(
+        replace(one, content=swap(one.content), extra=_swap_nested(one.extra, swap))
+        if one.call_id == call.id
+        else one
+        for one in step.observations
+    )
+    return replace(step, observations=seen)
+
+
+def replace_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
+    """The call with other arguments, written the way its own were written."""
+    if call.raw_arguments is None:
+        return replace(call, arguments=dict(arguments))
+    for option in (0, orjson.OPT_INDENT_2):
+        if orjson.dumps(call.arguments, option=option).decode() == call.raw_arguments:
+            return replace(
+                call, arguments=dict(arguments), raw_arguments=orjson.dumps(arguments, option=option).decode()
+            )
+    return replace(call, arguments=dict(arguments), raw_arguments=_dump_spaced_json(arguments))
+
+
+def _truncate_run(draft: RunEditor, first: int, at: int) -> TailHandling | None:
+    """End the run before ``at``, unless nothing of the agent's is left that shows what came of the error."""
+    if not any(draft[i].source is Source.AGENT for i in range(first + 1, at)):
+        return None
+    draft.truncate(at)
+    return TailHandling.TRUNCATED
+
+
+class _CallOutcome(StrEnum):
+    """What became of a turn's calls."""
+
+    NONE = "none"
+    DONE = "done"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+def _propagate_in_turn(draft: RunEditor, at: int, swap: ValueSwap, rng: random.Random) -> _CallOutcome:
+    step = draft[at]
+    passed = any(contains_value(read_call_text(call), swap.old) for call in step.tool_calls)
+    if not swap.calls:
+        # A turn that passes the right value speaks of the right value.
+        draft.set(at, step if passed else swap_in_text(step, swap))
+        return _CallOutcome.NONE
+    if not step.tool_calls and any(contains_value(text, swap.old) for text in _find_written_actions(step)):
+        return _CallOutcome.UNKNOWN
+    draft.set(at, swap_in_text(step, swap))
+    outcome: _CallOutcome = _CallOutcome.NONE
+    for call in step.tool_calls:
+        if not contains_value(read_call_text(call), swap.old):
+            continue
+        outcome = _propagate_in_call(draft, at, _swap_in_arguments(call, swap), swap, rng)
+        if outcome != _CallOutcome.DONE:
+            return outcome
+    return outcome
+
+
+def _propagate_in_call(
+    draft: RunEditor, at: int, call: ToolCall, swap: ValueSwap, rng: random.Random
+) -> _CallOutcome:
+    step = draft[at]
+    place = next(i for i, one in enumerate(step.tool_calls) if one.id == call.id)
+    sent = replace_call(step, place, call)
+    if swap.invented and swap.old.kind is ValueKind.CODE:
+        draft.set(at, sent)
+        keys = [path for path, leaf in iterate_leaves(call.arguments) if leaf == swap.new]
+        key = next((part for part in reversed(keys[0]) if isinstance(part, str)), "") if keys else ""
+        answer = format_refusal(RefusalReason.NOT_FOUND, draft.run_index, call, rng, key=key, value=swap.new)
+        refuse_call(draft, at, answer, rng)
+        return _CallOutcome.REFUSED
+    if is_write_tool(call.name) and swap.old.kind is not ValueKind.NAME:
+        draft.set(at, swap_in_result(sent, call, swap))
+        return _CallOutcome.DONE
+    return _CallOutcome.UNKNOWN
+
+
+def _find_written_actions(step: Step) -> list[str]:
+    """Actions that are written into a turn's text."""
+    return [step.modules.get("action", ""), *_WRITTEN_CALL.findall(step.content)]
+
+
+def _swap_in_arguments(call: ToolCall, swap: ValueSwap) -> ToolCall:
+    if call.raw_arguments is not None:
+        raw = swap(call.raw_arguments)
+        return replace(call, raw_arguments=raw, arguments=parse_arguments(raw, "arguments")[0])
+    return replace(call, arguments=_swap_nested(call.arguments, swap))
+
+
+def _swap_nested(data: Any, swap: ValueSwap) -> Any:
+    if isinstance(data, str):
+        return swap(data)
+    if isinstance(data, Mapping):
+        return {key: _swap_nested(value, swap) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_swap_nested(value, swap) for value in data]
+    if isinstance(data, int | float) and not isinstance(data, bool) and f"{data}" == swap.old.text:
+        return parse_number_like(data, swap.new)
+    return data
+
+
+def _dump_spaced_json(arguments: Mapping[str, Any]) -> str:
+    """JSON as Python's own writer spaces it."""
+    return json.dumps(arguments, ensure_ascii=False)

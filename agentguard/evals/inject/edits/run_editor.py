@@ -1,0 +1,219 @@
+"""A run's steps while they are rewritten; what differs in the end is found by comparing the two."""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Iterator
+from dataclasses import replace
+
+from agentguard.evals.inject.edits.base import FieldChange, RewrittenRun, TailHandling
+from agentguard.evals.inject.edits.run_index import RunIndex, read_call_text
+from agentguard.trajectory.model import RootCause, Source, Step
+
+_CLIP = 400
+_AROUND = 12
+_MAX_FAREWELL = 300
+_NUMBER = re.compile(r"\d+")
+
+
+class RunEditor:
+    """The steps of a run, each with the index it had in the source run (None if it is new).
+
+    Args:
+        read: the source run.
+        rng: draws the ids of calls that are made again.
+    """
+
+    def __init__(self, read: RunIndex, rng: random.Random) -> None:
+        self.run_index = read
+        self._rng = rng
+        self._lines: list[tuple[Step, int | None]] = [(step, step.index) for step in read.steps]
+        self._ids = [call.id for step in read.steps for call in step.tool_calls]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, step: int) -> Step:
+        return self._lines[step][0]
+
+    def set(self, step: int, to: Step) -> None:
+        """Replace a step."""
+        self._lines[step] = (to, self._lines[step][1])
+
+    def remove(self, first: int, end: int) -> None:
+        """Leave steps out."""
+        del self._lines[first:end]
+
+    def truncate(self, end: int) -> None:
+        """End the run before step ``end``."""
+        del self._lines[end:]
+
+    def append(self, step: Step) -> None:
+        """Append a step that the source run does not have."""
+        self._lines.append((step, None))
+
+    def append_message(self, like: Step, text: str) -> None:
+        """Append a turn of the agent of ``like`` that says ``text`` and calls nothing."""
+        self.append(build_message_turn(like, text))
+
+    def copy_step(self, step: Step) -> Step:
+        """A step made once more: its calls have ids of their own."""
+        ids = {call.id: self._generate_id(call.id) for call in step.tool_calls}
+        calls = tuple(replace(call, id=ids[call.id]) for call in step.tool_calls)
+        seen = tuple(
+            replace(one, call_id=ids.get(one.call_id or "", one.call_id)) for one in step.observations
+        )
+        return replace(step, tool_calls=calls, observations=seen)
+
+    def append_farewell(self, before: int) -> None:
+        """Append the user's last turn, if the source ends with one and it tells nothing unknown so far."""
+        last = self.run_index.steps[-1]
+        if last.source is not Source.USER or len(last.content) > _MAX_FAREWELL or last.index < before:
+            return
+        if (
+            self.run_index.collect_stated_values[last.index]
+            <= self.run_index.collect_values_before(before) | self.run_index.collect_initial_values
+        ):
+            self.append(last)
+
+    def finish(self, *, step: int, cause: RootCause, tail: TailHandling) -> RewrittenRun:
+        """Number the steps and say what differs from the source."""
+        steps = tuple(self._renumber(step))
+        changes = tuple(self._find_changes(steps))
+        return RewrittenRun(steps=steps, step=step, cause=cause, changes=changes, tail=tail)
+
+    def _renumber(self, first: int) -> Iterator[Step]:
+        before: Step | None = None
+        for index, (step, origin) in enumerate(self._lines):
+            if index >= first or origin != index:
+                step = replace(step, index=index, source_index=self._compute_index(step, before, origin))
+                if origin is None and before is not None:
+                    step = _assign_times(step, before)
+            before = step
+            yield step
+
+    def _compute_index(self, step: Step, before: Step | None, origin: int | None) -> int | None:
+        """Where the step would begin in the source's own counting, had the source been recorded like this."""
+        counted = all(one.source_index is not None for one in self.run_index.steps)
+        if before is None or before.source_index is None or not counted:
+            return step.source_index if origin is not None else None
+        return before.source_index + self._count_records(before)
+
+    def _count_records(self, step: Step) -> int:
+        """Source records that a (numbered) step takes: as many as in the source if it is of the source."""
+        origin = self._lines[step.index][1]
+        usual = 1 + len(step.observations)
+        if origin is None or origin + 1 >= len(self.run_index.steps):
+            return usual
+        here, following = self.run_index.steps[origin], self.run_index.steps[origin + 1]
+        if here.source_index is None or following.source_index is None:
+            return usual
+        same = len(here.observations) == len(step.observations)
+        return max(1, following.source_index - here.source_index) if same else usual
+
+    def _find_changes(self, steps: tuple[Step, ...]) -> Iterator[FieldChange]:
+        origins = {origin for _, origin in self._lines if origin is not None}
+        last = max(origins, default=-1)
+        for index, (_, origin) in enumerate(self._lines):
+            if origin is None:
+                yield FieldChange(step=index, field="step", before=None, after="inserted")
+            else:
+                yield from diff_steps(self.run_index.steps[origin], steps[index])
+        for origin in range(last):
+            if origin not in origins:
+                yield FieldChange(step=origin, field="step", before="removed", after=None)
+        if (rest := len(self.run_index.steps) - last - 1) > 0:
+            yield FieldChange(step=last + 1, field="steps", before=f"{rest} left out", after=None)
+
+    def _generate_id(self, like: str) -> str:
+        counted = _increment_id(self._ids, like)
+        found = counted or _draw_id(like, self._rng)
+        while found in self._ids:
+            found = _draw_id(like, self._rng) if counted is None else f"{found}0"
+        self._ids.append(found)
+        return found
+
+
+def build_message_turn(like: Step, text: str) -> Step:
+    """A turn of the agent of ``like`` that only says ``text``: as a reflection, where parts are told."""
+    modules = {"reflection": text} if like.modules else {}
+    return replace(
+        like, content=text, reasoning="", modules=modules, tool_calls=(), observations=(), extra={}
+    )
+
+
+def diff_steps(old: Step, new: Step) -> Iterator[FieldChange]:
+    """Every field in which two versions of a step differ, but for its number, place and time."""
+    one, two = _step_fields(old), _step_fields(new)
+    for field in dict.fromkeys((*one, *two)):
+        before, after = one.get(field), two.get(field)
+        if before is not None and after is not None and before != after:
+            before, after = _clip_texts(before, after)
+        if before != after:
+            yield FieldChange(step=new.index, field=field, before=_shorten(before), after=_shorten(after))
+
+
+def _step_fields(step: Step) -> dict[str, str]:
+    """Everything of a step that an edit may change, as text."""
+    found = {"content": step.content, "reasoning": step.reasoning}
+    found |= {f"modules.{name}": text for name, text in step.modules.items()}
+    for i, call in enumerate(step.tool_calls):
+        found |= {f"tool_calls[{i}].name": call.name, f"tool_calls[{i}].arguments": read_call_text(call)}
+    for i, seen in enumerate(step.observations):
+        found[f"observations[{i}]"] = seen.content
+        found |= {f"observations[{i}].tool": seen.tool} if seen.tool else {}
+        found |= {f"observations[{i}].extra": repr(dict(seen.extra))} if seen.extra else {}
+        found |= (
+            {f"observations[{i}].is_error": str(seen.is_error).lower()} if seen.is_error is not None else {}
+        )
+    return found | ({"extra": repr(dict(step.extra))} if step.extra else {})
+
+
+def _clip_texts(before: str, after: str) -> tuple[str, str]:
+    """The parts in which two texts differ, with a little of what they share around them."""
+    size = min(len(before), len(after))
+    start = next((i for i in range(size) if before[i] != after[i]), size)
+    end = next((i for i in range(size - start) if before[-1 - i] != after[-1 - i]), size - start)
+    first, last = max(0, start - _AROUND), max(0, end - _AROUND)
+    return before[first : len(before) - last], after[first : len(after) - last]
+
+
+def _shorten(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _CLIP else f"{text[:_CLIP]} …"
+
+
+def _assign_times(step: Step, before: Step) -> Step:
+    """A new step follows the one before it at once and takes as long as the step it is made of."""
+    if before.started_at is None:
+        return replace(step, started_at=None, ended_at=None)
+    begins = before.ended_at if before.ended_at is not None else before.started_at
+    if step.started_at is None or step.ended_at is None:
+        return replace(step, started_at=begins, ended_at=None)
+    return replace(step, started_at=begins, ended_at=begins + (step.ended_at - step.started_at))
+
+
+def _increment_id(ids: list[str], like: str) -> str | None:
+    """The next id where the ids of the run count up ("call-7-0"), else None."""
+    numbers = [int(found[0][:9]) for one in ids if (found := _NUMBER.search(one))]
+    alike = len({_NUMBER.sub("#", one) for one in ids}) == 1
+    rising = alike and numbers == sorted(numbers)
+    place = _NUMBER.search(like)
+    if not rising or place is None or len(place[0]) > 6:
+        return None
+    return f"{like[: place.start()]}{max(numbers) + 1}{like[place.end() :]}"
+
+
+def _draw_id(like: str, rng: random.Random) -> str:
+    """Another id of the same make: what stands behind the first ``_`` or ``-`` drawn anew, class by class."""
+    head = re.match(r"[A-Za-z]+[_-]", like)
+    start = head.end() if head else 0
+    return like[:start] + "".join(_draw_character(c, rng) for c in like[start:] or "a0a0a0")
+
+
+def _draw_character(c: str, rng: random.Random) -> str:
+    for letters in (string.digits, string.ascii_lowercase, string.ascii_uppercase):
+        if c in letters:
+            return rng.choice(letters)
+    return c

@@ -1,0 +1,212 @@
+"""Whether an endpoint can do what a judge needs, how fast it is, and whether the model on it can judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from agentguard.evals.judge_checks.reference_cases import (
+    ReferenceRun,
+    SafetyCase,
+    build_reference_runs,
+    build_safety_cases,
+)
+from agentguard.evals.judge_checks.regression import CAUSE, OUTCOME, SAFETY, JudgeAnswers
+from agentguard.evals.metrics import auroc, wilson_interval
+from agentguard.judge.base import RUN_FAILED, TEXT_SCHEMA, JudgeAnswer, build_root_cause_question
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import CallError
+from agentguard.judge.response_safety import SafetyTier, build_safety_question, describe_tier
+
+_PROBE_MESSAGES: Final = (
+    {"role": "user", "content": "Say one short word, as JSON with the one field text."},
+)
+_MIN_CONTEXT_TOKENS: Final = 4_096
+"""Tokens below which most runs must be cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointCapabilities:
+    """What an endpoint can do.
+
+    Attributes:
+        model: what it serves; empty if it could not be asked.
+        context: longest prompt and answer in tokens, where told.
+        structured: whether it keeps to a JSON schema.
+        logprobs: whether it gives the probability of its answers.
+        raw: whether those are the model's own, before anything was masked.
+        prefix_cache: share of the second question's prompt that was not computed again; None if not told.
+        seconds_first, seconds_next: for the first question about a run, and for the second.
+        auroc: how well it tells canary runs that failed from those that passed; 0.5 is chance.
+        pairs: share of the tasks in which the run that failed is held likelier to have failed than the one
+            that passed, ties half; chance is one in two.
+        interval: 95 % Wilson interval of ``pairs``.
+        cause: share of failed canary runs in which it names the step; chance is one in four.
+        safety: share of the safety canaries whose tier it names; chance is one in four.
+        answers: what it said of each canary, to compare it with another.
+        asked: canary runs it answered for, of `runs`.
+        faults: what went wrong, each kind once.
+    """
+
+    model: str = ""
+    context: int | None = None
+    structured: bool = False
+    logprobs: bool = False
+    raw: bool = False
+    prefix_cache: float | None = None
+    seconds_first: float | None = None
+    seconds_next: float | None = None
+    auroc: float | None = None
+    pairs: float | None = None
+    interval: tuple[float, float] | None = None
+    cause: float | None = None
+    safety: float | None = None
+    answers: JudgeAnswers = field(default_factory=JudgeAnswers)
+    asked: int = 0
+    runs: int = 0
+    faults: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        told = asdict(self) | {"verdict": self.describe_quality(), "usable": self.is_usable()}
+        answers = self.answers.model_dump(mode="json")
+        del told["answers"]
+        return told | {"right": answers["right"], "rated": answers["rated"]}
+
+    def is_usable(self) -> bool:
+        """Whether a judge can be made of it: it answers, with probabilities, in a form that is kept to."""
+        return bool(self.model) and self.logprobs and self.structured and self.asked > 0
+
+    def is_above_chance(self) -> bool:
+        """Whether its interval on the canary runs lies above chance."""
+        return self.interval is not None and self.interval[0] > 0.5
+
+    def describe_quality(self) -> str:
+        """How well it judges, in a clause; said plainly where it is no better than a coin."""
+        if self.interval is None:
+            return "it could not be asked about the canary runs"
+        low, high = self.interval
+        if high < 0.5:
+            return "it judges below chance: do not use it"
+        if low <= 0.5:
+            return "it judges no better than chance on these runs: do not use it"
+        return "it tells runs that failed from those that passed" if low > 0.7 else "it judges above chance"
+
+
+@dataclass
+class _CollectedAnswers:
+    """Answers about the canary runs as they come."""
+
+    scores: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    causes: list[bool] = field(default_factory=list)
+    right: dict[str, float] = field(default_factory=dict)
+    rated: dict[str, SafetyTier] = field(default_factory=dict)
+    safe: list[bool] = field(default_factory=list)
+    faults: dict[str, None] = field(default_factory=dict)
+    first: JudgeAnswer | None = None
+    second: JudgeAnswer | None = None
+
+
+def check_endpoint(endpoint: JudgeEndpoint, *, deadline_s: float = 60.0) -> EndpointCapabilities:
+    """Ask an endpoint all that a judge would, over the canary runs.
+
+    Args:
+        endpoint: who is asked.
+        deadline_s: seconds for the questions about one run; the first may take long on a cold server.
+    """
+    facts = endpoint.loop.run(endpoint.fetch_info(deadline_s))
+    if isinstance(facts, CallError):
+        return EndpointCapabilities(faults=(f"{facts.kind}: {facts.message}",))
+    written = endpoint.loop.run(
+        endpoint.generate_json(_PROBE_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=deadline_s)
+    )
+    told, runs = _CollectedAnswers(), build_reference_runs()
+    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=deadline_s))
+    for one in runs:
+        _ask_reference_run(judge, one, told)
+    for held in build_safety_cases():
+        _ask_safety_case(judge, held, told)
+    if isinstance(written, CallError):
+        told.faults[f"structured output: {written.kind}"] = None
+    pairs = _score_pairs(runs, told.scores)
+    return EndpointCapabilities(
+        model=facts.version,
+        context=facts.context_tokens,
+        structured=not isinstance(written, CallError),
+        logprobs=bool(told.scores),
+        raw=told.first is not None and told.first.usage.get("label_mass") is not None,
+        prefix_cache=_compute_cached_share(told.second),
+        seconds_first=_read_seconds(told.first),
+        seconds_next=_read_seconds(told.second),
+        auroc=auroc(*zip(*told.scores.values(), strict=True)) if pairs else None,
+        pairs=sum(pairs) / len(pairs) if pairs else None,
+        interval=wilson_interval(sum(pairs) / len(pairs), len(pairs)) if pairs else None,
+        cause=sum(told.causes) / len(told.causes) if told.causes else None,
+        safety=sum(told.safe) / len(told.safe) if told.safe else None,
+        answers=JudgeAnswers(model=facts.version, right=told.right, rated=told.rated),
+        asked=len(told.scores),
+        runs=len(runs),
+        faults=tuple(told.faults),
+    )
+
+
+def has_short_context(check: EndpointCapabilities) -> bool:
+    """Whether most runs will have to be cut."""
+    return check.context is not None and check.context < _MIN_CONTEXT_TOKENS
+
+
+def _ask_reference_run(judge: ChatJudge, reference: ReferenceRun, collected: _CollectedAnswers) -> None:
+    failed, cause = judge.decide(reference.run, (RUN_FAILED, build_root_cause_question(reference.run)))
+    for answer in (failed, cause):
+        if answer.error is not None:
+            collected.faults[str(answer.error)] = None
+    if reference.failed and cause.error is None:
+        collected.right[f"{CAUSE}:{reference.run.id}"] = cause.probabilities[str(reference.cause)]
+    if failed.error is not None:
+        return
+    collected.right[f"{OUTCOME}:{reference.run.id}"] = failed.probabilities[
+        "yes" if reference.failed else "no"
+    ]
+    collected.scores[reference.run.id] = (reference.failed, failed.probabilities["yes"])
+    collected.first, collected.second = (
+        collected.first or failed,
+        collected.second or (cause if cause.error is None else None),
+    )
+    if reference.failed and cause.error is None:
+        named = max(cause.probabilities, key=lambda step: cause.probabilities[step])
+        collected.causes.append(named == str(reference.cause))
+
+
+def _ask_safety_case(judge: ChatJudge, case: SafetyCase, collected: _CollectedAnswers) -> None:
+    (answer,) = judge.decide(case.run, (build_safety_question(case.run.steps[-1]),))
+    if answer.error is not None:
+        collected.faults[str(answer.error)] = None
+        return
+    held = {tier: answer.probabilities[describe_tier(tier)] for tier in SafetyTier}
+    name = f"{SAFETY}:{case.run.id}"
+    collected.right[name] = held[case.tier]
+    collected.rated[name] = max(held, key=lambda tier: held[tier])
+    collected.safe.append(collected.rated[name] is case.tier)
+
+
+def _score_pairs(runs: Sequence[ReferenceRun], scores: Mapping[str, tuple[bool, float]]) -> list[float]:
+    """For each task that both runs of were answered for: 1 if the failed one scored higher, 0.5 for a tie."""
+    won = []
+    for passed, failed in zip(runs[::2], runs[1::2], strict=True):
+        if passed.run.id in scores and failed.run.id in scores:
+            one, other = scores[failed.run.id][1], scores[passed.run.id][1]
+            won.append((one > other) + 0.5 * (one == other))
+    return won
+
+
+def _compute_cached_share(answer: JudgeAnswer | None) -> float | None:
+    if answer is None:
+        return None
+    prompt, cached = answer.usage.get("prompt_tokens"), answer.usage.get("cached_tokens")
+    return cached / prompt if isinstance(prompt, int) and prompt and isinstance(cached, int) else None
+
+
+def _read_seconds(answer: JudgeAnswer | None) -> float | None:
+    return None if answer is None else float(answer.usage.get("seconds", 0.0))

@@ -1,0 +1,121 @@
+"""What a method said of one run, small enough to be journalled, and how it is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, overload
+
+from agentguard.detect.base import Finding
+from agentguard.localize.base import Diagnosis, Localizer
+from agentguard.trajectory.model import Trajectory
+
+_MAX_HYPOTHESES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One run, scored once.
+
+    Attributes:
+        run: key of the run in its data set.
+        repeat, fold: which split it was scored in.
+        steps, agents: the ranked hypotheses, likeliest first; empty if there are none or the method failed.
+        module, code: of the first hypothesis.
+        confidence: probability of the first hypothesis; 0 if there is none.
+        verdict: ``failure``, ``no_failure``, ``abstained``, or ``error`` if the method failed on the run.
+        probability: that the run failed; None if the method failed on it.
+        seconds: what it took.
+        error: class of the exception the method raised, or what is wrong with its diagnosis.
+    """
+
+    run: str
+    repeat: int = 0
+    fold: int = 0
+    steps: tuple[int, ...] = ()
+    agents: tuple[str, ...] = ()
+    module: str | None = None
+    code: str | None = None
+    confidence: float = 0.0
+    verdict: str = "error"
+    probability: float | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Prediction:
+        """The inverse of `row_to_dict`. Raises TypeError or KeyError on anything else."""
+        return cls(**{**value, "steps": tuple(value["steps"]), "agents": tuple(value["agents"])})
+
+
+class LazyFindings(Sequence[Finding]):
+    """What the detectors find in a run, looked for when a method first asks: most baselines never do."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
+        self._findings: tuple[Finding, ...] | None = None
+
+    @overload
+    def __getitem__(self, place: int) -> Finding: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Finding]: ...
+    def __getitem__(self, place: int | slice) -> Finding | Sequence[Finding]:
+        """One finding, or a slice of them."""
+        return self._load()[place]
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self._load())
+
+    def _load(self) -> tuple[Finding, ...]:
+        if self._findings is None:
+            from agentguard.detect.runner import detect
+
+            self._findings = tuple(detect(self._trajectory).findings)
+        return self._findings
+
+
+def predict(
+    method: Localizer, trajectory: Trajectory, findings: Sequence[Finding], *, run: str
+) -> Prediction:
+    """Ask a method about one run. Never raises what the method raises: its failure is the prediction."""
+    start = time.perf_counter()
+    try:
+        diagnosis = method.locate(trajectory, findings)
+        wrong = _find_invalid_step(diagnosis, trajectory)
+    except Exception as error:  # a method may be a plug-in and raise anything; the other runs still count
+        return Prediction(run=run, seconds=time.perf_counter() - start, error=type(error).__name__)
+    seconds = time.perf_counter() - start
+    if wrong:
+        return Prediction(run=run, seconds=seconds, error=wrong)
+    kept = diagnosis.hypotheses[:_MAX_HYPOTHESES]
+    first = kept[0] if kept else None
+    return Prediction(
+        run=run,
+        steps=tuple(h.step for h in kept),
+        agents=tuple(h.agent for h in kept),
+        module=first.module if first else None,
+        code=first.codes[0] if first and first.codes else None,
+        confidence=first.probability if first else 0.0,
+        verdict=diagnosis.verdict.value,
+        probability=diagnosis.probability,
+        seconds=seconds,
+    )
+
+
+def _find_invalid_step(diagnosis: Diagnosis, trajectory: Trajectory) -> str | None:
+    if not 0 <= diagnosis.probability <= 1:
+        return "probability outside [0, 1]"
+    for hypothesis in diagnosis.hypotheses:
+        if not 0 <= hypothesis.step < len(trajectory.steps):
+            return "a step the run does not have"
+        if not 0 <= hypothesis.probability <= 1:
+            return "probability outside [0, 1]"
+    return None

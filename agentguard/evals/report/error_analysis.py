@@ -1,0 +1,163 @@
+"""The third part of a report: what was taken for what."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from agentguard.evals import metrics
+from agentguard.evals.prediction import Prediction
+from agentguard.evals.report.breakdown import (
+    is_step_correct,
+    measure_by_length,
+    measure_by_position,
+    pair_predictions,
+)
+from agentguard.evals.report.html import (
+    format_percent,
+    render_figure,
+    render_heading,
+    render_paragraph,
+    render_table,
+)
+from agentguard.evals.report.svg import ScoreBar, render_bars, render_curve
+from agentguard.evals.result import Evaluation
+from agentguard.evals.scoring import Case
+
+_MAX_NAMES: Final = 10  # names in a table; rarer ones are taken together
+_OTHER_NAMES: Final = "others"
+_NOTHING: Final = "none"
+
+ConfusionCounts = Mapping[tuple[str, str], float]
+_GoldReader = Callable[[Case], str | None]
+_PredictionReader = Callable[[Prediction], str | None]
+
+
+def render_confusion(result: Evaluation) -> Iterator[str]:
+    """Yield a table each of outcomes, agents and modules, where the data set annotates two or more."""
+    for title, gold, said in _KINDS:
+        counts = count_confusions(result, gold, said)
+        if len({true for true, _ in counts}) > 1:
+            yield render_heading(3, title)
+            yield render_paragraph(
+                "A row is what is annotated, a column what was said; numbers are runs.", "soft"
+            )
+            yield _render_table(title, counts)
+
+
+def count_confusions(result: Evaluation, gold: _GoldReader, said: _PredictionReader) -> ConfusionCounts:
+    """(annotated, said) to the number of runs, averaged over the repeats."""
+    cases = {case.run: case for case in result.cases}
+    counted: Counter[tuple[str, str]] = Counter()
+    for prediction in result.predictions:
+        true = gold(cases[prediction.run])
+        if true is not None:
+            counted[true, said(prediction) or _NOTHING] += 1
+    return {pair: n / max(1, result.repeats) for pair, n in counted.items()}
+
+
+def _read_outcome(case: Case) -> str | None:
+    return None if case.failed is None else "failed" if case.failed else "passed"
+
+
+_KINDS: Final[tuple[tuple[str, _GoldReader, _PredictionReader], ...]] = (
+    ("Outcomes and verdicts", _read_outcome, lambda said: said.verdict),
+    ("Agents", lambda case: case.agent, lambda said: said.agents[0] if said.agents else None),
+    ("Modules", lambda case: case.module, lambda said: said.module),
+)
+
+
+def _render_table(title: str, counts: ConfusionCounts) -> str:
+    rows, columns = _rank_names(counts, 0), _rank_names(counts, 1)
+    held: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for (true, said), n in counts.items():
+        held[true if true in rows else _OTHER_NAMES, said if said in columns else _OTHER_NAMES] += n
+    cells = [
+        [
+            true,
+            *(
+                (f"{held[true, said]:.3g}", _select_style(true, said)) if held[true, said] else ""
+                for said in columns
+            ),
+        ]
+        for true in rows
+    ]
+    return render_table(title, ("annotated", *columns), cells)
+
+
+def _select_style(true: str, said: str) -> str:
+    return "n yes" if true == said else "n"
+
+
+def _rank_names(counts: ConfusionCounts, side: int) -> list[str]:
+    """The most frequent names of one side, and a place for the others if there are more."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    for pair, n in counts.items():
+        totals[pair[side]] += n
+    names = sorted(totals, key=lambda name: (-totals[name], name))
+    return (
+        names
+        if len(names) <= _MAX_NAMES
+        else [*(n for n in names[: _MAX_NAMES - 1] if n != _OTHER_NAMES), _OTHER_NAMES]
+    )
+
+
+def render_errors(result: Evaluation) -> Iterator[str]:
+    """Yield plots of accuracy by place and length, of calibration, and of risk and coverage."""
+    for name, values, axis in (
+        (
+            "Step accuracy by place of the root cause, %",
+            measure_by_position(result),
+            "annotated step, counted from 0",
+        ),
+        ("Step accuracy by length of the run, %", measure_by_length(result), "steps of the run"),
+    ):
+        yield render_heading(3, name)
+        description = "; ".join(f"{b.label}: {format_percent(b.value)} of {b.n}" for b in values)
+        yield render_figure(
+            render_bars(values, title=name, description=description, x_name=axis), _thin_out(values)
+        )
+    held = pair_predictions(result)
+    correct = [is_step_correct(case, prediction) for case, prediction in held]
+    confidence = [prediction.confidence for _, prediction in held]
+    yield '<div class="side">'
+    yield render_calibration(correct, confidence, "Probability of the first hypothesis")
+    yield _render_risk(correct, confidence)
+    yield "</div>"
+
+
+def render_calibration(labels: Sequence[bool], said: Sequence[float], title: str) -> str:
+    """A reliability curve of probabilities against what was so."""
+    bins = metrics.reliability(labels, said)
+    gap = metrics.expected_calibration_error(labels, said)
+    drawing = render_curve(
+        [(b.predicted, b.observed) for b in bins],
+        title=f"{title}: calibration",
+        description="; ".join(
+            f"said {format_percent(b.predicted)}, was {format_percent(b.observed)}, n = {b.n}" for b in bins
+        ),
+        names=("said, %", "was so, %"),
+        sizes=[b.n for b in bins],
+        diagonal=True,
+    )
+    return render_figure(drawing, f"{title}: calibration. Expected calibration error {gap:.3f}, Brier score "
+                  f"{metrics.brier(labels, said):.3f}; on the dashed line what is said is so.")  # fmt: skip
+
+
+def _render_risk(correct: Sequence[bool], confidence: Sequence[float]) -> str:
+    points = metrics.risk_coverage(correct, confidence)
+    area = metrics.aurc(correct, confidence)
+    drawing = render_curve(
+        [(p.coverage, p.risk) for p in points],
+        title="Risk and coverage",
+        description=f"Share of wrong answers when only the surest are given; area {area:.3f}",
+        names=("answered, surest first, %", "wrong among them, %"),
+    )
+    return render_figure(
+        drawing, f"Risk and coverage: what abstaining buys. Area under the curve {area:.3f}."
+    )
+
+
+def _thin_out(values: Sequence[ScoreBar]) -> str:
+    return f"Whiskers: 95 % Wilson intervals. {sum(b.n for b in values)} runs in all."

@@ -1,0 +1,256 @@
+"""An evaluation on disk: what was said of every run, from which all its scores follow again.
+
+``agentguard eval`` keeps one file a command: JSON with the cases, and for every method and baseline its
+prediction for every run and repeat. Scores are not in it; they are computed when it is read, so that a file
+and the code that shows it can never disagree. Nothing of a run is in it but ids, agents' names and codes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from agentguard.errors import EvaluationError, FormatError
+from agentguard.evals.datasets.dataset import Dataset
+from agentguard.evals.prediction import Prediction
+from agentguard.evals.result import Evaluation, Setting, score_predictions
+from agentguard.evals.runner import EvaluationPlan
+from agentguard.evals.scoring import Case
+from agentguard.trajectory.formats.sdk import JsonNode
+from agentguard.version import __version__
+
+FORMAT = "agentguard.evaluation"
+RESULTS_FOLDER = Path(".agentguard/evals")
+"""Where ``agentguard eval`` keeps its results, and where the viewer looks for them."""
+
+_VERSION = 1
+_PREFIX = orjson.dumps({"format": FORMAT})[:-1]
+_MAX_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFile:
+    """One file: the methods that were measured together, each with the same baselines.
+
+    Attributes:
+        id: first hexadecimal digits of the SHA-256 of the file; the same file has it wherever it lies.
+        made_at: when it was measured, epoch seconds.
+        agentguard: version that measured it.
+        plan: how.
+        results: one a method, with the baselines beside.
+    """
+
+    id: str
+    made_at: float
+    agentguard: str
+    plan: EvaluationPlan
+    results: tuple[Evaluation, ...]
+
+    def find_method(self, name: str) -> Evaluation | None:
+        """The result of a method, or of a baseline; None if neither is called that."""
+        first = self.results[0]
+        measured = {one.method: one for one in (*first.baselines.values(), *self.results)}
+        return measured.get(name)
+
+
+def write_result_file(path: Path, results: Sequence[Evaluation], *, plan: EvaluationPlan) -> Path:
+    """Write ``results``, which share a data set and baselines; an existing file is replaced whole.
+
+    Raises:
+        EvaluationError: the file cannot be written.
+    """
+    raw = orjson.dumps(_encode_results(results, plan))
+    made = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.write_bytes(raw)
+        made.replace(path)
+    except OSError as error:
+        raise EvaluationError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def build_file_name(results: Sequence[Evaluation]) -> str:
+    """A file name for results: when, which data set, and a few digits that make it one of its own."""
+    first = results[0]
+    plain = "".join(one if one.isalnum() and one.isascii() else "_" for one in first.dataset)[:40]
+    said = "\0".join((*(one.method for one in results), first.checksum, str(time.time_ns())))
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain}-{hashlib.sha256(said.encode()).hexdigest()[:6]}.json"
+
+
+def is_result_file(path: Path) -> bool:
+    """Whether a file begins as one of these does; False for what cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PREFIX)) == _PREFIX
+    except OSError:
+        return False
+
+
+def find_result_files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The evaluation files among ``paths`` and, of folders, right inside; the latest name first."""
+    for path in paths:
+        held = sorted(path.glob("*.json"), reverse=True) if path.is_dir() else [path]
+        yield from (one for one in held if is_result_file(one))
+
+
+def read_result_file(path: Path) -> ResultFile:
+    """Read a file, and score what it holds.
+
+    Raises:
+        FormatError: it is no evaluation, one of another version, or something in it is wrong.
+    """
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise FormatError(f"larger than {_MAX_BYTES} bytes", file=str(path))
+        raw = path.read_bytes()
+        return _decode_file(JsonNode.from_value(orjson.loads(raw)), hashlib.sha256(raw).hexdigest()[:16])
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except orjson.JSONDecodeError:
+        raise FormatError("is no JSON", file=str(path)) from None
+    except FormatError as error:
+        raise error.with_location(file=str(path)) from None
+
+
+def _encode_results(results: Sequence[Evaluation], plan: EvaluationPlan) -> dict[str, Any]:
+    first = results[0]
+    named = {one.method for one in results}
+    beside = [one for label, one in first.baselines.items() if label not in named]
+    return {
+        "format": FORMAT,
+        "version": _VERSION,
+        "agentguard": __version__,
+        "made_at": time.time(),
+        "dataset": first.dataset,
+        "checksum": first.checksum,
+        "broken": first.broken,
+        "plan": asdict(plan),
+        "cases": [asdict(case) for case in first.cases],
+        "methods": [_encode_method(one, baseline=one.method in first.baselines) for one in results]
+        + [_encode_method(one, baseline=True, is_measured=False) for one in beside],
+    }
+
+
+def _encode_method(held: Evaluation, *, baseline: bool, is_measured: bool = True) -> dict[str, Any]:
+    return {
+        "method": held.method,
+        "setting": held.setting.value,
+        "measured": is_measured,
+        "baseline": baseline,
+        "fit_seconds": held.fit_seconds,
+        "predictions": [one.as_dict() for one in held.predictions],
+    }
+
+
+def _decode_file(node: JsonNode, id: str) -> ResultFile:
+    if node.text_or("format") != FORMAT:
+        raise FormatError(
+            "is no kept evaluation", hint="agentguard eval --out writes one; its --json holds no predictions"
+        )
+    if node.integer("version") != _VERSION:
+        raise node.build_error("version", f"is {node.integer('version')}, this agentguard reads {_VERSION}")
+    cases = tuple(_decode_case(one) for one in node.nodes("cases"))
+    known = {case.run for case in cases}
+    held = [(one, _decode_evaluation(node, one, cases, known)) for one in node.nodes("methods")]
+    beside = {found.method: found for one, found in held if one.boolean("baseline")}
+    results = tuple(replace(found, baselines=beside) for one, found in held if one.boolean("measured"))
+    if not results or not cases:
+        raise FormatError("holds no result")
+    return ResultFile(
+        id=id,
+        made_at=node.number("made_at"),
+        agentguard=node.text("agentguard"),
+        plan=_decode_plan(node.node("plan")),
+        results=results,
+    )
+
+
+def _decode_evaluation(node: JsonNode, one: JsonNode, cases: tuple[Case, ...], known: set[str]) -> Evaluation:
+    setting = one.text("setting")
+    if setting not in set(Setting):
+        raise one.build_error("setting", f"expected one of {', '.join(Setting)}")
+    data = Dataset(name=node.text("dataset"), records=(), checksum=node.text_or("checksum"))
+    found = score_predictions(
+        data,
+        cases,
+        tuple(_decode_prediction(said, known) for said in one.nodes("predictions")),
+        method=one.text("method"),
+        setting=Setting(setting),
+        fit_seconds=one.number("fit_seconds"),
+    )
+    return replace(found, broken=node.integer("broken"))
+
+
+def _decode_case(node: JsonNode) -> Case:
+    return Case(
+        run=node.text("run"),
+        part=node.text("part"),
+        length=node.integer("length"),
+        step=node.integer_or("step"),
+        agent=_read_text_or_none(node, "agent"),
+        module=_read_text_or_none(node, "module"),
+        codes=_read_texts(node, "codes"),
+        failed=node.boolean_or("failed"),
+        id=node.text_or("id"),
+        group=node.text_or("group"),
+    )
+
+
+def _decode_prediction(node: JsonNode, known: set[str]) -> Prediction:
+    steps, agents = tuple(node.items("steps")), _read_texts(node, "agents")
+    if any(isinstance(step, bool) or not isinstance(step, int) for step in steps) or len(steps) != len(
+        agents
+    ):
+        raise node.build_error("steps", "expected whole numbers, one for each of the agents")
+    if node.text("run") not in known:
+        raise node.build_error("run", "is none of the cases")
+    return Prediction(
+        run=node.text("run"),
+        repeat=node.integer("repeat"),
+        fold=node.integer("fold"),
+        steps=steps,
+        agents=agents,
+        module=_read_text_or_none(node, "module"),
+        code=_read_text_or_none(node, "code"),
+        confidence=_read_share(node, "confidence") or 0.0,
+        verdict=node.text("verdict"),
+        probability=_read_share(node, "probability"),
+        seconds=node.number("seconds"),
+        error=_read_text_or_none(node, "error"),
+    )
+
+
+def _decode_plan(node: JsonNode) -> EvaluationPlan:
+    return EvaluationPlan(
+        cv="question" if node.raw("cv") == "question" else None,
+        folds=node.integer("folds"),
+        repeats=node.integer("repeats"),
+        with_answer=node.boolean("with_answer"),
+        shuffle_labels=node.boolean("shuffle_labels"),
+        seed=node.integer("seed"),
+    )
+
+
+def _read_share(node: JsonNode, key: str) -> float | None:
+    value = node.number_or(key)
+    if value is not None and not 0 <= value <= 1:
+        raise node.build_error(key, "expected a number in [0, 1]")
+    return value
+
+
+def _read_texts(node: JsonNode, key: str) -> tuple[str, ...]:
+    held = node.items(key)
+    if not all(isinstance(one, str) for one in held):
+        raise node.build_error(key, "expected texts")
+    return tuple(held)
+
+
+def _read_text_or_none(node: JsonNode, key: str) -> str | None:
+    return node.text(key) if node.raw(key) is not None else None

@@ -1,0 +1,231 @@
+"""The measuring itself: one data set, one plan, and the splits, journals and scores that follow from them.
+
+The same folds serve every method and baseline of one evaluation, and the same seed makes the same folds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar, cast
+
+from agentguard.errors import EvaluationError
+from agentguard.evals.baselines import (
+    Method,
+    MethodSpec,
+    as_localizer,
+    as_trainable,
+    is_localizer,
+    is_trainable,
+)
+from agentguard.evals.checkpoint import EvaluationCheckpoint, build_checkpoint_name, compute_records_checksum
+from agentguard.evals.datasets.dataset import Dataset, add_gold_answer
+from agentguard.evals.prediction import LazyFindings, Prediction, predict
+from agentguard.evals.result import Evaluation, Setting, score_predictions
+from agentguard.evals.splits import (
+    Split,
+    exclude_shared_questions,
+    list_groups,
+    shuffle_record_labels,
+    split_for_cross_validation,
+)
+from agentguard.localize.base import Localizer
+from agentguard.trajectory.model import Record
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Executor(Protocol):
+    """Applies ``work`` to every task and yields what each one yields, as it comes; order is not promised."""
+
+    def run(self, tasks: Iterable[T], work: Callable[[T], Iterator[R]]) -> Iterator[R]:
+        """Yield the results; what ``work`` raises is raised here."""
+        ...
+
+
+class SerialExecutor:
+    """One task at a time, results in order."""
+
+    def run(self, tasks: Iterable[T], work: Callable[[T], Iterator[R]]) -> Iterator[R]:
+        """Yield each task's results as they are made."""
+        for task in tasks:
+            yield from work(task)
+
+
+MethodProgress = Callable[[str, int, int], None]
+"""Called with a method's label, how many of its runs are done, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPlan:
+    """How to measure.
+
+    Attributes:
+        cv: ``question`` cross-validates by question or task; None measures methods as they are (a method that
+            must be trained is cross-validated all the same).
+        folds, repeats: of the cross-validation.
+        with_answer: lets methods read the gold answer.
+        shuffle_labels: trains on labels dealt anew among the training runs, to show what a method reaches
+            without any: it must fall to the baselines.
+        seed: of folds and shuffles.
+    """
+
+    cv: Literal["question"] | None = None
+    folds: int = 5
+    repeats: int = 5
+    with_answer: bool = False
+    shuffle_labels: bool = False
+    seed: int = 0
+
+
+class EvaluationRunner:
+    """One data set, one plan, and the splits that follow from them.
+
+    Raises:
+        EvaluationError: no run of the data set is annotated.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        plan: EvaluationPlan,
+        *,
+        train: Dataset | None = None,
+        discard_checkpoint: bool = False,
+    ) -> None:
+        self.data, self.plan, self.train, self.discard_checkpoint = data, plan, train, discard_checkpoint
+        self.cases = data.build_cases()
+        if not any(case.step is not None or case.failed is not None for case in self.cases):
+            raise EvaluationError(f"{data.name}: no run is annotated, there is nothing to score")
+        self.records = tuple(map(add_gold_answer, data.records)) if plan.with_answer else data.records
+        self.findings = [LazyFindings(record.trajectory) for record in self.records]
+        self.groups = list_groups(self.records)
+        self.training_records = self._select_training_records()
+        self._cross_validation_splits: tuple[Split, ...] | None = None
+        self._checkpoints: list[EvaluationCheckpoint] = []
+        self._checksum = ""
+
+    def measure(
+        self,
+        spec: MethodSpec | Method,
+        *,
+        label: str,
+        progress: MethodProgress | None = None,
+        checkpoint_dir: Path | None = None,
+        executor: Executor | None = None,
+    ) -> Evaluation:
+        """Measure one method. See `agentguard.evals.evaluate.evaluate`."""
+        method = spec.build() if isinstance(spec, MethodSpec) else spec
+        setting, splits = self._build_splits(method)
+        journal = EvaluationCheckpoint(self._checkpoint_path(spec, label, checkpoint_dir))
+        if self.discard_checkpoint:
+            journal.discard()
+        self._checkpoints.append(journal)
+        total = sum(len(split.test) for split in splits)
+
+        def work(split: Split) -> Iterator[Prediction]:
+            return self._score_split(method, split, journal)
+
+        for done, _ in enumerate((executor or SerialExecutor()).run(splits, work), start=1):
+            if progress:
+                progress(label, done, total)
+        wanted = [(s.repeat, s.fold, self.cases[i].run) for s in splits for i in s.test]
+        predictions = tuple(journal.predictions[key] for key in wanted)
+        fit_seconds = sum(journal.fit_seconds.get((s.repeat, s.fold), 0.0) for s in splits)
+        return score_predictions(
+            self.data, self.cases, predictions, method=label, setting=setting, fit_seconds=fit_seconds
+        )
+
+    def close(self, *, is_complete: bool) -> None:
+        """Close the journals; remove them if everything they are for is done."""
+        for journal in self._checkpoints:
+            if is_complete:
+                journal.discard()
+            else:
+                journal.close()
+
+    def _select_training_records(self) -> tuple[Record, ...] | None:
+        if self.train is None:
+            return None
+        records = exclude_shared_questions(self.train.records, self.data.records)
+        if not records:
+            raise EvaluationError("every training run asks a question that is also scored")
+        return tuple(map(add_gold_answer, records)) if self.plan.with_answer else records
+
+    def _build_splits(self, method: Method) -> tuple[Setting, tuple[Split, ...]]:
+        everything = tuple(range(len(self.records)))
+        if not is_trainable(method):
+            return Setting.UNTRAINED, (Split(repeat=0, fold=0, test=everything, train=None),)
+        if self.training_records is not None:
+            return Setting.TRANSFER, (Split(repeat=0, fold=0, test=everything, train=self.training_records),)
+        if self.plan.cv is None and not self.plan.shuffle_labels and is_localizer(method):
+            return Setting.AS_SHIPPED, (Split(repeat=0, fold=0, test=everything, train=None),)
+        if self._cross_validation_splits is None:
+            plan = self.plan
+            self._cross_validation_splits = split_for_cross_validation(
+                self.records, folds=plan.folds, repeats=plan.repeats, seed=plan.seed
+            )
+        return Setting.CROSS_VALIDATED, self._cross_validation_splits
+
+    def _score_split(
+        self, method: Method, split: Split, checkpoint: EvaluationCheckpoint
+    ) -> Iterator[Prediction]:
+        missing = [
+            i
+            for i in split.test
+            if (split.repeat, split.fold, self.cases[i].run) not in checkpoint.predictions
+        ]
+        held = set(missing)
+        yield from (
+            checkpoint.predictions[split.repeat, split.fold, self.cases[i].run]
+            for i in split.test
+            if i not in held
+        )
+        if not missing:
+            return
+        localizer = (
+            as_localizer(method) if split.train is None else self._fit_method(method, split, checkpoint)
+        )
+        for i in missing:
+            record = self.records[i]
+            asked = _without_group(localizer, self.groups[i])
+            said = predict(asked, record.trajectory, self.findings[i], run=self.cases[i].run)
+            said = replace(said, repeat=split.repeat, fold=split.fold)
+            checkpoint.add(said)
+            yield said
+
+    def _fit_method(self, method: Method, split: Split, checkpoint: EvaluationCheckpoint) -> Localizer:
+        train = split.train or ()
+        if self.plan.shuffle_labels:
+            train = shuffle_record_labels(train, seed=f"{self.plan.seed}:{split.repeat}:{split.fold}")
+        start = time.perf_counter()
+        try:
+            fitted = as_trainable(method).fit(train)
+        except Exception as error:
+            raise EvaluationError(
+                f"{method.name} could not be trained on {len(train)} runs: {type(error).__name__}"
+            ) from error
+        checkpoint.add_fit(split.repeat, split.fold, time.perf_counter() - start)
+        return fitted
+
+    def _checkpoint_path(
+        self, spec: MethodSpec | Method, label: str, checkpoint_dir: Path | None
+    ) -> Path | None:
+        if checkpoint_dir is None:
+            return None
+        if not self._checksum:
+            self._checksum = compute_records_checksum(self.records) + compute_records_checksum(
+                self.training_records or ()
+            )
+        options = dict(spec.options) if isinstance(spec, MethodSpec) else repr(spec)
+        name = build_checkpoint_name(data=self._checksum, method=label, options=options, plan=self.plan)
+        return checkpoint_dir / f"{name}.jsonl"
+
+
+def _without_group(method: Localizer, group: str) -> Localizer:
+    """The method without what it remembers of one question, if it is one that remembers."""
+    leave_out = getattr(method, "without_group", None)
+    return method if leave_out is None else cast(Localizer, leave_out(group))

@@ -1,0 +1,276 @@
+"""From predictions to scores: root causes on runs that have one, outcomes where both outcomes occur."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agentguard.evals import metrics
+from agentguard.evals.prediction import Prediction
+from agentguard.localize.base import Verdict
+
+TOLERANCES = (1, 3, 5)
+TOP_KS = (3, 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a data set says of one run: the side of a score that no method sees.
+
+    ``run`` is unique in the data set, ``id`` is the run's own; runs with equal ``group`` (a hash) ask one
+    question.
+    """
+
+    run: str
+    part: str
+    length: int
+    step: int | None = None
+    agent: str | None = None
+    module: str | None = None
+    codes: tuple[str, ...] = ()
+    failed: bool | None = None
+    id: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanScore:
+    """A score as its mean over the repeats and the standard deviation between them."""
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalizationScores:
+    """How well root causes are named, over the ``n`` runs that are annotated with one.
+
+    The first hypothesis counts whether or not the method abstained; ``answered`` is the share of runs on
+    which it did not, and ``step_accuracy_answered`` the accuracy on those. Module and code scores are absent
+    where the data set annotates none.
+    """
+
+    n: int
+    n_agent: int
+    step: MeanScore
+    agent: MeanScore
+    published: float
+    within: Mapping[str, float]
+    top: Mapping[str, float]
+    wilson95: Mapping[str, tuple[float, float]]
+    answered: float
+    step_accuracy_answered: float
+    errors: int
+    calibration: Mapping[str, float]
+    module: Mapping[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys ``--json`` prints; NaN becomes None."""
+        given = {
+            "n": self.n,
+            "n_agent": self.n_agent,
+            "step_accuracy": self.step.mean,
+            "agent_accuracy": self.agent.mean,
+            "step_accuracy_published": self.published,
+            "sd": {"step": self.step.sd, "agent": self.agent.sd},
+            "within": dict(self.within),
+            "top": dict(self.top),
+            "wilson95": {name: list(pair) for name, pair in self.wilson95.items()},
+            "answered": self.answered,
+            "step_accuracy_answered": self.step_accuracy_answered,
+            "errors": self.errors,
+            "calibration": dict(self.calibration),
+            "module": dict(self.module) or None,
+        }
+        return dict(replace_non_finite(given))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeScores:
+    """How well failed runs are told from passed ones, over the ``n`` runs whose outcome is known.
+
+    Attributes:
+        auroc, average_precision, brier, calibration_error: of the probability that the run failed.
+        verdicts: truth (``failed``, ``passed``) to the mean number of runs a verdict was given to.
+        named_on_passed: share of passed runs on which a root cause was named.
+        abstained: share of all runs on which the method abstained.
+    """
+
+    n: int
+    n_failed: int
+    auroc: MeanScore
+    average_precision: MeanScore
+    brier: MeanScore
+    calibration_error: float
+    verdicts: Mapping[str, Mapping[str, float]]
+    named_on_passed: float
+    abstained: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; NaN becomes None."""
+        given = asdict(self)
+        for name in ("auroc", "average_precision", "brier"):
+            given[name], given[f"{name}_sd"] = given[name]["mean"], given[name]["sd"]
+        return dict(replace_non_finite(given))
+
+
+def score_localization(cases: Sequence[Case], predictions: Sequence[Prediction]) -> LocalizationScores | None:
+    """Score the root causes of the cases that have one; None if no case has."""
+    scored = {case.run: case for case in cases if case.step is not None}
+    repeats = _group_repeats(predictions, scored)
+    if not repeats:
+        return None
+    n, n_agent = len(scored), sum(case.agent is not None for case in scored.values())
+    step = _average_repeats(repeats, _build_step_score(metrics.step_accuracy))
+    agent = _average_repeats(repeats, _score_agents)
+    return LocalizationScores(
+        n=n,
+        n_agent=n_agent,
+        step=step,
+        agent=agent,
+        published=_average_repeats(repeats, _build_step_score(metrics.step_accuracy_published)).mean,
+        within={
+            str(t): _average_repeats(repeats, _build_step_score(metrics.within_tolerance, t)).mean
+            for t in TOLERANCES
+        },
+        top={
+            str(k): _average_repeats(repeats, _build_step_score(metrics.top_k_accuracy, k)).mean
+            for k in TOP_KS
+        },
+        wilson95={
+            "step": metrics.wilson_interval(step.mean, n),
+            "agent": metrics.wilson_interval(agent.mean, n_agent),
+        },
+        answered=_average_repeats(
+            repeats, lambda pairs: metrics.mean(_is_cause_named(p) for _, p in pairs)
+        ).mean,
+        step_accuracy_answered=_average_repeats(repeats, _score_answered).mean,
+        errors=sum(p.error is not None for repeat in repeats for _, p in repeat),
+        calibration=_score_calibration(repeats),
+        module=_score_modules(repeats),
+    )
+
+
+def score_outcome(cases: Sequence[Case], predictions: Sequence[Prediction]) -> OutcomeScores | None:
+    """Score the outcomes; None unless both occur among the cases."""
+    scored = {case.run: case for case in cases if case.failed is not None}
+    n_failed = sum(bool(case.failed) for case in scored.values())
+    repeats = _group_repeats(predictions, scored)
+    if not repeats or n_failed in (0, len(scored)):
+        return None
+    return OutcomeScores(
+        n=len(scored),
+        n_failed=n_failed,
+        auroc=_average_repeats(repeats, _build_outcome_score(metrics.auroc)),
+        average_precision=_average_repeats(repeats, _build_outcome_score(metrics.average_precision)),
+        brier=_average_repeats(repeats, _build_outcome_score(metrics.brier)),
+        calibration_error=_average_repeats(
+            repeats, _build_outcome_score(metrics.expected_calibration_error)
+        ).mean,
+        verdicts=_count_verdicts(repeats),
+        named_on_passed=_average_repeats(
+            repeats, lambda pairs: metrics.mean(_is_cause_named(p) for c, p in pairs if not c.failed)
+        ).mean,
+        abstained=_average_repeats(
+            repeats, lambda pairs: metrics.mean(p.verdict == Verdict.ABSTAINED for _, p in pairs)
+        ).mean,
+    )
+
+
+def replace_non_finite(value: Any) -> Any:
+    """The same value with every NaN or infinity replaced by None, in mappings and sequences too."""
+    if isinstance(value, Mapping):
+        return {key: replace_non_finite(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [replace_non_finite(held) for held in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_Pairs = list[tuple[Case, Prediction]]
+
+
+def _group_repeats(predictions: Sequence[Prediction], cases: Mapping[str, Case]) -> list[_Pairs]:
+    held: dict[int, _Pairs] = {}
+    for prediction in predictions:
+        if prediction.run in cases:
+            held.setdefault(prediction.repeat, []).append((cases[prediction.run], prediction))
+    return [pairs for _, pairs in sorted(held.items())]
+
+
+def _average_repeats(repeats: Sequence[_Pairs], score: Callable[[_Pairs], float]) -> MeanScore:
+    values = [score(pairs) for pairs in repeats]
+    return MeanScore(mean=metrics.mean(values), sd=metrics.standard_deviation(values))
+
+
+def _build_step_score(score: Callable[..., float], *options: int) -> Callable[[_Pairs], float]:
+    return lambda pairs: score([c.step for c, _ in pairs], [p.steps for _, p in pairs], *options)
+
+
+def _build_outcome_score(score: Callable[..., float]) -> Callable[[_Pairs], float]:
+    # A run the method failed on says nothing of its outcome: even odds.
+    return lambda pairs: score(
+        [c.failed for c, _ in pairs], [0.5 if p.probability is None else p.probability for _, p in pairs]
+    )
+
+
+def _score_agents(pairs: _Pairs) -> float:
+    held = [(c.agent, p.agents[0] if p.agents else None) for c, p in pairs if c.agent is not None]
+    return metrics.label_accuracy([gold for gold, _ in held], [said for _, said in held])
+
+
+def _is_cause_named(prediction: Prediction) -> bool:
+    return prediction.verdict == Verdict.FAILURE and bool(prediction.steps)
+
+
+def _score_answered(pairs: _Pairs) -> float:
+    return metrics.mean(_is_step_correct(c, p) for c, p in pairs if _is_cause_named(p))
+
+
+def _is_step_correct(case: Case, prediction: Prediction) -> bool:
+    return bool(prediction.steps) and prediction.steps[0] == case.step
+
+
+def _score_calibration(repeats: Sequence[_Pairs]) -> dict[str, float]:
+    def over(score: Callable[..., float]) -> float:
+        return _average_repeats(
+            repeats,
+            lambda pairs: score([_is_step_correct(c, p) for c, p in pairs], [p.confidence for _, p in pairs]),
+        ).mean
+
+    return {
+        "brier": over(metrics.brier),
+        "ece": over(metrics.expected_calibration_error),
+        "aurc": over(metrics.aurc),
+    }
+
+
+def _score_modules(repeats: Sequence[_Pairs]) -> dict[str, float]:
+    """Accuracy of the module and of the code, and of all of them at once with the step, where annotated."""
+    scores: dict[str, float] = {}
+    if any(c.module for c, _ in repeats[0]):
+        scores["n"] = sum(c.module is not None for c, _ in repeats[0])
+        scores["module_accuracy"] = _score_module_cases(repeats, lambda c, p: c.module == p.module)
+        scores["step_and_module"] = _score_module_cases(
+            repeats, lambda c, p: _is_step_correct(c, p) and c.module == p.module
+        )
+        scores["all_correct"] = _score_module_cases(
+            repeats, lambda c, p: _is_step_correct(c, p) and c.module == p.module and (p.code in c.codes)
+        )
+    return scores
+
+
+def _score_module_cases(repeats: Sequence[_Pairs], right: Callable[[Case, Prediction], bool]) -> float:
+    return _average_repeats(
+        repeats, lambda pairs: metrics.mean(right(c, p) for c, p in pairs if c.module)
+    ).mean
+
+
+def _count_verdicts(repeats: Sequence[_Pairs]) -> dict[str, dict[str, float]]:
+    counted: dict[str, Counter[str]] = {"failed": Counter(), "passed": Counter()}
+    for pairs in repeats:
+        for case, prediction in pairs:
+            counted["failed" if case.failed else "passed"][prediction.verdict] += 1
+    return {truth: {v: n / len(repeats) for v, n in sorted(c.items())} for truth, c in counted.items()}

@@ -1,0 +1,84 @@
+"""Whether two methods differ on the same runs: the mean difference with its interval, and McNemar's test."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+from agentguard.errors import EvaluationError
+from agentguard.evals.metrics import mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDifference:
+    """How much better the first method is.
+
+    Attributes:
+        mean: of the differences of the runs' scores.
+        low, high: 95 % percentile interval over resampled questions (Efron 1979).
+        gained, lost: runs that only the first, and only the second, got right; a run is right if it was in
+            more than half of the repeats.
+        p: of McNemar's exact two-sided test (1947) on those; 1 if there are none.
+    """
+
+    mean: float
+    low: float
+    high: float
+    gained: int
+    lost: int
+    p: float
+
+
+def compare_paired(
+    scores: Sequence[float],
+    other_scores: Sequence[float],
+    groups: Sequence[str],
+    *,
+    draws: int = 2_000,
+    seed: int = 0,
+) -> PairedDifference:
+    """Compare scores of the same runs.
+
+    Args:
+        one, other: a score in [0, 1] a run: right or wrong, or the share of repeats in which it was right.
+        groups: the question of each run; runs of one question are drawn together.
+        draws: resamples.
+        seed: of the resampling.
+
+    Raises:
+        EvaluationError: the sequences are empty or differ in length.
+    """
+    if not scores or not len(scores) == len(other_scores) == len(groups):
+        raise EvaluationError("a paired comparison needs both scores and the question of each run")
+    gaps = [a - b for a, b in zip(scores, other_scores, strict=True)]
+    gained = sum(a > 0.5 >= b for a, b in zip(scores, other_scores, strict=True))
+    lost = sum(b > 0.5 >= a for a, b in zip(scores, other_scores, strict=True))
+    low, high = _bootstrap_interval(gaps, groups, draws, seed)
+    return PairedDifference(
+        mean=mean(gaps), low=low, high=high, gained=gained, lost=lost, p=mcnemar_p_value(gained, lost)
+    )
+
+
+def mcnemar_p_value(gained: int, lost: int) -> float:
+    """Exact two-sided p of ``gained`` against ``lost`` under even odds."""
+    n = gained + lost
+    tail = sum(comb(n, k) for k in range(min(gained, lost) + 1))
+    return min(1.0, 2 * tail / (1 << n))
+
+
+def _bootstrap_interval(
+    gaps: Sequence[float], groups: Sequence[str], draws: int, seed: int
+) -> tuple[float, float]:
+    members: dict[str, list[float]] = {}
+    for gap, group in zip(gaps, groups, strict=True):
+        members.setdefault(group, []).append(gap)
+    parts = [(sum(held), len(held)) for _, held in sorted(members.items())]
+    rng = random.Random(f"bootstrap:{seed}")  # noqa: S311  (a resampling, not a secret)
+    means = []
+    for _ in range(draws):
+        drawn = rng.choices(parts, k=len(parts))
+        means.append(sum(total for total, _ in drawn) / sum(count for _, count in drawn))
+    means.sort()
+    return means[int(0.025 * draws)], means[min(draws - 1, int(0.975 * draws))]

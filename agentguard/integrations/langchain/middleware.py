@@ -1,0 +1,203 @@
+"""LangChain: the guard as a middleware of ``create_agent`` (langchain 1.4 or newer).
+
+::
+
+    agent = create_agent(model, tools, middleware=[guard.langchain(), ...])     # first in the list
+
+*First* matters: the first middleware is the outermost, so its rewritten messages are what all others see.
+Rollback truncates the messages in ``before_model``, at the boundary between turns; a jump back to the model
+from ``after_model`` would skip the hooks of others, whose counters would stand still. Other state channels
+(todos, counters) stay; forking the checkpoint restores those, too: with ``guard.langgraph(agent)`` around the
+agent, the middleware leaves rollbacks to it and keeps to what it alone can do, refusing answers and tools.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+
+from agentguard import _sync_async
+from agentguard.errors import MissingExtra, RecoveryError
+from agentguard.runtime.session import Session, end_session
+from agentguard.runtime.tool_execution import aundo_effects, undo_effects
+from agentguard.runtime.turn_resolution import resolve_turn
+from agentguard.trajectory.model import Step
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
+    from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain_core.messages import HumanMessage, RemoveMessage
+except ImportError as error:
+    raise MissingExtra("LangChain", "langchain") from error
+
+from agentguard.integrations.langchain.run import AgentRun, acall_tool, call_tool, run_here
+from agentguard.integrations.langchain.run_registry import Runs
+from agentguard.integrations.langchain.state_updates import (
+    after,
+    asks_again,
+    candidate,
+    ended,
+    gone_on_with,
+    offered,
+    proposed,
+    rewritten,
+    stopped,
+    told_messages,
+)
+
+if TYPE_CHECKING:
+    from agentguard.guard import Guard
+
+MOST_REFUSALS = 10
+"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
+
+
+class GuardState(AgentState[Any]):
+    """The agent's state with the guard's own channel; it never leaves the graph."""
+
+    agentguard_run: NotRequired[Annotated[str, PrivateStateAttr]]
+
+
+class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Guards every run of an agent.
+
+    Args:
+        guard: whose rules hold; `Guard.langchain` gives itself.
+        name: of the agent, as the trajectory shows it.
+        on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
+        models: chat models by name, which may be asked for candidates of a turn; others are made by
+            LangChain's ``init_chat_model`` of the name.
+    """
+
+    state_schema = GuardState
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        name: str = "assistant",
+        on_run: Callable[[Session], None] | None = None,
+        models: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self._models = dict(models or {})
+        self._runs = Runs(guard, agent=name, on_run=on_run)
+
+    @property
+    def name(self) -> str:
+        """Name of the middleware in the graph."""
+        return "agentguard"
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Name the run: a new one for each invocation, on a thread with a history as well."""
+        del state, runtime
+        return {"agentguard_run": uuid.uuid4().hex[:12]}
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_agent`."""
+        return self.before_agent(state, runtime)
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Take in what happened since the last model call, and do what is to be done first."""
+        del runtime
+        return _sync_async.run_sync(self._boundary(state), lambda asked: undo_effects(*asked))
+
+    @hook_config(can_jump_to=["end"])
+    async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_model`; undo functions may be coroutine functions."""
+        del runtime
+        return await _sync_async.run_async(self._boundary(state), lambda asked: aundo_effects(*asked))
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Ask the model, and again with the correction where its answer is refused before any tool ran."""
+        return _sync_async.run_sync(self._answer(request), handler)
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """As `wrap_model_call`."""
+        return await _sync_async.run_async(self._answer(request), handler)
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Let each effect happen once."""
+        return call_tool(self._runs.revived(request.state), request, handler)
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """As `wrap_tool_call`."""
+        return await acall_tool(self._runs.revived(request.state), request, handler)
+
+    @hook_config(can_jump_to=["model"])
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Accept the end of the run, or send the agent back."""
+        del runtime
+        return _sync_async.run_sync(self._end(state), lambda asked: undo_effects(*asked))
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `after_agent`; undo functions may be coroutine functions."""
+        del runtime
+        return await _sync_async.run_async(self._end(state), lambda asked: aundo_effects(*asked))
+
+    def session_of(self, state: Mapping[str, Any]) -> Session | None:
+        """The session of a run, from inside the graph (a tool, another middleware); None before it began."""
+        run = self._runs.known(state)
+        return None if run is None else run.session
+
+    def _boundary(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
+        """Yields a session and its plan; is sent the effects whose undo failed."""
+        run = self._own(state)
+        if run is None:
+            return None  # the first model call begins the session, since it knows the tools
+        messages = self._runs.take_in(run, state)
+        plan = run.session.check_boundary()
+        if plan is None:
+            return ended(run)
+        return rewritten(run, messages, plan, (yield run.session, plan))
+
+    def _answer(self, request: Any) -> _sync_async.Effects[Any]:
+        """Yields requests of the model; is sent its responses."""
+        run = self._runs.begun(request)
+        self._runs.offer(run, request)
+        response = yield offered(run, request)
+        said: list[HumanMessage] = []
+        for _ in range(MOST_REFUSALS):
+            if proposed(response, agent=self._runs.agent) is None:
+                break
+            ask = partial(candidate, run, request, models=self._models)
+            choice = yield from resolve_turn(run.session, response, self._turn, ask)
+            if choice.plan is None:
+                return after(said, gone_on_with(choice))
+            if not asks_again(choice.plan):
+                return stopped(run) or response
+            said += told_messages(run, choice.plan)
+            response = yield offered(run, request.override(messages=[*request.messages, *said]))
+        return after(said, response)
+
+    def _turn(self, response: Any) -> Step:
+        turn = proposed(response, agent=self._runs.agent)
+        if turn is None:
+            raise RecoveryError("a candidate has no answer of a model in it")
+        return turn
+
+    def _end(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
+        """As `_boundary`, where the agent wants to stop."""
+        run = self._own(state)
+        if run is None:
+            return None
+        messages = self._runs.take_in(run, state)
+        plan = yield from end_session(run.session)
+        if plan is None:
+            return None
+        update = rewritten(run, messages, plan, (yield run.session, plan))
+        if run.session.stop_reason is not None:  # what it said last is not handed on
+            said = [RemoveMessage(id=one.id) for one in messages[-1:] if one.id]
+            return {"messages": [*said, *update["messages"]]}
+        return {"jump_to": "model", **update} if "jump_to" not in update else None
+
+    def _own(self, state: Mapping[str, Any]) -> AgentRun | None:
+        """The run, unless a guarded graph sees to the boundaries and the end."""
+        return None if run_here() is not None else self._runs.known(state)
+
+
+__all__ = ["GuardMiddleware", "GuardState"]

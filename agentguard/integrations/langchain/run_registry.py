@@ -1,0 +1,143 @@
+"""Which run a call of the middleware belongs to: runs begun, found again, read anew after a restart."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from agentguard.integrations.langchain.messages import is_guards, step_of, turns, whole_turns
+from agentguard.integrations.langchain.run import AgentRun, run_here
+from agentguard.integrations.langchain.state_updates import tool_name
+from agentguard.recover.strategy import Capabilities
+from agentguard.runtime.resumption import discard_unknown_steps, list_disabled_tools
+from agentguard.runtime.session import Session
+from agentguard.trajectory.model import ToolSpec, Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.guard import Guard
+
+_KEPT = 1024
+"""Runs that one middleware keeps in memory; an older one that goes on is read anew from its messages."""
+
+
+class Runs:
+    """The runs of one middleware, by the name that each keeps in the agent's state; thread-safe.
+
+    Args:
+        guard: whose rules hold.
+        agent: its name in the trajectory.
+        on_run: called with the session of each run when it begins.
+    """
+
+    def __init__(self, guard: Guard, *, agent: str, on_run: Callable[[Session], None] | None) -> None:
+        self._guard, self.agent, self._on_run = guard, agent, on_run
+        self._runs: OrderedDict[str, AgentRun] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, state: Mapping[str, Any]) -> AgentRun | None:
+        """The run of a state, that of the guarded graph around it first; None before it began."""
+        return run_here() or self._runs.get(state.get("agentguard_run", ""))
+
+    def begun(self, request: Any) -> AgentRun:
+        """The run of a model call; the first call begins its session, as does the first in a new process."""
+        run = self.known(request.state)
+        if run is None:
+            run = self._open(request.state, request.tools, request.system_message)
+            self.take_in(run, request.state)
+        return run
+
+    def offer(self, run: AgentRun, request: Any) -> None:
+        """Let the session know of tools that come later in a run, and of those that give its output."""
+        specs = [_spec(tool) for tool in request.tools if tool_name(tool) not in run.offered]
+        if request.response_format is not run.output:
+            run.output = request.response_format
+            specs += output_specs(run.output)
+        if specs:
+            run.offered |= {one.name for one in specs}
+            run.session.add_tools(specs)
+
+    def revived(self, state: Mapping[str, Any]) -> AgentRun | None:
+        """The run of a tool call; one that died in the midst of its tools comes back from the store."""
+        run = self.known(state)
+        if run is not None or self._guard.components.store is None or not state.get("agentguard_run"):
+            return run
+        run = self._open(state, (), None)
+        self.take_in(run, {"messages": whole_turns(state["messages"])})
+        return run
+
+    def take_in(self, run: AgentRun, state: Mapping[str, Any]) -> list[AnyMessage]:
+        """Commit the turns that the session has not seen; returns all messages."""
+        messages = list(state["messages"])
+        for turn in run.line.fresh(messages, len(run.session)):
+            run.session.commit(step_of(turn, agent=self.agent))
+        return messages
+
+    def _open(self, state: Mapping[str, Any], tools: Sequence[Any], system: Any) -> AgentRun:
+        with self._lock:
+            key = state.get("agentguard_run") or uuid.uuid4().hex[:12]
+            if key in self._runs:
+                return self._runs[key]
+            run = self._runs[key] = self._made(key, state["messages"], tools, system)
+            while len(self._runs) > _KEPT:
+                self._runs.popitem(last=False)
+        if self._on_run is not None:
+            self._on_run(run.session)
+        return run
+
+    def _made(self, key: str, messages: Sequence[AnyMessage], tools: Sequence[Any], system: Any) -> AgentRun:
+        asked = [m for m in messages if isinstance(m, HumanMessage) and not is_guards(m)]
+        meta = Trajectory(
+            id=key,
+            format="event_log",
+            task=asked[-1].text if asked else "",
+            steps=(),
+            tools=tuple(_spec(tool) for tool in tools),
+            system_prompts={self.agent: system.text} if system is not None else {},
+        )
+        can = Capabilities(
+            reject=True,
+            truncate=True,
+            compensate=True,
+            disable_tools=True,
+            restart=True,
+            repair=True,
+            sample=True,
+        )
+        # A run that has answers before its first call here began in another process; the store may know it.
+        said = messages[messages.index(asked[-1]) :] if asked else ()
+        begun = any(isinstance(message, AIMessage) or is_guards(message) for message in said)
+        resume = begun and self._guard.components.store is not None
+        run = AgentRun(self._guard.session(meta, can, resume=resume))
+        run.withheld = list_disabled_tools(run.session)
+        if resume:
+            known = [step_of(turn, agent=self.agent) for turn in turns(whole_turns(messages))]
+            discard_unknown_steps(run.session, known)
+        run.line.adopt(messages, len(run.session))
+        return run
+
+
+def output_specs(wanted: Any) -> list[ToolSpec]:
+    """The tools by which a model gives structured output, where it does so by calling one."""
+    if wanted is None:
+        return []
+    strategy = wanted if isinstance(wanted, ToolStrategy) else ToolStrategy(getattr(wanted, "schema", wanted))
+    return [ToolSpec(name=one.name, parameters=one.json_schema) for one in strategy.schema_specs]
+
+
+def _spec(tool: Any) -> ToolSpec:
+    try:
+        function = convert_to_openai_tool(tool)["function"]
+    except (KeyError, TypeError, ValueError):  # a provider's own tool has a name at most
+        return ToolSpec(name=tool_name(tool))
+    return ToolSpec(
+        name=function["name"],
+        description=function.get("description") or "",
+        parameters=function.get("parameters") or {},
+    )

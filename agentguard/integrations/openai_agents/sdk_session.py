@@ -1,0 +1,102 @@
+"""A session of the OpenAI Agents SDK that holds just what is left of a guarded run, turn by turn.
+
+The SDK itself only adds to a session. So the guard reads the history and writes it: at each boundary between
+turns, what was taken back is popped and what is new is added. A process that dies leaves whole turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agents import RunConfig
+from agents.memory import Session, SessionSettings
+
+from agentguard.errors import RecoveryError
+
+
+class GuardedSession:
+    """The part of a session that one run writes.
+
+    Args:
+        session: the SDK's, or one's own.
+        config: of the run; its session settings and session input callback hold.
+    """
+
+    def __init__(self, session: Session, config: RunConfig) -> None:
+        self._session, self._config = session, config
+        self._first: list[Any] = []
+        self._written: list[Any] = []
+        self._base = 0
+
+    async def load(self, new: list[Any]) -> list[Any]:
+        """What the run begins with: the session's history with the new items.
+
+        Args:
+            new: the caller's input.
+        """
+        settings = getattr(self._session, "session_settings", None) or SessionSettings()
+        limit = settings.resolve(self._config.session_settings).limit
+        history = list(await _called(self._session.get_items, **({} if limit is None else {"limit": limit})))
+        merge = self._config.session_input_callback
+        if merge is None:
+            items, self._first = [*history, *new], list(new)
+        else:
+            old, fresh = copy.deepcopy(history), copy.deepcopy(new)
+            items = list(await _called(merge, list(old), list(fresh)))
+            self._first = [item for item in items if _is_new(item, old, fresh)]
+        self._base = len(items)
+        return items
+
+    def rewritten(self, shown: Sequence[Any]) -> None:
+        """A handoff has rewritten the list: what the session has stays, and what comes now is added to it."""
+        self._first, self._base = list(self._written), len(shown)
+
+    async def sync(self, shown: Sequence[Any]) -> None:
+        """Make the session agree with the items that are left of the run, which are whole turns.
+
+        Raises:
+            RecoveryError: somebody else has written to the session in between.
+        """
+        wanted = [*self._first, *shown[self._base :]]
+        same = 0
+        while same < min(len(wanted), len(self._written)) and wanted[same] == self._written[same]:
+            same += 1
+        while len(self._written) > same:
+            await self._pop(self._written[-1])
+            self._written.pop()
+        if len(wanted) > same:
+            await _called(self._session.add_items, list(wanted[same:]))
+            self._written += copy.deepcopy(wanted[same:])
+
+    async def _pop(self, expected: Any) -> None:
+        popped = await _called(self._session.pop_item)
+        if popped is not None and _same(popped, expected):
+            return
+        if popped is not None:
+            await _called(self._session.add_items, [popped])
+        raise RecoveryError(
+            "openai-agents: the session does not end with what this run wrote to it, so no turn can be taken "
+            "back there; give runs that go on side by side sessions of their own"
+        )
+
+
+def _is_new(item: Any, old: list[Any], fresh: list[Any]) -> bool:
+    """Whether what a callback returned belongs to the new input: by identity, else by what it says."""
+    if any(item is one for one in fresh):
+        return True
+    return not any(item is one for one in old) and item not in old
+
+
+def _same(popped: Any, expected: Any) -> bool:
+    """Whether an item is the one that was written; a session may add fields of its own."""
+    kept = json.loads(json.dumps(expected, default=str))
+    return isinstance(popped, dict) and all(popped.get(key) == value for key, value in kept.items())
+
+
+async def _called(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    given = method(*args, **options)
+    return await given if inspect.isawaitable(given) else given

@@ -1,0 +1,224 @@
+"""pydantic-ai: the guard as a capability of an agent.
+
+::
+
+    agent = Agent(model, tools=[...], capabilities=[guard.pydantic_ai()])
+
+A turn is judged before the node that calls its tools runs; there the response can be taken out of the history
+and the request made again. A rollback is done after that node: the history is cut to what it was before a
+turn, and the node that follows makes that turn's request again, with the correction as a prompt at its end.
+So an answer is never without its call, and the history never ends in a call without an answer.
+
+Hooks before and after a node are used rather than one around it: under ``run_stream`` tools run before the
+hook around their node does. The last response of ``run_stream`` is with the caller while it is written, so
+the end of such a run cannot be refused; the acceptance test is asked and its verdict kept.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agentguard import _sync_async
+from agentguard.errors import MissingExtra
+from agentguard.recover.effect_ledger import ExecutionDecision
+from agentguard.recover.strategy import SampleVariant
+from agentguard.runtime.session import Session, aend_session
+from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_read_retry
+from agentguard.runtime.turn_resolution import ResolvedTurn
+
+try:
+    from pydantic_ai import CallToolsNode, ModelRequestNode, RunContext
+    from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+    from pydantic_ai.exceptions import (
+        ApprovalRequired,
+        CallDeferred,
+        ModelRetry,
+        SkipToolExecution,
+        ToolRetryError,
+    )
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.tools import ToolDefinition
+    from pydantic_graph import End
+except ImportError as error:
+    raise MissingExtra("pydantic-ai", "pydantic-ai") from error
+
+from agentguard.integrations.pydantic_ai.candidates import candidate, repaired_response
+from agentguard.integrations.pydantic_ai.run import Ask, PydanticGuardedRun, returned
+
+if TYPE_CHECKING:
+    from agentguard.guard import Guard
+
+MOST_REFUSALS = 10
+"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
+
+_DID_NOTHING = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolRetryError)
+"""By these a tool, or a hook before it, says that the call was not carried out and may come again."""
+
+
+class GuardCapability(AbstractCapability[Any]):
+    """Guards every run of an agent.
+
+    Args:
+        guard: whose rules hold; `Guard.pydantic_ai` gives itself.
+        name: of the agent, as the trajectory shows it; the agent's own if absent.
+        ask: called with a question when a person must decide; the answer goes to the agent. It may be a
+            coroutine function.
+        on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
+        models: models by name, which may be asked for candidates of a turn; others are inferred from their
+            names by pydantic-ai.
+
+    A run that the guard stops raises `RunStopped` with the reason, since an agent with typed output has
+    nothing else to return.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        name: str | None = None,
+        ask: Ask | None = None,
+        on_run: Callable[[Session], None] | None = None,
+        models: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._models, self._asked = dict(models or {}), None
+        self._guard, self._name, self._ask, self._on_run = guard, name, ask, on_run
+        self._run = self._fresh(name)
+        self._refusals = 0
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Outermost: what it rewrites is what all others see."""
+        return CapabilityOrdering(position="outermost")
+
+    async def for_run(self, ctx: RunContext[Any]) -> GuardCapability:
+        """A capability of its own for each run."""
+        made = copy.copy(self)
+        made._run = self._fresh(self._name or (ctx.agent.name if ctx.agent is not None else None))
+        made._refusals = 0
+        return made
+
+    async def prepare_tools(
+        self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
+    ) -> list[ToolDefinition]:
+        """Leave out the tools that were taken away."""
+        del ctx
+        return self._run.offer(tool_defs)
+
+    async def prepare_output_tools(
+        self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
+    ) -> list[ToolDefinition]:
+        """Take note of the tools by which the agent gives its output: calls of them are no mistake."""
+        del ctx
+        return self._run.offer(tool_defs)
+
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        """Before the tools of a turn run: judge it, and ask again with the correction if it is refused."""
+        if not isinstance(node, CallToolsNode):
+            return node
+        run, session = self._run, self._run.begun(ctx.run_id, ctx.messages)
+        if session.has_ended:
+            return node
+        run.answered(session, ctx.messages)
+        if self._refusals >= MOST_REFUSALS:
+            return node
+        choice = await run.choose(session, node.model_response, partial(self._candidate, ctx))
+        plan = choice.plan
+        if plan is None:
+            return _gone_on_with(choice, ctx, node)
+        self._refusals += 1
+        told = await run.told(plan)
+        return ModelRequestNode(run.ask_again(ctx.messages, told))
+
+    async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
+        """After the tools of a turn ran: commit it, and do what is to be done before the next one."""
+        session = self._run.session
+        if session is None or session.has_ended or not isinstance(node, CallToolsNode):
+            return result
+        self._refusals = 0
+        if isinstance(result, End):
+            return await self._ended(ctx, session, result)
+        if not isinstance(result, ModelRequestNode):
+            return result
+        parts = list(result.request.parts)
+        self._run.take_in(session, [*ctx.messages, result.request])
+        self._run.stand(session, ctx.messages, parts)
+        plan = session.check_boundary()
+        if plan is None:
+            self._run.stop_if_stopped(session)
+            return result
+        return ModelRequestNode(await self._run.apply(session, plan, ctx.messages, parts))
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Any],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: Callable[[dict[str, Any]], Awaitable[Any]],
+    ) -> Any:
+        """Let each effect happen once."""
+        del tool_def
+        session = self._run.begun(ctx.run_id, ctx.messages)
+        claim = session.begin_tool(call.tool_name, call.args_as_dict())
+        if claim.decision is ExecutionDecision.REUSE:
+            return claim.effect.result
+        if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN:
+            return UNKNOWN_OUTCOME_MESSAGE
+
+        def said(result: Any) -> tuple[str, bool | None]:
+            return returned(call.tool_name, result), None
+
+        try:
+            reads = run_with_read_retry(session, claim, args, said, control_exceptions=_DID_NOTHING)
+            result = await _sync_async.run_async(reads, handler)
+        except _DID_NOTHING:
+            session.end_tool(claim, "", is_refused=True)
+            raise
+        session.end_tool(claim, returned(call.tool_name, result))
+        return result
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: Any, response: ModelResponse
+    ) -> ModelResponse:
+        """Keep how the turn was asked for: further candidates of it are asked for in the same way."""
+        del ctx
+        self._asked = request_context
+        return response
+
+    async def _candidate(self, ctx: RunContext[Any], variant: SampleVariant) -> ModelResponse:
+        return await candidate(ctx, self._asked, variant, self._models)
+
+    async def after_run(self, ctx: RunContext[Any], *, result: Any) -> Any:
+        """End the session of a run whose last response was streamed to the caller."""
+        messages = result.all_messages()  # the context's own are those at the beginning of the run
+        session = self._run.begun(ctx.run_id, messages)
+        if not session.has_ended:
+            self._run.take_in(session, messages)
+            session.end(is_refusable=False)
+        return result
+
+    async def _ended(self, ctx: RunContext[Any], session: Session, result: Any) -> Any:
+        """Accept the end of the run, or send the agent back."""
+        self._run.take_in(session, ctx.messages)
+        plan = await aend_session(session)
+        if plan is None:
+            return result
+        return ModelRequestNode(await self._run.apply(session, plan, ctx.messages, ()))
+
+    def _fresh(self, name: str | None) -> PydanticGuardedRun:
+        return PydanticGuardedRun(self._guard, name or "assistant", ask=self._ask, on_run=self._on_run)
+
+
+def _gone_on_with(choice: ResolvedTurn, ctx: RunContext[Any], node: Any) -> Any:
+    """The node of the response that was chosen, which takes the place of the one in the history."""
+    if choice.response is node.model_response and not choice.is_repaired:
+        return node
+    taken = repaired_response(choice.response, choice.turn) if choice.is_repaired else choice.response
+    ctx.messages[-1] = taken
+    return CallToolsNode(taken)
+
+
+__all__ = ["GuardCapability"]

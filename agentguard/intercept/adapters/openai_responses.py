@@ -1,0 +1,254 @@
+"""The Responses API: what of a request and of an answer a guarded run is made of.
+
+A client resends its items, or names the response that it continues (``previous_response_id``). Responses are
+a tree that the server keeps: there, a turn is taken back by continuing from the response before it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentguard.detect.step_facts import canonicalize_json
+from agentguard.intercept.adapters.openai_chat import GIVEN, arguments_key, wants_json, without_tools
+from agentguard.intercept.adapters.openai_responses_events import guard_item, response_stream
+from agentguard.intercept.conversation import ConversationBranch, Item, canonical_key, view
+from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
+from agentguard.trajectory.model import Step, ToolCall, Usage
+
+
+class ResponsesAdapter:
+    """The dialect of ``POST /responses``."""
+
+    keeps = True
+
+    def guards(self, body: Mapping[str, Any]) -> bool:
+        """Whether a request can be guarded: one in the background, or of a kept conversation, cannot."""
+        if body.get("background") or body.get("conversation"):
+            return False
+        given = body.get("input")
+        if isinstance(given, list):
+            return bool(given) and all(isinstance(item, dict) for item in given)
+        return isinstance(given, str)
+
+    def items(self, body: Mapping[str, Any]) -> list[Item]:
+        """The items in a request."""
+        given = body["input"]
+        return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+
+    def key(self, item: Item) -> bytes:
+        """What an item is known again by; clients may leave out what is no message, call or result."""
+        if self.result(item):
+            return canonical_key([item.get("type"), item.get("call_id"), item.get("output")])
+        if _is_call(item):
+            return canonical_key(
+                [item.get("type"), _id(item), item.get("name"), arguments_key(_arguments(item))]
+            )
+        if item.get("role") == "assistant":
+            return canonical_key(["assistant", _text(item.get("content")).strip()])
+        return b"" if _is_models(item) else canonical_key([item.get("role"), item.get("content")])
+
+    def result(self, item: Item) -> bool:
+        """Whether an item is what a call returned."""
+        kind = str(item.get("type", ""))
+        return kind.endswith("_output") or kind == "mcp_approval_response"
+
+    def turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
+        """Turns from ``start`` on: items of the model with the results that follow, or one item alone."""
+        made: list[tuple[int, int]] = []
+        for place in range(start, len(items)):
+            item = items[place]
+            folds = made and _is_models(items[made[-1][0]])
+            if folds and (self.result(item) or (_is_models(item) and not self.result(items[place - 1]))):
+                made[-1] = (made[-1][0], place + 1)
+            else:
+                made.append((place, place + 1))
+        return made
+
+    def step(self, items: Sequence[Item], agent: str) -> Step:
+        """A turn as a step. Raises FormatError if it is malformed."""
+        results = [_tool_message(item) for item in items if self.result(item)]
+        models = [item for item in items if not self.result(item)]
+        if models and _is_models(models[0]):
+            return parse_chat([_assistant(models), *results], agent=agent).steps[0]
+        given = [{"role": item.get("role", "user"), "content": item.get("content")} for item in models]
+        return parse_chat([*given, *results], agent=agent).steps[0]
+
+    def answered(self, step: Step, results: Sequence[Item]) -> Step:
+        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        return add_tool_results(step, [_tool_message(item) for item in results])
+
+    def given(self, items: Sequence[Item]) -> bool:
+        """Whether a turn is a user's or a system prompt."""
+        first = items[0]
+        return not (self.result(first) or _is_models(first)) and first.get("role", "user") in GIVEN
+
+    def told(self, text: str) -> Item:
+        """What the guard says, as an item."""
+        return {"role": "user", "content": text}
+
+    def answer(self, payload: Mapping[str, Any]) -> list[Item] | None:
+        """The items of a completed response; None if it is not complete or has none."""
+        output = payload.get("output")
+        if payload.get("status", "completed") != "completed" or not isinstance(output, list):
+            return None
+        return output or None
+
+    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+        """What a response cost, if it says so."""
+        used = payload.get("usage")
+        if not isinstance(used, dict):
+            return None
+        return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
+
+    def repaired(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
+        """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
+        calls = iter(step.tool_calls)
+        output = [_repaired(item, next(calls)) if _is_call(item) else item for item in payload["output"]]
+        said = [i for i, item in enumerate(output) if item.get("role") == "assistant"]
+        if len(said) == 1 and _text(output[said[0]].get("content")) != step.content:
+            part = {"type": "output_text", "text": step.content, "annotations": [], "logprobs": []}
+            output[said[0]] = {**output[said[0]], "content": [part]}
+        return {**payload, "output": output}
+
+    def result_saying(self, item: Item, text: str) -> Item:
+        """What a call returned, with another text."""
+        return {**item, "output": text}
+
+    def system(self, body: Mapping[str, Any]) -> str:
+        """The instructions."""
+        given = body.get("instructions")
+        return given if isinstance(given, str) else ""
+
+    def tools(self, body: Mapping[str, Any]) -> list[Any]:
+        """The tools that are offered."""
+        return list(body.get("tools") or ())
+
+    def without_tools(self, body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
+        """As `agentguard.intercept.adapters.openai_chat.without_tools`."""
+        return without_tools(body, withheld)
+
+    def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
+        """A whole answer as a stream of events; its cost is always among them."""
+        del usage
+        return response_stream(payload)
+
+    def unchanged(self, line: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]) -> bool:
+        """Whether the request says just what the line says."""
+        before = body.get("previous_response_id")
+        if before is None:
+            return line.places() == list(range(len(history)))
+        anchor, places = line.since_anchor()
+        given = range(len(history) - len(self.items(body)), len(history))
+        return anchor in (before, None) and places == list(given)
+
+    def body(
+        self, body: Mapping[str, Any], line: ConversationBranch, history: Sequence[Item], *, root: str | None
+    ) -> dict[str, Any]:
+        """The request with the line's view: whole, or from the last response that the line still holds."""
+        if body.get("previous_response_id") is None:
+            return {**body, "input": view(line.places(), history)}
+        anchor, places = line.since_anchor()
+        made = {**body, "previous_response_id": anchor or root, "input": view(places, history)}
+        if made["previous_response_id"] is None:
+            del made["previous_response_id"]
+        return made
+
+    def final(self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str) -> dict[str, Any]:
+        """A response of the guard that ends the run; a refusal where the client expects JSON."""
+        made = {
+            "object": "response",
+            "created_at": int(time.time()),
+            "model": body.get("model", ""),
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.get("instructions"),
+            "metadata": {},
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "previous_response_id": body.get("previous_response_id"),
+            **(payload or {}),
+        }
+        made["id"], made["status"] = f"resp_agentguard_{uuid.uuid4().hex[:12]}", "completed"
+        made["output"] = [guard_item(text, refusal=wants_json(body))]
+        return made
+
+
+def _is_call(item: Item) -> bool:
+    """Whether the client has to carry an item out."""
+    kind = str(item.get("type", ""))
+    return kind == "mcp_approval_request" or ("call_id" in item and not kind.endswith("_output"))
+
+
+def _repaired(item: Item, call: ToolCall) -> Item:
+    if item.get("type") != "function_call":
+        return item
+    arguments = canonicalize_json(call.arguments) if call.raw_arguments is None else call.raw_arguments
+    return {**item, "name": call.name, "arguments": arguments}
+
+
+def _is_models(item: Item) -> bool:
+    kind = str(item.get("type", "message"))
+    if kind == "message":
+        return item.get("role") == "assistant"
+    return not (kind.endswith("_output") or kind == "mcp_approval_response")
+
+
+def _assistant(items: Sequence[Item]) -> Item:
+    """The model's items of a turn as one chat message."""
+    calls = [
+        {
+            "id": _id(item),
+            "type": "function",
+            "function": {"name": _name(item), "arguments": _arguments(item)},
+        }
+        for item in items
+        if _is_call(item)
+    ]
+    said = [_text(item.get("content")) for item in items if item.get("role") == "assistant"]
+    thought = [_text(item.get("summary")) for item in items if item.get("type") == "reasoning"]
+    made: Item = {"role": "assistant", "content": "\n".join(filter(None, said))}
+    if any(thought):
+        made["reasoning_content"] = "\n".join(filter(None, thought))
+    return {**made, "tool_calls": calls} if calls else made
+
+
+def _call(item: Item) -> Item:
+    function = {"name": _name(item), "arguments": _arguments(item)}
+    return {"id": _id(item), "type": "function", "function": function}
+
+
+def _tool_message(item: Item) -> Item:
+    output = item.get("output", item.get("approve"))
+    text = output if isinstance(output, str) else _text(output) or json.dumps(output)
+    call = item.get("call_id") or item.get("approval_request_id") or ""
+    return {"role": "tool", "tool_call_id": call, "content": text}
+
+
+def _id(item: Item) -> str:
+    return str(item.get("call_id") or item.get("id") or "")
+
+
+def _name(item: Item) -> str:
+    return str(item.get("name") or item.get("type"))
+
+
+def _arguments(item: Item) -> str:
+    given = item.get("arguments", item.get("input", item.get("action")))
+    return given if isinstance(given, str) else json.dumps(given)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = [part for part in content if isinstance(part, dict)]
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
+
+
+__all__ = ["ResponsesAdapter"]

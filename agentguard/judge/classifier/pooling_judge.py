@@ -1,0 +1,295 @@
+"""The pooling judge: a trained classifier that vLLM serves answers the questions it was trained for.
+
+``vllm serve MODEL --runner pooling`` has three endpoints for it: ``/classify`` for a sequence classifier,
+``/score`` for a cross-encoder or reranker, ``/v1/embeddings`` for vectors that a `Head` of one's own turns
+into probabilities. One forward pass a text, no token is written, and no text can bend the form of an answer:
+the classes are the model's. What a text says can still move the probabilities, so rules outrank this judge
+too.
+
+A classifier answers what it was trained for and nothing else: any other question is an `Answer` with the
+fault ``untrained``. What cannot be answered is a value, as for `agentguard.judge.llm.chat_judge.ChatJudge`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agentguard.errors import ConfigError
+from agentguard.judge.base import JudgeAnswer, Predicate, Question
+from agentguard.judge.classifier.spec import ClassifierSpec, PoolingTask, build_text_pairs, parse_steps
+from agentguard.judge.llm.background_loop import get_loop_time
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.multiple_choice import list_options
+from agentguard.judge.llm.response_parsing import parse_usage
+from agentguard.judge.llm.types import CallError, CallUsage, EndpointInfo, ErrorKind
+from agentguard.trajectory.model import Trajectory
+
+ScoreVector = tuple[float, ...]
+_SUM_TOLERANCE: Final = 0.02
+_MAX_VECTOR_LENGTH: Final = 65_536
+
+
+def parse_class_rows(data: Any, count: int, classes: int | None) -> tuple[ScoreVector, ...] | CallError:
+    """The probability of each of so many classes, for each text; of any number if None."""
+    return _parse_items(data, count, lambda one: _parse_probabilities(one.get("probs"), classes))
+
+
+def parse_score_rows(data: Any, count: int) -> tuple[ScoreVector, ...] | CallError:
+    """One score in ``[0, 1]`` for each pair; any other is no probability."""
+    return _parse_items(data, count, lambda one: _require_unit_interval(_parse_floats([one.get("score")])))
+
+
+def parse_vector_rows(data: Any, count: int, length: int | None) -> tuple[ScoreVector, ...] | CallError:
+    """A vector of a known length for each text; of any length if None."""
+    return _parse_items(data, count, lambda one: _require_length(_parse_floats(one.get("embedding")), length))
+
+
+def _parse_items(
+    data: Any, count: int, parse_item: Callable[[dict[str, Any]], ScoreVector | None]
+) -> tuple[ScoreVector, ...] | CallError:
+    listed = data.get("data") if isinstance(data, dict) else None
+    if not isinstance(listed, list) or len(listed) != count:
+        return CallError(kind=ErrorKind.MALFORMED, message="the endpoint did not answer for each text")
+    held: dict[int, ScoreVector] = {}
+    for place, one in enumerate(listed):
+        row = parse_item(one) if isinstance(one, dict) else None
+        index = one.get("index", place) if isinstance(one, dict) else place
+        if row is None or not isinstance(index, int):
+            return CallError(
+                kind=ErrorKind.OUT_OF_SET, message="the endpoint's numbers are not those of the classifier"
+            )
+        held[index] = row
+    if set(held) != set(range(count)):
+        return CallError(kind=ErrorKind.MALFORMED, message="the endpoint did not answer for each text")
+    return tuple(held[place] for place in range(count))
+
+
+def _parse_probabilities(value: Any, classes: int | None) -> ScoreVector | None:
+    row = _require_unit_interval(_require_length(_parse_floats(value), classes))
+    return row if row is not None and abs(math.fsum(row) - 1.0) <= _SUM_TOLERANCE else None
+
+
+def _require_unit_interval(row: ScoreVector | None) -> ScoreVector | None:
+    return row if row is not None and all(0.0 <= one <= 1.0 for one in row) else None
+
+
+def _require_length(row: ScoreVector | None, length: int | None) -> ScoreVector | None:
+    return row if row is not None and length in (None, len(row)) else None
+
+
+def _parse_floats(value: Any) -> ScoreVector | None:
+    if not isinstance(value, list) or not 0 < len(value) <= _MAX_VECTOR_LENGTH:
+        return None
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in value)
+    row = tuple(map(float, value)) if numbers else ()
+    return row if row and all(map(math.isfinite, row)) else None
+
+
+__all__ = [
+    "UNTRAINED",
+    "ClassifierSpec",
+    "PoolingJudge",
+    "PoolingOptions",
+    "build_pooling_request",
+    "build_text_pairs",
+]
+
+UNTRAINED: Final = "untrained"
+"""The fault of a question that no classifier was trained for."""
+
+_DEFAULT_CONTEXT_TOKENS: Final = 512
+_SHRINK_FACTOR: Final = 0.6
+_MAX_ATTEMPTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingOptions:
+    """How a pooling judge asks.
+
+    Attributes:
+        deadline_s: seconds for all questions of one call to ``decide``.
+        context_tokens: longest text where the endpoint does not tell; 512 if neither does.
+        characters_per_token: how long a text may be, guessed; one that turns out too long is cut further.
+        batch: texts in one request.
+    """
+
+    deadline_s: float = 60.0
+    context_tokens: int | None = None
+    characters_per_token: float = 3.0
+    batch_size: int = 32
+
+
+@dataclass(slots=True)
+class _PendingQuestion:
+    """One question on its way."""
+
+    run: Trajectory
+    question: Question
+    classifier: ClassifierSpec
+    deadline: float
+    usage: CallUsage = field(default_factory=CallUsage)
+
+
+class PoolingJudge:
+    """A judge behind a pooling server.
+
+    Args:
+        endpoint: who is asked; one server serves one model.
+        classifiers: what it was trained for; the first that fits a question answers it.
+        options: deadlines and limits.
+
+    Raises:
+        ConfigError: there is no classifier, or an option is out of its range.
+    """
+
+    name = "pooling"
+
+    def __init__(
+        self,
+        endpoint: JudgeEndpoint,
+        classifiers: Sequence[ClassifierSpec],
+        *,
+        options: PoolingOptions | None = None,
+    ) -> None:
+        self.endpoint, self.classifiers = endpoint, tuple(classifiers)
+        self.options = options or PoolingOptions()
+        if not self.classifiers:
+            raise ConfigError("a pooling judge needs at least one classifier")
+        if not (
+            self.options.deadline_s > 0 < self.options.characters_per_token and self.options.batch_size >= 1
+        ):
+            raise ConfigError(
+                "a pooling judge needs deadline_s and characters_per_token over 0, and a batch of at least 1"
+            )
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        """Answer the questions, in order; waits for them, at most ``deadline_s``."""
+        return self.endpoint.loop.run(self._decide(transcript, tuple(questions)))
+
+    async def adecide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        """`decide` without blocking the caller's event loop."""
+        return await self.endpoint.loop.arun(self._decide(transcript, tuple(questions)))
+
+    def version(self, transcript: Trajectory) -> str:
+        """What an answer depends on: the model that is served, and the classifiers."""
+        del transcript
+        model = self.endpoint.get_served_model(self.options.deadline_s)
+        made = hashlib.sha256(repr(self.classifiers).encode()).hexdigest()[:16]
+        return f"{model}; classifiers {made}"
+
+    def close(self) -> None:
+        """Close the endpoint."""
+        self.endpoint.close()
+
+    async def _decide(self, run: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        if not run.steps:
+            return tuple(JudgeAnswer(question=q.id, error="the run has no step") for q in questions)
+        end = get_loop_time() + self.options.deadline_s
+        facts = await self.endpoint.fetch_info(self.options.deadline_s)
+        if isinstance(facts, CallError):
+            return tuple(_to_error_answer(q, facts, CallUsage()) for q in questions)
+        return tuple(await asyncio.gather(*(self._answer(facts, run, one, end) for one in questions)))
+
+    async def _answer(
+        self, info: EndpointInfo, run: Trajectory, question: Question, deadline: float
+    ) -> JudgeAnswer:
+        by = next((one for one in self.classifiers if one.matches(question, run)), None)
+        if by is None:
+            error = f"{UNTRAINED}: no classifier was trained for this question"
+            return JudgeAnswer(question=question.id, error=error, usage={"fault": UNTRAINED})
+        work = _PendingQuestion(run, question, by, deadline)
+        room = self._compute_available_characters(info)
+        rows: tuple[ScoreVector, ...] | CallError = CallError(
+            kind=ErrorKind.TOO_LONG, message="the run was not shown"
+        )
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                rows = await self._fetch_rows(info, work, room)
+            except ConfigError as error:
+                return JudgeAnswer(question=question.id, error=str(error), usage=work.usage.as_dict())
+            if not isinstance(rows, CallError) or rows.kind is not ErrorKind.TOO_LONG:
+                break
+            room = int(room * _SHRINK_FACTOR)
+        if isinstance(rows, CallError):
+            return _to_error_answer(question, rows, work.usage)
+        shares = _compute_probabilities(work, rows)
+        if shares is None:
+            return _to_error_answer(
+                question, CallError(kind=ErrorKind.OUT_OF_SET, message="no option has any share"), work.usage
+            )
+        return JudgeAnswer(question=question.id, probabilities=shares, usage=work.usage.as_dict())
+
+    def _compute_available_characters(self, info: EndpointInfo) -> int:
+        tokens = info.context_tokens or self.options.context_tokens or _DEFAULT_CONTEXT_TOKENS
+        tokens = min(tokens, self.options.context_tokens or tokens)
+        return int(tokens * self.options.characters_per_token)
+
+    async def _fetch_rows(
+        self, info: EndpointInfo, pending: _PendingQuestion, limit: int
+    ) -> tuple[ScoreVector, ...] | CallError:
+        """A row of numbers for each text, in as many requests as it takes."""
+        pairs = build_text_pairs(pending.run, pending.question, pending.classifier, max_characters=limit)
+        rows: list[ScoreVector] = []
+        for start in range(0, len(pairs), self.options.batch_size):
+            part = pairs[start : start + self.options.batch_size]
+            started = get_loop_time()
+            path, body = build_pooling_request(pending.classifier.task, info.model, part)
+            said = await self.endpoint.post(path, body, deadline_s=pending.deadline - started)
+            if isinstance(said, CallError):
+                return said
+            usage = said.get("usage") if isinstance(said, dict) else None
+            pending.usage += parse_usage(usage, get_loop_time() - started)
+            read = _parse_rows(pending.classifier, said, len(part))
+            if isinstance(read, CallError):
+                return read
+            rows += read
+        return tuple(rows)
+
+
+def build_pooling_request(
+    task: PoolingTask, model: str, pairs: Sequence[tuple[str, str]]
+) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request about some pairs of query and text; only a scorer is given the queries."""
+    texts = [text for _, text in pairs]
+    if task == "score":
+        return "/score", {"model": model, "text_1": [asked for asked, _ in pairs], "text_2": texts}
+    if task == "embed":
+        return "/v1/embeddings", {"model": model, "input": texts, "encoding_format": "float"}
+    return "/classify", {"model": model, "input": texts}
+
+
+def _parse_rows(classifier: ClassifierSpec, data: Any, count: int) -> tuple[ScoreVector, ...] | CallError:
+    if classifier.task == "score":
+        return parse_score_rows(data, count)
+    if classifier.head is None:
+        return parse_class_rows(data, count, len(classifier.options))
+    rows = parse_vector_rows(data, count, classifier.head.vector_length)
+    return rows if isinstance(rows, CallError) else tuple(map(classifier.head.predict_probabilities, rows))
+
+
+def _compute_probabilities(pending: _PendingQuestion, rows: Sequence[ScoreVector]) -> dict[str, float] | None:
+    """The probability of each option of a question; None if all are 0."""
+    options, by = list_options(pending.question), pending.classifier
+    if by.by == "step":
+        place = 0 if by.task == "score" else by.classes.index(by.chosen)
+        left = iter(rows)
+        masses = {option: max(next(left)[place] for _ in parse_steps(option)) for option in options}
+    elif by.task == "score" and isinstance(pending.question, Predicate):
+        return {"yes": rows[0][0], "no": 1.0 - rows[0][0]}
+    elif by.task == "score":
+        masses = {option: row[0] for option, row in zip(options, rows, strict=True)}
+    else:
+        held = dict(zip(by.classes, rows[0], strict=True))
+        masses = {option: held[option] for option in options}
+    total = math.fsum(masses.values())
+    return {option: mass / total for option, mass in masses.items()} if total > 0 else None
+
+
+def _to_error_answer(question: Question, call_error: CallError, cost: CallUsage) -> JudgeAnswer:
+    usage = cost.as_dict() | {"fault": call_error.kind}
+    return JudgeAnswer(question=question.id, error=f"{call_error.kind}: {call_error.message}", usage=usage)

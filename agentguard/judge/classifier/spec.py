@@ -1,0 +1,126 @@
+"""What a classifier was trained for: which questions, over which texts, and what its classes mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from agentguard.config.judge import PoolingTask
+from agentguard.errors import ConfigError
+from agentguard.judge.base import ChoiceQuestion, Predicate, Question
+from agentguard.judge.classifier.linear_head import LinearHead
+from agentguard.judge.llm.multiple_choice import list_options
+from agentguard.judge.llm.prompt import render_run, render_step
+from agentguard.judge.llm.sanitization import neutralize, to_one_line
+from agentguard.trajectory.model import Trajectory
+
+__all__ = ["ANY_QUESTION", "ClassifierSpec", "PoolingTask", "build_text_pairs", "parse_steps"]
+
+ANY_QUESTION: Final = "*"
+_FIXED_NONCE: Final = "0" * 16
+_MAX_TASK_CHARS: Final = 300
+_MIN_CHARS: Final = 200
+_STEP_RANGE_PATTERN = re.compile(r"(?:steps? )?(\d{1,9})(?: to (\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierSpec:
+    """How one kind of question is put to a served model.
+
+    Attributes:
+        question: id of the questions it answers, or how their ids begin, with ``*`` at the end; ``"*"`` alone
+            for all, which only a scorer can.
+        task: ``classify`` and ``embed`` read one text, ``score`` a question and a text.
+        options: what the model's classes mean, in their order; for ``classify``.
+        by: ``run``: one text, the run. ``step``: a text for each step that the options name (``"7"``,
+            ``"step 7"``, ``"steps 7 to 9"``); each step's share is its probability of ``chosen``, or its
+            score, and of several steps the largest counts. ``shown``: one text, what the question shows
+            beside the run, e.g. the message whose safety is asked about.
+        chosen: the option that means "this one" of a step.
+        head: what makes probabilities of vectors; for ``embed``.
+
+    Raises:
+        ConfigError: these do not go together.
+    """
+
+    question: str
+    task: PoolingTask = "classify"
+    options: tuple[str, ...] = ()
+    by: Literal["run", "step", "shown"] = "run"
+    chosen: str = "yes"
+    head: LinearHead | None = None
+
+    def __post_init__(self) -> None:
+        if (self.task == "embed") != (self.head is not None):
+            raise ConfigError(f"classifier {self.question!r}: embed needs a head, and nothing else takes one")
+        if self.task == "classify" and len(set(self.options)) != max(2, len(self.options)):
+            raise ConfigError(f"classifier {self.question!r}: classify needs at least two different options")
+        if self.task != "score" and (
+            self.question == ANY_QUESTION or (self.by == "step" and self.chosen not in self.classes)
+        ):
+            raise ConfigError(f"classifier {self.question!r}: its classes do not answer that")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the classes mean, in order; empty for a scorer."""
+        return self.head.options if self.head is not None else self.options
+
+    def matches(self, question: Question, run: Trajectory) -> bool:
+        """Whether it was trained for a question about a run."""
+        if self.question.endswith(ANY_QUESTION):
+            if not question.id.startswith(self.question[:-1]):
+                return False
+        elif self.question != question.id:
+            return False
+        options = list_options(question)
+        if self.by == "step":
+            here = {step.index for step in run.steps}
+            named = [parse_steps(option) for option in options]
+            found = bool(named) and all(held and here >= set(held) for held in named)
+            return isinstance(question, ChoiceQuestion) and found
+        if self.by == "shown" and not question.context:
+            return False
+        return bool(options) and (self.task == "score" or set(options) <= set(self.classes))
+
+
+def parse_steps(option: str) -> tuple[int, ...]:
+    """The steps that an option names; none if it names none."""
+    named = _STEP_RANGE_PATTERN.fullmatch(option)
+    if named is None:
+        return ()
+    first, last = int(named[1]), int(named[2] or named[1])
+    return tuple(range(first, last + 1)) if last - first < 10_000 else ()
+
+
+def build_text_pairs(
+    run: Trajectory, question: Question, classifier: ClassifierSpec, *, max_characters: int
+) -> tuple[tuple[str, str], ...]:
+    """What a classifier is given, as pairs of query and text: train it on texts made by this.
+
+    Args:
+        run: the run.
+        question: what is asked; its words are only given to a scorer.
+        by: the classifier.
+        room: characters a pair may have.
+
+    Raises:
+        ConfigError: there is no room for a single step.
+    """
+    asked = to_one_line(question.text, max_characters // 2)
+    head = f"task: {to_one_line(run.task, min(_MAX_TASK_CHARS, max_characters // 4))}\n"
+    left = max(_MIN_CHARS, max_characters - len(head) - (len(asked) if classifier.task == "score" else 0))
+    if classifier.by == "step":
+        steps = [run.steps[step] for option in list_options(question) for step in parse_steps(option)]
+        return tuple((asked, head + render_step(step, left)[:left]) for step in steps)
+    if classifier.by == "shown":
+        shown = head + neutralize("\n".join(question.context))[:left]
+    else:
+        shown = render_run(
+            run, nonce=_FIXED_NONCE, limit=max(0, max_characters - len(asked) - _MIN_CHARS)
+        ).text
+    if classifier.task == "score" and not isinstance(question, Predicate):
+        return tuple(
+            (f"{asked} {to_one_line(option, _MIN_CHARS)}", shown) for option in list_options(question)
+        )
+    return ((asked, shown),)

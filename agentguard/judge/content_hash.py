@@ -1,0 +1,60 @@
+"""A run as bytes that are equal exactly when its content is: what a judge's answer depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from agentguard.judge.base import Question
+from agentguard.trajectory.model import Trajectory
+
+
+def hash_content(run: Trajectory) -> str:
+    """SHA-256 in hexadecimal of all that is in a run but its id and its format's name."""
+    hashed = hashlib.sha256()
+    for one in fields(run):
+        if one.name not in ("id", "format"):
+            _update_hash(hashed, one.name)
+            _update_hash(hashed, getattr(run, one.name))
+    return hashed.hexdigest()
+
+
+def hash_question(question: Question) -> str:
+    """SHA-256 in hexadecimal of a question: its type, id, text, and its options in their order."""
+    hashed = hashlib.sha256()
+    _update_hash(hashed, type(question).__name__)
+    for one in fields(question):
+        _update_hash(hashed, getattr(question, one.name))
+    return hashed.hexdigest()
+
+
+def _update_hash(hasher: Any, value: Any) -> None:
+    """Feed a value with its type and length before it, so that no two values run together.
+
+    The order of a mapping's keys counts, as a judge reads them in their order. Depth does not matter: nothing
+    here calls itself.
+    """
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, str):
+            _update_hash_text(hasher, "s", one)
+        elif isinstance(one, (tuple, list)):
+            hasher.update(b"l%d;" % len(one))
+            pending.extend(reversed(one))
+        elif is_dataclass(one) and not isinstance(one, type):
+            hasher.update(b"d%d;" % len(fields(one)))
+            pending.extend(getattr(one, field.name) for field in reversed(fields(one)))
+        elif hasattr(one, "items"):
+            pairs = [part for pair in one.items() for part in pair]
+            hasher.update(b"m%d;" % len(pairs))
+            pending.extend(reversed(pairs))
+        else:
+            _update_hash_text(hasher, type(one).__name__, repr(one))
+
+
+def _update_hash_text(hasher: Any, kind: str, text: str) -> None:
+    raw = text.encode("utf-8", "surrogatepass")
+    hasher.update(f"{kind}{len(raw)};".encode())
+    hasher.update(raw)

@@ -1,0 +1,158 @@
+"""Conditional logit (McFadden 1974): which step of a run, as a softmax over the run's own candidates.
+
+Linear and kernel form. Both are fitted by L-BFGS on the penalised likelihood, which is convex: no seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Runs = NDArray[np.intp]
+
+_EPSILON = 1e-9
+_MAX_ITERATIONS = 100
+
+
+def softmax_by_run(scores: Array, runs: Runs) -> Array:
+    """Softmax of ``scores`` within each run; ``runs`` numbers the rows' runs from 0."""
+    top = np.full(int(runs.max()) + 1, -np.inf)
+    np.maximum.at(top, runs, scores)
+    weights = np.exp(scores - top[runs])
+    total = np.zeros_like(top)
+    np.add.at(total, runs, weights)
+    return np.asarray(weights / total[runs])
+
+
+def standardize_within_run(values: Array) -> Array:
+    """Each column of one run as deviations from the run's mean, in its standard deviations; 0 if constant."""
+    deviation = values.std(axis=0)
+    shifted = (values - values.mean(axis=0)) / (deviation + _EPSILON)
+    return np.asarray(np.where(deviation > _EPSILON, shifted, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureScaler:
+    """Standard scores, clipped, then weighted by column: a column of smaller weight is shrunk harder."""
+
+    mean: Array
+    deviation: Array
+    weight: Array
+    clip: float = 3.0
+
+    @classmethod
+    def fit(cls, values: Array, weight: Array | None = None) -> FeatureScaler:
+        """Learn means and deviations from rows."""
+        weights = np.ones(values.shape[1]) if weight is None else weight
+        return cls(values.mean(axis=0), values.std(axis=0) + _EPSILON, weights)
+
+    def __call__(self, values: Array) -> Array:
+        """Scaled rows."""
+        scaled = np.clip((values - self.mean) / self.deviation, -self.clip, self.clip)
+        return np.asarray(scaled * self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScorer:
+    """A linear conditional logit over scaled columns."""
+
+    scaler: FeatureScaler
+    weights: Array
+
+    def score(self, values: Array) -> Array:
+        """Log-odds of each row, up to a constant of its run."""
+        return np.asarray(self.scaler(values) @ self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelScorer:
+    """A conditional logit with a Gaussian kernel over scaled columns; ``width`` multiplies mean squares."""
+
+    scaler: FeatureScaler
+    points: Array
+    weights: Array
+    width: float
+    squares: Array = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Square the points once: they are many, and the rows of a run are few."""
+        object.__setattr__(self, "squares", (self.points * self.points).sum(axis=1))
+
+    def score(self, values: Array) -> Array:
+        """Log-odds of each row, up to a constant of its run."""
+        rows = self.scaler(values)
+        # Row by row: for so small a product, BLAS threads cost more in waiting for each other than they save.
+        products = np.stack([self.points @ row for row in rows])
+        squares = (rows * rows).sum(axis=1)[:, None] + self.squares - 2 * products
+        return np.asarray(_apply_gaussian(squares, self.width, rows.shape[1]) @ self.weights)
+
+
+def fit_weights(
+    scaled: Array, chosen: Array, runs: Runs, *, ridge: float, offset: Array | None = None
+) -> Array:
+    """Weights that maximise the likelihood of the chosen rows less ``ridge`` / 2 times their squares."""
+    fixed = np.zeros(len(scaled)) if offset is None else offset
+
+    def loss(weights: Array) -> tuple[float, Array]:
+        p = softmax_by_run(scaled @ weights + fixed, runs)
+        value = -np.log(p[chosen > 0] + 1e-12).sum() + 0.5 * ridge * (weights @ weights)
+        return float(value), ridge * weights - scaled.T @ (chosen - p)
+
+    return _minimize(loss, scaled.shape[1])
+
+
+def fit_linear(
+    values: Array, chosen: Array, runs: Runs, *, ridge: float, weight: Array | None = None
+) -> LinearScorer:
+    """Fit the linear form; runs without a chosen row are left out."""
+    scaler = FeatureScaler.fit(values, weight)
+    kept, renumbered = _drop_unlabelled_runs(chosen, runs)
+    return LinearScorer(scaler, fit_weights(scaler(values)[kept], chosen[kept], renumbered, ridge=ridge))
+
+
+def fit_kernel(values: Array, chosen: Array, runs: Runs, *, ridge: float, width: float) -> KernelScorer:
+    """Fit the kernel form; runs without a chosen row are left out."""
+    scaler = FeatureScaler.fit(values)
+    kept, renumbered = _drop_unlabelled_runs(chosen, runs)
+    # Stored in single precision: rounded before the fit, so that what is stored is what was fitted.
+    points = scaler(values)[kept].astype(np.float32).astype(np.float64)
+    gram, picked = _compute_gaussian_kernel(points, width), chosen[kept]
+
+    def loss(weights: Array) -> tuple[float, Array]:
+        scores = gram @ weights
+        p = softmax_by_run(scores, renumbered)
+        value = -np.log(p[picked > 0] + 1e-12).sum() + 0.5 * ridge * (weights @ scores)
+        return float(value), ridge * scores - gram @ (picked - p)
+
+    return KernelScorer(scaler, points, _minimize(loss, len(points)), width)
+
+
+def _compute_gaussian_kernel(points: Array, width: float) -> Array:
+    own = (points * points).sum(axis=1)
+    squares = own[:, None] + own - 2 * points @ points.T
+    return _apply_gaussian(squares, width, points.shape[1])
+
+
+def _apply_gaussian(squares: Array, width: float, columns: int) -> Array:
+    return np.asarray(np.exp(-width / columns * np.maximum(squares, 0.0)))
+
+
+def _drop_unlabelled_runs(chosen: Array, runs: Runs) -> tuple[NDArray[np.bool_], Runs]:
+    has = np.zeros(int(runs.max()) + 1, dtype=bool)
+    has[runs[chosen > 0]] = True
+    kept = has[runs]
+    return kept, np.unique(runs[kept], return_inverse=True)[1].astype(np.intp)
+
+
+def _minimize(loss: Callable[[Array], tuple[float, Array]], size: int) -> Array:
+    from scipy.optimize import minimize
+
+    found: Any = minimize(
+        loss, np.zeros(size), jac=True, method="L-BFGS-B", options={"maxiter": _MAX_ITERATIONS}
+    )
+    return np.asarray(found.x, dtype=np.float64)

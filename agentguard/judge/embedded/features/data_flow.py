@@ -1,0 +1,307 @@
+"""Features of what happened: outcomes, evidence, where values come from and go, corrections, flags."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
+from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.judge.embedded.features.run_state import (
+    RunContext,
+    RunProgress,
+    compute_coverage,
+    compute_jaccard_overlap,
+    is_idle,
+    iter_previous_items,
+)
+from agentguard.judge.embedded.features.text_scan import TextScan
+
+_FAR = 20.0
+_NEAR = 8
+_CORRECT, _FAILURE = CLASS_INDEX["correct"], CLASS_INDEX["failure"]
+
+
+def compute_data_flow_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    """Outcome, evidence, data flow, similarity, correction and ledger of one candidate."""
+    out = _compute_outcome_features(layout, context, progress, index)
+    out |= _compute_handoff_features(layout, context, index)
+    out |= _compute_evidence_features(layout, context, progress, index)
+    out |= _compute_claim_features(layout, context, progress, index)
+    out |= _compute_flow_features(layout, context, progress, index)
+    out |= _compute_final_features(layout, context, progress, index)
+    out |= _compute_similarity_features(layout, context, progress, index)
+    out |= _compute_correction_features(layout, progress, index)
+    out |= _compute_ledger_features(layout, progress, index)
+    return out
+
+
+def _compute_outcome_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    result, errors, bad = layout.get_outcome_scan(index), context.error_steps, context.error_flags
+    before, ahead = index - 1, bisect_left(errors, index)
+    failed = result is not None and result.error_count > 0
+    came = index > 0 and (
+        layout.roles[before] is SpeakerRole.EXECUTOR or layout.observation_scans[before] is not None
+    )
+    return {
+        "outcome.failed": failed,
+        "outcome.nothing_ran": result is not None and result.has_no_execution,
+        "outcome.fine": result is not None and not failed and not result.has_no_execution,
+        "outcome.empty": result is not None and result.length < 60 and not result.has_no_execution,
+        "outcome.length": math.log1p(result.length) if result is not None else 0.0,
+        "outcome.after_failed": index > 0 and bad[before],
+        "outcome.after_fine": came and not bad[before] and not layout.step_scans[before].has_no_execution,
+        "outcome.errors_before": progress.error_count,
+        "outcome.errors_left": len(errors) - bisect_right(errors, index),
+        "outcome.first_error": bool(errors) and errors[0] in (index, index + 1),
+        "outcome.last_error": bool(errors) and errors[-1] in (index, index + 1),
+        "outcome.speaks_of_trouble": math.log1p(layout.step_scans[index].error_count),
+        "outcome.since_error": min(_FAR, index - progress.last_error)
+        if progress.last_error is not None
+        else _FAR,
+        "outcome.to_error": min(_FAR, errors[ahead] - index) if ahead < len(errors) else _FAR,
+        "outcome.any_error": bool(errors),
+    }
+
+
+def _compute_handoff_features(layout: RunLayout, context: RunContext, index: int) -> dict[str, float]:
+    one, here = layout.step_scans[index], index in layout.task_handoffs
+    twice, thrice = context.handoff_repetition.get(index, (-1.0, -1.0))
+    return {
+        "brief.repeats_task": twice,
+        "brief.repeats_task_more": thrice,
+        "brief.run_alignment": context.handoff_alignment,
+        "brief.code": here and one.has_code,
+        "brief.runs": here and layout.was_executed(index),
+        "brief.length": math.log1p(one.length) if here else 0.0,
+        "brief.run_has_code": any(layout.step_scans[i].has_code for i in layout.task_handoffs),
+        "brief.run_ran": any(layout.was_executed(i) for i in layout.task_handoffs),
+        "brief.numbers": math.log1p(len(one.numbers - context.task_numbers)) if here else 0.0,
+        "brief.failure": math.log1p(one.error_count + one.class_counts[_FAILURE]) if here else 0.0,
+    }
+
+
+def _compute_evidence_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    place, acts, ran = layout.candidate_ordinals[index], layout.is_action(index), layout.was_executed(index)
+    runs_left, acts_left = context.remaining_actions[index]
+    idle, briefed = is_idle(layout, context, index), index in layout.task_handoffs
+    gives_up = not acts and progress.last_outcome < 0 and runs_left == 0
+    earlier = layout.candidates[place - 1] if place else None
+    return {
+        "evidence.act_ordinal": progress.action_count if acts else -1.0,
+        "evidence.runs": ran,
+        "evidence.run_ordinal": progress.execution_count if ran else -1.0,
+        "evidence.first_run": ran and progress.execution_count == 0,
+        "evidence.first_act": acts and progress.action_count == 0 and not briefed,
+        "evidence.idle": idle,
+        "evidence.work_ordinal": progress.substantial_turns if not idle else -1.0,
+        "evidence.first_work": not idle and progress.substantial_turns == 0 and not briefed,
+        "evidence.idle_before": place - progress.substantial_turns,
+        "evidence.last_outcome": progress.last_outcome,
+        "evidence.talks_after_failure": not acts and progress.last_outcome < 0,
+        "evidence.talks_after_result": not acts and progress.last_outcome > 0,
+        "evidence.talks_without": not acts and progress.execution_count == 0 and not briefed,
+        "evidence.acts_after_failure": acts and progress.last_outcome < 0,
+        "evidence.failed_before": progress.failed_executions,
+        "evidence.worked_before": progress.successful_executions,
+        "evidence.seen": math.log1p(progress.evidence_characters),
+        "evidence.gives_up": gives_up,
+        "evidence.gives_up_at_once": gives_up and earlier is not None and layout.is_action(earlier),
+        "evidence.runs_left": runs_left,
+        "evidence.acts_left": acts_left,
+        "evidence.last_act": acts and acts_left == 1,
+        "evidence.last_run_fails": ran and runs_left == 1 and _count_errors_after(context, index),
+        "evidence.all_failed": context.all_failed,
+        "evidence.first_talk_after_run": not acts
+        and progress.execution_count > 0
+        and progress.turns_after_execution == 0,
+        "evidence.ends_after_failure": layout.step_scans[index].is_ending and progress.last_outcome < 0,
+        "evidence.ends_without": layout.step_scans[index].is_ending and progress.successful_executions == 0,
+    }
+
+
+def _count_errors_after(context: RunContext, index: int) -> bool:
+    after = index + 1
+    return context.error_flags[index] or (after < len(context.error_flags) and context.error_flags[after])
+
+
+def _compute_claim_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    """Numbers and names that nothing seen so far has: said in prose, without a source."""
+    one, acts, briefed = layout.step_scans[index], layout.is_action(index), index in layout.task_handoffs
+    numbers = one.prose_numbers - context.task_numbers
+    unsourced = numbers - progress.env_numbers
+    fresh = unsourced - progress.numbers
+    names = one.names - progress.env_names - context.task_names
+    claims = not acts and not briefed and (bool(fresh) or one.items >= 3)
+    out = {
+        "claim.numbers": math.log1p(len(unsourced)) if not acts else 0.0,
+        "claim.number_share": len(unsourced) / (1 + len(numbers)),
+        "claim.new_numbers": math.log1p(len(fresh)) if not briefed else 0.0,
+        "claim.final_numbers": math.log1p(len(fresh & context.final_numbers)) if not briefed else 0.0,
+        "claim.names": math.log1p(len(names)),
+        "claim.new_names": math.log1p(len(names - progress.names)),
+        "claim.made": claims,
+        "claim.first": claims and progress.claim_count == 0,
+        "claim.before": progress.claim_count,
+    }
+    progress.claim_count += claims
+    return out
+
+
+def _compute_flow_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    """What first appears here, and whether it reaches later steps and the end."""
+    one = layout.step_scans[index]
+    new = one.numbers - progress.numbers
+    reach = new & context.final_numbers
+    names = (one.names - progress.names) & context.final_names
+    before, after = index - 1, index + 1
+    executed = after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR
+    reported = index > 0 and layout.roles[before] is SpeakerRole.EXECUTOR
+    fresh = one.vocabulary - progress.words
+    return {
+        "flow.numbers": math.log1p(len(one.numbers)),
+        "flow.new_numbers": math.log1p(len(new)),
+        "flow.unsourced": math.log1p(len(one.numbers - progress.env_numbers)),
+        "flow.new_unsourced": math.log1p(len(new - progress.env_numbers)),
+        "flow.new_used_later": math.log1p(sum(context.last_step_of_number[number] > index for number in new)),
+        "flow.numbers_to_end": math.log1p(len(reach)),
+        "flow.numbers_to_end_share": len(reach) / (1 + len(context.final_numbers)),
+        "flow.final_numbers": len(one.numbers & context.final_numbers) / (1 + len(context.final_numbers)),
+        "flow.names_to_end": math.log1p(len(names)),
+        "flow.names_to_end_share": len(names) / (1 + len(context.final_names - context.task_names)),
+        "flow.new_names": math.log1p(len(one.names - progress.names)),
+        "flow.new_words": len(fresh) / (1 + len(one.vocabulary)),
+        "flow.new_words_count": math.log1p(len(fresh)),
+        "flow.from_executor": compute_coverage(one.numbers, layout.step_scans[before].numbers)
+        if reported
+        else 0.0,
+        "flow.to_executor": compute_coverage(one.numbers, layout.step_scans[after].numbers)
+        if executed
+        else 0.0,
+    }
+
+
+def _compute_final_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    """How much of what the last texts say, beyond task and brief, was first said here."""
+    one, first, total = layout.step_scans[index], context.first_mention_weight, context.first_mention_total
+    mine = first.get(index, 0.0)
+    after = index + 1
+    executed = after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR
+    via = first.get(after, 0.0) if executed else 0.0
+    acts = layout.is_action(index)
+    tokens = one.vocabulary | one.numbers | one.names
+    return {
+        "final.first_said": mine / total,
+        "final.first_seen": via / total,
+        "final.first_both": (mine + via) / total,
+        "final.is_final": index in context.final_steps,
+        "final.first_said_before": 0.0 if index in context.final_steps else mine / total,
+        "final.said_so_far": context.mention_weight_before[index] / total,
+        "final.said_most": mine > 0 and mine >= context.max_first_mention,
+        "final.said_after_failure": mine / total if not acts and progress.last_outcome < 0 else 0.0,
+        "final.said_without": mine / total if not acts and progress.execution_count == 0 else 0.0,
+        "final.holds": len(tokens & context.final_words) / (1 + len(context.final_words)),
+    }
+
+
+def _compute_similarity_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    place, candidates = layout.candidate_ordinals[index], layout.candidates
+    mine, said = layout.step_scans[index].vocabulary, layout.step_scans
+    after = candidates[place + 1 : place + 1 + _NEAR]
+    turns, own = progress.turns.get(layout.run.steps[index].agent, (0, frozenset()))
+    return {
+        "similar.task": compute_coverage(layout.task_words, mine),
+        "similar.previous": compute_jaccard_overlap(mine, said[candidates[place - 1]].vocabulary)
+        if place
+        else 0.0,
+        "similar.next": compute_jaccard_overlap(mine, said[after[0]].vocabulary) if after else 0.0,
+        "similar.own_previous": compute_jaccard_overlap(mine, own) if turns else 0.0,
+        "similar.any_before": max(
+            (
+                compute_jaccard_overlap(mine, said[i].vocabulary)
+                for i in iter_previous_items(candidates, place, _NEAR)
+            ),
+            default=0.0,
+        ),
+        "similar.any_after": max(
+            (compute_jaccard_overlap(mine, said[i].vocabulary) for i in after), default=0.0
+        ),
+        "similar.last": compute_jaccard_overlap(mine, said[candidates[-1]].vocabulary) if after else 0.0,
+        "similar.from_previous": compute_coverage(mine, said[index - 1].vocabulary) if index else 0.0,
+    }
+
+
+def _compute_correction_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
+    place, candidates, said, steps = (
+        layout.candidate_ordinals[index],
+        layout.candidates,
+        layout.step_scans,
+        layout.run.steps,
+    )
+    after = candidates[place + 1 : place + 3]
+    mine = said[index].class_counts[_CORRECT] > 0
+    agent = steps[index].agent
+    low = agent.lower()
+    named = any(
+        said[i].class_counts[_CORRECT] > 0 and steps[i].agent != agent and low in said[i].lower_text
+        for i in candidates[place + 1 : place + 1 + 3 * _NEAR]
+    )
+    first_after = bool(after) and said[after[0]].class_counts[_CORRECT] > 0
+    return {
+        "correction.next": max((said[i].class_counts[_CORRECT] for i in after), default=0),
+        "correction.next_failure": max((said[i].class_counts[_FAILURE] for i in after), default=0),
+        "correction.before": progress.correction_count,
+        "correction.first": mine and progress.correction_count == 0,
+        "correction.first_corrected": first_after and not mine and progress.correction_count == 0,
+        "correction.named": named,
+    }
+
+
+_ASKED = (("stalls", "progress", False), ("loops", "loop", True), ("satisfied", "satisf", True))
+
+
+def _compute_ledger_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
+    """Flags an agent keeps about progress, loops and completion, before, in and after the step."""
+    said = layout.step_scans
+    nearby: Sequence[TextScan] = said[index + 1 : index + 3]
+    after: Mapping[str, bool] = next((one.flags for one in nearby if one.flags), {})
+    out: dict[str, float] = {"ledger.own": bool(said[index].flags)}
+    for where, flags in (("after", after), ("before", progress.flags), ("here", said[index].flags)):
+        for name, key, wanted in _ASKED:
+            out[f"ledger.{where}_{name}"] = _encode_flag(flags, key, wanted)
+    out["ledger.to_stall"] = _count_ledgers_until_stall(said, index)
+    return out
+
+
+def _encode_flag(flags: Mapping[str, bool], key: str, wanted: bool) -> float:
+    """1 if the flag says so, -1 if it says the opposite, 0 if there is none."""
+    for name, value in flags.items():
+        if key in name:
+            return 1.0 if value is wanted else -1.0
+    return 0.0
+
+
+def _count_ledgers_until_stall(said: Sequence[TextScan], index: int) -> float:
+    """Ledgers after the step until one says that the run stalls or loops."""
+    passed = 0
+    for one in said[index + 1 : index + 60]:
+        if one.flags:
+            if _encode_flag(one.flags, "progress", False) > 0 or _encode_flag(one.flags, "loop", True) > 0:
+                return passed
+            passed += 1
+    return _FAR

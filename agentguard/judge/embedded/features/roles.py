@@ -1,0 +1,230 @@
+"""Who does what in a run, told from behaviour: executor, orchestrator, worker, user; and who can be at fault.
+
+Steps that only execute or relay are no candidates. Positions are ordinals among candidates or workers, never
+indices of the recording, so that they mean the same whether a framework logs one entry a turn or four.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from agentguard.judge.embedded.features.text_scan import TextScan, extract_words, scan_text
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+_MAX_RELAY_WORDS = 6
+_MAX_EMPTY_WORDS = 3
+_MAX_OBSERVATION_CHARS = 3_000
+
+
+class SpeakerRole(StrEnum):
+    """What a speaker does in a run."""
+
+    USER = "user"
+    SYSTEM = "system"
+    EXECUTOR = "executor"
+    ORCHESTRATOR = "orchestrator"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLayout:
+    """A run as the features see it.
+
+    Attributes:
+        run: the run.
+        roles: role of each step.
+        said: scan of what each step said and did; ``seen``: of what came back inside it, if anything did.
+        candidates: indices of the steps that can be at fault, in order; never empty if the run has steps.
+        place: index of a candidate to its ordinal.
+        brief: indices of opening steps that hand on the task.
+        workers: indices of the workers' turns, with the brief only if it was acted on at once.
+        turn: index of a workers' turn to its ordinal.
+        task_words: words of the task.
+        answered: whether one of the last steps ends the run with words of its own.
+    """
+
+    run: Trajectory
+    roles: tuple[SpeakerRole, ...]
+    step_scans: tuple[TextScan, ...]
+    observation_scans: tuple[TextScan | None, ...]
+    candidates: tuple[int, ...]
+    candidate_ordinals: dict[int, int]
+    task_handoffs: frozenset[int]
+    worker_steps: tuple[int, ...]
+    turn_ordinals: dict[int, int]
+    task_words: frozenset[str]
+    has_final_answer: bool
+
+    @property
+    def has_orchestrator(self) -> bool:
+        """Whether one agent hands out the work."""
+        return SpeakerRole.ORCHESTRATOR in self.roles
+
+    def get_outcome_scan(self, index: int) -> TextScan | None:
+        """What came back from a step: inside it, or from the executor that speaks next."""
+        if self.observation_scans[index] is not None:
+            return self.observation_scans[index]
+        after = index + 1
+        executed = after < len(self.roles) and self.roles[after] is SpeakerRole.EXECUTOR
+        return self.step_scans[after] if executed else None
+
+    def was_executed(self, index: int) -> bool:
+        """Whether something the step handed over was executed."""
+        outcome = self.get_outcome_scan(index)
+        return outcome is not None and not outcome.has_no_execution
+
+    def is_action(self, index: int) -> bool:
+        """Whether the step has code or calls a tool."""
+        return self.step_scans[index].has_code or bool(self.run.steps[index].tool_calls)
+
+
+def analyze_layout(run: Trajectory) -> RunLayout:
+    """Read a run once."""
+    roles = _assign_roles(run)
+    said = tuple(scan_text(_collect_step_text(step)) for step in run.steps)
+    seen = tuple(_scan_observations(step) for step in run.steps)
+    candidates = _find_candidates(run, roles, said)
+    task = frozenset(word for word in extract_words(run.task.lower()) if len(word) > 3)
+    brief = frozenset(i for i in range(min(2, len(roles))) if _is_task_handoff(i, roles, said, task))
+    workers = tuple(i for i in candidates if _is_worker_step(i, roles, said, brief))
+    return RunLayout(
+        run=run,
+        roles=roles,
+        step_scans=said,
+        observation_scans=seen,
+        candidates=candidates,
+        candidate_ordinals={index: place for place, index in enumerate(candidates)},
+        task_handoffs=brief,
+        worker_steps=workers,
+        turn_ordinals={index: turn for turn, index in enumerate(workers)},
+        task_words=task,
+        has_final_answer=any(scanned.is_ending for scanned in said[-3:]),
+    )
+
+
+def _collect_step_text(step: Step) -> str:
+    texts = [text for field, text in step.texts() if not field.startswith("observations")]
+    return texts[0] if len(texts) == 1 else "\n".join(texts)
+
+
+def _scan_observations(step: Step) -> TextScan | None:
+    if not step.observations:
+        return None
+    return scan_text(
+        "\n".join(observation.content for observation in step.observations), _MAX_OBSERVATION_CHARS
+    )
+
+
+_ROLE_BY_SOURCE = {
+    Source.USER: SpeakerRole.USER,
+    Source.SYSTEM: SpeakerRole.SYSTEM,
+    Source.ENVIRONMENT: SpeakerRole.EXECUTOR,
+    Source.AGENT: SpeakerRole.WORKER,
+}
+
+
+def _assign_roles(run: Trajectory) -> tuple[SpeakerRole, ...]:
+    chief = _find_orchestrator(run.steps)
+    return tuple(
+        SpeakerRole.ORCHESTRATOR
+        if step.source is Source.AGENT and step.agent == chief
+        else _ROLE_BY_SOURCE[step.source]
+        for step in run.steps
+    )
+
+
+def _find_orchestrator(steps: Sequence[Step]) -> str | None:
+    """The agent that hands out the work most: it names who speaks next, and the others answer to it."""
+    speakers = [step.agent for step in steps if step.source is Source.AGENT]
+    turns = Counter(speakers)
+    if len(turns) < 2:
+        return None
+    given = _count_handoffs(steps)
+    best = max(turns, key=lambda name: (given[name], turns[name]))
+    others = sum(given.values()) - given[best]
+    back = sum(1 for a, b in pairwise(speakers) if a != best and b == best)
+    apart = sum(1 for a, b in pairwise(speakers) if a != best and b != best)
+    executed = any(b.source is Source.ENVIRONMENT and a.agent == best for a, b in pairwise(steps))
+    steers = (
+        given[best] >= max(2, others, 0.3 * turns[best])
+        and turns[best] >= 0.4 * len(speakers)
+        and back >= 2 * apart
+        and not executed
+    )
+    return best if steers else None
+
+
+def _count_handoffs(steps: Sequence[Step]) -> Counter[str]:
+    """How often each agent names the agent that takes over from it."""
+    given: Counter[str] = Counter()
+    low = [step.content[:_MAX_OBSERVATION_CHARS].lower() for step in steps]
+    for at, step in enumerate(steps):
+        if step.source is not Source.AGENT:
+            continue
+        for after in steps[at + 1 : at + 4]:
+            if after.source is Source.AGENT and after.agent != step.agent:
+                addressed = after.agent.lower() in str(step.extra.get("role", "")).lower()
+                given[step.agent] += addressed or after.agent.lower() in low[at]
+                break
+    return given
+
+
+def _find_candidates(
+    run: Trajectory, roles: Sequence[SpeakerRole], scans: Sequence[TextScan]
+) -> tuple[int, ...]:
+    names = {step.agent.lower() for step in run.steps if step.source is Source.AGENT}
+    working = [i for i, role in enumerate(roles) if role in (SpeakerRole.ORCHESTRATOR, SpeakerRole.WORKER)]
+    held = [i for i in working if not _is_relay(i, roles, scans, names) and _has_content(run.steps[i])]
+    if len(held) > 1 and _is_closing(held[-1], roles, scans):
+        last = held[-1]
+        held = [i for i in held if i < last - 1 or not _is_closing(i, roles, scans)] or held
+    full = [i for i in held if _is_substantial(scans[i]) or run.steps[i].tool_calls]
+    return tuple((full if len(held) > 1 else held) or held or working or range(len(roles)))
+
+
+def _has_content(step: Step) -> bool:
+    return bool(step.content or step.reasoning or step.tool_calls)
+
+
+def _is_substantial(scan_result: TextScan) -> bool:
+    """Whether a text is more than a word of ending."""
+    return scan_result.word_count > _MAX_EMPTY_WORDS or scan_result.has_code or bool(scan_result.numbers)
+
+
+def _is_relay(index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], names: set[str]) -> bool:
+    """Whether an orchestrator's step does no more than name the next speaker."""
+    if roles[index] is not SpeakerRole.ORCHESTRATOR or scans[index].word_count > _MAX_RELAY_WORDS:
+        return False
+    return any(name in scans[index].lower_text for name in names)
+
+
+def _is_closing(index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan]) -> bool:
+    """Whether an orchestrator's step only reports the end of the run."""
+    one = scans[index]
+    return (
+        roles[index] is SpeakerRole.ORCHESTRATOR and one.is_ending and one.word_count < 400 and not one.flags
+    )
+
+
+def _is_task_handoff(
+    index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], task: frozenset[str]
+) -> bool:
+    opens = roles[index] is SpeakerRole.ORCHESTRATOR or (roles[index] is SpeakerRole.WORKER and index == 0)
+    if not opens or not task:
+        return False
+    return len(task & scans[index].vocabulary) > 0.8 * len(task)
+
+
+def _is_worker_step(
+    index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], handoffs: frozenset[int]
+) -> bool:
+    if roles[index] is not SpeakerRole.WORKER:
+        return False
+    if index not in handoffs:
+        return True
+    after = index + 1
+    return after < len(roles) and roles[after] is SpeakerRole.EXECUTOR and not scans[after].has_no_execution

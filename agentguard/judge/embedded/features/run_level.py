@@ -1,0 +1,248 @@
+"""Features of a run as a whole, for the question whether it failed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agentguard.judge.embedded.features.catalogue import Feature
+from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, WORD_CLASSES, is_read_tool, is_write_tool
+from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.judge.embedded.features.text_scan import TextScan
+from agentguard.trajectory.model import Observation, ToolCall
+
+_VALUE = re.compile(r'"((?:[^"\\]|\\.){3,})"|(\d{2,})')
+_WORD = re.compile(r"\w+")
+_REFUSAL = re.compile(r"\b(?:unfortunately|unable|cannot|can't|not (?:allowed|possible|eligible|able))")
+_APOLOGY = re.compile(r"\b(?:apolog|sorry|mistake|misunderst)")
+_OBJECTION = re.compile(r"\W*(?:no|actually|wait|but|however|that's not|i (?:don't|didn't)|hmm)\b")
+_ACCEPTANCE = re.compile(r"\W*(?:yes|sure|ok|great|thank|perfect)")
+_FAILURE = re.compile(r"\s*(?:error|invalid|failed|exception)", re.IGNORECASE)
+_RATE, _BASE = 50.0, 20
+_MAX_KNOWN_CHARS = 200_000
+
+_FEATURE_MEANINGS: Final = """
+size.steps: steps
+size.agent_turns: agents' turns
+size.user_turns: users' turns
+size.calls: tool calls
+size.agent_text: length of what agents said
+size.user_text: length of what users said
+size.seen_text: length of what tools returned
+size.agent_mean: mean length of an agent's turn
+size.agent_longest: longest agent's turn
+size.user_mean: mean length of a user's turn
+tools.changes: calls of tools whose name says that they change something
+tools.looks: calls of tools whose name says that they look
+tools.others: calls of other tools
+tools.change_share: share of the calls that change something
+tools.no_change: nothing was changed
+tools.changes_worked: calls that change something and returned no error
+tools.changes_failed: calls that change something and returned an error
+tools.distinct: tools used
+tools.distinct_changing: tools used that change something
+tools.unlike_share: share of the calls that are unlike all others
+tools.most_of_one_change: most calls of one tool that changes something
+tools.most_of_one_call: most times that one call was made
+tools.last_change: how late the last change was, 0 to 1
+tools.first_change: how late the first change was, 0 to 1
+tools.change_arguments: length of the arguments of all changes
+tools.change_mean: mean length of the arguments of a change
+tools.at_once: most calls in one step
+tools.unsourced: argument values that occur nowhere before
+tools.unsourced_share: their share
+trouble.errors: results that are errors
+trouble.share: share of the results that are errors
+trouble.refusals: share of the agents' turns that say what cannot be done
+trouble.regrets: share of the agents' turns that regret something
+trouble.objections: share of the users' turns that object
+trouble.assents: share of the users' turns that assent
+end.calls: ends with a tool call
+end.other_tool: ends with a tool that neither changes nor looks
+end.asks: the last agent's turn asks
+end.answered: ends with words of ending
+talk.silent: share of the agents' turns without text
+talk.agent_numbers: numbers that agents said
+talk.user_numbers: numbers that users said
+"""
+
+
+def _build_features() -> tuple[Feature, ...]:
+    lines = (line.partition(": ") for line in _FEATURE_MEANINGS.strip().splitlines())
+    plain = [Feature(name=name, meaning=meaning) for name, _, meaning in lines]
+    worded = [
+        Feature(name=f"{who}.{name}", meaning=f"{about}: words in {who}s' turns, per fifty")
+        for who in ("agent", "user")
+        for name, about in WORD_CLASSES
+    ]
+    return tuple(plain + worded)
+
+
+RUN_FEATURES: Final = _build_features()
+RUN_FEATURE_NAMES: Final = tuple(feature.name for feature in RUN_FEATURES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    step: int
+    call: ToolCall
+    observation: Observation | None
+    text: str
+
+    @property
+    def is_write(self) -> bool:
+        return is_write_tool(self.call.name)
+
+    @property
+    def is_read(self) -> bool:
+        return is_read_tool(self.call.name)
+
+    @property
+    def is_failed(self) -> bool:
+        return self.observation is not None and _is_error(self.observation)
+
+
+def compute_run_features(layout: RunLayout) -> dict[str, float]:
+    """Features of a run by name."""
+    calls = _list_calls(layout)
+    mine = [one for one, role in zip(layout.step_scans, layout.roles, strict=True) if _is_worker(role)]
+    theirs = [
+        one for one, role in zip(layout.step_scans, layout.roles, strict=True) if role is SpeakerRole.USER
+    ]
+    out = _compute_size_features(layout, calls, mine, theirs)
+    out |= _compute_tool_features(layout, calls)
+    out |= _compute_error_features(layout, mine, theirs)
+    out |= _compute_ending_features(layout, calls, mine, theirs)
+    for who, scans in (("agent", mine), ("user", theirs)):
+        total = sum(one.word_count for one in scans) + _BASE
+        for place, name in enumerate(CLASS_NAMES):
+            out[f"{who}.{name}"] = sum(one.class_counts[place] for one in scans) * _RATE / total
+    return out
+
+
+def _is_worker(role: SpeakerRole) -> bool:
+    return role in (SpeakerRole.WORKER, SpeakerRole.ORCHESTRATOR)
+
+
+def _is_error(seen: Observation) -> bool:
+    return bool(_FAILURE.match(seen.content)) if seen.is_error is None else seen.is_error
+
+
+def _list_calls(layout: RunLayout) -> list[_Call]:
+    found = []
+    for step in layout.run.steps:
+        texts = dict(step.texts()) if step.tool_calls else {}
+        by_id = {seen.call_id: seen for seen in step.observations if seen.call_id}
+        for place, call in enumerate(step.tool_calls):
+            follows = step.observations[place] if place < len(step.observations) else None
+            text = texts.get(f"tool_calls[{place}]", "")
+            found.append(_Call(step.index, call, by_id.get(call.id, follows), text))
+    return found
+
+
+def _compute_size_features(
+    layout: RunLayout, calls: Sequence[_Call], mine: Sequence[TextScan], theirs: Sequence[TextScan]
+) -> dict[str, float]:
+    said, asked = sum(one.length for one in mine), sum(one.length for one in theirs)
+    seen = sum(len(one.content) for step in layout.run.steps for one in step.observations)
+    return {
+        "size.steps": math.log1p(len(layout.roles)),
+        "size.agent_turns": math.log1p(len(mine)),
+        "size.user_turns": math.log1p(len(theirs)),
+        "size.calls": math.log1p(len(calls)),
+        "size.agent_text": math.log1p(said),
+        "size.user_text": math.log1p(asked),
+        "size.seen_text": math.log1p(seen),
+        "size.agent_mean": math.log1p(said / (1 + len(mine))),
+        "size.agent_longest": math.log1p(max((one.length for one in mine), default=0)),
+        "size.user_mean": math.log1p(asked / (1 + len(theirs))),
+    }
+
+
+def _compute_tool_features(layout: RunLayout, calls: Sequence[_Call]) -> dict[str, float]:
+    made = [one for one in calls if one.is_write]
+    failed = sum(one.is_failed for one in made)
+    length, count = sum(len(one.text) for one in made), max(1, len(layout.roles))
+    same = Counter((one.call.name, one.text) for one in calls)
+    unsourced, values = _count_unsourced_values(layout, calls)
+    return {
+        "tools.changes": math.log1p(len(made)),
+        "tools.looks": math.log1p(sum(one.is_read for one in calls)),
+        "tools.others": sum(not one.is_read and not one.is_write for one in calls),
+        "tools.change_share": len(made) / (1 + len(calls)),
+        "tools.no_change": not made,
+        "tools.changes_worked": math.log1p(len(made) - failed),
+        "tools.changes_failed": failed,
+        "tools.distinct": len({one.call.name for one in calls}),
+        "tools.distinct_changing": len({one.call.name for one in made}),
+        "tools.unlike_share": len(same) / (1 + len(calls)),
+        "tools.most_of_one_change": _count_most_common(one.call.name for one in made),
+        "tools.most_of_one_call": max(same.values(), default=0),
+        "tools.last_change": made[-1].step / count if made else 0.0,
+        "tools.first_change": made[0].step / count if made else 1.0,
+        "tools.change_arguments": math.log1p(length),
+        "tools.change_mean": math.log1p(length / (1 + len(made))),
+        "tools.at_once": max((len(step.tool_calls) for step in layout.run.steps), default=0),
+        "tools.unsourced": math.log1p(unsourced),
+        "tools.unsourced_share": unsourced / (1 + values),
+    }
+
+
+def _count_most_common(names: Iterable[str]) -> int:
+    return max(Counter(names).values(), default=0)
+
+
+def _count_unsourced_values(layout: RunLayout, calls: Sequence[_Call]) -> tuple[int, int]:
+    """Argument values of calls that occur in nothing said or seen before, and all values."""
+    known: set[str] = set()
+    waiting, missing, total = list(calls), 0, 0
+    for step in layout.run.steps:
+        while waiting and waiting[0].step == step.index:
+            for quoted, number in _VALUE.findall(waiting.pop(0).text[:4_000]):
+                total += 1
+                missing += not known.issuperset(_WORD.findall((quoted or number).lower()))
+        for text in (step.content, *(one.content for one in step.observations)):
+            known.update(_WORD.findall(text[:_MAX_KNOWN_CHARS].lower()))
+    return missing, total
+
+
+def _compute_error_features(
+    layout: RunLayout, mine: Sequence[TextScan], theirs: Sequence[TextScan]
+) -> dict[str, float]:
+    results = [seen for step in layout.run.steps for seen in step.observations]
+    errors = sum(map(_is_error, results))
+    return {
+        "trouble.errors": math.log1p(errors),
+        "trouble.share": errors / (1 + len(results)),
+        "trouble.refusals": sum(bool(_REFUSAL.search(one.lower_text)) for one in mine) / (1 + len(mine)),
+        "trouble.regrets": sum(bool(_APOLOGY.search(one.lower_text)) for one in mine) / (1 + len(mine)),
+        "trouble.objections": sum(bool(_OBJECTION.match(one.lower_text)) for one in theirs)
+        / (1 + len(theirs)),
+        "trouble.assents": sum(bool(_ACCEPTANCE.match(one.lower_text)) for one in theirs) / (1 + len(theirs)),
+    }
+
+
+def _compute_ending_features(
+    layout: RunLayout, calls: Sequence[_Call], mine: Sequence[TextScan], theirs: Sequence[TextScan]
+) -> dict[str, float]:
+    last = layout.run.steps[-1] if layout.run.steps else None
+    ends = last is not None and bool(last.tool_calls)
+    other = ends and not calls[-1].is_write and not calls[-1].is_read
+    steps = [step for step, role in zip(layout.run.steps, layout.roles, strict=True) if _is_worker(role)]
+    return {
+        "end.calls": ends,
+        "end.other_tool": other,
+        "end.asks": bool(mine) and mine[-1].is_question,
+        "end.answered": layout.has_final_answer,
+        "talk.silent": sum(not step.content for step in steps) / (1 + len(steps)),
+        "talk.agent_numbers": math.log1p(len(_union(one.numbers for one in mine))),
+        "talk.user_numbers": math.log1p(len(_union(one.numbers for one in theirs))),
+    }
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*sets)

@@ -1,0 +1,301 @@
+"""What is known of a run up to a step, kept while walking it once: the cost is linear in its steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
+from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.judge.embedded.features.text_scan import (
+    TextScan,
+    extract_names,
+    extract_numbers,
+    extract_words,
+)
+
+_ASSUME, _CORRECT = CLASS_INDEX["assume"], CLASS_INDEX["correct"]
+_SHORT_OUTCOME = 60
+_MIN_REPORT_ERRORS = 2  # shapes of an error in a worker's own report before it counts as one
+
+
+def compute_jaccard_overlap(a: frozenset[str], b: frozenset[str]) -> float:
+    """Jaccard overlap, slightly shrunk; 0 if either is empty."""
+    return len(a & b) / (1 + len(a | b)) if a and b else 0.0
+
+
+def compute_coverage(a: frozenset[str], b: frozenset[str] | set[str]) -> float:
+    """Share of ``a`` that is in ``b``."""
+    return len(a & b) / len(a) if a else 0.0
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """Counters before the step at hand. ``last_outcome``: 1 returned something, -0.5 little, -1 failed."""
+
+    numbers: set[str]
+    words: set[str]
+    names: set[str]
+    env_numbers: set[str]
+    env_names: set[str] = field(default_factory=set)
+    turns: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
+    error_count: int = 0
+    last_error: int | None = None
+    assumption_count: int = 0
+    correction_count: int = 0
+    action_count: int = 0
+    execution_count: int = 0
+    successful_executions: int = 0
+    failed_executions: int = 0
+    evidence_characters: int = 0
+    substantial_turns: int = 0
+    claim_count: int = 0
+    turns_after_execution: int = 0
+    last_outcome: float = 0.0
+    flags: dict[str, bool] = field(default_factory=dict)
+    code_words: list[frozenset[str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What the features need of the run as a whole.
+
+    Attributes:
+        bad: whether each step shows an error in what came back; ``errors``: their indices.
+        task_numbers, task_names: numbers and names the task gives.
+        final: indices of the two last substantial candidates; ``final_numbers``, ``final_names``: of the
+            run's last three steps; ``first_said``: step to weight of the final texts' own words that it is
+            the first to hold; ``first_said_total``: their sum and one.
+        said_before: step to the weight first said before it; ``said_most``: the most an author first said.
+        brief_repeats: brief to the shares of the task's words that it has at least twice, and three times.
+        alignment: the least first share of them: a brief that strays from the task repeats little of it.
+        last_at: number to the last candidate that has it.
+        left: candidate to the runs and the acts from it on; ``all_failed``: whether every run failed.
+        turns_of: agent to the number of its candidates and the index of its last one.
+    """
+
+    error_flags: tuple[bool, ...]
+    error_steps: tuple[int, ...]
+    task_numbers: frozenset[str]
+    task_names: frozenset[str]
+    final_steps: tuple[int, ...]
+    final_words: frozenset[str]
+    final_numbers: frozenset[str]
+    final_names: frozenset[str]
+    first_mention_weight: dict[int, float]
+    first_mention_total: float
+    handoff_repetition: dict[int, tuple[float, float]]
+    handoff_alignment: float
+    mention_weight_before: dict[int, float]
+    max_first_mention: float
+    last_step_of_number: dict[str, int]
+    remaining_actions: dict[int, tuple[int, int]]
+    all_failed: bool
+    turns_by_agent: dict[str, tuple[int, int]]
+    mean_length: float
+    max_length: int
+
+
+def build_run_context(layout: RunLayout) -> RunContext:
+    """Look at the whole run once."""
+    said, task = layout.step_scans, layout.run.task
+    bad = tuple(_has_error(layout, i) for i in range(len(said)))
+    final = tuple(i for i in layout.candidates if said[i].word_count > 12)[-2:] or layout.candidates[-2:]
+    ending = [
+        said[i]
+        for i in range(max(0, len(said) - 3), len(said))
+        if layout.roles[i] not in (SpeakerRole.EXECUTOR, SpeakerRole.USER)
+    ]
+    task_numbers = extract_numbers(task)
+    given = _union(layout.task_words, task_numbers, *(said[i].vocabulary for i in layout.task_handoffs))
+    final_words = _union(*(_tokens(said[i]) for i in final)) - given
+    first = _compute_first_mentions(layout, final_words)
+    repeats = {i: _compute_handoff_repetition(layout, i) for i in layout.task_handoffs}
+    lengths = [said[i].length for i in layout.candidates] or [0]
+    return RunContext(
+        error_flags=bad,
+        error_steps=tuple(i for i, value in enumerate(bad) if value),
+        task_numbers=task_numbers,
+        task_names=extract_names(task),
+        final_steps=final,
+        final_words=final_words,
+        final_numbers=_union(*(one.numbers for one in ending)) - task_numbers,
+        final_names=_union(*(one.names for one in ending)),
+        first_mention_weight=first,
+        first_mention_total=sum(first.values()) + 1,
+        handoff_repetition=repeats,
+        mention_weight_before=_accumulate_weights(layout, first),
+        max_first_mention=max((w for i, w in first.items() if _is_authored(layout, i)), default=0.0),
+        handoff_alignment=min((twice for twice, _ in repeats.values()), default=1.0),
+        last_step_of_number={number: i for i in layout.candidates for number in layout.step_scans[i].numbers},
+        remaining_actions=_count_remaining(layout),
+        all_failed=_did_all_fail(layout),
+        turns_by_agent=_count_turns(layout),
+        mean_length=sum(lengths) / len(lengths) + 1,
+        max_length=max(lengths),
+    )
+
+
+def start_progress(layout: RunLayout, context: RunContext) -> RunProgress:
+    """The state before the first step."""
+    return RunProgress(
+        numbers=set(context.task_numbers),
+        words=set(layout.task_words),
+        names=set(context.task_names),
+        env_numbers=set(context.task_numbers),
+    )
+
+
+def is_idle(layout: RunLayout, context: RunContext, index: int) -> bool:
+    """Whether a turn neither acts nor brings a number or a list."""
+    one = layout.step_scans[index]
+    return (
+        not layout.is_action(index)
+        and not (one.numbers - context.task_numbers)
+        and one.items < 3
+        and one.word_count < 90
+    )
+
+
+def update_progress(progress: RunProgress, layout: RunLayout, context: RunContext, index: int) -> None:
+    """Take one more step into account."""
+    one, seen, role = layout.step_scans[index], layout.observation_scans[index], layout.roles[index]
+    progress.numbers |= one.numbers
+    progress.words |= one.vocabulary
+    progress.names |= one.names
+    if role in (SpeakerRole.EXECUTOR, SpeakerRole.USER):
+        progress.env_numbers |= one.numbers
+    if role is SpeakerRole.EXECUTOR:
+        _add_outcome(progress, one, context.error_flags[index])
+    elif role in (SpeakerRole.ORCHESTRATOR, SpeakerRole.WORKER):
+        _add_turn(progress, layout, context, index)
+    if seen is not None:
+        progress.numbers |= seen.numbers
+        progress.env_numbers |= seen.numbers
+        _add_outcome(progress, seen, context.error_flags[index])
+    if context.error_flags[index]:
+        progress.error_count += 1
+        progress.last_error = index
+
+
+def _add_outcome(progress: RunProgress, outcome: TextScan, bad: bool) -> None:
+    progress.env_names |= outcome.names
+    if outcome.has_no_execution:
+        return
+    progress.execution_count += 1
+    if bad:
+        progress.last_outcome = -1.0
+        progress.failed_executions += 1
+    elif outcome.length < _SHORT_OUTCOME:
+        progress.last_outcome = -0.5
+    else:
+        progress.last_outcome = 1.0
+        progress.successful_executions += 1
+        progress.evidence_characters += outcome.length
+
+
+def _add_turn(progress: RunProgress, layout: RunLayout, context: RunContext, index: int) -> None:
+    one, agent = layout.step_scans[index], layout.run.steps[index].agent
+    before, _ = progress.turns.get(agent, (0, frozenset()))
+    progress.turns[agent] = (before + 1, one.vocabulary)
+    progress.assumption_count += one.class_counts[_ASSUME] > 0
+    progress.correction_count += one.class_counts[_CORRECT] > 0
+    if one.flags:
+        progress.flags = dict(one.flags)
+    if index in layout.task_handoffs:
+        progress.env_names |= one.names
+        progress.env_numbers |= one.numbers
+        return
+    progress.turns_after_execution += not layout.is_action(index) and progress.execution_count > 0
+    progress.substantial_turns += not is_idle(layout, context, index)
+    if layout.is_action(index):
+        progress.action_count += 1
+        progress.code_words.append(one.code.identifiers)
+
+
+def _has_error(layout: RunLayout, index: int) -> bool:
+    one, seen, role = layout.step_scans[index], layout.observation_scans[index], layout.roles[index]
+    if role is SpeakerRole.EXECUTOR:
+        return one.error_count > 0
+    if seen is not None:
+        flagged = [o.is_error for o in layout.run.steps[index].observations if o.is_error is not None]
+        return any(flagged) or (not flagged and seen.error_count > 0)
+    return role is SpeakerRole.WORKER and layout.has_orchestrator and one.error_count >= _MIN_REPORT_ERRORS
+
+
+def _tokens(scan: TextScan) -> frozenset[str]:
+    return scan.vocabulary | scan.numbers | scan.names
+
+
+def _union(*sets: frozenset[str]) -> frozenset[str]:
+    return frozenset().union(*sets)
+
+
+def _compute_first_mentions(layout: RunLayout, wanted: frozenset[str]) -> dict[int, float]:
+    """Step to the weight of the wanted words it is the first to hold; what came back inside it counts too."""
+    left, first = set(wanted), {}
+    for index, role in enumerate(layout.roles):
+        if role in (SpeakerRole.USER, SpeakerRole.SYSTEM) or not left:
+            continue
+        seen = layout.observation_scans[index]
+        found = left & (
+            _tokens(layout.step_scans[index]) | (_tokens(seen) if seen is not None else frozenset())
+        )
+        if found:
+            first[index] = sum(map(_weight, sorted(found)))
+            left -= found
+    return first
+
+
+def _weight(word: str) -> float:
+    return 3.0 if word[0].isdigit() else 1.5 if word[0].isupper() else 0.5
+
+
+def _is_authored(layout: RunLayout, index: int) -> bool:
+    return layout.roles[index] is not SpeakerRole.EXECUTOR and index not in layout.task_handoffs
+
+
+def _accumulate_weights(layout: RunLayout, first: dict[int, float]) -> dict[int, float]:
+    before, total = {}, 0.0
+    for index in range(len(layout.roles)):
+        before[index] = total
+        total += first.get(index, 0.0)
+    return before
+
+
+def _count_remaining(layout: RunLayout) -> dict[int, tuple[int, int]]:
+    left, runs, acts = {}, 0, 0
+    for index in reversed(layout.candidates):
+        runs += layout.was_executed(index)
+        acts += layout.is_action(index)
+        left[index] = runs, acts
+    return left
+
+
+def _did_all_fail(layout: RunLayout) -> bool:
+    outcomes = [layout.get_outcome_scan(index) for index in layout.candidates if layout.was_executed(index)]
+    return bool(outcomes) and all(one is not None and one.error_count > 0 for one in outcomes)
+
+
+def _count_turns(layout: RunLayout) -> dict[str, tuple[int, int]]:
+    turns: dict[str, tuple[int, int]] = {}
+    for index in layout.candidates:
+        agent = layout.run.steps[index].agent
+        turns[agent] = turns.get(agent, (0, 0))[0] + 1, index
+    return turns
+
+
+def _compute_handoff_repetition(layout: RunLayout, index: int) -> tuple[float, float]:
+    """Share of the task's words that a brief has at least twice, and at least three times."""
+    task = layout.task_words
+    counts = Counter(word for word in extract_words(layout.step_scans[index].lower_text) if word in task)
+    total = max(1, len(task))
+    return sum(1 for n in counts.values() if n >= 2) / total, sum(
+        1 for n in counts.values() if n >= 3
+    ) / total
+
+
+def iter_previous_items(items: tuple[int, ...], place: int, width: int) -> Iterator[int]:
+    """Up to ``width`` items before ``place``."""
+    yield from items[max(0, place - width) : place]

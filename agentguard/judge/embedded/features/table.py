@@ -1,0 +1,117 @@
+"""The table of a run: a row a candidate step, a column a feature of the registry."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentguard.judge.embedded.features.catalogue import FEATURE_NAMES, Feature
+from agentguard.judge.embedded.features.data_flow import compute_data_flow_features
+from agentguard.judge.embedded.features.position import compute_position_features
+from agentguard.judge.embedded.features.roles import RunLayout, analyze_layout
+from agentguard.judge.embedded.features.run_state import build_run_context, start_progress, update_progress
+from agentguard.judge.embedded.features.text import compute_text_features
+from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+_MAX_CACHED_TABLES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable:
+    """Features of a run.
+
+    Attributes:
+        layout: the run as it was read.
+        steps: indices of the candidates, in order; one row each.
+        agents: who made each.
+        values: float64, shape ``(len(steps), len(spec.NAMES))``.
+    """
+
+    layout: RunLayout
+    steps: tuple[int, ...]
+    agents: tuple[str, ...]
+    values: NDArray[np.float64]
+
+
+def compute_step_features(run: Trajectory) -> tuple[RunLayout, list[dict[str, float]]]:
+    """Features of each candidate by name, in one walk over the run."""
+    held = analyze_layout(run)
+    facts = build_run_context(held)
+    walk = start_progress(held, facts)
+    rows = []
+    for index in range(len(run.steps)):
+        if index in held.candidate_ordinals:
+            row = compute_position_features(held, facts, walk, index)
+            row |= compute_text_features(held, facts, walk, index)
+            row |= compute_data_flow_features(held, facts, walk, index)
+            rows.append(row)
+        update_progress(walk, held, facts, index)
+    return held, rows
+
+
+def build_step_table(run: Trajectory) -> StepTable:
+    """The table of a run; a few hundred are kept, since a cross-validation asks for each many times."""
+    import numpy as np
+
+    key = id(run)
+    kept = _TABLE_CACHE.get(key)
+    if kept is not None and kept.layout.run is run:
+        return kept
+    held, rows = compute_step_features(run)
+    values = np.array([[float(row[name]) for name in FEATURE_NAMES] for row in rows], dtype=np.float64)
+    table = StepTable(
+        layout=held,
+        steps=held.candidates,
+        agents=tuple(run.steps[i].agent for i in held.candidates),
+        values=values.reshape(len(rows), len(FEATURE_NAMES)),
+    )
+    _TABLE_CACHE[key] = table
+    while len(_TABLE_CACHE) > _MAX_CACHED_TABLES:
+        _TABLE_CACHE.popitem(last=False)
+    return table
+
+
+_TABLE_CACHE: OrderedDict[int, StepTable] = OrderedDict()
+
+
+def clear_cache() -> None:
+    """Drop the tables that are kept; for measuring what a run costs."""
+    _TABLE_CACHE.clear()
+
+
+_NON_WORD = re.compile(r"\W+")
+
+ANSWER_FEATURES = (
+    Feature(name="answer.holds", meaning="has the gold answer"),
+    Feature(name="answer.share", meaning="share of the gold answer's words that it has"),
+    Feature(name="answer.lost", meaning="lacks it though an earlier candidate had it"),
+)
+
+
+def compute_answer_columns(table: StepTable, answer: str | None) -> NDArray[np.float64]:
+    """The columns of `ANSWER_FEATURES`, shape ``(rows, 3)``; zeros where no answer is known."""
+    import numpy as np
+
+    columns = np.zeros((len(table.steps), len(ANSWER_FEATURES)))
+    wanted = _normalize_text(answer or "")
+    if not wanted:
+        return columns
+    words, had = wanted.split(), False
+    for row, index in enumerate(table.steps):
+        text = f" {_normalize_text(table.layout.step_scans[index].lower_text)} "
+        holds = f" {wanted} " in text
+        share = sum(f" {word} " in text for word in words) / len(words)
+        columns[row] = holds, share, had and not holds
+        had = had or holds
+    return columns
+
+
+def _normalize_text(text: str) -> str:
+    return _NON_WORD.sub(" ", text.lower()).strip()

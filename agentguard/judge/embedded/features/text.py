@@ -1,0 +1,110 @@
+"""Features of what a step says: its form, its code, and the classes of its words and its neighbours'."""
+
+from __future__ import annotations
+
+import math
+
+from agentguard.judge.embedded.features.lexicon import CLASS_INDEX, CLASS_NAMES, is_write_tool
+from agentguard.judge.embedded.features.roles import RunLayout
+from agentguard.judge.embedded.features.run_state import RunContext, RunProgress, compute_jaccard_overlap
+from agentguard.judge.embedded.features.text_scan import TextScan
+
+_RATE_WORDS = 30.0  # words a rate counts over
+_SMOOTHING_WORDS = 5.0
+_ASSUME = CLASS_INDEX["assume"]
+_WORD_COLUMNS = tuple(f"wording.{name}" for name in CLASS_NAMES)
+_RATE_COLUMNS = tuple(f"rate.{name}" for name in CLASS_NAMES)
+_NEXT_RATE_COLUMNS = tuple(f"next.{name}" for name in CLASS_NAMES)
+_PREVIOUS_RATE_COLUMNS = tuple(f"previous.{name}" for name in CLASS_NAMES)
+_ZEROS = (0.0,) * len(CLASS_NAMES)
+
+
+def compute_text_features(
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+) -> dict[str, float]:
+    """Form, code and wording of one candidate."""
+    place, candidates = layout.candidate_ordinals[index], layout.candidates
+    before = layout.step_scans[candidates[place - 1]] if place else None
+    after = layout.step_scans[candidates[place + 1]] if place + 1 < len(candidates) else None
+    one = layout.step_scans[index]
+    out = _compute_form_features(one, context, before, after)
+    calls = layout.run.steps[index].tool_calls
+    out["form.calls"] = len(calls)
+    out["form.changes"] = sum(is_write_tool(call.name) for call in calls)
+    out |= _compute_code_features(layout, progress, index)
+    out |= zip(_WORD_COLUMNS, map(math.log1p, one.class_counts), strict=True)
+    out |= zip(_RATE_COLUMNS, _compute_word_rates(one), strict=True)
+    out |= zip(_NEXT_RATE_COLUMNS, _compute_word_rates(after), strict=True)
+    out |= zip(_PREVIOUS_RATE_COLUMNS, _compute_word_rates(before), strict=True)
+    assumes = one.class_counts[_ASSUME] > 0
+    out["wording.first_to_assume"] = assumes and progress.assumption_count == 0
+    out["wording.assumed_before"] = progress.assumption_count
+    return out
+
+
+def _compute_word_rates(scan: TextScan | None) -> tuple[float, ...]:
+    if scan is None:
+        return _ZEROS
+    scale = _RATE_WORDS / (scan.word_count + _SMOOTHING_WORDS)
+    return tuple(count * scale for count in scan.class_counts)
+
+
+def _compute_form_features(
+    scan: TextScan, context: RunContext, before: TextScan | None, after: TextScan | None
+) -> dict[str, float]:
+    return {
+        "form.code": scan.has_code,
+        "form.fences": scan.fences,
+        "form.literals": math.log1p(scan.literals),
+        "form.items": math.log1p(scan.items),
+        "form.headings": math.log1p(scan.headings),
+        "form.questions": scan.questions,
+        "form.asks": scan.is_question,
+        "form.ends": scan.is_ending,
+        "form.length": math.log1p(scan.length),
+        "form.relative_length": scan.length / context.mean_length,
+        "form.longest": scan.length >= context.max_length,
+        "form.next_length": math.log1p(after.length) if after else 0.0,
+        "form.previous_length": math.log1p(before.length) if before else 0.0,
+        "form.next_code": after.has_code if after else 0.0,
+        "form.previous_code": before.has_code if before else 0.0,
+        "form.next_ends": after.is_ending if after else 0.0,
+    }
+
+
+def _compute_code_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
+    one = layout.step_scans[index]
+    code, place = one.code, layout.candidate_ordinals[index]
+    again = later = fresh = 0.0
+    if one.has_code:
+        nearby = layout.candidates[place + 1 : place + 9]
+        again = max(
+            (compute_jaccard_overlap(code.identifiers, seen) for seen in progress.code_words[-8:]),
+            default=0.0,
+        )
+        later = max(
+            (
+                compute_jaccard_overlap(code.identifiers, layout.step_scans[i].code.identifiers)
+                for i in nearby
+            ),
+            default=0.0,
+        )
+        fresh = math.log1p(len(one.numbers - one.prose_numbers - progress.env_numbers - progress.numbers))
+    return {
+        "code.length": math.log1p(code.length),
+        "code.stand_ins": code.placeholders,
+        "code.strings": math.log1p(code.strings),
+        "code.catches": code.has_except,
+        "code.functions": code.functions,
+        "code.numbers": math.log1p(code.numbers),
+        "code.comments": math.log1p(code.comments),
+        "code.http": code.has_http,
+        "code.reads": code.has_file_read,
+        "code.searches": code.has_search,
+        "code.imports": code.imports,
+        "code.share": code.length / (1 + one.length),
+        "code.like_earlier": again,
+        "code.like_later": later,
+        "code.unsourced_numbers": fresh,
+        "code.not_run": one.has_code and index not in layout.task_handoffs and not layout.was_executed(index),
+    }

@@ -1,0 +1,202 @@
+"""One pass over the text of one step: everything the features ask of it, so that no text is read twice.
+
+Long texts are read at their head and tail only: what a turn does is said there, and cost stays bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, classify_word
+
+_MAX_CHARS: Final = 6_000
+_WORD = re.compile(r"[a-z][a-z'_-]*[a-z]|i")
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
+_NAME = re.compile(r"\b[A-Z][a-z]{2,}\b")
+_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_FUNCTION_DEF = re.compile(r"\bdef \w+\(")
+_FROM_IMPORT = re.compile(r"^from \w+ import ", re.MULTILINE)
+_EXIT_CODE = re.compile(r"exit ?code:? ?[1-9]|exit status [1-9]")
+_HTTP_STATUS = re.compile(r"\b(?:40[0-9]|50[0-4])\b")
+_ERROR_PHRASES = (
+    "Traceback", "Error", "xception", "not found", "o results", "imed out", "imeout", "failed", "Failed",
+    "nable to", "ermission denied", "chrome-error", "can't be reached", "can\u2019t be reached", "ould not",
+)  # fmt: skip
+_IDLE = re.compile(r"no code|nothing to (?:run|execute)", re.IGNORECASE)
+_JSON_FLAG = re.compile(
+    r'"(\w*(?:progress|loop|satisf|stall|complete|done)\w*)"\s*:\s*'
+    r'(?:\{[^{}]{0,1500}?"answer"\s*:\s*)?(true|false)',
+    re.IGNORECASE,
+)
+_LIST_ITEM = re.compile(r"^[ \t]*(?:\d+\.|[-*•])\s", re.MULTILINE)
+_HEADING = re.compile(r"^#+ |\*\*", re.MULTILINE)
+_TASK_DONE = re.compile(r"\btask (?:is |has been )?(?:now )?(?:complete|solved)")
+_ENDING_PHRASES = ("TERMINATE", "FINAL ANSWER", "equest satisfied")
+_LITERAL = re.compile(r"=\s*(?:\[|\{|['\"]|\d)")
+_PLACEHOLDER = re.compile(r"assum|hypothet|simulat|mock|placeholder|dummy|example|sample|your_|replace|<")
+_IMPORT = re.compile(r"(?:^|\n)\s*(?:from|import) +(\w+)")
+_FILE_READ = re.compile(r"open\(|read_csv|read_excel|\.pdf|\.xlsx|\.csv|\.png|\.jpg|\.mp3")
+_IDENTIFIER = re.compile(r"[a-z_]{4,}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeScan:
+    """Facts about the fenced code of a step."""
+
+    length: int
+    placeholders: int
+    strings: int
+    has_except: bool
+    functions: int
+    numbers: int
+    comments: int
+    has_http: bool
+    has_file_read: bool
+    has_search: bool
+    imports: int
+    identifiers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextScan:
+    """Facts about one text.
+
+    Attributes:
+        length: code points of the whole text.
+        low: what was read of it, in lower case.
+        words: number of words outside code.
+        counts: words outside code by class of `lexicon.NAMES`.
+        vocabulary, numbers, names: words of four letters and more, numbers of two digits and more, and
+            capitalised words, each once; ``prose_numbers`` without those in code.
+        trouble: how many shapes of an error occur.
+        idle: whether it says that there was nothing to run.
+        flags: boolean fields of JSON about progress, loops and completion.
+    """
+
+    length: int
+    lower_text: str
+    word_count: int
+    class_counts: tuple[int, ...]
+    vocabulary: frozenset[str]
+    numbers: frozenset[str]
+    prose_numbers: frozenset[str]
+    names: frozenset[str]
+    has_code: bool
+    literals: int
+    fences: int
+    error_count: int
+    questions: int
+    is_question: bool
+    items: int
+    headings: int
+    has_no_execution: bool
+    is_ending: bool
+    code: CodeScan
+    flags: Mapping[str, bool] = field(default_factory=dict)
+
+
+def extract_words(lower_text: str) -> list[str]:
+    """Words of a lower-case text, in order."""
+    return _WORD.findall(lower_text)
+
+
+def extract_numbers(text: str) -> frozenset[str]:
+    """Numbers of two digits and more, without separators of thousands."""
+    found = (number.replace(",", "").rstrip(".") for number in _NUMBER.findall(text))
+    return frozenset(number for number in found if len(number) > 1)
+
+
+def extract_names(text: str) -> frozenset[str]:
+    """Capitalised words."""
+    return frozenset(_NAME.findall(text))
+
+
+def scan_text(text: str, max_characters: int = _MAX_CHARS) -> TextScan:
+    """Read a text once; beyond ``cap`` code points only two thirds of it at the head and one at the tail."""
+    read = (
+        text
+        if len(text) <= max_characters
+        else f"{text[: max_characters * 2 // 3]} {text[-max_characters // 3 :]}"
+    )
+    low = read.lower().replace("\u2019", "'")
+    fences = read.count("```") // 2
+    code = " ".join(_FENCE.findall(low)) if "```" in low else ""
+    prose = _FENCE.sub(" ", low) if code else low
+    words = extract_words(prose)
+    counts = [0] * len(CLASS_NAMES)
+    for places in filter(None, map(classify_word, words)):
+        for place in places:
+            counts[place] += 1
+    has_code = _has_code(read)
+    numbers = extract_numbers(read)
+    return TextScan(
+        length=len(text),
+        lower_text=low,
+        word_count=len(words),
+        class_counts=tuple(counts),
+        vocabulary=frozenset(word for word in words if len(word) > 3),
+        numbers=numbers,
+        prose_numbers=extract_numbers(prose) if code else numbers,
+        names=extract_names(read),
+        has_code=has_code,
+        literals=len(_LITERAL.findall(read)) if has_code else 0,
+        fences=fences,
+        error_count=_count_errors(read),
+        questions=read.count("?"),
+        is_question=read.rstrip().endswith("?"),
+        items=len(_LIST_ITEM.findall(read)),
+        headings=len(_HEADING.findall(read)),
+        has_no_execution=bool(_IDLE.search(read[:300])),
+        is_ending=any(cue in read for cue in _ENDING_PHRASES)
+        or ("task" in read and bool(_TASK_DONE.search(read))),
+        code=_scan_code(code),
+        flags=_extract_flags(text[:8_000]),
+    )
+
+
+def _has_code(text: str) -> bool:
+    if "```" in text or "print(" in text or "\nimport " in text or text.startswith("import "):
+        return True
+    if "def " in text and _FUNCTION_DEF.search(text):
+        return True
+    return " import " in text and bool(_FROM_IMPORT.search(text))
+
+
+def _count_errors(text: str) -> int:
+    """Shapes of an error: plain substrings, which cost a twentieth of one pattern of alternatives."""
+    found = sum(map(text.count, _ERROR_PHRASES)) + (len(_EXIT_CODE.findall(text)) if "exit" in text else 0)
+    return found + (len(_HTTP_STATUS.findall(text)) if "40" in text or "50" in text else 0)
+
+
+def _extract_flags(text: str) -> dict[str, bool]:
+    if "true" not in text and "false" not in text:
+        return {}
+    return {name.lower(): value.lower() == "true" for name, value in _JSON_FLAG.findall(text)}
+
+
+_NO_CODE: Final = CodeScan(
+    length=0, placeholders=0, strings=0, has_except=False, functions=0, numbers=0, comments=0, has_http=False,
+    has_file_read=False, has_search=False, imports=0, identifiers=frozenset(),
+)  # fmt: skip
+
+
+def _scan_code(code: str) -> CodeScan:
+    if not code:
+        return _NO_CODE
+    return CodeScan(
+        length=len(code),
+        placeholders=len(_PLACEHOLDER.findall(code)),
+        strings=(code.count("'") + code.count('"')) // 2,
+        has_except="except" in code,
+        functions=code.count("def "),
+        numbers=len(_NUMBER.findall(code)),
+        comments=code.count("#"),
+        has_http="http" in code,
+        has_file_read=bool(_FILE_READ.search(code)),
+        has_search="search" in code,
+        imports=len(set(_IMPORT.findall(code))),
+        identifiers=frozenset(_IDENTIFIER.findall(code)),
+    )

@@ -1,0 +1,158 @@
+"""The embedded judge's model: specialists for kinds of log it knows, what transfers for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from agentguard.detect.base import Finding
+from agentguard.judge.embedded.conditional_logit import Array
+from agentguard.judge.embedded.features.roles import RunLayout
+from agentguard.judge.embedded.features.table import StepTable, build_step_table, compute_answer_columns
+from agentguard.judge.embedded.log_kind import LogKind
+from agentguard.judge.embedded.outcome_model import (
+    UNKNOWN_FAILED_THRESHOLD,
+    UNKNOWN_PASSED_THRESHOLD,
+    OutcomeModel,
+    build_run_vector,
+    estimate_failure,
+)
+from agentguard.judge.embedded.ranker import Ranker, build_signal_model
+from agentguard.judge.embedded.transfer_ranker import is_single_agent
+from agentguard.trajectory.model import Trajectory
+
+# Log-odds that a certain finding adds to its step in a kind never seen. Where one agent calls tools, the
+# order of turns tells little and results tell much: there rules outrank the ranking.
+_FINDING_LOG_ODDS, _FINDING_LOG_ODDS_SINGLE_AGENT = 2.0, 5.0
+_MIN_FINDING_PROBABILITY = 0.4
+_LATER_FINDING_DECAY = 0.6
+_EPISODE_STEPS = 3  # steps within which a detector that fires again sees the same trouble go on
+
+
+@dataclass(frozen=True, slots=True)
+class LogKindModel:
+    """What was learnt of one kind of log: its ranker, its outcome model, or both.
+
+    Attributes:
+        kind: the structure of its runs.
+        ranker: of steps; None if too few runs of the kind were annotated.
+        outcome: of runs; None unless enough runs of the kind failed and enough passed.
+        runs: number of training runs.
+    """
+
+    kind: LogKind
+    ranker: Ranker | None
+    outcome: OutcomeModel | None
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedJudgement:
+    """What the model says of a run.
+
+    Attributes:
+        table: the run's candidates and features.
+        steps: probability of each candidate to be the root cause, given that the run failed.
+        failed: probability that the run failed.
+        low, high: up to which, and above which, the run is called passed and failed.
+        known_ranking, known_outcome: whether a specialist answered.
+    """
+
+    table: StepTable
+    step_probabilities: Array
+    failure_probability: float
+    passed_threshold: float
+    failed_threshold: float
+    is_known_ranking: bool
+    is_known_outcome: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A trained embedded judge; ``with_answer`` if it learnt to read the gold answer."""
+
+    specialists: tuple[LogKindModel, ...]
+    portable: Ranker
+    with_answer: bool = False
+
+    def judge(
+        self,
+        run: Trajectory,
+        findings: Sequence[Finding] = (),
+        *,
+        risk: float,
+        answer: str | None = None,
+        signals: Array | None = None,
+    ) -> EmbeddedJudgement:
+        """Judge a run, which must have a step.
+
+        ``findings`` count only where no specialist answers, ``signals`` only in a model trained with them.
+        """
+        table = build_step_table(run)
+        values = append_answer_columns(table, answer) if self.with_answer else table.values
+        held = table.layout
+        known = [one for one in self.specialists if one.kind.matches(held)]
+        ranker = next((one.ranker for one in known if one.ranker is not None), None)
+        outcome = next((one.outcome for one in known if one.outcome is not None), None)
+        if ranker is not None:
+            steps = ranker.predict_probabilities(values, signals)
+        else:
+            steps = _weight_by_findings(self.portable.predict_probabilities(values, signals), table, findings)
+        failed, low, high = _predict_outcome(held, outcome, findings, risk)
+        return EmbeddedJudgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
+
+    def with_signal_weights(self, weights: Sequence[float]) -> EmbeddedModel:
+        """The model with given weights of signals, wherever it was not trained with any."""
+        beside = build_signal_model(weights)
+
+        def told(ranker: Ranker) -> Ranker:
+            return ranker if ranker.beside is not None else replace(ranker, beside=beside)
+
+        specialists = tuple(
+            one if one.ranker is None else replace(one, ranker=told(one.ranker)) for one in self.specialists
+        )
+        return replace(self, specialists=specialists, portable=told(self.portable))
+
+    def without_specialists(self) -> EmbeddedModel:
+        """The model as it answers on a format it never saw."""
+        return replace(self, specialists=())
+
+
+def append_answer_columns(table: StepTable, answer: str | None) -> Array:
+    """The table's values with the columns that the gold answer adds."""
+    return np.hstack([table.values, compute_answer_columns(table, answer)])
+
+
+def _predict_outcome(
+    layout: RunLayout, model: OutcomeModel | None, findings: Sequence[Finding], risk: float
+) -> tuple[float, float, float]:
+    if model is None:
+        return estimate_failure(layout, findings), UNKNOWN_PASSED_THRESHOLD, UNKNOWN_FAILED_THRESHOLD
+    low, high = model.compute_thresholds(risk)
+    return float(model.predict_probability(build_run_vector(layout))[0]), low, high
+
+
+def _weight_by_findings(probabilities: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
+    """Move belief towards steps with notable findings: on an unknown kind they are the best evidence.
+
+    The earliest counts most, since what goes wrong later is often its consequence; for the same reason a
+    detector that fires again within `_EPISODE` steps counts only where it began, or where another fires too.
+    """
+    best: dict[int, float] = {}
+    last: dict[str, int] = {}
+    for finding in sorted(findings, key=lambda f: f.step):
+        if finding.probability < _MIN_FINDING_PROBABILITY:
+            continue
+        goes_on = finding.step - last.get(finding.detector, -_EPISODE_STEPS - 1) <= _EPISODE_STEPS
+        last[finding.detector] = finding.step
+        if not goes_on or finding.step in best:
+            best[finding.step] = max(best.get(finding.step, 0.0), min(1.0, finding.probability))
+    pull = np.zeros(len(probabilities))
+    rows = [row for row, index in enumerate(table.steps) if index in best]
+    strength = _FINDING_LOG_ODDS_SINGLE_AGENT if is_single_agent(table.values) else _FINDING_LOG_ODDS
+    for order, row in enumerate(rows):
+        pull[row] = strength * best[table.steps[row]] * _LATER_FINDING_DECAY**order
+    weights = probabilities * np.exp(pull)
+    return np.asarray(weights / weights.sum())

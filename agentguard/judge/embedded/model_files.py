@@ -1,0 +1,70 @@
+"""Where model files lie, and whether they are what their cards say: NumPy is not needed for that."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from agentguard import package_data
+from agentguard.errors import ModelFileError
+from agentguard.judge.embedded.features.catalogue import FEATURE_NAMES
+from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES
+
+MODEL_FILE: Final = "embedded.skops"
+CARD_FILE: Final = "card.json"
+MODEL_FORMAT: Final = 1
+TRAIN_COMMAND: Final = "agentguard judge train --data PATH --out DIR"
+MAX_MODEL_BYTES: Final = 64_000_000
+
+
+def get_default_folder() -> Path:
+    """Where the model that ships with agentguard lies."""
+    return package_data.get_models_dir()
+
+
+def read_verified_model(folder: Path | None = None) -> bytes:
+    """The bytes of a model file that matches its card; see `agentguard.judge.embedded.model_io.load_model`.
+
+    Raises:
+        ModelFileError: as it does.
+    """
+    place = folder or get_default_folder()
+    card = load_card(place)
+    try:
+        if (place / MODEL_FILE).stat().st_size > MAX_MODEL_BYTES:
+            raise ModelFileError(f"{place / MODEL_FILE} is larger than any model")
+        data = (place / MODEL_FILE).read_bytes()
+    except OSError:
+        raise _build_missing_model_error(place) from None
+    if hashlib.sha256(data).hexdigest() != card.get("sha256"):
+        raise ModelFileError(f"{place / MODEL_FILE} does not match its card: restore both, or train anew")
+    features = card.get("features")
+    if card.get("format") != MODEL_FORMAT or features != {
+        "steps": list(FEATURE_NAMES),
+        "runs": list(RUN_FEATURE_NAMES),
+    }:
+        raise ModelFileError(
+            f"{place / MODEL_FILE} was made for other features: train it anew with {TRAIN_COMMAND}"
+        )
+    return data
+
+
+def load_card(folder: Path | None = None) -> dict[str, Any]:
+    """Read a card. Raises ModelFileError if there is none or it is no JSON object."""
+    place = folder or get_default_folder()
+    try:
+        card = orjson.loads((place / CARD_FILE).read_bytes())
+    except OSError:
+        raise _build_missing_model_error(place) from None
+    except orjson.JSONDecodeError:
+        raise ModelFileError(f"{place / CARD_FILE} is not JSON") from None
+    if not isinstance(card, dict):
+        raise ModelFileError(f"{place / CARD_FILE} is not a card")
+    return card
+
+
+def _build_missing_model_error(place: Path) -> ModelFileError:
+    return ModelFileError(f"there is no model file and card in {place}; train one with: {TRAIN_COMMAND}")

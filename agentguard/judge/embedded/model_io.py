@@ -1,0 +1,230 @@
+"""Model files: written with skops (no pickle), read only if they match their card.
+
+A skops file of arrays is a zip of ``.npy`` members and a schema. It is written in a normal form, so that
+equal models are equal bytes, and read here with NumPy alone: importing skops and scikit-learn takes seconds,
+which a diagnosis should not cost. ``agentguard judge check`` reads it through skops as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from agentguard.errors import ModelFileError
+from agentguard.judge.embedded.conditional_logit import FeatureScaler, KernelScorer, LinearScorer
+from agentguard.judge.embedded.features.catalogue import FEATURE_NAMES
+from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES
+from agentguard.judge.embedded.forest import Forest
+from agentguard.judge.embedded.log_kind import LogKind
+from agentguard.judge.embedded.model import EmbeddedModel, LogKindModel
+from agentguard.judge.embedded.model_files import (
+    CARD_FILE,
+    MAX_MODEL_BYTES,
+    MODEL_FILE,
+    MODEL_FORMAT,
+    TRAIN_COMMAND,
+    get_default_folder,
+    load_card,
+    read_verified_model,
+)
+from agentguard.judge.embedded.outcome_model import OutcomeModel
+from agentguard.judge.embedded.ranker import Ranker, RunRelativeModel
+from agentguard.judge.embedded.transfer_ranker import TransferRanker
+from agentguard.version import __version__
+
+# Model files hold these tags. A class may be renamed; its tag may not.
+TRUSTED_TYPES: Final[dict[str, type]] = {
+    "Forest": Forest,
+    "Kernel": KernelScorer,
+    "Kind": LogKind,
+    "Linear": LinearScorer,
+    "Model": EmbeddedModel,
+    "Outcome": OutcomeModel,
+    "Portable": TransferRanker,
+    "Ranker": Ranker,
+    "Relative": RunRelativeModel,
+    "Scaler": FeatureScaler,
+    "Specialist": LogKindModel,
+}
+_TAGS: Final = {kind: tag for tag, kind in TRUSTED_TYPES.items()}
+_DTYPES: Final = ("float32", "float64", "int32")
+_MAX_DEPTH: Final = 12
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def encode_model(value: object) -> tuple[Any, Arrays]:
+    """Structure as JSON values, and the arrays it refers to by name."""
+    arrays: Arrays = {}
+    return _encode_value(value, arrays), arrays
+
+
+def _encode_value(value: object, arrays: Arrays) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray):
+        name = f"a{len(arrays):03d}"
+        small = value.astype(np.float32)
+        # Half the size where nothing is lost by it.
+        exact = value.dtype == np.float64 and bool(np.array_equal(small.astype(np.float64), value))
+        arrays[name] = small if exact else value
+        return {"array": name, "dtype": str(value.dtype)}
+    if isinstance(value, tuple):
+        return {"tuple": [_encode_value(item, arrays) for item in value]}
+    tag = _TAGS.get(type(value))
+    if tag is not None and is_dataclass(value):
+        # A part that is left out by default is not written: models from before it existed stay as they were.
+        held = {
+            f.name: _encode_value(getattr(value, f.name), arrays)
+            for f in fields(value)
+            if f.init and not (f.default is None and getattr(value, f.name) is None)
+        }
+        return {"class": tag, "fields": held}
+    raise TypeError(f"{type(value).__name__} is not a part of a model")
+
+
+def decode_model(structure: Any, arrays: Arrays) -> EmbeddedModel:
+    """The inverse of `encode`. Raises ModelFileError on anything that no training writes."""
+    try:
+        made = _decode_value(structure, arrays, 0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"the model file has a part that does not fit: {type(error).__name__}") from None
+    if not isinstance(made, EmbeddedModel):
+        raise ModelFileError("the model file holds no model")
+    return made
+
+
+def _decode_value(value: Any, arrays: Arrays, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ModelFileError("the model file is nested too deeply")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if "array" in value:
+        if value["dtype"] not in _DTYPES:
+            raise ModelFileError("the model file has an array of a type that is not trusted")
+        return arrays[value["array"]].astype(value["dtype"])
+    if "tuple" in value:
+        return tuple(_decode_value(item, arrays, depth + 1) for item in value["tuple"])
+    kind = TRUSTED_TYPES.get(value["class"])
+    if kind is None:
+        raise ModelFileError("the model file has a class that is not trusted")
+    return kind(**{name: _decode_value(held, arrays, depth + 1) for name, held in value["fields"].items()})
+
+
+STRUCTURE_KEY: Final = "structure"
+_ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+
+
+def save_model(model: EmbeddedModel, folder: Path, card: dict[str, Any]) -> dict[str, Any]:
+    """Write a model and its card to a folder; returns the card with file, checksum and features filled in."""
+    data = dump_model(model)
+    full = {
+        "format": MODEL_FORMAT,
+        "file": MODEL_FILE,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": len(data),
+        "agentguard": __version__,
+        **card,
+        "features": {"steps": list(FEATURE_NAMES), "runs": list(RUN_FEATURE_NAMES)},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MODEL_FILE).write_bytes(data)
+    (folder / CARD_FILE).write_bytes(
+        orjson.dumps(full, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    )
+    return full
+
+
+def load_model(folder: Path | None = None) -> EmbeddedModel:
+    """Read a model that matches its card.
+
+    Args:
+        folder: holds the model file and its card; None is the model that ships with agentguard.
+
+    Raises:
+        ModelFileError: there is none (the message has the command that trains one), it was changed, or it was
+            made for other features.
+    """
+    return parse_model(read_verified_model(folder))
+
+
+def dump_model(model: EmbeddedModel) -> bytes:
+    """A model as a skops file in normal form."""
+    import skops.io
+
+    structure, arrays = encode_model(model)
+    text = np.frombuffer(orjson.dumps(structure), dtype=np.uint8)
+    return _normalize_archive(skops.io.dumps({**arrays, STRUCTURE_KEY: text}))
+
+
+def parse_model(data: bytes) -> EmbeddedModel:
+    """Read a skops file of arrays. Raises ModelFileError on any other content."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as held:
+            if sum(info.file_size for info in held.infolist()) > MAX_MODEL_BYTES:
+                raise ModelFileError("the model file unpacks to more than any model")
+            arrays = _read_arrays(held)
+        structure = orjson.loads(arrays.pop(STRUCTURE_KEY).tobytes())
+    except ModelFileError:
+        raise
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError, OSError, EOFError) as error:
+        raise ModelFileError(f"the model file cannot be read: {type(error).__name__}") from None
+    return decode_model(structure, arrays)
+
+
+def _read_arrays(held: zipfile.ZipFile) -> Arrays:
+    schema = orjson.loads(held.read("schema.json"))
+    found: Arrays = {}
+    for name, node in schema["content"].items():
+        if node["__loader__"] != "NdArrayNode" or node["type"] != "numpy":
+            raise ModelFileError("the model file holds more than arrays")
+        found[name] = np.lib.format.read_array(io.BytesIO(held.read(node["file"])), allow_pickle=False)
+    return found
+
+
+def _normalize_archive(data: bytes) -> bytes:
+    """Number the members and ids in order, and leave out times: skops names them by address in memory."""
+    source = zipfile.ZipFile(io.BytesIO(data))
+    numbers: dict[int, int] = {}
+    files: dict[str, str] = {}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            made = {name: renamed(item) for name, item in value.items()}
+            if isinstance(made.get("__id__"), int):
+                made["__id__"] = numbers.setdefault(made["__id__"], len(numbers))
+            if isinstance(made.get("file"), str):
+                made["file"] = files.setdefault(made["file"], f"{len(files):03d}.npy")
+            return made
+        return [renamed(item) for item in value] if isinstance(value, list) else value
+
+    schema = orjson.dumps(renamed(orjson.loads(source.read("schema.json"))))
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+        for old, new in files.items():
+            made.writestr(zipfile.ZipInfo(new, _ZIP_EPOCH), source.read(old), zipfile.ZIP_DEFLATED)
+        made.writestr(zipfile.ZipInfo("schema.json", _ZIP_EPOCH), schema, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+__all__ = [
+    "CARD_FILE",
+    "MODEL_FILE",
+    "MODEL_FORMAT",
+    "STRUCTURE_KEY",
+    "TRAIN_COMMAND",
+    "dump_model",
+    "get_default_folder",
+    "load_card",
+    "load_model",
+    "parse_model",
+    "save_model",
+]

@@ -1,0 +1,185 @@
+"""Did the run fail: a model for kinds of log with both outcomes known, rules of thumb for all others.
+
+Thresholds are set by conformal prediction (Vovk et al. 2005) over out-of-fold scores: at a risk r, at most a
+share r of the runs that passed is expected to be called failed, and of those that failed to be called
+passed, as long as new runs are like those learnt from.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentguard.detect.base import Finding
+from agentguard.judge.embedded.conditional_logit import Array, FeatureScaler
+from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES, compute_run_features
+from agentguard.judge.embedded.forest import Forest, fit_forest
+from agentguard.trajectory.model import Source, Step
+
+MIN_RUNS_PER_OUTCOME = 10
+"""Runs of each outcome below which a kind gets no model."""
+_TREE_COUNT, _FEATURE_SHARE, _INVERSE_RIDGE = 100, 0.2, 0.01
+
+_SUCCESS_PATTERN = re.compile(
+    r"\byou(?: have|'ve)? w[io]n\b|\bcongratulations\b|\ball tests? pass"
+    r"|\b(\d+) (?:out of(?: a possible)?|/) \1\b|\*\*\* the end \*\*\*"
+    r"|\btask (?:has been |was )?(?:completed|succeeded|solved)\b"
+)
+_FAILURE_PATTERN = re.compile(
+    r"\byou(?: have|'ve)? (?:lost|died|failed)\b|\bgame over\b|\btests? failed\b|\b[1-9]\d* failed\b"
+)
+_SURRENDER_PATTERN = re.compile(
+    r"\bout of options\b|\bgiv(?:e|ing) up\b"
+    r"|\b(?:could not|couldn't|cannot|can't|unable to|not able to|failed to)"
+    r" (?:\w+ ){0,2}(?:complete|finish|solve|fulfil|reach|find|determine|answer|achieve|do)\b"
+    r"|\b(?:request|task) (?:was |has |is )?not (?:been )?(?:satisfied|completed?|finished|solved)\b"
+)
+_ENDING_CHARS = 600  # code points of a text in which a verdict is looked for
+# Odds by which a sign multiplies the odds of failure. Set by hand, not learnt: no data of an unknown kind
+# can tell them, and they only decide between abstaining and speaking.
+_SUCCESS_ODDS, _FAILURE_ODDS, _SURRENDER_ODDS, _TRUNCATION_ODDS = 0.05, 30.0, 6.0, 3.0
+_FINDING_WEIGHT = 0.9
+UNKNOWN_FAILED_THRESHOLD, UNKNOWN_PASSED_THRESHOLD = 0.8, 0.15
+"""Probabilities from which a run of an unknown kind is called failed, and up to which passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeModel:
+    """The model of one kind.
+
+    Attributes:
+        scaler, weights, bias: a ridge logit over the run's features.
+        forest: trees over the same.
+        slope, intercept: Platt's (1999) scaling of the mean log-odds, learnt out of fold.
+        passed, failed: calibrated out-of-fold probabilities of the training runs, ascending.
+    """
+
+    scaler: FeatureScaler
+    weights: Array
+    bias: float
+    forest: Forest
+    slope: float
+    intercept: float
+    passed: Array
+    failed: Array
+
+    def predict_log_odds(self, values: Array) -> Array:
+        """Mean log-odds of both members, one a row."""
+        linear = self.scaler(values) @ self.weights + self.bias
+        p = np.clip(self.forest.predict_probability(values), 0.02, 0.98)
+        return np.asarray((linear + np.log(p / (1 - p))) / 2)
+
+    def predict_probability(self, values: Array) -> Array:
+        """Calibrated probability that each run failed."""
+        return apply_platt_scaling(self.predict_log_odds(values), self.slope, self.intercept)
+
+    def compute_thresholds(self, error_rate: float) -> tuple[float, float]:
+        """``(low, high)``: a run is called passed up to low, and failed above high."""
+        return _compute_conformal_thresholds(self.passed, self.failed, error_rate)
+
+
+def apply_platt_scaling(log_odds: Array, slope: float, intercept: float) -> Array:
+    """Logistic function of a line."""
+    return np.asarray(1 / (1 + np.exp(-(slope * log_odds + intercept))))
+
+
+def build_run_vector(layout: RunLayout) -> Array:
+    """Features of one run, shape ``(1, features)``."""
+    found = compute_run_features(layout)
+    return np.array([[float(found[name]) for name in RUN_FEATURE_NAMES]])
+
+
+def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0) -> OutcomeModel:
+    """Fit both members; calibration and thresholds are filled in by `calibrated`."""
+    from sklearn.linear_model import LogisticRegression
+
+    scaler = FeatureScaler.fit(values)
+    logit = LogisticRegression(C=_INVERSE_RIDGE, max_iter=1_000).fit(scaler(values), failed)
+    every = list(range(values.shape[1]))
+    forest = fit_forest(
+        values,
+        failed.astype(float),
+        columns=every,
+        kind="extra",
+        trees=_TREE_COUNT,
+        share=_FEATURE_SHARE,
+        seed=seed,
+    )
+    none: Array = np.zeros(0)
+    return OutcomeModel(
+        scaler, logit.coef_[0].astype(float), float(logit.intercept_[0]), forest, 1.0, 0.0, none, none
+    )
+
+
+def calibrate(model: OutcomeModel, log_odds: Array, failed: NDArray[np.bool_]) -> OutcomeModel:
+    """The same model with Platt scaling and thresholds learnt from out-of-fold log-odds."""
+    from sklearn.linear_model import LogisticRegression
+
+    line = LogisticRegression(C=1.0).fit(log_odds[:, None], failed)
+    slope, intercept = max(0.05, float(line.coef_[0, 0])), float(line.intercept_[0])
+    p = apply_platt_scaling(log_odds, slope, intercept)
+    return OutcomeModel(
+        model.scaler,
+        model.weights,
+        model.bias,
+        model.forest,
+        slope,
+        intercept,
+        np.sort(p[~failed]),
+        np.sort(p[failed]),
+    )
+
+
+def _compute_conformal_thresholds(passed: Array, failed: Array, error_rate: float) -> tuple[float, float]:
+    """Conformal quantiles; if they cross, both verdicts meet half-way and nothing is left to abstain on."""
+    high_at = math.ceil((1 - error_rate) * (len(passed) + 1))
+    high = float(passed[high_at - 1]) if 1 <= high_at <= len(passed) else 1.0
+    low_at = math.floor(error_rate * (len(failed) + 1))
+    low = float(failed[low_at - 1]) if 1 <= low_at <= len(failed) else 0.0
+    if low > high:
+        # Calling more runs failed than the risk allows is worse than calling fewer passed.
+        low = high
+    return low, high
+
+
+def estimate_failure(layout: RunLayout, findings: Sequence[Finding]) -> float:
+    """Probability that a run of an unknown kind failed, from how it ends and from what the detectors found.
+
+    Starts from even odds. It is a rule of thumb: it orders runs and is not calibrated.
+    """
+    odds = 1.0
+    verdict = _find_last_environment_text(layout.run.steps)
+    if _SUCCESS_PATTERN.search(verdict):
+        odds *= _SUCCESS_ODDS
+    elif _FAILURE_PATTERN.search(verdict):
+        odds *= _FAILURE_ODDS
+    last = next((i for i in reversed(range(len(layout.roles))) if layout.roles[i] in _SPEAKER_ROLES), None)
+    if last is not None and _SURRENDER_PATTERN.search(layout.step_scans[last].lower_text[-_ENDING_CHARS:]):
+        odds *= _SURRENDER_ODDS
+    if last is not None and layout.run.steps[last].observations and odds == 1.0:
+        odds *= _TRUNCATION_ODDS  # it was still acting when the recording ended
+    best: dict[str, float] = {}
+    for finding in findings:
+        best[finding.detector] = max(best.get(finding.detector, 0.0), finding.probability)
+    for name in sorted(best):
+        odds /= 1 - _FINDING_WEIGHT * min(1.0, max(0.0, best[name]))
+    return odds / (1 + odds)
+
+
+_SPEAKER_ROLES = (SpeakerRole.WORKER, SpeakerRole.ORCHESTRATOR)
+
+
+def _find_last_environment_text(steps: Sequence[Step]) -> str:
+    """The end of the last thing the environment said, in lower case."""
+    for step in reversed(steps):
+        if step.observations:
+            return step.observations[-1].content[-_ENDING_CHARS:].lower()
+        if step.source is Source.ENVIRONMENT:
+            return step.content[-_ENDING_CHARS:].lower()
+    return ""

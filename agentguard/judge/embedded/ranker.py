@@ -1,0 +1,170 @@
+"""Ranks the steps of a run: a small blend of diverse models, or the portable one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from agentguard.judge.embedded.conditional_logit import (
+    Array,
+    FeatureScaler,
+    KernelScorer,
+    LinearScorer,
+    Runs,
+    fit_kernel,
+    fit_linear,
+    standardize_within_run,
+)
+from agentguard.judge.embedded.features.catalogue import FEATURES, select_columns
+from agentguard.judge.embedded.forest import Forest, fit_forest
+from agentguard.judge.embedded.transfer_ranker import TransferRanker, fit_transfer_ranker
+
+MIN_RUNS = 20
+"""Labelled runs of a kind below which it gets no specialist."""
+_LONG_RUN_CANDIDATES = 12.0  # mean candidates a run from which many steps look alike, and wording misleads
+_MIN_PROBABILITY = 1e-3
+_LAYOUT_GROUPS = ("layout", "position", "role", "ledger", "outcome")
+
+
+class Scorer(Protocol):
+    """Scores the rows of one run; higher is likelier, up to a constant of the run."""
+
+    def score(self, values: Array) -> Array:
+        """One score a row."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunRelativeModel:
+    """A linear model that reads each feature relative to its run."""
+
+    linear: LinearScorer
+
+    def score(self, values: Array) -> Array:
+        """Log-odds of each row, up to a constant."""
+        return self.linear.score(standardize_within_run(values))
+
+
+Member = LinearScorer | KernelScorer | RunRelativeModel | Forest | TransferRanker
+
+
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """A weighted mean of the members' log-probabilities, sharpened by a temperature learnt out of fold.
+
+    Attributes:
+        members: the models.
+        weights: one a member.
+        temperature: multiplies the mean before the last softmax.
+        beside: reads signals from outside the judge, if the ranker was trained with any.
+    """
+
+    members: tuple[Member, ...]
+    weights: tuple[float, ...]
+    temperature: float = 1.0
+    beside: LinearScorer | None = None
+
+    def score(self, values: Array) -> Array:
+        """Weighted mean of floored log-probabilities, one a row of one run."""
+        total = np.zeros(len(values))
+        for weight, member in zip(self.weights, self.members, strict=True):
+            total += weight * np.log(softmax(member.score(values)) + _MIN_PROBABILITY)
+        return total
+
+    def predict_probabilities(self, values: Array, signals: Array | None = None) -> Array:
+        """Probability of each row of one run to be the root cause; they sum to 1.
+
+        ``signals`` are what `beside` reads, row by row; without them, or without it, nothing is added.
+        """
+        scores = self.temperature * self.score(values)
+        if signals is not None and self.beside is not None:
+            scores = scores + self.beside.score(signals)
+        return softmax(scores)
+
+
+def build_signal_model(weights: Sequence[float]) -> LinearScorer:
+    """A linear form over signals as they come: they are in units of their own spread within a run."""
+    made = np.asarray(weights, dtype=np.float64)
+    return LinearScorer(FeatureScaler(np.zeros_like(made), np.ones_like(made), np.ones_like(made)), made)
+
+
+def softmax(scores: Array) -> Array:
+    """Softmax over one run."""
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights / weights.sum())
+
+
+def fit_portable_ranker(tables: Sequence[Array], chosen: Sequence[Array]) -> Ranker:
+    """The ranker for kinds never seen."""
+    return Ranker((fit_transfer_ranker(list(tables), list(chosen)),), (1.0,))
+
+
+def fit_ranker(tables: Sequence[Array], chosen: Sequence[Array], *, seed: int = 0) -> Ranker:
+    """Fit the specialist of one kind of log.
+
+    Args:
+        tables: one array of feature values a run.
+        chosen: one array of 0/1 a run: which row is the root cause.
+        seed: of the forests; everything else is deterministic.
+    """
+    values = np.vstack(list(tables))
+    labels = np.concatenate(list(chosen))
+    runs: Runs = np.concatenate([np.full(len(t), n) for n, t in enumerate(tables)]).astype(np.intp)
+    portable = fit_transfer_ranker(list(tables), list(chosen))
+    long = len(values) / len(tables) >= _LONG_RUN_CANDIDATES
+    build = _fit_long_run_ranker if long else _fit_short_run_ranker
+    return build(_TrainingRows(values, labels, runs), portable, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainingRows:
+    """Candidates of all runs: features, 0/1 labels and run numbers, row by row."""
+
+    values: Array
+    labels: Array
+    runs: Runs
+
+
+def _fit_short_run_ranker(rows: _TrainingRows, portable: TransferRanker, seed: int) -> Ranker:
+    """Few candidates a run: content tells them apart."""
+    values, labels, runs = rows.values, rows.labels, rows.runs
+    within = np.vstack([standardize_within_run(values[runs == run]) for run in range(int(runs.max()) + 1)])
+    members: tuple[Member, ...] = (
+        fit_linear(values, labels, runs, ridge=20.0),
+        RunRelativeModel(fit_linear(within, labels, runs, ridge=30.0)),
+        fit_kernel(values, labels, runs, ridge=0.1, width=0.5),
+        _fit_extra_trees(values, labels, seed),
+        portable,
+    )
+    return Ranker(members, (0.3, 0.2, 0.4, 0.1, 0.1))
+
+
+def _fit_long_run_ranker(rows: _TrainingRows, portable: TransferRanker, seed: int) -> Ranker:
+    """Many candidates a run: the layout tells most, and everything else is shrunk hard."""
+    values, labels, runs = rows.values, rows.labels, rows.runs
+    weight = np.ones(values.shape[1])
+    weight[: len(FEATURES)] = [1.0 if feature.group == "layout" else 0.2 for feature in FEATURES]
+    places = fit_forest(
+        values,
+        labels,
+        columns=select_columns(*_LAYOUT_GROUPS),
+        kind="random",
+        trees=100,
+        share=0.3,
+        seed=seed,
+    )
+    members: tuple[Member, ...] = (
+        fit_linear(values, labels, runs, ridge=20.0, weight=weight),
+        _fit_extra_trees(values, labels, seed),
+        places,
+        portable,
+    )
+    return Ranker(members, (0.4, 0.5, 0.5, 0.2))
+
+
+def _fit_extra_trees(values: Array, labels: Array, seed: int) -> Forest:
+    every = list(range(values.shape[1]))
+    return fit_forest(values, labels, columns=every, kind="extra", trees=100, share=0.2, seed=seed)

@@ -1,0 +1,120 @@
+"""The ranker for a kind of log it never saw: a fixed structural prior, moved a little by a few behaviours.
+
+A model trained on one framework's logs fails on another's when it learns where that one puts its errors. So
+the prior is fixed and knows roles and ordinals alone: work that starts wrong seldom recovers, and who
+only steers, executes or relays is seldom at fault. What is learnt are the weights of a few behaviours, each
+taken relative to the run's other worker turns, so that a weight means the same in any format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentguard.judge.embedded.conditional_logit import Array, Runs, fit_weights
+from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME
+
+BEHAVIOURS = (
+    "flow.names_to_end",
+    "flow.names_to_end_share",
+    "flow.numbers_to_end",
+    "flow.numbers_to_end_share",
+    "flow.new_numbers",
+    "flow.new_names",
+    "claim.final_numbers",
+    "wording.correct",
+    "wording.assume",
+    "correction.first",
+    "correction.next",
+    "evidence.idle",
+    "outcome.failed",
+    "form.code",
+    "form.relative_length",
+    "similar.own_previous",
+)
+_COLUMNS = [COLUMN_BY_NAME[name] for name in BEHAVIOURS]
+_TURN, _EARLY = COLUMN_BY_NAME["role.turn"], COLUMN_BY_NAME["layout.early"]
+_CALLS, _CHANGES, _SHARE = (
+    COLUMN_BY_NAME["form.calls"],
+    COLUMN_BY_NAME["form.changes"],
+    COLUMN_BY_NAME["role.share"],
+)
+_AFTER_USER = COLUMN_BY_NAME["structure.after_user"]
+_LATER_TURN_PENALTY, _TURN_DECAY, _NON_WORKER_PENALTY = 0.8, 0.6, 3.0
+# One agent that calls tools: the order of its turns says less, and a turn that calls none changes nothing.
+_SINGLE_LATER_TURN_PENALTY, _SINGLE_TURN_DECAY, _NO_CALL_PENALTY = 0.3, 0.35, 1.0
+_FIRST_CHANGE_BONUS, _CHANGE_BONUS = (
+    1.2,
+    0.5,
+)  # in a dialogue, harm is done by the calls that change something
+RIDGE = 10.0
+_MAX_Z_SCORE = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRanker:
+    """Prior and the learnt weights of `BEHAVIOURS`."""
+
+    weights: Array
+
+    def score(self, values: Array) -> Array:
+        """Log-odds of each row of one run, up to a constant."""
+        return np.asarray(compute_structural_prior(values) + standardize_behaviours(values) @ self.weights)
+
+
+def compute_structural_prior(values: Array) -> Array:
+    """The structural prior of each row of one run, up to a constant: falls with the worker's ordinal."""
+    turn = np.maximum(values[:, _TURN], 0.0)
+    if is_single_agent(values):
+        return _compute_single_agent_prior(values, turn)
+    steered = -_TURN_DECAY * np.log1p(turn) - _LATER_TURN_PENALTY * (turn > 0)
+    return np.where(values[:, _EARLY] > 0, steered, -_NON_WORKER_PENALTY)
+
+
+def is_single_agent(values: Array) -> bool:
+    """Whether the run is of one agent that calls tools."""
+    return bool((values[:, _CALLS] > 0).any() and values[:, _SHARE].min() >= 1)
+
+
+def _compute_single_agent_prior(values: Array, turn: Array) -> Array:
+    calls = values[:, _CALLS] > 0
+    fixed = (
+        -_SINGLE_TURN_DECAY * np.log1p(turn)
+        - _SINGLE_LATER_TURN_PENALTY * (turn > 0)
+        - _NO_CALL_PENALTY * ~calls
+    )
+    changed = np.flatnonzero(values[:, _CHANGES] > 0)
+    if len(changed) and (values[:, _AFTER_USER] > 0).sum() > 1:
+        fixed[changed] += _CHANGE_BONUS
+        fixed[changed[0]] += _FIRST_CHANGE_BONUS - _CHANGE_BONUS
+    return np.asarray(fixed)
+
+
+def standardize_behaviours(values: Array) -> Array:
+    """Behaviours of one run's rows, relative to its worker turns; 0 for rows that are none."""
+    working = values[:, _EARLY] > 0
+    held = values[:, _COLUMNS]
+    among = held[working] if working.any() else held
+    mean, deviation = among.mean(axis=0), among.std(axis=0)
+    # The floor keeps a behaviour that hardly varies in this run from deciding it.
+    scaled = (held - mean) / (deviation + 0.15 * np.abs(mean) + 0.1)
+    return np.asarray(np.clip(scaled, -_MAX_Z_SCORE, _MAX_Z_SCORE) * working[:, None])
+
+
+def build_untrained_ranker() -> TransferRanker:
+    """The prior alone."""
+    return TransferRanker(np.zeros(len(BEHAVIOURS)))
+
+
+def fit_transfer_ranker(tables: list[Array], chosen: list[Array]) -> TransferRanker:
+    """Learn the weights from runs, one array of values and one of 0/1 labels each."""
+    kept = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
+    if not kept:
+        return build_untrained_ranker()
+    runs: Runs = np.concatenate([np.full(len(tables[i]), n) for n, i in enumerate(kept)]).astype(np.intp)
+    offset: NDArray[np.float64] = np.concatenate([compute_structural_prior(tables[i]) for i in kept])
+    scaled = np.vstack([standardize_behaviours(tables[i]) for i in kept])
+    picked = np.concatenate([chosen[i] for i in kept])
+    return TransferRanker(fit_weights(scaled, picked, runs, ridge=RIDGE, offset=offset))

@@ -1,0 +1,119 @@
+"""The judges that a policy names: one way from settings to a judge, for whoever needs one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from agentguard.config.judge import ClassifierSettings, EndpointSettings, QuestionJudgeSettings
+from agentguard.errors import ConfigError
+from agentguard.judge.cache import CachedJudge
+from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
+
+if TYPE_CHECKING:
+    from agentguard.judge.classifier.pooling_judge import PoolingJudge
+    from agentguard.judge.classifier.spec import ClassifierSpec
+    from agentguard.judge.llm.chat_judge import SchemaSource
+
+API_KEY_VARIABLE: Final = "AGENTGUARD_JUDGE_KEY"
+"""Environment variable with an endpoint's key, where ``api_key_env`` names no other."""
+
+
+def build_judge(settings: EndpointSettings, *, schemata: SchemaSource = ()) -> CachedJudge:
+    """A judge that remembers its answers: classifiers, or else a chat model; nothing is connected here.
+
+    Args:
+        settings: where it is and how it is asked.
+        schemata: texts of earlier failures to show a chat model after a run, or what finds them.
+
+    Raises:
+        ConfigError: the address or a limit is wrong, the variable that is to hold the key is not set, or
+            what is said of a classifier does not go together.
+        ModelFileError: a classifier's head cannot be read.
+        MissingExtra: the openai package is not installed.
+    """
+    if isinstance(settings, QuestionJudgeSettings) and settings.kind == "pooling":
+        return CachedJudge(build_pooling_judge(settings))
+    endpoint = build_endpoint(settings)
+    return CachedJudge(
+        ChatJudge(endpoint, schemata=schemata, options=ChatOptions(deadline_s=settings.deadline_s))
+    )
+
+
+def build_pooling_judge(settings: QuestionJudgeSettings) -> PoolingJudge:
+    """The judge behind some classifiers. Raises as `build_judge`."""
+    from agentguard.judge.classifier.pooling_judge import PoolingJudge, PoolingOptions
+
+    classifiers = tuple(_build_classifier(one) for one in settings.classifiers)
+    options = PoolingOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens)
+    return PoolingJudge(build_endpoint(settings), classifiers, options=options)
+
+
+def close_judge(judge: object) -> None:
+    """Close what a judge holds open, and what the judges inside of it do; a later question opens it anew."""
+    if judge is None:
+        return
+    close = getattr(judge, "close", None)
+    if callable(close):
+        close()
+        return
+    for inner in (getattr(judge, "judge", None), *getattr(judge, "judges", ())):
+        close_judge(inner)
+
+
+def _build_classifier(settings: ClassifierSettings) -> ClassifierSpec:
+    from agentguard.judge.classifier.linear_head import LinearHead
+    from agentguard.judge.classifier.spec import ClassifierSpec
+
+    head = None if settings.head is None else LinearHead.load(settings.head)
+    if head is not None:
+        head = replace(head, options=_resolve_options(settings, head.options))
+    return ClassifierSpec(
+        question=settings.question,
+        task=settings.task,
+        options=_resolve_options(settings, settings.options),
+        by=settings.by,
+        chosen=settings.chosen,
+        head=head,
+    )
+
+
+def _resolve_options(settings: ClassifierSettings, options: tuple[str, ...]) -> tuple[str, ...]:
+    """The options as questions have them: those of response safety are named by the ids of the tiers.
+
+    Raises:
+        ConfigError: they are not its tiers, so that the question could never be answered.
+    """
+    from agentguard.judge.response_safety import TAXONOMY, SafetyTier, describe_tier
+
+    if settings.question != TAXONOMY or not (options or settings.task == "classify"):
+        return options
+    known = {tier.value: describe_tier(tier) for tier in SafetyTier}
+    if settings.task != "score" and set(options) != set(known):
+        raise ConfigError(
+            f"judge: a classifier of {TAXONOMY} has the classes {', '.join(known)}, and no other"
+        )
+    return tuple(known[option] for option in options)
+
+
+def build_endpoint(settings: EndpointSettings) -> JudgeEndpoint:
+    """The client to where a judge is. Raises as `build_judge`."""
+    options = EndpointOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens)
+    variable = settings.api_key_env or API_KEY_VARIABLE
+    key = os.environ.get(variable)
+    if settings.api_key_env is not None and not key:
+        raise ConfigError(f"judge: the environment variable {variable} holds no key")
+    if settings.base_url is not None:
+        return JudgeEndpoint(settings.base_url, model=settings.model, api_key=key, options=options)
+    from agentguard.judge.llm.pool_transport import build_replicated_endpoint
+
+    return build_replicated_endpoint(
+        settings.replicas,
+        model=settings.model,
+        key_env=variable if key else None,
+        options=options,
+        pool=settings.pool,
+    )

@@ -1,0 +1,330 @@
+"""The chat judge: a model behind an OpenAI-compatible endpoint answers typed questions about a run.
+
+All questions of a run begin with the same bytes (`agentguard.judge.llm.prompt`). The first is asked alone, the
+others at once after it, so that a server with a prefix cache computes the run once. Every answer is one of a
+closed set, asked as a letter, with the probability that the model gave it (`agentguard.judge.llm.client`). The
+judge is offered no tools. What it cannot answer is an `Answer` with an error that begins with the fault's
+name, e.g. ``"timeout: …"``, and has it in ``usage["fault"]``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from agentguard.errors import ConfigError
+from agentguard.judge.base import (
+    MAX_TEXT_CHARS,
+    GeneratedText,
+    JudgeAnswer,
+    Predicate,
+    Question,
+    build_text_schema,
+)
+from agentguard.judge.content_hash import hash_content
+from agentguard.judge.llm.background_loop import get_loop_time
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.multiple_choice import MAX_OPTIONS, list_options, pick_option
+from agentguard.judge.llm.prompt import (
+    PROMPT_VERSION,
+    SYSTEM_PROMPT,
+    RenderedRun,
+    compute_nonce,
+    fence,
+    render_run,
+)
+from agentguard.judge.llm.sanitization import neutralize, to_one_line
+from agentguard.judge.llm.types import (
+    LABELS,
+    PERSISTENT_ERRORS,
+    CallError,
+    EndpointInfo,
+    ErrorKind,
+    LabelProbabilities,
+    Message,
+)
+from agentguard.trajectory.model import Trajectory
+
+SchemaSource = Sequence[str] | Callable[[Trajectory], Sequence[str]]
+
+_MAX_CACHED_RUNS: Final = 16
+_DEFAULT_CONTEXT_TOKENS: Final = 8_192
+_SHRINK_FACTOR: Final = 0.6
+_MAX_ATTEMPTS: Final = 4
+_MAX_OPTION_CHARS: Final = 300
+_JSON_OVERHEAD_TOKENS: Final = 20
+"""Tokens of the JSON around a line."""
+_ANSWER_INSTRUCTION: Final = "Answer with one capital letter."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """How a chat judge asks.
+
+    Attributes:
+        deadline_s: seconds for all questions of one call to ``decide``.
+        context_tokens: longest prompt where the endpoint does not tell; 8192 if neither does.
+        characters_per_token: how long a run may be, guessed; one that turns out too long is cut further.
+        most_schemata: schemata shown; more distract more than they help.
+        least_mass: least probability that all labels together must have had before the mask; below it the
+            model wanted to say something else, which is an error. Only where the endpoint tells.
+        line_characters: of a line that it writes, at most. What is written takes a model the most time.
+        secret: what the numbers in the fences are made from; random for each judge where not given. Judges
+            that share it share a server's prefix cache.
+    """
+
+    deadline_s: float = 60.0
+    context_tokens: int | None = None
+    characters_per_token: float = 3.0
+    max_schemata: int = 3
+    min_label_mass: float = 0.0
+    max_line_characters: int = MAX_TEXT_CHARS
+    nonce_secret: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptContext:
+    """A run that is asked about, and what is shown beside it."""
+
+    run: Trajectory
+    content_hash: str
+    schemata: tuple[str, ...]
+    nonce: str
+
+
+class ChatJudge:
+    """A judge behind an endpoint.
+
+    Args:
+        endpoint: who is asked.
+        schemata: texts of earlier failures to show after the run, or what finds them for a run.
+        options: deadlines and limits.
+    """
+
+    name = "chat"
+
+    def __init__(
+        self, endpoint: JudgeEndpoint, *, schemata: SchemaSource = (), options: ChatOptions | None = None
+    ) -> None:
+        chosen = options or ChatOptions()
+        if not (chosen.deadline_s > 0 and chosen.characters_per_token > 0 and chosen.max_schemata >= 0):
+            raise ConfigError(
+                "a chat judge needs deadline_s and characters_per_token over 0, and most_schemata not below 0"
+            )
+        if not 0 < chosen.max_line_characters <= MAX_TEXT_CHARS:
+            raise ConfigError(f"a chat judge's line_characters is from 1 to {MAX_TEXT_CHARS}")
+        self.endpoint = endpoint
+        self.options = chosen
+        self._schemata = schemata
+        self._secret = chosen.nonce_secret or secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._rendered_runs: OrderedDict[str, RenderedRun] = OrderedDict()
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        """Answer the questions, in order; waits for them, at most ``deadline_s``."""
+        case = self._build_context(transcript)
+        return self.endpoint.loop.run(self._decide(case, tuple(questions)))
+
+    async def adecide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        """`decide` without blocking the caller's event loop."""
+        case = await asyncio.to_thread(self._build_context, transcript)
+        return await self.endpoint.loop.arun(self._decide(case, tuple(questions)))
+
+    def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
+        """Write a line about a run, after the same bytes as every question about it."""
+        return self.endpoint.loop.run(self._generate_text(self._build_context(transcript), prompt))
+
+    def version(self, transcript: Trajectory) -> str:
+        """What of the judge an answer about a run depends on: model, prompts, and the schemata shown.
+
+        Asks the endpoint what it serves, if it has not yet; names the model as configured where it is away.
+        """
+        model = self.endpoint.get_served_model(self.options.deadline_s)
+        shown = hashlib.sha256(
+            "\0".join(self._select_schemata(transcript)).encode("utf-8", "replace")
+        ).hexdigest()[:16]
+        return f"{model}; prompts {PROMPT_VERSION}; schemata {shown}"
+
+    def close(self) -> None:
+        """Close the endpoint."""
+        self.endpoint.close()
+
+    def _select_schemata(self, run: Trajectory) -> tuple[str, ...]:
+        found = self._schemata(run) if callable(self._schemata) else self._schemata
+        return tuple(found)[: self.options.max_schemata]
+
+    def _build_context(self, run: Trajectory) -> _PromptContext:
+        return _PromptContext(
+            run, hash_content(run), self._select_schemata(run), compute_nonce(run, self._secret)
+        )
+
+    async def _decide(
+        self, context: _PromptContext, questions: Sequence[Question]
+    ) -> tuple[JudgeAnswer, ...]:
+        if not context.run.steps:
+            return tuple(JudgeAnswer(question=q.id, error="the run has no step") for q in questions)
+        end = get_loop_time() + self.options.deadline_s
+        facts = await self.endpoint.fetch_info(self.options.deadline_s)
+        if isinstance(facts, CallError):
+            return tuple(_to_error_answer(q, facts) for q in questions)
+        wrong = {i: text for i, q in enumerate(questions) if (text := _find_question_error(q))}
+        answers = {i: JudgeAnswer(question=questions[i].id, error=text) for i, text in wrong.items()}
+        first, *rest = [i for i in range(len(questions)) if i not in wrong] or [-1]
+        if first < 0:
+            return tuple(answers[i] for i in range(len(questions)))
+        room = self._compute_available_characters(facts, context, questions)
+        answers[first], shown = await self._answer_with_retries(context, questions[first], room, end)
+        fault = answers[first].usage.get("fault")
+        if shown is None or fault in PERSISTENT_ERRORS:
+            answers |= {i: replace(answers[first], question=questions[i].id) for i in rest}
+        else:
+            asked = [self._answer(context, shown, questions[i], end) for i in rest]
+            answers |= dict(zip(rest, await asyncio.gather(*asked), strict=True))
+        return tuple(answers[i] for i in range(len(questions)))
+
+    async def _generate_text(self, context: _PromptContext, prompt: str) -> GeneratedText:
+        most = self.options.max_line_characters
+        facts = await self.endpoint.fetch_info(self.options.deadline_s)
+        if isinstance(facts, CallError):
+            return GeneratedText(error=str(facts.kind))
+        try:
+            room = (
+                self._compute_available_characters(facts, context, (Predicate(id="", text=prompt),))
+                - 2 * most
+            )
+            shown = self._rendered_runs.get(context.content_hash) or render_run(
+                context.run, nonce=context.nonce, limit=room
+            )
+        except ConfigError as error:
+            return GeneratedText(error=str(error))
+        written = await self.endpoint.generate_json(
+            build_messages(shown, context.schemata, prompt),
+            build_text_schema(most),
+            max_tokens=_JSON_OVERHEAD_TOKENS + most,
+            deadline_s=self.options.deadline_s,
+        )
+        if isinstance(written, CallError):
+            return GeneratedText(error=str(written.kind))
+        value, spent = written
+        return GeneratedText(text=to_one_line(neutralize(value["text"]), most), usage=spent.as_dict())
+
+    def _compute_available_characters(
+        self, endpoint_info: EndpointInfo, context: _PromptContext, questions: Sequence[Question]
+    ) -> int:
+        """Characters there are for the run, when everything else has its place."""
+        tokens = self.options.context_tokens or endpoint_info.context_tokens or _DEFAULT_CONTEXT_TOKENS
+        if endpoint_info.context_tokens:
+            tokens = min(tokens, endpoint_info.context_tokens)
+        beside = len(SYSTEM_PROMPT) + sum(map(len, context.schemata)) + 400
+        beside += max(_estimate_question_length(q) for q in questions)
+        return max(0, int(tokens * self.options.characters_per_token) - beside)
+
+    async def _answer_with_retries(
+        self, context: _PromptContext, question: Question, limit: int, deadline: float
+    ) -> tuple[JudgeAnswer, RenderedRun | None]:
+        """Ask one question alone, with the run cut shorter as long as the endpoint says it is too long."""
+        held = self._rendered_runs.get(context.content_hash)
+        answer = JudgeAnswer(question=question.id, error="the run was not shown")
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                shown = held or render_run(context.run, nonce=context.nonce, limit=limit)
+            except ConfigError as error:
+                return JudgeAnswer(question=question.id, error=str(error)), None
+            answer = await self._answer(context, shown, question, deadline)
+            if answer.usage.get("fault") != ErrorKind.TOO_LONG:
+                self._cache_rendered(context.content_hash, shown)
+                return answer, shown
+            held, limit = None, int(min(limit, len(shown.text)) * _SHRINK_FACTOR)
+        return answer, None
+
+    async def _answer(
+        self, context: _PromptContext, rendered: RenderedRun, question: Question, deadline: float
+    ) -> JudgeAnswer:
+        picked = await pick_option(
+            list_options(question), partial(self._ask, context, rendered, question, deadline)
+        )
+        if isinstance(picked, CallError):
+            return _to_error_answer(question, picked)
+        usage = picked.usage.as_dict() | {"label_mass": picked.label_mass}
+        if picked.label_mass is not None and picked.label_mass < self.options.min_label_mass:
+            error = (
+                f"{ErrorKind.OUT_OF_SET}: the model would have said something else than any of the options"
+            )
+            return JudgeAnswer(
+                question=question.id, error=error, usage=usage | {"fault": ErrorKind.OUT_OF_SET}
+            )
+        return JudgeAnswer(question=question.id, probabilities=picked.probabilities, usage=usage)
+
+    async def _ask(
+        self,
+        context: _PromptContext,
+        rendered: RenderedRun,
+        question: Question,
+        deadline: float,
+        options: Sequence[str],
+    ) -> LabelProbabilities | CallError:
+        labels = LABELS[: len(options)]
+        lines = [
+            f"{label}: {to_one_line(option, _MAX_OPTION_CHARS)}"
+            for label, option in zip(labels, options, strict=True)
+        ]
+        asked = "\n".join([f"Question: {neutralize(question.text)}", *lines, _ANSWER_INSTRUCTION])
+        messages = build_messages(rendered, context.schemata, asked, notes=question.context)
+        return await self.endpoint.select_label(
+            messages, tuple(labels), deadline_s=deadline - get_loop_time()
+        )
+
+    def _cache_rendered(self, key: str, rendered: RenderedRun) -> None:
+        with self._lock:
+            self._rendered_runs[key] = rendered
+            self._rendered_runs.move_to_end(key)
+            while len(self._rendered_runs) > _MAX_CACHED_RUNS:
+                self._rendered_runs.popitem(last=False)
+
+
+def build_messages(
+    rendered: RenderedRun, schemata: Sequence[str], prompt: str, *, notes: Sequence[str] = ()
+) -> tuple[Message, ...]:
+    """The messages of one question: the run, what is shown beside it, and last what is asked."""
+    parts = [rendered.text]
+    if schemata:
+        parts.append("Failures of earlier runs, which this one may resemble or not:\n")
+        parts.append(fence(schemata, title="earlier failures", nonce=rendered.nonce))
+    if notes:
+        parts.append(fence(notes, title="notes on the recording", nonce=rendered.nonce))
+    return (
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": "".join((*parts, prompt))},
+    )
+
+
+def _estimate_question_length(question: Question) -> int:
+    """Characters that a question takes beside the run."""
+    options = sum(len(option) + 5 for option in list_options(question)[:400])
+    return len(question.text) + options + sum(len(line) + 3 for line in question.context)
+
+
+def _find_question_error(question: Question) -> str:
+    options = list_options(question)
+    if not options:
+        return "the question has no option"
+    if len(set(options)) != len(options):
+        return "the question has an option twice"
+    if len(options) > MAX_OPTIONS:
+        return f"the question has more than {MAX_OPTIONS} options"
+    return ""
+
+
+def _to_error_answer(question: Question, call_error: CallError) -> JudgeAnswer:
+    return JudgeAnswer(
+        question=question.id,
+        error=f"{call_error.kind}: {call_error.message}",
+        usage={"fault": call_error.kind},
+    )

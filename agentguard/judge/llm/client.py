@@ -1,0 +1,332 @@
+"""The client to an OpenAI-compatible endpoint: a closed set of labels or a bounded JSON object, or a fault.
+
+Asked are single tokens with their log probabilities, never samples to be counted. vLLM is asked with
+``allowed_token_ids`` and ``logprob_token_ids``: it can say nothing but a label, and tells what the model
+thought of each label *before* it was masked (measured on vLLM 0.32; under ``structured_outputs`` the numbers
+are those after the mask). Any other endpoint is asked for the likeliest twenty tokens, and an answer outside
+the closed set is a fault.
+
+Nothing is raised for what an endpoint does: faults are values (`CallError`). Every call has one deadline over
+all its tries, counted from its beginning, so that an endpoint that sends a byte now and then is not waited
+for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.errors import ConfigError, MissingExtra
+from agentguard.judge.llm.background_loop import BackgroundLoop, get_loop_time
+from agentguard.judge.llm.response_parsing import parse_completion, parse_json_answer, to_call_error
+from agentguard.judge.llm.types import (
+    TRANSIENT_ERRORS,
+    CallError,
+    CallUsage,
+    EndpointInfo,
+    EndpointOptions,
+    ErrorKind,
+    JudgeReply,
+    LabelProbabilities,
+    Message,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+    from openai import AsyncOpenAI
+
+_TOP_LOGPROBS: Final = 20
+_BACKOFF_S: Final = 0.25
+_MODEL_LOOKUP_TIMEOUT_S: Final = 5.0
+
+
+class JudgeEndpoint:
+    """One endpoint and one model of it. Safe to use from threads and from any event loop.
+
+    Args:
+        base_url: up to and with ``/v1``.
+        model: name of the model; None takes the first that the endpoint lists.
+        api_key: sent as a bearer token; None sends a placeholder, which local servers ignore.
+        options: deadlines, retries and the like.
+        transport: makes what requests go through in place of connections of its own, e.g. several replicas
+            (`agentguard.judge.llm.pool_transport`); called on the endpoint's own loop, and closed with it.
+
+    Raises:
+        ConfigError: the address or an option is wrong.
+        MissingExtra: the openai package is not installed.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        options: EndpointOptions | None = None,
+        transport: Callable[[], httpx2.AsyncBaseTransport] | None = None,
+    ) -> None:
+        self.options = options or EndpointOptions()
+        _validate_options(base_url, self.options)
+        _import_openai()
+        self.base_url = base_url.rstrip("/")
+        self.model = model
+        self._key = api_key or "none"
+        self._transport = transport
+        self.loop = BackgroundLoop("agentguard-judge")
+        self._client: AsyncOpenAI | None = None
+        self._semaphore: asyncio.Semaphore | None = None
+        self._info: EndpointInfo | None = None
+        self._label_token_ids: dict[str, int] | None = None
+        self._has_tokenize = True
+
+    def close(self) -> None:
+        """Close connections and end the thread; a later call opens anew."""
+        if self._client is not None:
+            self.loop.run(self._client.close())
+        self._client = self._semaphore = None
+        self.loop.close()
+
+    @property
+    def info(self) -> EndpointInfo | None:
+        """What the endpoint said of itself, once it was asked."""
+        return self._info
+
+    def get_served_model(self, deadline_s: float) -> str:
+        """The model that is served, as the endpoint names it; as configured where it is away.
+
+        Asks it, if it has not been asked; waits for at most 5 seconds.
+        """
+        known = self._info or self.loop.run(self.fetch_info(min(_MODEL_LOOKUP_TIMEOUT_S, deadline_s)))
+        return known.version if isinstance(known, EndpointInfo) else self.model or "unknown"
+
+    # The coroutines below run on ``self.loop`` and nowhere else.
+
+    async def fetch_info(self, deadline_s: float | None = None) -> EndpointInfo | CallError:
+        """Ask the endpoint what it serves; once, unless it could not tell."""
+        if self._info is not None:
+            return self._info
+        listed = await self._call("list", {}, deadline_s)
+        if isinstance(listed, CallError) and (self.model is None or listed.kind is not ErrorKind.NO_MODEL):
+            return listed
+        found = _parse_endpoint_info(
+            [] if isinstance(listed, CallError) else listed["data"], self.model, self.options
+        )
+        if isinstance(found, EndpointInfo) and found.is_listed:
+            self._info = found
+        return found
+
+    async def select_label(
+        self, messages: Sequence[Message], labels: Sequence[str], *, deadline_s: float | None = None
+    ) -> LabelProbabilities | CallError:
+        """One of some single-token labels, with the probability of each."""
+        started = get_loop_time()
+        facts = await self.fetch_info(deadline_s)
+        if isinstance(facts, CallError):
+            return facts
+        ids = (
+            await self._fetch_token_ids(labels, _compute_remaining_time(deadline_s, started))
+            if facts.is_vllm
+            else {}
+        )
+        body: dict[str, Any] = {
+            "max_tokens": 1,
+            "temperature": 0,
+            "logprobs": True,
+            "top_logprobs": _TOP_LOGPROBS,
+        }
+        if ids:
+            given = [ids[label] for label in labels]
+            body |= {"allowed_token_ids": given, "logprob_token_ids": given, "top_logprobs": 0}
+        elif facts.is_vllm:
+            body["structured_outputs"] = {"choice": list(labels)}
+        reply = await self._request_completion(
+            facts, messages, body, _compute_remaining_time(deadline_s, started)
+        )
+        return (
+            reply
+            if isinstance(reply, CallError)
+            else _parse_label_probabilities(reply, labels, is_unmasked=bool(ids) or not facts.is_vllm)
+        )
+
+    async def generate_json(
+        self,
+        messages: Sequence[Message],
+        schema: Mapping[str, Any],
+        *,
+        max_tokens: int,
+        deadline_s: float | None = None,
+    ) -> tuple[Mapping[str, Any], CallUsage] | CallError:
+        """A JSON object that fits a schema, complete; ``max_tokens`` bounds how long it can be."""
+        started = get_loop_time()
+        facts = await self.fetch_info(deadline_s)
+        if isinstance(facts, CallError):
+            return facts
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+        body = {"max_tokens": max_tokens, "temperature": 0, "response_format": form}
+        reply = await self._request_completion(
+            facts, messages, body, _compute_remaining_time(deadline_s, started)
+        )
+        if isinstance(reply, CallError):
+            return reply
+        value = parse_json_answer(reply, schema)
+        return value if isinstance(value, CallError) else (value, reply.usage)
+
+    async def post(self, path: str, body: Mapping[str, Any], *, deadline_s: float | None = None) -> Any:
+        """JSON data of a POST to a path of the server's own, e.g. ``/classify``; or `CallError`."""
+        return await self._call(path, body, deadline_s)
+
+    async def _request_completion(
+        self,
+        info: EndpointInfo,
+        messages: Sequence[Message],
+        body: Mapping[str, Any],
+        deadline_s: float | None,
+    ) -> JudgeReply | CallError:
+        started = get_loop_time()
+        request = {"model": info.model, "messages": list(messages), **self.options.extra_body, **body}
+        raw = await self._call("chat", request, deadline_s)
+        if isinstance(raw, CallError):
+            if raw.kind is ErrorKind.NO_MODEL:  # something else is served there now
+                self._info = self._label_token_ids = None
+            return raw
+        return parse_completion(raw, get_loop_time() - started)
+
+    async def _fetch_token_ids(self, labels: Sequence[str], deadline_s: float | None) -> Mapping[str, int]:
+        """Token id of each label; empty where the server does not tell, or a label is no single token."""
+        self._label_token_ids = {} if self._label_token_ids is None else self._label_token_ids
+        wanted = (
+            [label for label in labels if label not in self._label_token_ids] if self._has_tokenize else []
+        )
+        told = {"add_special_tokens": False}
+        asked = [self.post("/tokenize", {**told, "prompt": label}, deadline_s=deadline_s) for label in wanted]
+        for label, said in zip(wanted, await asyncio.gather(*asked), strict=True):
+            if isinstance(said, CallError) and said.kind is ErrorKind.NO_MODEL:  # it has no such path
+                self._has_tokenize = False
+            tokens = None if isinstance(said, CallError) else said.get("tokens")
+            if isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], int):
+                self._label_token_ids[label] = tokens[0]
+        known = {label: self._label_token_ids[label] for label in labels if label in self._label_token_ids}
+        return known if len(known) == len(set(known.values())) == len(labels) else {}
+
+    async def _call(self, operation: str, body: Mapping[str, Any], deadline_s: float | None) -> Any:
+        """One call with its tries inside of one deadline: JSON data, or `CallError`."""
+        limit = self.options.deadline_s if deadline_s is None else min(deadline_s, self.options.deadline_s)
+        limit = max(0.0, limit)
+        try:
+            async with asyncio.timeout(limit):
+                return await self._call_with_retries(operation, body, get_loop_time() + limit)
+        except TimeoutError:
+            return CallError(kind=ErrorKind.TIMEOUT, message=f"no answer within {limit:.3g} s")
+
+    async def _call_with_retries(self, operation: str, body: Mapping[str, Any], deadline: float) -> Any:
+        client, gate = self._open_client()
+        for attempt in range(self.options.retries + 1):
+            try:
+                async with gate:
+                    return await _send(client, operation, body, self.base_url)
+            except Exception as error:  # whatever a client raises is a value from here on
+                failed = to_call_error(error)
+            pause = failed.retry_after_s
+            pause = _BACKOFF_S * 2**attempt if pause is None else pause
+            spent = attempt == self.options.retries or get_loop_time() + pause >= deadline
+            if spent or failed.kind not in TRANSIENT_ERRORS:
+                return failed
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _open_client(self) -> tuple[AsyncOpenAI, asyncio.Semaphore]:
+        if self._client is None or self._semaphore is None:
+            sdk, through = _import_openai(), self._transport
+            self._client = sdk.AsyncOpenAI(
+                base_url=self.base_url,
+                api_key=self._key,
+                max_retries=0,
+                timeout=self.options.deadline_s,
+                http_client=None if through is None else sdk.DefaultAsyncHttpxClient(transport=through()),
+            )
+            self._semaphore = asyncio.Semaphore(self.options.max_concurrent)
+        return self._client, self._semaphore
+
+
+async def _send(client: AsyncOpenAI, operation: str, body: Mapping[str, Any], base_url: str) -> Any:
+    """JSON data of a reply; the SDK's own models would hide fields that vLLM adds."""
+    if operation == "list":
+        return (await client.models.with_raw_response.list()).http_response.json()
+    if operation.startswith("/"):
+        root = base_url.removesuffix("/v1")
+        return await client.post(f"{root}{operation}", cast_to=dict[str, Any], body=body)
+    known = {key: body[key] for key in ("model", "messages")}
+    more = {key: value for key, value in body.items() if key not in known}
+    said = await client.chat.completions.with_raw_response.create(**known, extra_body=more)
+    return said.http_response.json()
+
+
+def _parse_endpoint_info(
+    models: Any, model: str | None, options: EndpointOptions
+) -> EndpointInfo | CallError:
+    held = [one for one in models if isinstance(one, dict) and isinstance(one.get("id"), str)]
+    found = next((one for one in held if model in (None, one["id"])), None)
+    if found is None and model is None:
+        return CallError(kind=ErrorKind.NO_MODEL, message="the endpoint lists no model, and none was named")
+    told = found or {"id": model}
+    served = f"{told['id']} ({told['root']})" if told.get("root") not in (None, told["id"]) else told["id"]
+    longest = told.get("max_model_len")
+    vllm = options.dialect == "vllm" or (options.dialect == "auto" and told.get("owned_by") == "vllm")
+    context = options.context_tokens or (longest if isinstance(longest, int) else None)
+    return EndpointInfo(
+        model=told["id"],
+        version=served,
+        is_vllm=vllm,
+        context_tokens=context,
+        is_listed=not held or bool(found),
+    )
+
+
+def _parse_label_probabilities(
+    reply: JudgeReply, labels: Sequence[str], *, is_unmasked: bool
+) -> LabelProbabilities | CallError:
+    if reply.finish_reason not in {"stop", "length"}:
+        return CallError(kind=ErrorKind.TRUNCATED, message="the answer was withheld or broken off")
+    if reply.text.strip() not in labels:
+        return CallError(
+            kind=ErrorKind.OUT_OF_SET, message="the answer is none of the labels that were given"
+        )
+    masses = dict.fromkeys(labels, 0.0)
+    for token, logprob in reply.logprobs.items():
+        if token in masses and math.isfinite(logprob):
+            masses[token] += math.exp(min(0.0, logprob))
+    total = math.fsum(masses.values())
+    if total <= 0.0:
+        message = "the endpoint gives no log probabilities of the labels"
+        return CallError(kind=ErrorKind.NO_PROBABILITIES, message=message)
+    shares = {label: mass / total for label, mass in masses.items()}
+    return LabelProbabilities(
+        probabilities=shares, label_mass=min(1.0, total) if is_unmasked else None, usage=reply.usage
+    )
+
+
+def _compute_remaining_time(deadline_s: float | None, started: float) -> float | None:
+    return None if deadline_s is None else deadline_s - (get_loop_time() - started)
+
+
+def _validate_options(base_url: str, options: EndpointOptions) -> None:
+    if not base_url.startswith(("http://", "https://")):
+        raise ConfigError(f"{base_url!r} is no address of an endpoint; it begins with http:// or https://")
+    if not (options.deadline_s > 0 and 0 <= options.retries <= 10 and options.max_concurrent >= 1):
+        raise ConfigError(
+            "an endpoint needs deadline_s over 0, retries between 0 and 10, and concurrency of at least 1"
+        )
+    if options.dialect not in ("auto", "vllm", "openai"):
+        raise ConfigError(f"{options.dialect!r} is no dialect; there are: auto, vllm, openai")
+
+
+def _import_openai() -> Any:
+    try:
+        import openai
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "openai":
+            raise
+        raise MissingExtra("openai", "chat") from None
+    return openai

@@ -1,0 +1,88 @@
+"""Picking one of any number of options with labels that a model says in one token.
+
+Up to twenty options are asked at once, a letter each. More are split, in their order, into as few groups of
+nearly equal size as there can be (at most twenty). First the group is asked, then the option within it:
+P(option) = P(group) × P(option | group). Groups are opened likeliest first, until `PROBABILITY_COVERAGE` of the probability
+is in opened groups or `BEAM_WIDTH` of them are open; what is in the others is shared evenly among their options. So
+400 options cost at most 1 + `BEAM_WIDTH` calls, all over the same beginning of the prompt, and the probabilities
+always sum to 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from agentguard.judge.base import ChoiceQuestion, Predicate, Question
+from agentguard.judge.llm.types import LABELS, CallError, CallUsage, LabelProbabilities
+
+BEAM_WIDTH: Final = 4
+PROBABILITY_COVERAGE: Final = 0.95
+MAX_OPTIONS: Final = 4_096
+
+AskLabels = Callable[[Sequence[str]], Awaitable[LabelProbabilities | CallError]]
+"""Asks for one of some options as shown, at most twenty; the answer is keyed by their labels, in order."""
+
+
+def list_options(question: Question) -> tuple[str, ...]:
+    """The closed set of a question, in its order."""
+    if isinstance(question, Predicate):
+        return ("yes", "no")
+    if isinstance(question, ChoiceQuestion):
+        return question.options
+    return tuple(str(n) for n in range(question.low, min(question.high, question.low + MAX_OPTIONS) + 1))
+
+
+async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilities | CallError:
+    """The probability of each option, keyed by the options themselves, which must differ."""
+    if len(options) == 1:
+        return LabelProbabilities(probabilities={options[0]: 1.0}, label_mass=None, usage=CallUsage())
+    if len(options) <= len(LABELS):
+        picked = await ask(options)
+        return picked if isinstance(picked, CallError) else _rekey(picked, options)
+    groups = split_options(options)
+    outer = await ask([_describe_group(group) for group in groups])
+    if isinstance(outer, CallError):
+        return outer
+    shares = list(outer.probabilities.values())
+    opened = _select_groups(shares)
+    inner = await asyncio.gather(*(pick_option(groups[i], ask) for i in opened))
+    spent = outer.usage
+    held = {option: shares[i] / len(group) for i, group in enumerate(groups) for option in group}
+    for i, picked in zip(opened, inner, strict=True):
+        if isinstance(picked, CallError):
+            return picked
+        spent += picked.usage
+        held |= {option: shares[i] * p for option, p in picked.probabilities.items()}
+    return LabelProbabilities(probabilities=held, label_mass=outer.label_mass, usage=spent)
+
+
+def split_options(options: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Consecutive groups, at most twenty, whose sizes differ by at most one."""
+    count = min(len(LABELS), -(-len(options) // len(LABELS)))
+    bounds = [len(options) * i // count for i in range(count + 1)]
+    return tuple(tuple(options[a:b]) for a, b in itertools.pairwise(bounds))
+
+
+def _select_groups(probabilities: Sequence[float]) -> list[int]:
+    opened: list[int] = []
+    covered = 0.0
+    for i in sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i)):
+        if covered >= PROBABILITY_COVERAGE or len(opened) == BEAM_WIDTH:
+            break
+        opened.append(i)
+        covered += probabilities[i]
+    return opened
+
+
+def _describe_group(group: Sequence[str]) -> str:
+    if all(option.isdecimal() for option in group):
+        return f"one of {group[0]} to {group[-1]}"
+    return "one of: " + "; ".join(group)
+
+
+def _rekey(picked: LabelProbabilities, options: Sequence[str]) -> LabelProbabilities:
+    named = dict(zip(options, picked.probabilities.values(), strict=True))
+    return LabelProbabilities(probabilities=named, label_mass=picked.label_mass, usage=picked.usage)

@@ -1,0 +1,203 @@
+"""Several servers behind one judge: its requests go through a pool, and one that dies is left for another.
+
+Any judge that asks an `agentguard.judge.llm.client.JudgeEndpoint` can have it, the chat judge and the pooling judge
+alike: what the endpoint's client sends is handed to an `agentguard.backends.pool.Pool` and not to a
+connection of its own. All questions about a run go to one replica while it lives, as its prefix cache holds
+the run; when it dies the others read the run anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from agentguard.backends.base import BackendRequest, Response, UpstreamError
+from agentguard.backends.config import BackendsOptions
+from agentguard.backends.pool import Pool
+from agentguard.backends.replica_factory import key_of
+from agentguard.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceeded,
+    MissingExtra,
+    ResilienceError,
+    RetriesExhausted,
+    Stalled,
+)
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
+from agentguard.model_api import API
+from agentguard.resilience import Deadline
+
+if TYPE_CHECKING:
+    import httpx2
+
+PLACEHOLDER_URL: Final = "http://replicas.invalid/v1"
+"""Where an endpoint over replicas seems to be; a name that nobody can have (RFC 2606)."""
+
+_API_BY_PATH: Final = {"/v1/chat/completions": API["chat"], "/v1/embeddings": API["embeddings"]}
+_DEFAULT_TIMEOUT_S: Final = 60.0
+
+
+def build_replicated_endpoint(
+    replicas: Sequence[str | Mapping[str, Any]],
+    *,
+    model: str | None = None,
+    key_env: str | None = None,
+    options: EndpointOptions | None = None,
+    pool: Mapping[str, Any] | None = None,
+) -> JudgeEndpoint:
+    """An endpoint over several servers of the same model.
+
+    Args:
+        replicas: addresses up to and with ``/v1``, or mappings as in the ``backends`` section, where ``url``
+            is such an address; a ``name`` may be left out.
+        model: name of the model; None takes the first that a replica lists.
+        key_env: environment variable with the key of those that name no ``api_key_env``.
+        options: deadlines and limits of a call.
+        pool: other options of the ``backends`` section, e.g. ``policy`` or ``health``.
+
+    Raises:
+        ConfigError: there is no replica, an address or option is wrong, or a key is missing.
+        MissingExtra: the openai package, or what the pool's client needs, is not installed.
+    """
+    chosen = options or EndpointOptions()
+    made = build_pool_options(replicas, key_env=key_env, deadline_s=chosen.deadline_s, overrides=pool or {})
+    return JudgeEndpoint(
+        PLACEHOLDER_URL, model=model, options=chosen, transport=lambda: build_transport(made)
+    )
+
+
+def build_pool_options(
+    replicas: Sequence[str | Mapping[str, Any]],
+    *,
+    key_env: str | None,
+    deadline_s: float,
+    overrides: Mapping[str, Any],
+) -> BackendsOptions:
+    """The pool of a judge: a run stays with one replica, and a hang leaves time for another.
+
+    Raises:
+        ConfigError: as `replicated`.
+    """
+    told = [_parse_replica(place, one, key_env) for place, one in enumerate(replicas)]
+    usual = {
+        "policy": "prefix",
+        "health": {"path": "/v1/models", "interval_s": 5.0, "down_after": 2, "up_after": 1},
+        # A second copy of a long prompt costs a second prefill, so nothing is hedged.
+        "pipeline": {"hedge": "off", "attempt_timeout": {"seconds": deadline_s / 2}},
+    }
+    found = BackendsOptions.parse({**usual, **overrides, "replicas": told}, source="judge")
+    for one in found.replicas:
+        key_of(one)
+    return found
+
+
+def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
+    """What hands an HTTP client's requests to a pool of its own, made on the loop that first sends one.
+
+    Raises:
+        MissingExtra: httpx2 is not installed.
+    """
+    try:
+        import httpx2
+    except ModuleNotFoundError:
+        raise MissingExtra("httpx2", "chat") from None
+
+    class Through(httpx2.AsyncBaseTransport):
+        def __init__(self) -> None:
+            self._pool: Pool | None = None
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            """Answer by one of the replicas; what the pool raises is told in the client's own errors."""
+            if self._pool is None:
+                self._pool = Pool(options)
+                await self._pool.start()
+            body = await request.aread()
+            limit = request.extensions.get("timeout", {}).get("read") or _DEFAULT_TIMEOUT_S
+            try:
+                answer = await self._pool.send(
+                    to_backend_request(request.method, request.url.path, body), Deadline.after(limit)
+                )
+            except ResilienceError as error:
+                return _to_response(httpx2, request, error)
+            if not isinstance(answer, Response):
+                await answer.aclose()
+                raise httpx2.RemoteProtocolError("a stream came that was not asked for", request=request)
+            return _build_response(httpx2, answer)
+
+        async def aclose(self) -> None:
+            """Close the pool and its connections."""
+            if self._pool is not None:
+                pool, self._pool = self._pool, None
+                await pool.aclose()
+
+    return Through()
+
+
+def to_backend_request(method: str, path: str, body: bytes) -> BackendRequest:
+    """A client's request as the pool's; which run it is about is told from how its prompt begins."""
+    told = _parse_json_object(body)
+    begins = _compute_prompt_digest(told)
+    return BackendRequest(
+        target=path,
+        method=method,
+        headers=((b"content-type", b"application/json"),) if body else (),
+        body=body,
+        api=_API_BY_PATH.get(path),
+        model=told["model"] if isinstance(told.get("model"), str) else "",
+        session=begins,
+        prefix=begins.encode(),
+    )
+
+
+def _to_response(sdk: Any, request: httpx2.Request, error: ResilienceError) -> httpx2.Response:
+    """A refusal as it came; anything else as the client's own error."""
+    last = error.last if isinstance(error, RetriesExhausted) else error
+    if isinstance(last, UpstreamError):
+        return _build_response(sdk, last.answer)
+    if isinstance(last, DeadlineExceeded | Stalled):
+        raise sdk.ReadTimeout("no replica answered in time", request=request)
+    if isinstance(last, BackendError) and last.status is not None:
+        return _build_response(sdk, Response(status=last.status, body=b"{}"))
+    raise sdk.ConnectError("no replica can be reached", request=request)
+
+
+def _build_response(sdk: Any, answer: Response) -> httpx2.Response:
+    kept = [pair for pair in answer.headers if pair[0] not in (b"content-length", b"content-encoding")]
+    made: httpx2.Response = sdk.Response(answer.status, headers=kept, content=answer.body)
+    return made
+
+
+def _parse_replica(index: int, replica: str | Mapping[str, Any], key_env: str | None) -> dict[str, Any]:
+    told: dict[str, Any] = {"url": replica} if isinstance(replica, str) else dict(replica)
+    url = told.get("url")
+    if not isinstance(url, str) or not url.rstrip("/").endswith("/v1"):
+        raise ConfigError(f"judge: replicas[{index}]: url must be an address up to and with /v1")
+    told["url"] = url.rstrip("/").removesuffix("/v1")
+    told.setdefault("name", f"judge-{index + 1}")
+    if key_env is not None:
+        told.setdefault("api_key_env", key_env)
+    return told
+
+
+def _parse_json_object(body: bytes) -> dict[str, Any]:
+    try:
+        told = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _compute_prompt_digest(body: Mapping[str, Any]) -> str:
+    """A digest of the first line of what the model is shown of a run, which has the run's own number."""
+    shown = ""
+    messages, texts = body.get("messages"), body.get("input") or body.get("text_2")
+    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
+        shown = str(messages[-1].get("content", "")).split("\n", 1)[0]
+    elif isinstance(texts, list) and texts:
+        shown = str(texts[0])[:200]
+    return hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32] if shown else ""

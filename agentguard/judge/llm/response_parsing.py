@@ -1,0 +1,123 @@
+"""What an endpoint sent, read with suspicion: every field may be missing or of another type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from agentguard.judge.llm.types import CallError, CallUsage, ErrorKind, JudgeReply
+
+_ERROR_BY_STATUS: Final = {401: ErrorKind.REFUSED, 403: ErrorKind.REFUSED, 404: ErrorKind.NO_MODEL, 408: ErrorKind.SERVER,
+                  413: ErrorKind.TOO_LONG, 429: ErrorKind.BUSY, 503: ErrorKind.BUSY}  # fmt: skip
+_TOO_LONG_PHRASES: Final = ("context length", "context_length", "maximum context", "too long", "input_tokens")
+_MAX_RETRY_AFTER_S: Final = 3_600.0
+
+
+def to_call_error(error: Exception) -> CallError:
+    """The fault behind what a client raised; its message holds nothing that the endpoint wrote."""
+    import openai
+
+    if isinstance(error, openai.APITimeoutError):
+        return CallError(kind=ErrorKind.TIMEOUT, message="the endpoint did not answer in time")
+    if isinstance(error, openai.APIConnectionError):
+        return CallError(kind=ErrorKind.UNREACHABLE, message="the endpoint cannot be reached, or broke off")
+    if isinstance(error, openai.APIStatusError):
+        return _parse_status_error(error.status_code, error.response.headers, error.response.text)
+    if isinstance(error, (ValueError, TypeError, openai.OpenAIError)):
+        return CallError(kind=ErrorKind.MALFORMED, message="the endpoint's answer cannot be read")
+    return CallError(kind=ErrorKind.UNREACHABLE, message=f"the call ended with {type(error).__name__}")
+
+
+def parse_completion(data: Any, seconds: float) -> JudgeReply | CallError:
+    """Read a chat completion; `Fault.MALFORMED` if it is none, or says that it failed."""
+    malformed = CallError(kind=ErrorKind.MALFORMED, message="the endpoint's answer is no chat completion")
+    choices = _get_key(data, "choices")
+    if not isinstance(choices, list) or not choices:
+        return malformed
+    text = _get_key(_get_key(choices[0], "message"), "content")
+    if text is not None and not isinstance(text, str):
+        return malformed
+    finish = _get_key(choices[0], "finish_reason")
+    return JudgeReply(
+        text=text or "",
+        finish_reason=finish if isinstance(finish, str) else "",
+        logprobs=_parse_logprobs(_get_key(_get_key(choices[0], "logprobs"), "content")),
+        usage=parse_usage(_get_key(data, "usage"), seconds),
+    )
+
+
+def parse_json_answer(reply: JudgeReply, schema: Mapping[str, Any]) -> Mapping[str, Any] | CallError:
+    """The object a reply holds, checked against the schema that was asked for."""
+    import jsonschema_rs
+
+    if reply.finish_reason != "stop":
+        return CallError(kind=ErrorKind.TRUNCATED, message="the answer was broken off before its end")
+    try:
+        value = orjson.loads(reply.text)
+    except ValueError:
+        return CallError(kind=ErrorKind.MALFORMED, message="the answer is no JSON")
+    if not isinstance(value, dict) or not jsonschema_rs.is_valid(dict(schema), value):
+        return CallError(
+            kind=ErrorKind.OUT_OF_SET, message="the answer does not fit the schema that was asked for"
+        )
+    return value
+
+
+def _parse_status_error(status: int, headers: Mapping[str, str], body: str) -> CallError:
+    if status == 400:
+        long = any(sign in body[:2_000].lower() for sign in _TOO_LONG_PHRASES)
+        return CallError(
+            kind=ErrorKind.TOO_LONG if long else ErrorKind.BAD_REQUEST,
+            message="the prompt is longer than the model reads"
+            if long
+            else "the endpoint refused the request",
+        )
+    fault = _ERROR_BY_STATUS.get(status, ErrorKind.SERVER if status >= 500 else ErrorKind.BAD_REQUEST)
+    return CallError(
+        kind=fault,
+        message=f"the endpoint answered {status}",
+        retry_after_s=_parse_retry_after(headers.get("retry-after")),
+    )
+
+
+def _parse_retry_after(text: str | None) -> float | None:
+    """Seconds of a ``Retry-After`` header (RFC 9110, 10.2.3); its form with a date is not used by servers."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return min(value, _MAX_RETRY_AFTER_S) if math.isfinite(value) and value >= 0 else None
+
+
+def _parse_logprobs(content: Any) -> dict[str, float]:
+    """Token text to log probability at the first position; a text that several tokens share, summed."""
+    first = content[0] if isinstance(content, list) and content else None
+    listed = _get_key(first, "top_logprobs")
+    masses: dict[str, list[float]] = {}
+    for one in [*(listed if isinstance(listed, list) else []), *([] if listed else [first])]:
+        token, value = _get_key(one, "token"), _get_key(one, "logprob")
+        if isinstance(token, str) and isinstance(value, (int, float)) and math.isfinite(value):
+            masses.setdefault(token.strip(), []).append(math.exp(min(0.0, float(value))))
+    return {token: math.log(total) for token, held in masses.items() if (total := math.fsum(held)) > 0}
+
+
+def parse_usage(usage: Any, seconds: float) -> CallUsage:
+    """What a call cost, by the usage that its answer tells."""
+    return CallUsage(
+        calls=1,
+        prompt_tokens=_parse_count(_get_key(usage, "prompt_tokens")),
+        completion_tokens=_parse_count(_get_key(usage, "completion_tokens")),
+        cached_tokens=_parse_count(_get_key(_get_key(usage, "prompt_tokens_details"), "cached_tokens")),
+        seconds=seconds,
+    )
+
+
+def _get_key(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _parse_count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

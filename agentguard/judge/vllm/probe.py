@@ -1,0 +1,190 @@
+"""The canary of a classifier, a scorer or an embedding model: texts whose answers are known.
+
+What the classes of somebody's classifier mean is not known here. Known is what any sound model keeps to: a
+text gets the same answer twice in one batch (``classify``), what answers a question scores above what does
+not (``score``; a scorer that was trained for something else may miss that), and two sentences that say the
+same lie nearer to each other than to a third (``embed``). Whether a server is sound is told by how far its
+numbers are from those that it gave when it was new, as for the chat canary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agentguard.judge.classifier.pooling_judge import (
+    ScoreVector,
+    build_pooling_request,
+    parse_class_rows,
+    parse_score_rows,
+    parse_vector_rows,
+)
+from agentguard.judge.classifier.spec import PoolingTask
+from agentguard.judge.llm.background_loop import get_loop_time
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import CallError, Message
+
+MAX_CHAT_DISTANCE: Final = 0.25
+"""Total variation distance from the first answer at which a server counts as corrupted."""
+
+_CHAT_QUESTIONS: Final = (
+    ("A cat has four legs. How many legs does the cat have?\nA: four\nB: nine", "A"),
+    ("The door is open. Is the door open or closed?\nA: closed\nB: open", "B"),
+    ("First came red, then came blue. Which came second?\nA: red\nB: blue", "B"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """How a server answered.
+
+    Attributes:
+        shares: probabilities: for each question that of ``"A"``, or all that a classifier or scorer gave;
+            empty if a question was not answered.
+        vectors: what an embedding model gave.
+        right: how many of the questions it got right.
+        asked: how many there were.
+        fault: why there is no answer.
+        seconds: what the answers took together.
+        farthest: the distance from the first answer at which its server counts as corrupted.
+    """
+
+    probabilities: tuple[float, ...] = ()
+    vectors: tuple[tuple[float, ...], ...] = ()
+    correct_count: int = 0
+    question_count: int = len(_CHAT_QUESTIONS)
+    fault: str | None = None
+    duration_s: float = 0.0
+    max_distance: float = MAX_CHAT_DISTANCE
+
+    def measure_distance(self, reference: ProbeResult) -> float:
+        """How far an answer is from that of ``first`` at most; 0 if either has none.
+
+        Of probabilities their difference, of vectors 1 minus their cosine; 1 where there are more or fewer.
+        """
+        if not (self.probabilities or self.vectors) or not (reference.probabilities or reference.vectors):
+            return 0.0
+        sizes = [(len(one.probabilities), *map(len, one.vectors)) for one in (self, reference)]
+        if sizes[0] != sizes[1]:
+            return 1.0
+        shares = [
+            abs(one - other) for one, other in zip(self.probabilities, reference.probabilities, strict=True)
+        ]
+        vectors = [
+            1.0 - compute_cosine_similarity(*pair)
+            for pair in zip(self.vectors, reference.vectors, strict=True)
+        ]
+        return max((*shares, *vectors))
+
+    def has_drifted(self, reference: ProbeResult) -> bool:
+        """Whether its answers are no longer those of ``first``."""
+        return self.measure_distance(reference) > self.max_distance
+
+    def as_dict(self) -> Mapping[str, object]:
+        """For a state that people and programs read."""
+        return {
+            "right": self.correct_count,
+            "asked": self.question_count,
+            "fault": self.fault,
+            "seconds": self.duration_s,
+        }
+
+
+def compute_cosine_similarity(one: Sequence[float], other: Sequence[float]) -> float:
+    """Of the angle between two vectors of one length; 0 where either has none."""
+    length = math.sqrt(math.fsum(x * x for x in one)) * math.sqrt(math.fsum(y * y for y in other))
+    return math.fsum(x * y for x, y in zip(one, other, strict=True)) / length if length else 0.0
+
+
+async def probe_chat(endpoint: JudgeEndpoint, deadline_s: float) -> ProbeResult:
+    """Ask all questions, one after the other, each within the deadline."""
+    shares, right, seconds = [], 0, 0.0
+    for text, answer in _CHAT_QUESTIONS:
+        message: Message = {"role": "user", "content": f"{text}\nAnswer with one capital letter."}
+        picked = await endpoint.select_label((message,), ("A", "B"), deadline_s=deadline_s)
+        if isinstance(picked, CallError):
+            return ProbeResult(fault=str(picked.kind), duration_s=seconds)
+        shares.append(picked.probabilities["A"])
+        right += max(picked.probabilities, key=lambda label: picked.probabilities[label]) == answer
+        seconds += picked.usage.seconds
+    return ProbeResult(probabilities=tuple(shares), correct_count=right, duration_s=seconds)
+
+
+MAX_POOLING_DISTANCE: Final = 0.1
+"""As `agentguard.judge.vllm.probe.MAX_CHAT_DISTANCE`; nearer, since no mask and no cache moves these numbers: a real
+server's agreed with another implementation's to 1e-4 in float32, and bfloat16 keeps two to three digits."""
+
+_REPEAT_TOLERANCE: Final = 0.05
+_PARAPHRASES: Final = (
+    ("A cat is asleep on the sofa.", "On the sofa a cat is sleeping.", "The bank raised its interest rate."),
+    ("The train to Lund leaves at ten.", "At ten the train to Lund departs.", "Onions are fried in butter."),
+    ("She repaired the broken bicycle.", "The broken bike was mended by her.", "Snow fell in the mountains."),
+)
+_RELEVANCE_QUESTIONS: Final = (
+    ("What do cats eat?", "Cats eat meat and fish.", "The tower was built of grey stone."),
+    ("When does the train to Lund leave?", "The train to Lund leaves at ten.", "Onions are fried in butter."),
+    ("Who repaired the bicycle?", "The bicycle was repaired by Ines.", "It will snow in the mountains."),
+)
+
+
+async def probe_pooling(endpoint: JudgeEndpoint, task: PoolingTask, deadline_s: float) -> ProbeResult:
+    """Ask all questions, one after the other, each within the deadline."""
+    shares: list[float] = []
+    vectors: list[ScoreVector] = []
+    right, seconds = 0, 0.0
+    for pairs in _build_batches(task):
+        started = get_loop_time()
+        rows = await _fetch_rows(endpoint, task, pairs, deadline_s)
+        seconds += get_loop_time() - started
+        if isinstance(rows, CallError):
+            return ProbeResult(fault=str(rows.kind), duration_s=seconds, max_distance=MAX_POOLING_DISTANCE)
+        if task == "embed":
+            vectors += rows
+        else:
+            shares += [share for row in rows for share in row]
+        right += _is_correct(task, rows)
+    return ProbeResult(
+        probabilities=tuple(shares),
+        vectors=tuple(vectors),
+        correct_count=right,
+        duration_s=seconds,
+        max_distance=MAX_POOLING_DISTANCE,
+    )
+
+
+def _build_batches(task: PoolingTask) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The pairs of query and text of each question."""
+    if task == "score":
+        return tuple(((asked, answer), (asked, other)) for asked, answer, other in _RELEVANCE_QUESTIONS)
+    if task == "embed":
+        return tuple(tuple(("", text) for text in texts) for texts in _PARAPHRASES)
+    return tuple((("", text), ("", other), ("", text)) for text, _, other in _PARAPHRASES)
+
+
+async def _fetch_rows(
+    endpoint: JudgeEndpoint, task: PoolingTask, pairs: tuple[tuple[str, str], ...], deadline_s: float
+) -> tuple[ScoreVector, ...] | CallError:
+    started = get_loop_time()
+    facts = await endpoint.fetch_info(deadline_s)
+    if isinstance(facts, CallError):
+        return facts
+    path, body = build_pooling_request(task, facts.model, pairs)
+    said = await endpoint.post(path, body, deadline_s=deadline_s - (get_loop_time() - started))
+    if isinstance(said, CallError):
+        return said
+    if task == "score":
+        return parse_score_rows(said, len(pairs))
+    read = parse_vector_rows if task == "embed" else parse_class_rows
+    return read(said, len(pairs), None)
+
+
+def _is_correct(task: PoolingTask, rows: tuple[ScoreVector, ...]) -> bool:
+    if task == "score":
+        return rows[0][0] > rows[1][0]
+    if len({len(row) for row in rows}) > 1:
+        return False
+    if task == "embed":
+        return compute_cosine_similarity(rows[0], rows[1]) > compute_cosine_similarity(rows[0], rows[2])
+    return max(abs(one - other) for one, other in zip(rows[0], rows[2], strict=True)) <= _REPEAT_TOLERANCE

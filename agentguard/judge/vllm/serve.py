@@ -1,0 +1,116 @@
+"""Serving a model: the process, its supervisor, and its state on a loopback port, put together."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
+from agentguard.judge.vllm.command import ServedTask, ServeOptions, build_command, build_environment
+from agentguard.judge.vllm.probe import ProbeResult, probe_chat, probe_pooling
+from agentguard.judge.vllm.status_server import ServerStatus, StatusServer
+from agentguard.judge.vllm.supervisor import VllmSupervisor, WatchOptions
+from agentguard.supervision.process import ServerProcess, find_free_port
+
+PROBE_TIMEOUT_S: Final = 30.0
+"""Deadline of one canary question; the first use of a new set of labels took 15 s on a small machine."""
+
+_HEARTBEAT_TIMEOUT_S: Final = 5.0
+
+
+def serve_model(
+    options: ServeOptions,
+    watch_options: WatchOptions | None = None,
+    *,
+    state_port: int = 0,
+    log: Path | None = None,
+    on_status: Callable[[ServerStatus, str], None] | None = None,
+) -> ServerStatus:
+    """Serve a model until SIGTERM or SIGINT, and return the last state.
+
+    Args:
+        options: what is served.
+        watch: how it is watched.
+        state_port: loopback port that tells the state as JSON; 0 takes a free one.
+        log: where the server's output goes; a new file in the folder for temporary files if None.
+        told: called with each new state and the address that tells it.
+
+    Raises:
+        ConfigError: there is no vLLM, or an option is wrong.
+        JudgeError: the server cannot be started.
+        MissingExtra: the openai package is not installed.
+    """
+    port = options.port or find_free_port(options.host)
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    root = f"http://{'127.0.0.1' if host in ('0.0.0.0', '[::]') else host}:{port}"  # noqa: S104
+    kept = log or Path(tempfile.mkdtemp(prefix="agentguard-judge-")) / "server.log"
+    process = ServerProcess(build_command(options, port), build_environment(options), kept)
+    endpoint = JudgeEndpoint(
+        f"{root}/v1",
+        model=options.served_name,
+        api_key=options.api_key,
+        options=EndpointOptions(deadline_s=PROBE_TIMEOUT_S, dialect="vllm"),
+    )
+    supervisor = VllmSupervisor(
+        process,
+        ServerStatus(url=f"{root}/v1", model=options.model),
+        heartbeat=lambda: is_healthy(f"{root}/health"),
+        probe=lambda: _run_probe(endpoint, options.task),
+        options=watch_options,
+    )
+    server = StatusServer(lambda: supervisor.status, port=state_port)
+    if on_status is not None:
+        supervisor.set_status_callback(lambda state: on_status(state, server.url))
+    try:
+        with _SignalHandler(supervisor.request_stop):
+            return supervisor.run()
+    finally:
+        server.close()
+        endpoint.close()
+
+
+def is_healthy(url: str) -> bool:
+    """Whether a GET is answered with 200 in time."""
+    try:
+        with urllib.request.urlopen(url, timeout=_HEARTBEAT_TIMEOUT_S) as reply:  # noqa: S310  (http, our own server)
+            return int(reply.status) == 200
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def _run_probe(endpoint: JudgeEndpoint, task: ServedTask) -> ProbeResult:
+    asked = (
+        probe_chat(endpoint, PROBE_TIMEOUT_S)
+        if task == "chat"
+        else probe_pooling(endpoint, task, PROBE_TIMEOUT_S)
+    )
+    return endpoint.loop.run(asked)
+
+
+class _SignalHandler:
+    """Ends the supervisor at SIGTERM and SIGINT, and puts back what was there; in the main thread alone."""
+
+    def __init__(self, on_signal: Callable[[], None]) -> None:
+        self._on_signal = on_signal
+        self._previous_handlers: dict[int, object] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous_handlers[number] = signal.signal(number, self._handle_signal)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._on_signal()

@@ -1,0 +1,253 @@
+"""Keeps a server up: waits until it answers, watches it, starts it again, drains it.
+
+Classical watching (Wang 2024): a heartbeat that shows that the process answers, and a canary that shows that
+its answers are right. A server that misses either is *suspect*; one that misses it again is ended as a whole
+group and started anew, after a wait that grows with each try. One that keeps dying is given up, with the end
+of its log as the reason: a crash loop on a GPU helps nobody.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from agentguard.errors import JudgeError
+from agentguard.judge.vllm.command import SHUTDOWN_TIMEOUT_S
+from agentguard.judge.vllm.probe import ProbeResult
+from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
+from agentguard.resilience.backoff import Backoff
+
+
+class ServedProcess(Protocol):
+    """A server process; `agentguard.supervision.process.ServerProcess` is one."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, while it runs."""
+        ...
+
+    def start(self) -> None:
+        """Start it. Raises OSError if the program cannot be run."""
+        ...
+
+    def terminate(self) -> None:
+        """Let it finish what it has begun, and end."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within so many seconds."""
+        ...
+
+    def kill(self) -> None:
+        """End all of it at once."""
+        ...
+
+    def read_log_tail(self) -> str:
+        """The end of its log."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """How a server is watched.
+
+    Attributes:
+        start_s: how long it may take to answer first; loading a large model takes minutes.
+        heartbeat_s: between heartbeats.
+        canary_s: between canaries; the first is asked before a server counts as ready.
+        misses: how often in a row it may miss before it is started again.
+        restarts: how often it is started again before it is given up; a server that was ready for
+            ``steady_s`` has a clean slate.
+        steady_s: see ``restarts``.
+        backoff: waits between starts.
+    """
+
+    start_timeout_s: float = 600.0
+    heartbeat_interval_s: float = 5.0
+    probe_interval_s: float = 60.0
+    failure_threshold: int = 2
+    max_restarts: int = 5
+    restart_reset_s: float = 600.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=1.0, cap_s=60.0))
+
+
+class VllmSupervisor:
+    """Watches one server.
+
+    Args:
+        served: the process.
+        state: what is known of it at first: its address and model.
+        heartbeat: whether it answers.
+        canary: asks it the questions whose answers are known.
+        options: how it is watched.
+        now: monotonic seconds; a parameter, so that tests need not wait.
+    """
+
+    def __init__(
+        self,
+        process: ServedProcess,
+        status: ServerStatus,
+        *,
+        heartbeat: Callable[[], bool],
+        probe: Callable[[], ProbeResult],
+        options: WatchOptions | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.process, self.options = process, options or WatchOptions()
+        self._status, self._now = status, now
+        self._on_status: Callable[[ServerStatus], None] | None = None
+        self._heartbeat, self._probe = heartbeat, probe
+        self._rng = random.Random()  # noqa: S311  (jitter, not a secret)
+        self._stop_requested = threading.Event()
+        self._reference: ProbeResult | None = None
+        self._started_at = self._ready_at = self._probed_at = 0.0
+        self._failures = self._restarts = 0
+
+    @property
+    def status(self) -> ServerStatus:
+        """What is known of the server."""
+        return self._status
+
+    def set_status_callback(self, on_status: Callable[[ServerStatus], None]) -> None:
+        """Call ``told`` at every change of state from now on."""
+        self._on_status = on_status
+
+    def request_stop(self) -> None:
+        """Drain the server and let `run` return; safe in a signal handler."""
+        self._stop_requested.set()
+
+    def run(self, wait: Callable[[float], bool] | None = None) -> ServerStatus:
+        """Serve until `end` is called, or the server is given up.
+
+        Args:
+            wait: waits so many seconds, and tells whether the end was asked for meanwhile.
+
+        Returns:
+            The last state: stopped, or given up with the reason.
+        """
+        pause = wait or self._stop_requested.wait
+        try:
+            self._start()
+            while not pause(self._compute_next_delay_s()):
+                if not self._check():
+                    return self._status
+        finally:
+            self._drain()
+        return self._status
+
+    def _compute_next_delay_s(self) -> float:
+        return (
+            min(self.options.heartbeat_interval_s, 0.5)
+            if self._status.phase is ServerPhase.STARTING
+            else self._interval_s
+        )
+
+    @property
+    def _interval_s(self) -> float:
+        if self._status.phase is ServerPhase.WAITING:
+            return self.options.backoff.wait(max(1, self._restarts), self._rng)
+        return self.options.heartbeat_interval_s
+
+    def _start(self) -> None:
+        self._set_phase(ServerPhase.STARTING, pid=None)
+        self._started_at, self._failures = self._now(), 0
+        try:
+            self.process.start()
+        except OSError as error:
+            raise JudgeError(f"the server cannot be started: {error.strerror or error}") from None
+        self._set_phase(ServerPhase.STARTING, pid=self.process.pid)
+
+    def _check(self) -> bool:
+        """One look at the server; False if it is given up."""
+        if self._status.phase is ServerPhase.WAITING:
+            self._start()
+            return True
+        if not self.process.is_alive:
+            return self._restart("the process ended")
+        if self._status.phase is ServerPhase.STARTING:
+            return self._check_start()
+        trouble = self._find_problem()
+        if trouble is None:
+            self._failures = 0
+            if self._now() - self._ready_at >= self.options.restart_reset_s:
+                self._restarts = 0
+            if self._status.phase is ServerPhase.SUSPECT:
+                self._set_phase(ServerPhase.READY, reason="")
+            return True
+        self._failures += 1
+        if self._failures >= self.options.failure_threshold:
+            return self._restart(trouble)
+        self._probed_at = 0.0  # the next look asks again at once
+        self._set_phase(ServerPhase.SUSPECT, reason=trouble)
+        return True
+
+    def _check_start(self) -> bool:
+        why = ""
+        if self._heartbeat():
+            canary = self._probe()
+            if canary.fault is None:
+                return self._accept_server(canary)
+            why = f"; the canary was not answered: {canary.fault}"
+        if self._now() - self._started_at > self.options.start_timeout_s:
+            return self._restart(f"no answer within {self.options.start_timeout_s:g} s of its start{why}")
+        return True
+
+    def _accept_server(self, result: ProbeResult) -> bool:
+        """Take a new server for ready, unless it answers otherwise than the one before it did."""
+        if self._reference is not None and result.has_drifted(self._reference):
+            return self._restart("its answers are not those it gave when it was new")
+        self._reference = self._reference or result
+        self._ready_at = self._probed_at = self._now()
+        self._set_phase(ServerPhase.READY, reason=self._status.reason, canary=dict(result.as_dict()))
+        return True
+
+    def _find_problem(self) -> str | None:
+        if not self._heartbeat():
+            return "no heartbeat"
+        if self._now() - self._probed_at < self.options.probe_interval_s:
+            return None
+        canary = self._probe()
+        self._probed_at = self._now()
+        self._status = replace(self._status, canary=dict(canary.as_dict()))
+        if canary.fault is not None:
+            return f"the canary was not answered: {canary.fault}"
+        if self._reference is not None and canary.has_drifted(self._reference):
+            return "its answers are not those it gave when it was new"
+        return None
+
+    def _restart(self, reason: str) -> bool:
+        self.process.kill()
+        self._restarts += 1
+        if self._restarts > self.options.max_restarts:
+            self._set_phase(
+                ServerPhase.GIVEN_UP,
+                pid=None,
+                reason=f"{reason}; the end of its log:\n{self.process.read_log_tail()}",
+            )
+            return False
+        self._set_phase(ServerPhase.WAITING, pid=None, reason=reason, restarts=self._status.restarts + 1)
+        return True
+
+    def _drain(self) -> None:
+        """SIGTERM, time to finish what was begun, then the group's end."""
+        if self.process.is_alive:
+            self._set_phase(ServerPhase.DRAINING)
+            self.process.terminate()
+            self.process.wait(SHUTDOWN_TIMEOUT_S + 5)
+        self.process.kill()
+        if self._status.phase is not ServerPhase.GIVEN_UP:
+            self._set_phase(ServerPhase.STOPPED, pid=None)
+
+    def _set_phase(self, phase: ServerPhase, **changes: object) -> None:
+        self._status = replace(self._status, phase=phase, since=time.time(), **changes)  # type: ignore[arg-type]
+        if self._on_status is not None:
+            self._on_status(self._status)

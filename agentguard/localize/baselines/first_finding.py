@@ -1,0 +1,82 @@
+"""``first_finding``: what the detectors alone can say, without a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError
+from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.trajectory.model import Trajectory
+
+Order = Literal["earliest", "probable"]
+
+
+class FirstFindingLocalizer:
+    """Turns findings into a diagnosis.
+
+    Args:
+        order: ``earliest`` puts the earliest step first among findings at or above the threshold,
+            ``probable`` the most probable.
+        threshold: least probability, in [0, 1], of a finding that may be named the root cause.
+
+    Raises:
+        ConfigError: an option does not exist or is out of its range.
+    """
+
+    name = "first_finding"
+
+    def __init__(self, *, order: Order = "earliest", threshold: float = 0.5, **unknown: object) -> None:
+        reject_unknown_options(self.name, unknown)
+        if order not in get_args(Order):
+            raise ConfigError(f"localizer {self.name!r}: order must be one of {', '.join(get_args(Order))}")
+        if not 0 <= threshold <= 1:
+            raise ConfigError(f"localizer {self.name!r}: threshold must be in [0, 1]")
+        self.order, self.threshold = order, threshold
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Rank the steps with findings; none at all is no failure, only faint ones an abstention."""
+        best = _select_best_findings(trajectory, findings)
+        ranked = sorted(best.values(), key=self._build_sort_key)[:MAX_HYPOTHESES]
+        surest = max((f.probability for f in ranked), default=0.0)
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method=self.name,
+            verdict=self._select_verdict(ranked, surest),
+            probability=surest,
+            hypotheses=tuple(_build_hypothesis(trajectory, finding) for finding in ranked),
+        )
+
+    def _build_sort_key(self, finding: Finding) -> tuple[bool, float, float]:
+        faint = finding.probability < self.threshold
+        if self.order == "earliest" and not faint:
+            return faint, finding.step, -finding.probability
+        return faint, -finding.probability, finding.step
+
+    def _select_verdict(self, ranked: list[Finding], surest: float) -> Verdict:
+        if not ranked:
+            return Verdict.NO_FAILURE
+        return Verdict.FAILURE if surest >= self.threshold else Verdict.ABSTAINED
+
+
+def _select_best_findings(trajectory: Trajectory, findings: Sequence[Finding]) -> dict[int, Finding]:
+    best: dict[int, Finding] = {}
+    for finding in findings:
+        inside = 0 <= finding.step < len(trajectory.steps)
+        if inside and (finding.step not in best or finding.probability > best[finding.step].probability):
+            best[finding.step] = finding
+    return best
+
+
+def _build_hypothesis(trajectory: Trajectory, finding: Finding) -> Hypothesis:
+    return Hypothesis(
+        step=finding.step,
+        agent=trajectory.steps[finding.step].agent,
+        codes=finding.codes,
+        probability=finding.probability,
+        evidence=finding.evidence,
+        correction=finding.correction,
+        reason=finding.message,
+    )

@@ -1,0 +1,35 @@
+"""``two_line``: the first worker's turn after the brief, or the brief if the environment answers it at once.
+
+Two lines of code, no learning, and hard to beat on logs of several agents: work that starts wrong seldom
+recovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentguard.detect.base import Finding
+from agentguard.localize._ranking import build_diagnosis, halve_weights, reject_unknown_options
+from agentguard.localize._roles import find_task_handoff, find_worker_steps, has_environment_response
+from agentguard.localize.base import Diagnosis
+from agentguard.trajectory.model import Trajectory
+
+
+class FirstWorkerTurnLocalizer:
+    """The rule as a localizer. It takes it for granted that the run failed."""
+
+    name = "two_line"
+
+    def __init__(self, **unknown: object) -> None:
+        reject_unknown_options(self.name, unknown)
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
+        """Rank the brief (if it was acted on) and the workers' turns, the earliest first."""
+        opening, workers = find_task_handoff(trajectory), find_worker_steps(trajectory)
+        acted = opening is not None and has_environment_response(trajectory, opening)
+        return build_diagnosis(
+            trajectory,
+            halve_weights((opening, *workers) if opening is not None and acted else workers),
+            method=self.name,
+            reason="the brief, which was acted on at once" if acted else "the first worker's turn",
+        )

@@ -1,0 +1,36 @@
+"""``last_error``: the last step whose outcome was an error, else the last step that an agent made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentguard.detect.base import Finding
+from agentguard.localize._ranking import build_diagnosis, halve_weights, reject_unknown_options
+from agentguard.localize._roles import find_agent_steps, has_failed_outcome
+from agentguard.localize.base import Diagnosis
+from agentguard.trajectory.model import Trajectory
+
+
+class LastErrorLocalizer:
+    """What one looks at first by hand; outcomes are read from flags or, where there are none, from text."""
+
+    name = "last_error"
+
+    def __init__(self, **unknown: object) -> None:
+        reject_unknown_options(self.name, unknown)
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
+        """Rank the steps with a failed outcome from the last to the first, then the last agents' steps.
+
+        The probability of failure grows with the number of errors; it orders runs and is not calibrated.
+        """
+        acting = find_agent_steps(trajectory)
+        bad = [i for i in acting if has_failed_outcome(trajectory, i)]
+        rest = [i for i in reversed(acting) if i not in bad]
+        return build_diagnosis(
+            trajectory,
+            halve_weights([*reversed(bad), *rest]),
+            method=self.name,
+            reason="the last step whose outcome was an error" if bad else "the last step of an agent",
+            probability=(len(bad) + 1) / (len(bad) + 2),
+        )

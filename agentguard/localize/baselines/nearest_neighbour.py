@@ -1,0 +1,100 @@
+"""``label_copy``: the labels of the most similar annotated runs: what looking up reaches without judging."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError
+from agentguard.localize._ranking import build_diagnosis, estimate_failure_rate, reject_unknown_options
+from agentguard.localize.base import Diagnosis, Localizer
+from agentguard.trajectory.model import Record, RootCause, Trajectory
+
+_MAX_CHARS = 20_000
+"""Characters of a run that are compared: enough for the task and its first half, and bounded on long logs."""
+
+
+class NearestNeighbourTrainer:
+    """Nearest neighbours by TF-IDF of the run's text (cosine), voting with one vote each.
+
+    Args:
+        k: neighbours that vote.
+
+    Raises:
+        ConfigError: an option does not exist, or ``k`` is below 1.
+    """
+
+    name = "label_copy"
+
+    def __init__(self, *, k: int = 10, **unknown: object) -> None:
+        reject_unknown_options(self.name, unknown)
+        if k < 1:
+            raise ConfigError(f"localizer {self.name!r}: k must be at least 1")
+        self.k = k
+
+    def fit(self, records: Sequence[Record]) -> Localizer:
+        """Index the runs of ``records`` that have a root cause."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        labelled = [(r, c) for r in records if (c := r.annotation.root_cause) is not None]
+        share = estimate_failure_rate(r.annotation.failed for r in records)
+        if not labelled:
+            return NearestNeighbourLocalizer(k=self.k, causes=(), index=None, vectors=None, probability=share)
+        index = TfidfVectorizer(sublinear_tf=True)
+        vectors = index.fit_transform([_collect_run_text(r.trajectory) for r, _ in labelled])
+        causes = tuple(cause for _, cause in labelled)
+        return NearestNeighbourLocalizer(
+            k=self.k, causes=causes, index=index, vectors=vectors, probability=share
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestNeighbourLocalizer:
+    """Annotated runs as rows of ``vectors`` (runs × terms, L2-normalised), with their labels."""
+
+    k: int
+    causes: tuple[RootCause, ...]
+    index: Any
+    vectors: Any
+    probability: float
+    name: str = "label_copy"
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
+        """Rank the neighbours' steps by votes; the agent is voted on apart. Closeness breaks ties."""
+        steps: dict[int, float] = defaultdict(float)
+        agents: dict[str, float] = defaultdict(float)
+        for place, cause in enumerate(self._nearest(trajectory)):
+            vote = 1.0 - place / 1000  # a whole vote each; the nearer wins a tie
+            if cause.step is not None:
+                steps[cause.step] += vote
+            if cause.agent:
+                agents[cause.agent] += vote
+        return build_diagnosis(
+            trajectory,
+            steps.items(),
+            method=self.name,
+            reason=f"the step at fault in the {self.k} most similar training runs",
+            probability=self.probability,
+            agents=tuple(sorted(agents, key=lambda name: -agents[name])[:1]),
+        )
+
+    def _nearest(self, trajectory: Trajectory) -> list[RootCause]:
+        if self.index is None:
+            return []
+        row = self.index.transform([_collect_run_text(trajectory)])
+        similarity = (self.vectors @ row.T).toarray().ravel()
+        order = sorted(range(len(self.causes)), key=lambda i: (-similarity[i], i))
+        return [self.causes[i] for i in order[: self.k]]
+
+
+def _collect_run_text(trajectory: Trajectory) -> str:
+    parts, held = [trajectory.task], len(trajectory.task)
+    for step in trajectory.steps:
+        if held > _MAX_CHARS:
+            break
+        parts.append(f"{step.agent} " + " ".join(text for _, text in step.texts()))
+        held += len(parts[-1])
+    return " ".join(parts)[:_MAX_CHARS]

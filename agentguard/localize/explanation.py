@@ -1,0 +1,243 @@
+"""Why a step, for a person: codes, evidence and a correction read off its features by a short table of rules.
+
+What detectors found at the step comes first; these rules speak where nothing was found. They are not learnt,
+and a leaf code is a hint: annotators themselves agree on leaves poorly (a kappa of 0.05 to 0.55), so that
+nothing should be driven by the code alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from agentguard.detect._text import find_sentence, to_lower
+from agentguard.detect.base import Evidence, Finding
+from agentguard.detect.evidence import quote_span
+from agentguard.detect.text_patterns import find_fabrication
+from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.trajectory.model import Step
+
+FeatureRow = Mapping[str, float]
+QuoteFunction = Callable[["RunLayout", int], tuple[Evidence, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplanationRule:
+    """A rule: when it holds of a step's features, what it means, where to quote and what to do instead."""
+
+    name: str
+    is_match: Callable[[FeatureRow], bool]
+    codes: tuple[str, ...]
+    reason: str
+    correction: str
+    select_evidence: QuoteFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureExplanation:
+    """What is said of one step."""
+
+    module: str | None
+    codes: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    correction: str
+    reason: str
+
+
+_MAX_QUOTES = 3
+_SPECIFIC_RULES = frozenset({"made_up", "strayed", "gave_up", "unsourced"})
+"""Signs that say more of a step than that the environment answered it with an error."""
+_MODULES = ("memory", "reflection", "planning", "action", "system")
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
+_TEXT = re.compile(r"\S")
+
+
+def explain_step(
+    layout: RunLayout, index: int, row: FeatureRow, findings: list[Finding]
+) -> FailureExplanation:
+    """Say why a step may be the root cause; ``findings`` are those at this step, in any order."""
+    signs = [sign for sign in EXPLANATION_RULES if sign.is_match(row)]
+    telling = next((sign for sign in signs if sign.name in _SPECIFIC_RULES), None)
+    only_answered = bool(findings) and all(map(_is_environmental, findings))
+    sign = telling if telling and only_answered else signs[0]
+    reason = f"{_describe_position(row)}; {sign.reason}"
+    if not findings or (telling and only_answered):
+        evidence = sign.select_evidence(layout, index) or _quote_first_sentence(layout, index)
+        answered = (quote for finding in findings for quote in finding.evidence)
+        return FailureExplanation(
+            module=_find_module(sign.codes),
+            codes=sign.codes,
+            evidence=tuple(dict.fromkeys((*evidence, *answered)))[:_MAX_QUOTES],
+            correction=sign.correction.format(step=index),
+            reason=reason,
+        )
+    ranked = sorted(findings, key=lambda f: (_is_environmental(f), -f.probability, f.detector, f.message))
+    codes = tuple(dict.fromkeys(code for finding in ranked for code in finding.codes))
+    quotes = tuple(dict.fromkeys(quote for finding in ranked for quote in finding.evidence))[:_MAX_QUOTES]
+    correction = next((f.correction for f in ranked if f.correction), sign.correction.format(step=index))
+    return FailureExplanation(
+        module=_find_module(codes),
+        codes=codes,
+        evidence=quotes or sign.select_evidence(layout, index) or _quote_first_sentence(layout, index),
+        correction=correction,
+        reason=f"{ranked[0].message.rstrip('.')}; {_describe_position(row)}",
+    )
+
+
+def _is_environmental(finding: Finding) -> bool:
+    """Whether a finding says only what the environment answered; what the agent did to get that says more."""
+    return _find_module(finding.codes) == "system"
+
+
+def _find_module(codes: tuple[str, ...]) -> str | None:
+    for code in codes:
+        taxonomy, _, rest = code.partition(":")
+        module = rest.partition(".")[0]
+        if taxonomy == "agent_error" and module in _MODULES:
+            return module
+    return None
+
+
+def _describe_position(row: FeatureRow) -> str:
+    """Where the step stands, in words."""
+    if row["role.brief"]:
+        return "it hands on the task"
+    if row["role.orchestrator"]:
+        return "it steers the others"
+    if row["role.first_turn"]:
+        return "it is the first turn of work"
+    if row["role.last_turn"]:
+        return "it is the last turn of work"
+    return f"it is turn {int(row['role.turn']) + 1} of {int(row['role.turns'])} of work"
+
+
+def _quote_made_up_value(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
+    for field, text in layout.run.steps[index].texts():
+        low = to_lower(text)
+        span = None if field.startswith("observations") else find_fabrication(low)
+        if span:
+            return quote_span(layout.run.steps[index], field, *find_sentence(low, *span))
+    return ()
+
+
+def _quote_outcome(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
+    """The end of what came back: where an error names itself."""
+    step = layout.run.steps[index]
+    if step.observations:
+        return _quote_last_line(step, f"observations[{len(step.observations) - 1}]")
+    after = index + 1
+    if after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR:
+        return _quote_last_line(layout.run.steps[after], "content")
+    return ()
+
+
+def _quote_last_line(step: Step, field: str) -> tuple[Evidence, ...]:
+    text = step.text(field).rstrip()
+    start = text.rfind("\n", 0, len(text)) + 1
+    return quote_span(step, field, max(start, len(text) - 200), len(text))
+
+
+def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
+    """The sentence with the first number that neither the task nor anything before it has."""
+    step = layout.run.steps[index]
+    for found in _NUMBER.finditer(step.content):
+        number = found.group().replace(",", "").rstrip(".")
+        known = any(number in layout.step_scans[i].numbers for i in range(max(0, index - 20), index))
+        if len(number) > 1 and number not in layout.run.task and not known:
+            return quote_span(step, "content", *find_sentence(to_lower(step.content), *found.span()))
+    return ()
+
+
+def _quote_first_sentence(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
+    """The first sentence of the step."""
+    step = layout.run.steps[index]
+    for field, text in step.texts():
+        first = _TEXT.search(text)
+        if first:
+            return quote_span(step, field, *find_sentence(to_lower(text), *first.span()))
+    return ()
+
+
+EXPLANATION_RULES = (
+    ExplanationRule(
+        name="made_up",
+        is_match=lambda row: (
+            row["wording.assume"] > 0 and max(row["code.stand_ins"], 2 * row["rate.assume"]) >= 1
+        ),
+        codes=("agent_error:memory.hallucination", "agentrx:invention_of_new_information"),
+        reason="it works with assumed or placeholder values",
+        correction="Do not assume or simulate values in step {step}: get each from a source or a tool first, "
+        "and say which; if none has it, say so and stop.",
+        select_evidence=_quote_made_up_value,
+    ),
+    ExplanationRule(
+        name="strayed",
+        is_match=lambda row: row["role.brief"] > 0 and row["brief.repeats_task"] < 0.5,
+        codes=("mast:disobey_task_specification", "agent_error:planning.constraint_ignorance"),
+        reason="what it asks for says little of the task",
+        correction="Restate the task in full in step {step}, with every constraint, and plan from that.",
+        select_evidence=_quote_first_sentence,
+    ),
+    ExplanationRule(
+        name="failed",
+        is_match=lambda row: row["outcome.failed"] > 0 and (row["form.code"] > 0 or row["form.calls"] > 0),
+        codes=("agent_error:action.invalid_action", "agentrx:invalid_invocation"),
+        reason="what it ran failed",
+        correction="Do not run step {step} as it is: read the error it returned, change what it names, "
+        "and test that on a small case before going on.",
+        select_evidence=_quote_outcome,
+    ),
+    ExplanationRule(
+        name="gave_up",
+        is_match=lambda row: row["evidence.gives_up"] > 0 or row["evidence.talks_after_failure"] > 0,
+        codes=("agent_error:reflection.outcome_misinterpretation", "mast:no_or_incomplete_verification"),
+        reason="the run before it failed, and it goes on in words alone",
+        correction="Do not answer from memory in step {step}: the last run returned no result. Get the "
+        "missing result another way, and use nothing that no result shows.",
+        select_evidence=_quote_new_number,
+    ),
+    ExplanationRule(
+        name="unsourced",
+        is_match=lambda row: row["claim.final_numbers"] > 0 or row["claim.made"] > 0,
+        codes=("agentrx:invention_of_new_information", "agent_error:memory.hallucination"),
+        reason="it states values that nothing before it shows",
+        correction="Name the source of every value stated in step {step}; look up those that have none "
+        "before using them.",
+        select_evidence=_quote_new_number,
+    ),
+    ExplanationRule(
+        name="promised",
+        is_match=lambda row: row["evidence.idle"] > 0,
+        codes=("agent_error:reflection.progress_misjudge", "mast:no_or_incomplete_verification"),
+        reason="it announces or agrees, and does nothing",
+        correction="In step {step}, do the work now instead of announcing it, and show its result.",
+        select_evidence=_quote_first_sentence,
+    ),
+    ExplanationRule(
+        name="steered",
+        is_match=lambda row: row["role.orchestrator"] > 0,
+        codes=("agent_error:planning.inefficient_plan", "mast:task_derailment"),
+        reason="what it decides sets the course of the next turns",
+        correction="Reconsider the decision of step {step}: say what of the task is still open and what the "
+        "last result really shows, and choose the next instruction from that.",
+        select_evidence=_quote_first_sentence,
+    ),
+    ExplanationRule(
+        name="acted",
+        is_match=lambda row: row["form.code"] > 0 or row["form.calls"] > 0 or row["evidence.runs"] > 0,
+        codes=("agent_error:action.misalignment", "agentrx:intent_plan_misalignment"),
+        reason="later steps build on what it ran",
+        correction="Check in step {step} that what is run answers the task as asked, constraint by "
+        "constraint, and compare its result with a second source.",
+        select_evidence=_quote_first_sentence,
+    ),
+    ExplanationRule(
+        name="said",
+        is_match=lambda row: True,  # noqa: ARG005
+        codes=("agent_error:planning.inefficient_plan", "mast:no_or_incomplete_verification"),
+        reason="later steps build on what it says",
+        correction="Verify what step {step} says against the task and a source before building on it.",
+        select_evidence=_quote_first_sentence,
+    ),
+)

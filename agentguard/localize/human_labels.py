@@ -1,0 +1,258 @@
+"""What people said of diagnoses, as others learn from it: truths, annotated records, counts of schemata.
+
+A judgement says that a diagnosis (or one of its hypotheses) was right or wrong, and may name the step or the
+code that would have been right. Of each person the latest judgement counts; where people contradict each
+other, nothing is taken as known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.errors import FormatError
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.serialization import decode_diagnosis
+from agentguard.trajectory.formats.sdk import JsonNode
+from agentguard.trajectory.model import Annotation, Record, RootCause
+
+if TYPE_CHECKING:
+    from agentguard.schemata.model import ErrorSchema
+    from agentguard.store.db.rows import DiagnosisRow, JudgementRow
+    from agentguard.store.store import Store
+
+_PAGE_SIZE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanLabel:
+    """What one judgement says of a run; None and empty where it does not say."""
+
+    failed: bool | None = None
+    step: int | None = None
+    code: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLabel:
+    """What people said of a run.
+
+    Attributes:
+        run_id: the run.
+        diagnosis: the latest of its diagnoses that was judged.
+        failed: whether the run failed; None where nobody says, or people contradict each other.
+        step: the root-cause step, likewise.
+        code: its taxonomy code; empty where nobody says.
+        notes: what people wrote beside.
+    """
+
+    run_id: str
+    diagnosis: Diagnosis
+    failed: bool | None = None
+    step: int | None = None
+    code: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
+    """What people said of the runs of a tenant, the latest run first.
+
+    Raises:
+        StoreUnavailable: the store cannot be read now.
+    """
+    from agentguard.store.db.run_summary import OverviewFilter
+    from agentguard.store.read.pagination import Page
+
+    after = None
+    while True:
+        page = Page(limit=_PAGE_SIZE, after=after)
+        part = store.overviews(OverviewFilter(judged=True), page=page, tenant=tenant)
+        for row in part.rows:
+            found = merge_run_labels(
+                store.judgements(row.run_id, tenant=tenant), store.diagnoses(row.run_id, tenant=tenant)
+            )
+            if found is not None:
+                yield found
+        after = part.next
+        if after is None:
+            return
+
+
+def merge_run_labels(
+    judgements: Iterable[JudgementRow], diagnoses: Sequence[DiagnosisRow]
+) -> RunLabel | None:
+    """What the judgements of one run say together; None where none of them is of a diagnosis."""
+    from agentguard.store.write.summary_updates import standing
+
+    known = {row.id: row for row in diagnoses}
+    claims: list[HumanLabel] = []
+    last: DiagnosisRow | None = None
+    for judgement in standing(judgements):
+        row = known.get(judgement.subject_id.partition(":")[0])
+        diagnosis = None if row is None else _decode_row(row)
+        if row is None or diagnosis is None:
+            continue
+        if (made := parse_human_label(judgement, diagnosis)) is not None:
+            claims.append(made)
+            last = row if last is None or row.created_at >= last.created_at else last
+    told = None if last is None else _decode_row(last)
+    if last is None or told is None:
+        return None
+    failed, step = (
+        _select_unanimous_value(one.failed for one in claims),
+        _select_unanimous_value(one.step for one in claims),
+    )
+    return RunLabel(
+        run_id=last.run_id,
+        diagnosis=told,
+        failed=failed,
+        step=step if failed else None,
+        code=next((one.code for one in reversed(claims) if one.code), ""),
+        notes=tuple(one.note for one in claims if one.note),
+    )
+
+
+def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLabel | None:
+    """What one judgement says of the run; None for one that is of something else, as a finding."""
+    step, code, note = judgement.data.get("step"), judgement.data.get("code"), judgement.data.get("note")
+    given = step if isinstance(step, int) and not isinstance(step, bool) else None
+    hypothesis = _select_judged_hypothesis(judgement, diagnosis)
+    if hypothesis is None and judgement.subject != "diagnosis":
+        return None
+    named = str(code) if code else ""
+    made = HumanLabel(step=given, code=named, note=str(note) if note else "")
+    if given is not None:
+        return replace(made, failed=True)
+    if judgement.subject == "hypothesis" or diagnosis.verdict is Verdict.FAILURE:
+        # Where the kind alone is corrected, the step stands.
+        if (judgement.right or named) and hypothesis is not None:
+            own = hypothesis.codes[0] if judgement.right and hypothesis.codes else ""
+            return replace(made, failed=True, step=hypothesis.step, code=named or own)
+        return made if judgement.subject == "hypothesis" else replace(made, failed=judgement.right)
+    if diagnosis.verdict is Verdict.NO_FAILURE:
+        return replace(made, failed=not judgement.right)
+    return made
+
+
+def iter_labelled_records(store: Store, *, tenant: str = "") -> Iterator[Record]:
+    """Judged runs with what people said as their annotation: what an evaluation and a distiller read."""
+    for told in iter_run_labels(store, tenant=tenant):
+        if told.failed is None:
+            continue
+        record = store.record(told.run_id, tenant=tenant)
+        if record is not None:
+            yield replace(record, annotation=_build_annotation(told, record))
+
+
+def update_schema_counts(
+    store: Store, judgement: JudgementRow, previous: JudgementRow | None = None, *, tenant: str = ""
+) -> tuple[str, ...]:
+    """Count for, or against, the schemata that spoke for what was judged; returns their ids.
+
+    Args:
+        store: where diagnoses and schemata are.
+        judgement: the new judgement.
+        before: what the same person said of it until now: its counts are taken back.
+        tenant: whose rows.
+
+    Raises:
+        StoreUnavailable: the store cannot be read now.
+    """
+    from agentguard.schemata.persistence import SqlSchemaStore
+
+    rows = {row.id: row for row in store.diagnoses(judgement.run_id, tenant=tenant)}
+    row = rows.get(judgement.subject_id.partition(":")[0])
+    diagnosis = None if row is None else _decode_row(row)
+    if diagnosis is None:
+        return ()
+    change: dict[str, list[int]] = {}
+    for one, sign in ((previous, -1), (judgement, 1)):
+        for name, right in () if one is None else _find_credited_schemata(one, diagnosis):
+            change.setdefault(name, [0, 0])[not right] += sign
+    change = {name: counts for name, counts in change.items() if any(counts)}
+    if not change:
+        return ()
+    made: list[ErrorSchema] = []
+
+    def counted(kept: tuple[ErrorSchema, ...]) -> list[ErrorSchema]:
+        made[:] = [_update_counts(one, *change[one.id], now=time.time()) for one in kept if one.id in change]
+        return made
+
+    SqlSchemaStore(store, tenant=tenant).update(counted)
+    return tuple(schema.id for schema in made)
+
+
+def _update_counts(schema: ErrorSchema, confirmed: int, refuted: int, *, now: float) -> ErrorSchema:
+    """A schema with so many more that confirmed and refuted it; retired where that are too many."""
+    from agentguard.schemata.cache_policy import CachePolicy
+    from agentguard.schemata.model import SchemaStatus
+
+    made = replace(
+        schema,
+        confirmed=max(0, schema.confirmed + confirmed),
+        refuted=max(0, schema.refuted + refuted),
+        updated_at=max(schema.updated_at, now),
+    )
+    return replace(made, status=SchemaStatus.RETIRED) if CachePolicy().is_refuted(made) else made
+
+
+def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> Iterator[tuple[str, bool]]:
+    """Schemata that spoke for the step that was judged, and whether they were right."""
+    from agentguard.localize.schema_similarity import parse_cited_schema
+
+    if judgement.data.get("withdrawn"):
+        return
+    hypothesis = _select_judged_hypothesis(judgement, diagnosis)
+    said = parse_human_label(judgement, diagnosis)
+    if hypothesis is None or said is None:
+        return
+    if (name := parse_cited_schema(hypothesis)) is not None:
+        # It spoke for the step: that the kind of failure is called otherwise does not refute it.
+        yield name, said.step == hypothesis.step
+    for other in diagnosis.hypotheses:
+        name = parse_cited_schema(other)
+        if name is not None and other is not hypothesis and other.step == said.step:
+            yield name, True
+
+
+def _select_judged_hypothesis(judgement: JudgementRow, diagnosis: Diagnosis) -> Hypothesis | None:
+    """The hypothesis a judgement is of: the first for a diagnosis, else by its rank after the colon."""
+    rank = 0
+    if judgement.subject == "hypothesis":
+        text = judgement.subject_id.rpartition(":")[2]
+        rank = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else -1
+    elif judgement.subject != "diagnosis":
+        return None
+    return diagnosis.hypotheses[rank] if 0 <= rank < len(diagnosis.hypotheses) else None
+
+
+def _select_unanimous_value(values: Iterable[Any]) -> Any:
+    """The one value that all who say anything give; None where they differ or nobody does."""
+    found = {one for one in values if one is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _build_annotation(label: RunLabel, record: Record) -> Annotation:
+    """What people said; of the data set's own annotation the group alone stays."""
+    steps = record.trajectory.steps
+    cause = None
+    if label.failed and label.step is not None:
+        cause = RootCause(
+            step=label.step,
+            agent=steps[label.step].agent if label.step < len(steps) else None,
+            codes=(label.code,) if label.code else (),
+            reason="; ".join(label.notes),
+        )
+    return Annotation(failed=label.failed, root_cause=cause, group=record.annotation.group)
+
+
+def _decode_row(row: DiagnosisRow) -> Diagnosis | None:
+    """The diagnosis of a row; None for one that cannot be read, as of another version."""
+    data: Any = row.data
+    try:
+        return decode_diagnosis(JsonNode.from_value(data))
+    except FormatError:
+        return None

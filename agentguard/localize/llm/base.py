@@ -1,0 +1,276 @@
+"""What all localizers that ask a judge share: whether the run failed, the ranking, and what it cost.
+
+A method says which steps are likely; everything else is the same for all of them, so that they can be
+compared on one judge. What the rules found stands beside the judge's answer and is never overturned by it: a
+judge that sees no failure where a rule is sure of one makes the diagnosis abstain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pydantic import ValidationError
+
+from agentguard.config.judge import EndpointSettings
+from agentguard.config.policy import format_validation_error
+from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.errors import ConfigError
+from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, JudgeAnswer, Predicate, Question
+from agentguard.judge.ensemble.panel import ask_judges
+from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.judge.llm.chat_judge import SchemaSource
+
+
+USAGE_KEYS: Final = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
+
+
+class QuerySession:
+    """One diagnosis's questions to a judge.
+
+    Attributes:
+        spent: what all answers have cost; see `Diagnosis.usage`.
+        failures: answers that could not be given, one entry for each kind of fault.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.usage = dict.fromkeys(USAGE_KEYS, 0.0)
+        self._faults: dict[str, None] = {}
+
+    @property
+    def failures(self) -> tuple[DetectorFailure, ...]:
+        """What went wrong, for a diagnosis."""
+        return tuple(
+            DetectorFailure(detector=f"judge {self.judge.name}", step=None, error=fault)
+            for fault in self._faults
+        )
+
+    def ask(self, run: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        """The answers, in order; those that could not be given are noted, and so is a judge that raises."""
+        answers = ask_judges((self.judge,), run, tuple(questions))[0] if questions else ()
+        for answer in answers:
+            self.add_usage(answer.usage)
+            if answer.error is not None:
+                self._faults[str(answer.usage.get("fault") or answer.error)] = None
+        return tuple(answers)
+
+    def add_usage(self, usage: Mapping[str, object]) -> None:
+        """Add what a call has cost."""
+        for name in USAGE_KEYS:
+            value = usage.get(name)
+            if isinstance(value, int | float):
+                self.usage[name] += value
+
+    def ask_yes_no(self, run: Trajectory, question: Predicate) -> float | None:
+        """The probability of yes; None if the judge could not answer."""
+        answer = self.ask(run, (question,))[0]
+        return None if answer.error is not None else answer.probabilities["yes"]
+
+    def ask_choice(self, run: Trajectory, question: ChoiceQuestion) -> Mapping[str, float] | None:
+        """The probability of each option; None if the judge could not answer."""
+        answer = self.ask(run, (question,))[0]
+        return None if answer.error is not None else answer.probabilities
+
+
+_TRANSCRIPT_METHODS: Final = (
+    "all_at_once",
+    "step_by_step",
+    "binary_search",
+    "structured",
+    "constraints",
+    "two_stage",
+)
+JUDGE_METHODS: Final = frozenset((*_TRANSCRIPT_METHODS, "schema", "fused"))
+"""Localizers that ask the judge of a policy, where their own options name none."""
+
+_ENDPOINT_OPTIONS: Final = tuple(EndpointSettings.model_fields)
+
+
+def pop_judge(method: str, options: dict[str, Any], *, schemata: SchemaSource = ()) -> Judge:
+    """Take what names a judge out of a localizer's options, and make it.
+
+    Args:
+        method: name of the localizer, for messages.
+        options: ``judge``, a judge; or ``base_url`` of an OpenAI-compatible endpoint, or ``replicas``
+            (several of them) and ``pool`` (`agentguard.config.judge.EndpointSettings`), with ``model``,
+            ``api_key_env`` (the environment variable that holds the key), ``deadline_s``,
+            ``context_tokens``; and ``swap``: ask each question in both orders of its options.
+        schemata: texts of earlier failures to show after a run, to a judge that is made here.
+
+    Raises:
+        ConfigError: neither is given, or an option is wrong.
+        MissingExtra: the openai package is not installed.
+    """
+    judge, swap = options.pop("judge", None), bool(options.pop("swap", False))
+    given = {name: options.pop(name) for name in _ENDPOINT_OPTIONS if options.get(name) is not None}
+    if judge is None:
+        judge = _build_chat_judge(method, given, schemata)
+    elif not hasattr(judge, "decide"):
+        raise ConfigError(f"localizer {method!r}: the judge has no decide()")
+    return _ask_in_both_orders(judge) if swap else cast(Judge, judge)
+
+
+def _ask_in_both_orders(judge: Judge) -> Judge:
+    from agentguard.judge.ensemble.order_swap import BothOrdersJudge
+
+    return BothOrdersJudge(judge)
+
+
+def _build_chat_judge(method: str, options: dict[str, Any], schemata: SchemaSource) -> Judge:
+    from agentguard.judge.factory import build_judge
+
+    if not isinstance(options.get("base_url"), str) and not options.get("replicas"):
+        raise ConfigError(
+            f"localizer {method!r} asks a judge: give base_url of an OpenAI-compatible endpoint, e.g. "
+            f"{{name: {method}, base_url: http://127.0.0.1:8000/v1}}, or the policy a judge"
+        )
+    try:
+        settings = EndpointSettings.model_validate(options)
+    except ValidationError as error:
+        raise ConfigError(
+            f"localizer {method!r}: {format_validation_error(error, EndpointSettings)}"
+        ) from None
+    return build_judge(settings, schemata=schemata)
+
+
+CERTAIN_FINDING_THRESHOLD: Final = 0.9
+"""Probability from which a rule's finding keeps a judge from saying that nothing failed."""
+
+ABSTENTION_MARGIN: Final = 0.1
+"""How far from one half a judge must be to say whether a run failed."""
+
+_MIN_PROBABILITY: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRanking:
+    """What a method came to.
+
+    Attributes:
+        steps: step index to its probability of being the root cause, given that the run failed.
+        told: step index to what else is known of it, as fields of a `Hypothesis`.
+        notes: for the diagnosis.
+    """
+
+    probabilities: Mapping[int, float] = field(default_factory=dict)
+    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+QueryFunction = Callable[[QuerySession, Trajectory, Sequence[Finding]], StepRanking]
+"""Asks about a run that has at least one step; a question without an answer leaves the ranking empty."""
+
+
+class LlmLocalizer:
+    """A localizer around a method.
+
+    Args:
+        name: name it is registered under.
+        method: how it asks.
+        judge: who is asked.
+        given_failed: take it as known that every run failed, and do not ask.
+    """
+
+    def __init__(self, name: str, query: QueryFunction, judge: Judge, *, given_failed: bool = False) -> None:
+        self.name, self.judge, self.given_failed = name, judge, given_failed
+        self._query = query
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Diagnose a run; where the judge cannot be asked it abstains, with the fault among its failures."""
+        asking = QuerySession(self.judge)
+        if not trajectory.steps:
+            return self._build_diagnosis(
+                trajectory, asking, None, StepRanking(notes=("the run has no step",)), ()
+            )
+        failed = 1.0 if self.given_failed else asking.ask_yes_no(trajectory, RUN_FAILED)
+        ranked = StepRanking() if failed is None else self._query(asking, trajectory, findings)
+        return self._build_diagnosis(trajectory, asking, failed, ranked, findings)
+
+    def _build_diagnosis(
+        self,
+        run: Trajectory,
+        session: QuerySession,
+        failure_probability: float | None,
+        ranking: StepRanking,
+        findings: Sequence[Finding],
+    ) -> Diagnosis:
+        verdict, note = select_verdict(failure_probability, findings, has_ranking=bool(ranking.probabilities))
+        return Diagnosis(
+            trajectory_id=run.id,
+            method=self.name,
+            verdict=verdict,
+            probability=0.5 if failure_probability is None else failure_probability,
+            hypotheses=() if verdict is Verdict.NO_FAILURE else _build_hypotheses(run, ranking),
+            failures=session.failures,
+            usage=session.usage,
+            notes=(*note, *ranking.notes),
+        )
+
+
+def build_llm_localizer(name: str, query: QueryFunction, options: dict[str, Any]) -> LlmLocalizer:
+    """Make a localizer from a policy's options: those of `judge_of`, and ``given_failed``.
+
+    Raises:
+        ConfigError: an option does not exist or is out of its range, or no judge is named.
+    """
+    given_failed = bool(options.pop("given_failed", False))
+    judge = pop_judge(name, options)
+    reject_unknown_options(name, options)
+    return LlmLocalizer(name, query, judge, given_failed=given_failed)
+
+
+def pop_positive_int(name: str, options: dict[str, Any], key: str, default: int) -> int:
+    """Take an option that is a whole number of at least 1. Raises ConfigError if it is none."""
+    value = options.pop(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"localizer {name!r}: {key} is {value!r}, expected a whole number of at least 1")
+    return value
+
+
+def select_verdict(
+    failure_probability: float | None, findings: Sequence[Finding], *, has_ranking: bool = True
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict that follows from what a judge says, and a note where it needs one.
+
+    Args:
+        failed: the probability that the run failed; None if the judge could not answer.
+        findings: what the rules found.
+        ranked: whether there is a ranking of the steps.
+    """
+    if failure_probability is None or (failure_probability >= 0.5 - ABSTENTION_MARGIN and not has_ranking):
+        return Verdict.ABSTAINED, ("the judge could not answer",)
+    if abs(failure_probability - 0.5) < ABSTENTION_MARGIN:
+        return Verdict.ABSTAINED, ("the judge is not sure enough whether the run failed",)
+    if failure_probability > 0.5:
+        return Verdict.FAILURE, ()
+    sure = next((one for one in findings if one.probability >= CERTAIN_FINDING_THRESHOLD), None)
+    if sure is not None:
+        note = f"the judge sees no failure, but {sure.detector} is sure of one at step {sure.step}"
+        return Verdict.ABSTAINED, (note,)
+    return Verdict.NO_FAILURE, ()
+
+
+def _build_hypotheses(run: Trajectory, ranking: StepRanking) -> tuple[Hypothesis, ...]:
+    order = sorted(ranking.probabilities, key=lambda step: (-ranking.probabilities[step], step))[
+        :MAX_HYPOTHESES
+    ]
+    kept = [
+        step
+        for place, step in enumerate(order)
+        if place < 3 or ranking.probabilities[step] >= _MIN_PROBABILITY
+    ]
+    return tuple(
+        Hypothesis(
+            step=step,
+            agent=run.steps[step].agent,
+            probability=min(1.0, max(0.0, ranking.probabilities[step])),
+            **ranking.details.get(step, {}),
+        )
+        for step in kept
+    )

@@ -1,0 +1,51 @@
+"""``binary_search``: the run is halved, and the half that holds the mistake is searched on.
+
+The method of Who&When (arXiv 2505.00212): the judge is shown one part of the run at a time and says in which
+half of it the mistake lies; ⌈log2 n⌉ questions find one step. The half that was left out keeps its
+probability, spread evenly over its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.judge.base import ChoiceQuestion
+from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, build_llm_localizer
+from agentguard.trajectory.model import Step, Trajectory
+
+
+def build_binary_search(**options: Any) -> LlmLocalizer:
+    """Make the localizer; options as `agentguard.localize.llm.base.build_llm_localizer` takes them."""
+    return build_llm_localizer("binary_search", search_root_cause, options)
+
+
+def search_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
+    """Halve until one step is left."""
+    del findings
+    held, share = run.steps, 1.0
+    steps: dict[int, float] = {}
+    while len(held) > 1:
+        halves = held[: (len(held) + 1) // 2], held[(len(held) + 1) // 2 :]
+        said = session.ask_choice(replace(run, steps=held, branches=()), build_half_question(*halves))
+        if said is None:
+            return StepRanking()
+        chosen, other = halves if said["first"] >= said["second"] else halves[::-1]
+        taken = max(said["first"], said["second"])
+        steps |= {step.index: share * (1.0 - taken) / len(other) for step in other}
+        held, share = chosen, share * taken
+    return StepRanking(probabilities={**steps, held[0].index: share})
+
+
+def build_half_question(first: Sequence[Step], second: Sequence[Step]) -> ChoiceQuestion:
+    """In which of two neighbouring parts the mistake lies."""
+    spans = [f"{part[0].index} to {part[-1].index}" for part in (first, second)]
+    text = (
+        "The task failed. In which half of the steps shown is the first mistake that made it fail: "
+        f"first (steps {spans[0]}) or second (steps {spans[1]})?"
+    )
+    return ChoiceQuestion(
+        id=f"half_{first[0].index}_{second[-1].index}", text=text, options=("first", "second")
+    )

@@ -1,0 +1,40 @@
+"""A diagnosis with what is held of the messages that users saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agentguard.detect.base import DetectorFailure
+from agentguard.judge.response_safety import TAXONOMY, ResponseSafety
+from agentguard.localize.base import Diagnosis
+from agentguard.localize.llm.base import USAGE_KEYS
+from agentguard.trajectory.model import Trajectory
+
+
+def add_safety_findings(diagnosis: Diagnosis, run: Trajectory, safety: ResponseSafety) -> Diagnosis:
+    """Add a finding for each message that is not fit to be handed on, and what could not be said.
+
+    Whether the run failed, and where, is another question: verdict and hypotheses stay as they are.
+    """
+    try:
+        held = safety.assess_messages(run)
+    except Exception as error:  # a plug-in may raise anything; the diagnosis stands
+        failure = DetectorFailure(detector=TAXONOMY, step=None, error=type(error).__name__)
+        return replace(diagnosis, failures=(*diagnosis.failures, failure))
+    found = tuple(one for message in held if (one := message.to_finding()) is not None)
+    faults = {message.fault: message.step for message in reversed(held) if message.fault}
+    failures = tuple(DetectorFailure(detector=TAXONOMY, step=step, error=f) for f, step in faults.items())
+    note = (f"response safety could not be settled ({', '.join(faults)})",) if faults else ()
+    spent = dict(diagnosis.usage)
+    for message in held:
+        for name in USAGE_KEYS:
+            value = message.usage.get(name)
+            if isinstance(value, int | float):
+                spent[name] = spent.get(name, 0.0) + value
+    return replace(
+        diagnosis,
+        findings=(*diagnosis.findings, *found),
+        failures=(*diagnosis.failures, *failures),
+        usage=spent,
+        notes=(*diagnosis.notes, *note),
+    )

@@ -1,0 +1,132 @@
+"""``schema`` with a judge: earlier failures that resemble the run are shown to it beside the run.
+
+As CORRECT has it (arXiv 2509.24088): schemata are retrieved for the run and shown to the model, at most
+three, as more distract. They are found by likeness to the steps (`agentguard.schemata.index`), and shown
+as data, fenced like the run. Without a judge ``schema`` is `agentguard.localize.schema_similarity.SchemaLocalizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.detect.base import Finding
+from agentguard.judge.base import ChoiceQuestion, Judge
+from agentguard.localize._roles import find_agent_steps
+from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, pop_judge
+from agentguard.localize.schema_similarity import DISTILL_HINT, SchemaLocalizer
+from agentguard.trajectory.model import Record, Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.schemata.model import ErrorSchema, Match
+
+_MAX_SCHEMATA: Final = 3
+_MAX_SCHEMA_CHARS: Final = 600
+_JUDGE_OPTIONS: Final = ("judge", "base_url", "replicas")
+
+
+def build_schema_localizer(**options: Any) -> SchemaLocalizer | SchemaPromptedLocalizer:
+    """Make the localizer: with a judge where options name one, else by likeness alone.
+
+    Raises:
+        ConfigError: an option does not exist or is out of its range.
+        FormatError, StoreError: there are no schemata at that place, or they cannot be read.
+    """
+    if not any(options.get(name) is not None for name in _JUDGE_OPTIONS):
+        return SchemaLocalizer(**options)
+    given_failed = bool(options.pop("given_failed", False))
+    judge = pop_judge("schema", options)
+    return SchemaPromptedLocalizer(SchemaLocalizer(**options), judge, given_failed=given_failed)
+
+
+class SchemaPromptedLocalizer(LlmLocalizer):
+    """A judge that is shown what earlier failures looked like.
+
+    Args:
+        finder: has the schemata.
+        judge: who is asked.
+        given_failed: take it as known that every run failed, and do not ask.
+    """
+
+    def __init__(self, finder: SchemaLocalizer, judge: Judge, *, given_failed: bool = False) -> None:
+        super().__init__("schema", self._query_root_cause, judge, given_failed=given_failed)
+        self.finder = finder
+
+    def fit(self, records: Sequence[Record]) -> SchemaPromptedLocalizer:
+        """Distil the failures among ``records``, and nothing else; the judge is not asked."""
+        from agentguard.schemata.training import train_signals
+
+        found = self.finder.with_signals(train_signals(records, k=self.finder.k), self.finder.embedded)
+        return SchemaPromptedLocalizer(found, self.judge, given_failed=self.given_failed)
+
+    def without_group(self, group: str) -> SchemaPromptedLocalizer:
+        """A copy to which schemata of one question are unknown."""
+        return SchemaPromptedLocalizer(
+            self.finder.without_group(group), self.judge, given_failed=self.given_failed
+        )
+
+    def _query_root_cause(
+        self, session: QuerySession, run: Trajectory, findings: Sequence[Finding]
+    ) -> StepRanking:
+        steps = find_agent_steps(run) or tuple(step.index for step in run.steps)
+        near = self._find_nearest_schemata(run, findings)
+        shown = tuple(dict.fromkeys(match.schema.id for match in near.values()))[:_MAX_SCHEMATA]
+        held = {match.schema.id: match.schema for match in near.values()}
+        found = session.ask_choice(run, build_question(steps, [held[id] for id in shown])) or {}
+        told = {
+            step: _build_schema_details(match.schema)
+            for step, match in near.items()
+            if match.schema.id in shown
+        }
+        missing = f"no schema resembles this run; {DISTILL_HINT}"
+        note = f"schemata that were shown: {', '.join(shown)}" if shown else missing
+        return StepRanking(
+            probabilities={int(step): p for step, p in found.items()}, details=told, notes=(note,)
+        )
+
+    def _find_nearest_schemata(self, run: Trajectory, findings: Sequence[Finding]) -> dict[int, Match]:
+        """The nearest schema of each step that has one, the likest step first."""
+        if not self.finder.schema_count:
+            return {}
+        from agentguard.judge.embedded.features.table import build_step_table
+
+        said = self.finder.compute_similarity(run, findings)
+        best = {
+            step: matches[0]
+            for step, matches in zip(build_step_table(run).steps, said.matches, strict=True)
+            if matches and matches[0].similarity > 0
+        }
+        order = sorted(best, key=lambda step: (-best[step].similarity, step))
+        return {step: best[step] for step in order}
+
+
+def build_question(steps: Sequence[int], schemata: Sequence[ErrorSchema]) -> ChoiceQuestion:
+    """Which step decided the failure, with what earlier failures looked like beside the run."""
+    text = "The task failed. Which step made the first mistake that decided it?"
+    if schemata:
+        text += (
+            " What earlier failures looked like is told among the notes; this run may resemble one of them "
+            "or none."
+        )
+    options = tuple(str(step) for step in steps)
+    return ChoiceQuestion(
+        id="root_cause_schemata", text=text, options=options, context=tuple(map(_format_schema, schemata))
+    )
+
+
+def _format_schema(schema: ErrorSchema) -> str:
+    parts = [" ".join(schema.signature), " ".join(schema.context)]
+    said = " Where: ".join(part for part in parts if part)
+    if schema.heuristics:
+        said += " How to tell: " + " ".join(schema.heuristics)
+    return f"an earlier failure: {' '.join(said.split())}"[:_MAX_SCHEMA_CHARS]
+
+
+def _build_schema_details(schema: ErrorSchema) -> Mapping[str, Any]:
+    return {
+        "codes": schema.codes,
+        "module": schema.module,
+        "correction": schema.correction,
+        "reason": f"it looks like an earlier failure (schema {schema.id})",
+        "schemata": (schema.id,),
+    }

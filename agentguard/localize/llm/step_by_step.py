@@ -1,0 +1,64 @@
+"""``step_by_step``: the run is read a step further each time, and the first yes is the answer.
+
+The method of Who&When (arXiv 2505.00212): at each step the judge sees the run so far and says whether that
+step is a mistake that decided the outcome. It stops at the first yes. What it gives for a step is the
+probability that the first yes falls there; what is left when no step has a yes goes to all asked, by their
+own yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from agentguard.detect.base import Finding
+from agentguard.judge.base import Predicate
+from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, build_llm_localizer
+from agentguard.trajectory.model import Trajectory
+
+_YES_THRESHOLD: Final = 0.5
+
+
+def build_step_by_step(**options: Any) -> LlmLocalizer:
+    """Make the localizer; options as `agentguard.localize.llm.base.build_llm_localizer` takes them."""
+    return build_llm_localizer("step_by_step", query_steps, options)
+
+
+def query_steps(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
+    """Ask about one step after the other."""
+    del findings
+    said: dict[int, float] = {}
+    for step in run.steps:
+        so_far = replace(run, steps=run.steps[: step.index + 1], branches=())
+        yes = session.ask_yes_no(so_far, build_step_question(step.index))
+        if yes is None:
+            return StepRanking()
+        said[step.index] = yes
+        if yes > _YES_THRESHOLD:
+            break
+    return StepRanking(probabilities=compute_first_yes_probabilities(said))
+
+
+def build_step_question(step: int) -> Predicate:
+    """What is asked about a step that is the last one shown."""
+    text = (
+        f"Is step {step}, the last one shown, a mistake that by itself makes the task fail, "
+        "so that the task could be done if this step were right?"
+    )
+    return Predicate(id=f"mistake_{step}", text=text)
+
+
+def compute_first_yes_probabilities(yes_probabilities: dict[int, float]) -> dict[int, float]:
+    """The probability that the first yes falls on each step, given the probability of yes at each.
+
+    They sum to 1: what is left where no step says yes is dealt out by each step's own yes.
+    """
+    left, found = 1.0, {}
+    for step, yes in yes_probabilities.items():
+        found[step] = left * yes
+        left *= 1.0 - yes
+    total = sum(yes_probabilities.values())
+    if total <= 0:
+        return dict.fromkeys(yes_probabilities, 1.0 / len(yes_probabilities)) if yes_probabilities else {}
+    return {step: share + left * yes_probabilities[step] / total for step, share in found.items()}

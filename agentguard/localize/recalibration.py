@@ -1,0 +1,278 @@
+"""Probabilities corrected by what people said: the localizer of a store in which diagnoses were judged.
+
+The probability that a run failed is put through a line in log-odds (Platt 1999), the probabilities of its
+steps through a temperature (Guo et al. 2017, arXiv 1706.04599). Both are pulled towards changing nothing, as
+if a few more judgements had confirmed them: some judgements bend them a little, many as far as they say.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.detect.base import Finding
+from agentguard.errors import StoreError
+from agentguard.localize.base import Diagnosis, Localizer, Verdict
+from agentguard.localize.human_labels import RunLabel, iter_run_labels
+from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
+
+MIN_OUTCOME_LABELS: Final = 20
+"""Judged outcomes below which probabilities of failure stay as they are."""
+MIN_LABELS_PER_OUTCOME: Final = 5
+"""Of these, runs that failed, and runs that did not."""
+MIN_STEP_LABELS: Final = 20
+"""Judged root causes, among the hypotheses, below which probabilities of steps stay as they are."""
+
+_REGULARIZATION: Final = 2.0
+_MIN_SLOPE: Final = 0.05
+_TEMPERATURES: Final = tuple(math.exp(x / 20) for x in range(-24, 25))
+_PROBABILITY_CLIP: Final = 0.005
+_REFRESH_INTERVAL_S: Final = 600.0
+_SLOPE_KEY, _INTERCEPT_KEY, _TEMPERATURE_KEY, _LABEL_COUNT_KEY = "slope", "intercept", "temperature", "judged"
+
+LabelledOutcome = tuple[float, bool]
+"""A probability of failure before any correction, and whether the run failed."""
+
+LabelledRanking = tuple[tuple[float, ...], int]
+"""Probabilities of hypotheses before any correction, and which of them was right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalibration:
+    """What judgements showed of the probabilities of one method.
+
+    Attributes:
+        method: name of the localizer.
+        failed, passed: judged outcomes.
+        steps: judged root causes that were among the hypotheses.
+        slope, intercept: of the log-odds of failure; 1 and 0 change nothing.
+        temperature: exponent of the probabilities of steps; 1 changes nothing.
+        brier_before, brier_after: mean squared error of the probability of failure, after the correction on
+            runs it was not learnt from; None with too few.
+    """
+
+    method: str
+    failed_count: int = 0
+    passed_count: int = 0
+    step_count: int = 0
+    slope: float = 1.0
+    intercept: float = 0.0
+    temperature: float = 1.0
+    brier_before: float | None = None
+    brier_after: float | None = None
+
+    @property
+    def has_enough_outcomes(self) -> bool:
+        """Whether there are enough judged outcomes."""
+        return (
+            self.failed_count + self.passed_count >= MIN_OUTCOME_LABELS
+            and min(self.failed_count, self.passed_count) >= MIN_LABELS_PER_OUTCOME
+        )
+
+    @property
+    def has_enough_steps(self) -> bool:
+        """Whether there are enough judged root causes."""
+        return self.step_count >= MIN_STEP_LABELS
+
+    def apply(self, diagnosis: Diagnosis) -> Diagnosis:
+        """A diagnosis with corrected probabilities; a verdict that they contradict becomes an abstention."""
+        if not (self.has_enough_outcomes or self.has_enough_steps) or not 0 < diagnosis.probability < 1:
+            return diagnosis
+        p = _apply_platt_scaling(diagnosis.probability, self.slope, self.intercept)
+        steps = _apply_temperature([one.probability for one in diagnosis.hypotheses], self.temperature)
+        contradicted = (diagnosis.verdict is Verdict.FAILURE and p < 0.5) or (
+            diagnosis.verdict is Verdict.NO_FAILURE and p > 0.5
+        )
+        judged = max(self.failed_count + self.passed_count, self.step_count)
+        note = f"probabilities are corrected by {judged} judgements of people"
+        if contradicted:
+            note += ", which contradict the verdict of the method: it abstains"
+        return replace(
+            diagnosis,
+            probability=p,
+            verdict=Verdict.ABSTAINED if contradicted else diagnosis.verdict,
+            hypotheses=tuple(
+                replace(one, probability=q) for one, q in zip(diagnosis.hypotheses, steps, strict=True)
+            ),
+            notes=(*diagnosis.notes, note),
+            recalibrated={
+                _SLOPE_KEY: self.slope,
+                _INTERCEPT_KEY: self.intercept,
+                _TEMPERATURE_KEY: self.temperature,
+                _LABEL_COUNT_KEY: float(judged),
+            },
+        )
+
+
+class RecalibratedLocalizer:
+    """A localizer whose probabilities learn from the judgements of a store.
+
+    Judgements are read when the first run is diagnosed, and again every ten minutes. While the store cannot
+    be read, what was learnt before stands.
+
+    Args:
+        localizer: gives the diagnoses.
+        store: where people's judgements are.
+        tenant: whose.
+        anew_s: seconds after which judgements are read again.
+    """
+
+    def __init__(
+        self,
+        localizer: Localizer,
+        store: Store,
+        *,
+        tenant: str = "",
+        refresh_interval_s: float = _REFRESH_INTERVAL_S,
+    ) -> None:
+        self.localizer, self._store, self._tenant, self._refresh_interval_s = (
+            localizer,
+            store,
+            tenant,
+            refresh_interval_s,
+        )
+        self._lock = threading.Lock()
+        self._recalibrations: dict[str, Recalibration] = {}
+        self._read_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The localizer's."""
+        return self.localizer.name
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """The localizer's diagnosis, corrected where enough was judged."""
+        diagnosis = self.localizer.locate(trajectory, findings)
+        correction = self._load_recalibrations().get(diagnosis.method)
+        return diagnosis if correction is None else correction.apply(diagnosis)
+
+    def _load_recalibrations(self) -> dict[str, Recalibration]:
+        with self._lock:
+            now = time.monotonic()
+            if self._read_at is None or now - self._read_at > self._refresh_interval_s:
+                self._read_at = now
+                try:
+                    found = fit_recalibrations(iter_run_labels(self._store, tenant=self._tenant))
+                    self._recalibrations = {one.method: one for one in found}
+                except StoreError:
+                    pass
+            return self._recalibrations
+
+
+def fit_recalibrations(labels: Iterable[RunLabel]) -> tuple[Recalibration, ...]:
+    """What judgements show of each method, by name; with too few of them its correction changes nothing."""
+    by_method: dict[str, list[RunLabel]] = {}
+    for one in labels:
+        by_method.setdefault(one.diagnosis.method, []).append(one)
+    return tuple(_fit_recalibration(method, found) for method, found in sorted(by_method.items()))
+
+
+def _fit_recalibration(method: str, labels: Sequence[RunLabel]) -> Recalibration:
+    outcomes = [
+        (_undo_recalibration(one.diagnosis), one.failed)
+        for one in labels
+        if one.failed is not None and 0 < one.diagnosis.probability < 1
+    ]
+    ranked = [found for one in labels if (found := _to_labelled_ranking(one)) is not None]
+    failed = sum(truth for _, truth in outcomes)
+    made = Recalibration(
+        method=method, failed_count=failed, passed_count=len(outcomes) - failed, step_count=len(ranked)
+    )
+    if made.has_enough_outcomes:
+        slope, intercept = _fit_platt_scaling(outcomes)
+        before, after = _compute_brier_scores(outcomes)
+        made = replace(made, slope=slope, intercept=intercept, brier_before=before, brier_after=after)
+    return replace(made, temperature=_fit_temperature(ranked)) if made.has_enough_steps else made
+
+
+def _undo_recalibration(diagnosis: Diagnosis) -> float:
+    """The probability as the method gave it, whatever it was corrected by when it was made."""
+    held = diagnosis.recalibrated
+    slope, intercept = held.get(_SLOPE_KEY, 1.0), held.get(_INTERCEPT_KEY, 0.0)
+    return _logistic((_log_odds(diagnosis.probability) - intercept) / max(slope, _MIN_SLOPE))
+
+
+def _to_labelled_ranking(label: RunLabel) -> LabelledRanking | None:
+    steps = [hypothesis.step for hypothesis in label.diagnosis.hypotheses]
+    if label.step is None or label.step not in steps or len(steps) < 2:
+        return None
+    was = label.diagnosis.recalibrated.get(_TEMPERATURE_KEY, 1.0)
+    given = [hypothesis.probability for hypothesis in label.diagnosis.hypotheses]
+    return tuple(_apply_temperature(given, 1 / max(was, 0.01))), steps.index(label.step)
+
+
+def _fit_platt_scaling(outcomes: Sequence[LabelledOutcome]) -> tuple[float, float]:
+    """Slope and intercept of least log-loss, with a ridge towards 1 and 0, by Newton's method."""
+    slope, intercept = 1.0, 0.0
+    points = [(_log_odds(p), float(failed)) for p, failed in outcomes]
+    for _ in range(50):
+        g1, g0 = _REGULARIZATION * (slope - 1.0), _REGULARIZATION * intercept
+        h11, h10, h00 = _REGULARIZATION, 0.0, _REGULARIZATION
+        for x, y in points:
+            p = _logistic(slope * x + intercept)
+            w = p * (1 - p)
+            g1, g0 = g1 + (p - y) * x, g0 + p - y
+            h11, h10, h00 = h11 + w * x * x, h10 + w * x, h00 + w
+        determinant = h11 * h00 - h10 * h10
+        d1, d0 = (h00 * g1 - h10 * g0) / determinant, (h11 * g0 - h10 * g1) / determinant
+        # Bounded: far from the minimum a whole step of Newton's may leap over it.
+        scale = min(1.0, 1.0 / max(abs(d1), abs(d0), 1e-12))
+        slope, intercept = slope - scale * d1, intercept - scale * d0
+        if max(abs(d1), abs(d0)) < 1e-9:
+            break
+    return max(_MIN_SLOPE, slope), intercept
+
+
+def _compute_brier_scores(outcomes: Sequence[LabelledOutcome], folds: int = 5) -> tuple[float, float]:
+    """Mean squared error before, and after a correction learnt from the other folds."""
+    before = sum((p - y) ** 2 for p, y in outcomes) / len(outcomes)
+    after = 0.0
+    for fold in range(folds):
+        slope, intercept = _fit_platt_scaling(
+            [one for place, one in enumerate(outcomes) if place % folds != fold]
+        )
+        held = outcomes[fold::folds]
+        after += sum((_apply_platt_scaling(p, slope, intercept) - y) ** 2 for p, y in held)
+    return before, after / len(outcomes)
+
+
+def _fit_temperature(rankings: Sequence[LabelledRanking]) -> float:
+    """The exponent of least log-loss over a grid, pulled towards 1."""
+
+    def loss(temperature: float) -> float:
+        total = _REGULARIZATION * math.log(temperature) ** 2 / 2
+        for given, right in rankings:
+            total -= math.log(max(_apply_temperature(given, temperature)[right], 1e-12))
+        return total
+
+    return min(_TEMPERATURES, key=lambda one: (round(loss(one), 12), abs(math.log(one))))
+
+
+def _apply_temperature(probabilities: Sequence[float], temperature: float) -> list[float]:
+    """Probabilities to a power, with the sum they had."""
+    if temperature == 1.0 or not probabilities:
+        return list(probabilities)
+    total = sum(probabilities)
+    raised: list[Any] = [max(p, 0.0) ** temperature for p in probabilities]
+    scale = total / sum(raised) if sum(raised) > 0 else 0.0
+    return [min(1.0, float(p * scale)) for p in raised]
+
+
+def _apply_platt_scaling(p: float, slope: float, intercept: float) -> float:
+    return _logistic(slope * _log_odds(p) + intercept)
+
+
+def _log_odds(p: float) -> float:
+    held = min(1 - _PROBABILITY_CLIP, max(_PROBABILITY_CLIP, p))
+    return math.log(held / (1 - held))
+
+
+def _logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

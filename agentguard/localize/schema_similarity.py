@@ -1,0 +1,204 @@
+"""``schema``: the embedded judge beside what earlier failures taught; no language model.
+
+The idea of CORRECT (arXiv 2509.24088), which shows schemata of earlier failures to a language model. Here
+they speak by likeness, and how much that counts beside the judge's own features is learnt. Figures, and what
+they do not add, are in docs/schemata.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError, JudgeError
+from agentguard.localize._ranking import reject_unknown_options
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
+from agentguard.trajectory.model import Record, Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.judge.embedded.model import EmbeddedModel
+    from agentguard.schemata.model import Match
+    from agentguard.schemata.similarity import SchemaSignals, SimilaritySignal
+
+SCHEMA_SIGNAL_WEIGHT: Final = 0.15
+"""Log-odds for a standard deviation of the signal, for a model that was trained without schemata: what
+training with them on Who&When's generated runs learns, rounded."""
+
+DISTILL_HINT: Final = (
+    "distil some with: agentguard schemata distil RUNS --out FILE, and give them as schemata=FILE"
+)
+_MAX_CITED_SCHEMATA: Final = 3
+_DEFAULT_K: Final = 3
+
+
+class SchemaLocalizer:
+    """Ranks steps by a trained model and by their likeness to earlier failures.
+
+    Without schemata it abstains. `fit` distils those of the training runs.
+
+    Args:
+        schemata: file or database URL of schemata; None: none until `fit` distils some.
+        k: nearest schemata that speak for a step.
+        model: folder of a model file and its card; None is the model that ships with agentguard.
+        risk, seed, given_failed: as for ``embedded``.
+        same_task: let schemata of the very same task speak too. In an evaluation that would be copying.
+
+    Raises:
+        ConfigError: an option does not exist or is out of its range.
+        FormatError, StoreError: there are no schemata at that place, or they cannot be read.
+        ModelFileError: as for ``embedded``.
+    """
+
+    name = "schema"
+
+    def __init__(
+        self,
+        *,
+        schemata: str | Path | None = None,
+        k: int = _DEFAULT_K,
+        model: str | Path | None = None,
+        risk: float = DEFAULT_RISK,
+        seed: int = 0,
+        given_failed: bool = False,
+        same_task: bool = False,
+        **unknown: object,
+    ) -> None:
+        reject_unknown_options(self.name, unknown)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ConfigError(f"localizer 'schema': k is {k!r}, expected a whole number of at least 1")
+        self.k, self.seed, self.same_task = k, int(seed), bool(same_task)
+        self.schemata = None if schemata is None else str(schemata)
+        self._embedded = EmbeddedLocalizer(model=model, risk=risk, seed=seed, given_failed=given_failed)
+        self._signals: SchemaSignals | None = None
+        self._excluded_groups: tuple[str, ...] = ()
+        if self.schemata is not None:
+            from agentguard.schemata.persistence import load_schemata
+            from agentguard.schemata.training import build_signals
+
+            self._signals = build_signals(load_schemata(self.schemata), k=self.k)
+
+    def fit(self, records: Sequence[Record]) -> SchemaLocalizer:
+        """Distil the failures among ``records``, and learn what likeness to them is worth.
+
+        Nothing but ``records`` is learnt from: schemata that were given are not looked at. A training run is
+        never compared with schemata of its own question, so that likeness means the same on a new run.
+        """
+        from agentguard.judge.embedded.training import build_untrained_model, train_model
+        from agentguard.schemata.training import compute_training_signals, train_signals
+
+        signals = train_signals(records, k=self.k)
+        try:
+            model = train_model(
+                records, seed=self.seed, signals=lambda record: compute_training_signals(signals, record)
+            )
+        except JudgeError:
+            model = build_untrained_model()
+        embedded = EmbeddedLocalizer.from_model(model, risk=self._embedded.risk, seed=self.seed)
+        embedded.given_failed = self._embedded.given_failed
+        return self.with_signals(signals, embedded)
+
+    def with_signals(self, signals: SchemaSignals, embedded: EmbeddedLocalizer) -> SchemaLocalizer:
+        """A copy with other schemata and another model."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._signals, made._embedded, made._excluded_groups = signals, embedded, ()
+        return made
+
+    @property
+    def schema_count(self) -> int:
+        """How many schemata may speak."""
+        return 0 if self._signals is None else len(self._signals.index)
+
+    @property
+    def embedded(self) -> EmbeddedLocalizer:
+        """The localizer around the trained model."""
+        return self._embedded
+
+    @property
+    def model(self) -> EmbeddedModel:
+        """The trained model that is heard beside the schemata."""
+        return self._embedded.model
+
+    def without_group(self, group: str) -> SchemaLocalizer:
+        """A copy to which schemata of one question are unknown; evaluation asks such a one about each run."""
+        made = self.with_signals(self._signals, self._embedded) if self._signals is not None else self
+        if made is not self:
+            made._excluded_groups = (group,)
+        return made
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Diagnose a run. Notes say which schemata spoke; the first hypotheses carry their corrections."""
+        if self._signals is None or not len(self._signals.index):
+            return self._build_abstention(trajectory, f"there are no schemata; {DISTILL_HINT}")
+        if not trajectory.steps:
+            return self._build_abstention(trajectory, "the run has no step")
+        said = self.compute_similarity(trajectory, findings)
+        model = self._embedded.model.with_signal_weights([SCHEMA_SIGNAL_WEIGHT])
+        judged = model.judge(trajectory, findings, risk=self._embedded.risk, signals=said.signal)
+        diagnosis = replace(self._embedded.build_diagnosis(trajectory, judged, findings), method=self.name)
+        return _cite_schemata(diagnosis, said, judged.table.steps)
+
+    def compute_similarity(self, trajectory: Trajectory, findings: Sequence[Finding]) -> SimilaritySignal:
+        """What the schemata say of the steps that could be at fault. Raises JudgeError if there are none."""
+        from agentguard.schemata.training import profile_cached
+
+        if self._signals is None:
+            raise JudgeError(f"there are no schemata; {DISTILL_HINT}")
+        aside = self._excluded_groups if self.same_task else (*self._excluded_groups, trajectory.task)
+        return self._signals.compute(profile_cached(trajectory, findings), excluded_groups=aside)
+
+    def _build_abstention(self, trajectory: Trajectory, note: str) -> Diagnosis:
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method=self.name,
+            verdict=Verdict.ABSTAINED,
+            probability=0.5,
+            notes=(note,),
+        )
+
+
+def _cite_schemata(diagnosis: Diagnosis, similarity: SimilaritySignal, steps: Sequence[int]) -> Diagnosis:
+    """With the schemata that spoke for the first hypotheses: named in reasons, by id in a note."""
+    row = {step: place for place, step in enumerate(steps)}
+    named: dict[str, Any] = {}
+    made = []
+    for hypothesis in diagnosis.hypotheses:
+        place = row[hypothesis.step]
+        match = next(iter(similarity.matches[place]), None)
+        spoke = match is not None and similarity.signal[place, 0] > 0 and match.similarity > 0
+        if match is None or not spoke or len(named) >= _MAX_CITED_SCHEMATA:
+            made.append(hypothesis)
+            continue
+        named[match.schema.id] = None
+        made.append(_add_schema_details(hypothesis, match))
+    note = (f"schemata that spoke: {', '.join(named)}",) if named else ("no schema spoke for these steps",)
+    notes = diagnosis.notes + (note if diagnosis.hypotheses else ())
+    return replace(diagnosis, hypotheses=tuple(made), notes=notes)
+
+
+_SCHEMA_CITATION = re.compile(r"\(schema ([^\s()]{1,256})\)\Z")
+
+
+def parse_cited_schema(hypothesis: Hypothesis) -> str | None:
+    """The id of the schema that spoke for a hypothesis, as its reason names it; None if none did."""
+    found = _SCHEMA_CITATION.search(hypothesis.reason)
+    return found[1] if found else None
+
+
+def _add_schema_details(hypothesis: Hypothesis, match: Match) -> Hypothesis:
+    """A hypothesis with what the nearest schema adds to it."""
+    schema = match.schema
+    reason = f"{hypothesis.reason.rstrip('.')}; it looks like an earlier failure (schema {schema.id})"
+    return replace(
+        hypothesis,
+        codes=tuple(dict.fromkeys((*hypothesis.codes, *schema.codes))),
+        module=hypothesis.module or schema.module,
+        correction=schema.correction or hypothesis.correction,
+        reason=reason,
+        schemata=(schema.id,),
+    )

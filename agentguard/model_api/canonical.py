@@ -1,0 +1,165 @@
+"""What an answer says, without what differs between two that say the same: ids, times, usage, spacing.
+
+Used to compare answers, not to pass them on. Reads whole answers and streams of the four APIs that generate;
+of any other answer everything but the ids counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from agentguard.model_api.sse import data_of, events
+
+_INCIDENTAL = ("id", "created", "usage", "model", "system_fingerprint", "service_tier")
+
+
+def canonical_response(api: str, body: bytes) -> bytes:
+    """What a whole answer says, as bytes that are equal for answers that say the same."""
+    try:
+        answer = orjson.loads(body)
+        return orjson.dumps(_SAID.get(api, _rest)(answer), option=orjson.OPT_SORT_KEYS)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return body
+
+
+def canonical_stream(api: str, chunks: bytes) -> bytes:
+    """What a streamed answer says, in the same form."""
+    try:
+        answer = _JOINED[api](payloads(chunks))
+        return orjson.dumps(_SAID[api](answer), option=orjson.OPT_SORT_KEYS)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return chunks
+
+
+def payloads(chunks: bytes) -> list[Any]:
+    """The JSON of each event that has any. Raises ValueError for an event whose data is none."""
+    found = (data_of(event) for event in events(chunks))
+    return [orjson.loads(data) for data in found if data is not None and data != b"[DONE]"]
+
+
+def _chat(answer: Any) -> Any:
+    return [_message(choice["message"]) for choice in sorted(answer["choices"], key=_index)]
+
+
+def _message(message: Any) -> Any:
+    calls = [call.get("function") or call.get("custom") or {} for call in message.get("tool_calls") or ()]
+    return [
+        _text(message.get("content")),
+        _text(message.get("refusal")),
+        [[call.get("name"), _arguments(call.get("arguments", call.get("input")))] for call in calls],
+    ]
+
+
+def _completions(answer: Any) -> Any:
+    return [_text(choice["text"]) for choice in sorted(answer["choices"], key=_index)]
+
+
+def _messages(answer: Any) -> Any:
+    found: list[Any] = []
+    for block in answer["content"]:
+        if block["type"] == "text":
+            found.append(["text", _text(block["text"])])
+        elif block["type"] == "tool_use":
+            found.append(["tool", block["name"], block["input"]])
+    return found
+
+
+def _responses(answer: Any) -> Any:
+    found: list[Any] = []
+    for item in answer["output"]:
+        if item["type"] == "message":
+            found += [["text", _text(part.get("text") or part.get("refusal"))] for part in item["content"]]
+        elif item["type"].endswith("_call"):
+            found.append(["tool", item.get("name"), _arguments(item.get("arguments", item.get("input")))])
+    return found
+
+
+def _rest(answer: Any) -> Any:
+    if isinstance(answer, dict):
+        return {key: value for key, value in answer.items() if key not in _INCIDENTAL}
+    return answer
+
+
+def _text(given: Any) -> Any:
+    return given.strip() if isinstance(given, str) else given or ""
+
+
+def _arguments(given: Any) -> Any:
+    """A tool call's arguments as a value, so that spacing and the order of keys don't count."""
+    try:
+        return orjson.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return given.strip()
+
+
+def _index(choice: Any) -> int:
+    found: int = choice.get("index", 0)
+    return found
+
+
+def _chat_joined(chunks: list[Any]) -> Any:
+    messages: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        for choice in chunk.get("choices") or ():
+            message = messages.setdefault(_index(choice), {"content": "", "refusal": "", "tool_calls": {}})
+            delta = choice.get("delta") or {}
+            for field in ("content", "refusal"):
+                message[field] += delta.get(field) or ""
+            for call in delta.get("tool_calls") or ():
+                _join_call(message["tool_calls"].setdefault(call.get("index", 0), {}), call)
+    return {
+        "choices": [
+            {
+                "index": n,
+                "message": {**one, "tool_calls": [{"function": f} for f in one["tool_calls"].values()]},
+            }
+            for n, one in messages.items()
+        ]
+    }
+
+
+def _join_call(known: dict[str, str], call: Any) -> None:
+    function = call.get("function") or {}
+    known["name"] = known.get("name", "") + (function.get("name") or "")
+    known["arguments"] = known.get("arguments", "") + (function.get("arguments") or "")
+
+
+def _completions_joined(chunks: list[Any]) -> Any:
+    texts: dict[int, str] = {}
+    for chunk in chunks:
+        for choice in chunk.get("choices") or ():
+            texts[_index(choice)] = texts.get(_index(choice), "") + (choice.get("text") or "")
+    return {"choices": [{"index": n, "text": text} for n, text in texts.items()]}
+
+
+def _messages_joined(chunks: list[Any]) -> Any:
+    blocks: dict[int, dict[str, Any]] = {}
+    inputs: dict[int, str] = {}
+    for chunk in chunks:
+        if chunk.get("type") == "content_block_start":
+            blocks[chunk["index"]] = dict(chunk["content_block"])
+        elif chunk.get("type") == "content_block_delta":
+            n, delta = chunk["index"], chunk["delta"]
+            if "text" in delta:
+                blocks[n]["text"] = blocks[n].get("text", "") + delta["text"]
+            inputs[n] = inputs.get(n, "") + delta.get("partial_json", "")
+    for n, text in inputs.items():
+        if text:
+            blocks[n]["input"] = _arguments(text)
+    return {"content": [blocks[n] for n in sorted(blocks)]}
+
+
+def _responses_joined(chunks: list[Any]) -> Any:
+    found = [chunk["response"] for chunk in chunks if "response" in chunk]
+    return found[-1]  # the one that is complete; an IndexError if there is none, as for any other field
+
+
+_SAID = {"chat": _chat, "completions": _completions, "messages": _messages, "responses": _responses}
+_JOINED = {
+    "chat": _chat_joined,
+    "completions": _completions_joined,
+    "messages": _messages_joined,
+    "responses": _responses_joined,
+}

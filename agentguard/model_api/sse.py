@@ -1,0 +1,135 @@
+"""Server-sent events, cut out of a stream of bytes as they came (WHATWG HTML, 9.2).
+
+Events stay bytes, each with the blank line that ends it: joined again they are what was fed. Lines may end
+in LF, CRLF or CR. What events say is read in `agentguard.model_api`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+"""The end of an event: two ends of lines, one after the other."""
+LINES = re.compile(rb"\r\n|\n|\r")
+
+
+class EventSplitter:
+    """Cuts whole events off, as many at once as there are; what is fed is looked at once."""
+
+    __slots__ = ("_pieces", "_tail", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._tail = b""
+        self.size = 0
+
+    @property
+    def rest(self) -> bytes:
+        """What was fed and is no whole event yet; `size` is its length."""
+        return b"".join(self._pieces)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes in; returns the events that are whole now, which may be none."""
+        if not self._pieces and data.endswith(b"\n\n"):
+            return data  # nearly all reads: whole events
+        window = self._tail + data
+        end = _last_blank(window)
+        if end == 0:
+            self._pieces.append(data)
+            self._tail = window[-3:]  # the longest beginning of a blank line is \r\n\r
+            self.size += len(data)
+            return b""
+        whole = b"".join([*self._pieces, data])
+        cut = len(whole) - len(window) + end
+        rest = whole[cut:]
+        self._pieces, self._tail, self.size = [rest] if rest else [], rest[-3:], len(rest)
+        return whole[:cut]
+
+
+def _last_blank(data: bytes) -> int:
+    """Where the last whole event ends; 0 if there is none."""
+    if b"\r" not in data:
+        end = data.rfind(b"\n\n")
+        return end + 2 if end >= 0 else 0
+    last = 0
+    for found in BLANK.finditer(data):
+        last = found.end()
+    return last
+
+
+def events(chunk: bytes) -> Iterator[bytes]:
+    """The events of a chunk of whole ones, each with its blank line; what is left over comes last."""
+    if b"\r" not in chunk:  # many times as fast as the expression
+        *whole, rest = chunk.split(b"\n\n")
+        for event in whole:
+            yield event + b"\n\n"
+    else:
+        begin = 0
+        for found in BLANK.finditer(chunk):
+            yield chunk[begin : found.end()]
+            begin = found.end()
+        rest = chunk[begin:]
+    if rest:
+        yield rest
+
+
+def data_of(event: bytes) -> bytes | None:
+    """The data of an event; None if it has none, such as a comment."""
+    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:-2] if event.startswith(b"data: ") else event[5:-2]
+    lines = [line[5:].removeprefix(b" ") for line in LINES.split(event) if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None
+
+
+class EventReader:
+    """Cuts a stream of bytes into events, each with the blank line that ends it (WHATWG HTML, 9.2)."""
+
+    def __init__(self) -> None:
+        self._cutter = EventSplitter()
+
+    @property
+    def rest(self) -> bytes:
+        """What was fed and is no whole event yet."""
+        return self._cutter.rest
+
+    def feed(self, data: bytes) -> Iterable[bytes]:
+        """The events that are whole now; joined with `rest` they are the bytes that were fed."""
+        whole = self._cutter.feed(data)
+        if whole.find(b"\n\n") == len(whole) - 2 and b"\r" not in whole:
+            return (whole,)  # nearly all reads: one event
+        return events(whole)
+
+
+def parsed(event: bytes) -> dict[str, Any] | None:
+    """The data of an event as an object, None if it is none; its numbers keep all their digits."""
+    try:
+        value = json.loads(data_of(event) or b"null")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def skimmed(event: bytes) -> dict[str, Any] | None:
+    """As `parsed`, several times as fast: whole numbers beyond 64 bits lose digits.
+
+    For what is only looked at. What is written again is to be `parsed`.
+    """
+    try:
+        value = orjson.loads(data_of(event) or b"null")
+    except ValueError:  # NaN, half of a surrogate pair: servers write what is no JSON
+        return parsed(event)
+    return value if isinstance(value, dict) else None
+
+
+def event_bytes(value: Mapping[str, Any], *, named: bool = False) -> bytes:
+    """An event of an object; ``named`` puts its type in the event's name."""
+    name = b"event: " + str(value["type"]).encode() + b"\n" if named else b""
+    return name + b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+__all__ = ["EventReader", "data_of", "event_bytes", "parsed", "skimmed"]

@@ -1,0 +1,136 @@
+"""What agentguard said of a run, as ``gen_ai.evaluation.result`` events, and what it did, as guardrail spans.
+
+The verdict is an event of the run's span, the root cause and every finding one of its step's, and each
+recovery is a span of OpenInference's kind GUARDRAIL with its outcome as an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agentguard.detect.base import Finding
+from agentguard.localize.base import Diagnosis
+from agentguard.otlp.model import EVALUATION, OtlpSpan, SpanEvent, Value, span_id_of
+from agentguard.otlp.span_builder import SpanBuilder, nanos
+from agentguard.store.db.rows import RecoveryRow
+from agentguard.trajectory.formats.sdk import JsonNode
+
+_OUTCOMES: Final[Mapping[str, float]] = {"recovered": 1.0, "failed": 0.0}
+_LIVE: Final = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAssessment:
+    """What was said of a run, and done about it."""
+
+    diagnosis: Diagnosis | None = None
+    findings: Sequence[Finding] = ()
+    recoveries: Sequence[RecoveryRow] = ()
+
+
+def with_evaluation_events(
+    made: SpanBuilder, told: RunAssessment, *, content: bool = True
+) -> tuple[OtlpSpan, ...]:
+    """The spans with what was said of them, and those of the recoveries.
+
+    Args:
+        made: the run's spans.
+        told: what was said and done.
+        content: whether reasons and corrections are given, which may quote the run.
+    """
+    root = made.spans[0]
+    events: dict[str, list[SpanEvent]] = {}
+    for span_id, event in _events(made, told, content):
+        events.setdefault(span_id, []).append(event)
+    spans = (replace(one, events=tuple(events.get(one.span_id, ()))) for one in made.spans)
+    return (*spans, *(_recovery(row, root, content) for row in told.recoveries))
+
+
+def _events(made: SpanBuilder, told: RunAssessment, content: bool) -> Iterator[tuple[str, SpanEvent]]:
+    root = made.spans[0]
+    ends = {span.span_id: span.end_ns for span in made.spans}
+    if told.diagnosis is not None:
+        held = told.diagnosis
+        yield root.span_id, _event(
+            root.end_ns, "agentguard.verdict", held.verdict.value, held.probability,
+            " ".join(held.notes) if content else "", {"agentguard.method": held.method},
+        )  # fmt: skip
+        for rank, one in enumerate(held.hypotheses):
+            at = made.of_step.get((_LIVE, one.step), root.span_id)
+            yield at, _event(
+                ends[at], "agentguard.root_cause", one.codes[0] if one.codes else "root cause",
+                one.probability, one.reason if content else "",
+                {"agentguard.rank": rank, "agentguard.module": one.module or ""},
+            )  # fmt: skip
+    for found in told.findings:
+        at = made.of_step.get((_LIVE, found.step), root.span_id)
+        yield at, _event(
+            ends[at], f"agentguard.{found.detector}", found.codes[0] if found.codes else "finding",
+            found.probability, found.message if content else "", {"agentguard.detector": found.detector},
+        )  # fmt: skip
+
+
+def _event(
+    at: int, name: str, label: str, score: float | None, explanation: str, more: Mapping[str, Value]
+) -> SpanEvent:
+    attributes: dict[str, Value] = {
+        "gen_ai.evaluation.name": name,
+        "gen_ai.evaluation.score.label": label,
+        **{key: value for key, value in more.items() if value != ""},
+    }
+    if score is not None:
+        attributes["gen_ai.evaluation.score.value"] = float(score)
+    if explanation:
+        attributes["gen_ai.evaluation.explanation"] = explanation
+    return SpanEvent(name=EVALUATION, at_ns=at, attributes=attributes)
+
+
+def _recovery(row: RecoveryRow, root: OtlpSpan, content: bool) -> OtlpSpan:
+    node = JsonNode(dict(row.data))
+    plan = _inner(node.raw("plan"))
+    start = min(max(nanos(row.created_at), root.start_ns), root.end_ns)
+    end = max(start, min(nanos(row.updated_at or row.created_at), root.end_ns))
+    attributes: dict[str, Value] = {
+        "openinference.span.kind": "GUARDRAIL",
+        "agentguard.recovery.strategy": row.strategy,
+        "agentguard.recovery.outcome": row.outcome,
+    }
+    if row.step is not None:
+        attributes["agentguard.recovery.step"] = row.step
+    for name in ("tier", "undone"):
+        if isinstance(value := plan.get(name), str | int):
+            attributes[f"agentguard.recovery.{name}"] = value
+    for name in ("trigger", "at_step"):
+        if isinstance(value := node.raw(name), str | int):
+            attributes[f"agentguard.recovery.{name}"] = value
+    reason = plan.get("reason")
+    if content and isinstance(reason, str) and reason:
+        attributes["input.value"] = reason
+    if content and (said := _said(plan)):
+        attributes["output.value"] = said
+    explanation = reason if content and isinstance(reason, str) else ""
+    score = _OUTCOMES.get(row.outcome)
+    return OtlpSpan(
+        trace_id=root.trace_id,
+        span_id=span_id_of(root.trace_id, "recovery", row.id),
+        parent_id=root.span_id,
+        name=f"guardrail {row.strategy}",
+        start_ns=start,
+        end_ns=end,
+        attributes=attributes,
+        events=(_event(end, "agentguard.recovery", row.outcome, score, explanation, {}),),
+    )
+
+
+def _inner(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _said(plan: Mapping[str, object]) -> str:
+    """What the agent was told by a plan."""
+    actions = plan.get("actions")
+    parts = (_inner(one) for one in actions) if isinstance(actions, list | tuple) else ()
+    texts = (one.get("text") or one.get("note") for one in parts)
+    return "\n".join(text for text in texts if isinstance(text, str))

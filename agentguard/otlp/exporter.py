@@ -1,0 +1,327 @@
+"""Sending spans to a collector over OTLP/HTTP: in batches, with retries that heed Retry-After.
+
+What may be tried again is what the OpenTelemetry Protocol says: 429, 502, 503 and 504, and what never
+arrived. A redirect is not followed: headers hold secrets, and go to the endpoint that was named and nowhere
+else. Nothing of a header or an answer's text gets into an error or a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import orjson
+
+from agentguard.errors import BackendError, ConfigError, DeadlineExceeded, MissingExtra
+from agentguard.otlp import encoding as otlp_encoding
+from agentguard.otlp.model import OtlpSpan
+from agentguard.resilience import (
+    AttemptTimeout,
+    Backoff,
+    BasicRequest,
+    Deadline,
+    Pipeline,
+    Retry,
+    Timeout,
+    pushback,
+)
+from agentguard.version import __version__
+
+if TYPE_CHECKING:
+    import httpx2
+
+_RETRYABLE: Final = frozenset({429, 502, 503, 504})
+_MOST_SPANS: Final = 256
+_MOST_BYTES: Final = 2 * 1024 * 1024
+_WORTH_BYTES: Final = 1024
+_ANSWER_BYTES: Final = 64 * 1024
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a field name of RFC 9110
+_TRACES_PATH: Final = "/v1/traces"
+_OURS: Final = frozenset({"content-type", "content-encoding", "content-length", "host", "transfer-encoding"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportTarget:
+    """Where spans go, and how.
+
+    Attributes:
+        endpoint: address of the collector's traces; one without a path gets ``/v1/traces``.
+        headers: sent with every request, e.g. ``Authorization``; never shown.
+        logs_endpoint: where evaluations go as log records; None sends them as events of their spans.
+        encoding: ``protobuf``, which every collector takes, or ``json``.
+        service: name of the service that the spans are of.
+        attempt_s, total_s: time for one request, and for all attempts of it with the waits between.
+
+    Raises:
+        ConfigError: no http or https address, or no header.
+    """
+
+    endpoint: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    logs_endpoint: str | None = None
+    encoding: otlp_encoding.Encoding = "protobuf"
+    service: str = "agentguard"
+    attempt_s: float = 10.0
+    total_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "endpoint", _address(self.endpoint))
+        if self.logs_endpoint is not None:
+            object.__setattr__(self, "logs_endpoint", _address(self.logs_endpoint))
+        for name, value in self.headers.items():
+            if not _TOKEN.fullmatch(name) or not value.isprintable() or not value.isascii():
+                raise ConfigError("a header is a name and a value of one line in ASCII: write NAME=VALUE")
+            if name.lower() in _OURS:
+                raise ConfigError(f"the header {name} is set by agentguard itself")
+
+    @property
+    def host(self) -> str:
+        """The collector's name, to be shown."""
+        return urlsplit(self.endpoint).netloc
+
+    @classmethod
+    def of(
+        cls,
+        endpoint: str | None,
+        headers: Mapping[str, str],
+        environment: Mapping[str, str],
+        **more: Any,
+    ) -> ExportTarget:
+        """A target from what was given, and where that is silent from OpenTelemetry's own variables.
+
+        Read are ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, ``OTEL_EXPORTER_OTLP_ENDPOINT`` (to which
+        ``/v1/traces`` is added), ``OTEL_EXPORTER_OTLP_HEADERS`` and ``OTEL_EXPORTER_OTLP_TRACES_HEADERS``.
+
+        Raises:
+            ConfigError: there is no endpoint, or something is wrong with it.
+        """
+        base = environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").rstrip("/")
+        found = (
+            endpoint
+            or environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+            or (base and base + _TRACES_PATH)
+        )
+        if not found:
+            raise ConfigError(
+                "no collector is named: give --endpoint http://HOST:4318/v1/traces, or set "
+                "OTEL_EXPORTER_OTLP_ENDPOINT"
+            )
+        held: dict[str, str] = {}
+        for name in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
+            held |= listed(environment.get(name, ""))
+        return cls(endpoint=found, headers={**held, **headers}, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """What became of what was sent.
+
+    Attributes:
+        spans, events: sent.
+        requests: that it took, without those tried again.
+        rejected: spans and events that the collector took no notice of, by its own account.
+        messages: what it said about that.
+    """
+
+    spans: int = 0
+    events: int = 0
+    requests: int = 0
+    rejected: int = 0
+    messages: tuple[str, ...] = ()
+
+
+def header(text: str) -> tuple[str, str]:
+    """``NAME=VALUE`` or ``NAME: VALUE`` as a header. Raises ConfigError, without the text."""
+    name, sign, value = text.partition("=")
+    if ":" in name or not sign:
+        name, sign, value = text.partition(":")
+    if not sign or not _TOKEN.fullmatch(name.strip()):
+        raise ConfigError("--header takes NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def send(target: ExportTarget, spans: Iterable[OtlpSpan]) -> ExportResult:
+    """Send spans and wait. See `send_async`; not to be called where an event loop runs."""
+    return asyncio.run(send_async(target, spans))
+
+
+async def send_async(target: ExportTarget, spans: Iterable[OtlpSpan]) -> ExportResult:
+    """Send spans in batches, one after the other.
+
+    Raises:
+        BackendError: the collector refused a batch; what was sent before it has arrived.
+        DeadlineExceeded, RetriesExhausted: it could not be reached, or not in time.
+        MissingExtra: the extra ``otel`` is not installed.
+    """
+    async with Sender(target) as sender:
+        return await sender.send(spans)
+
+
+class Sender:
+    """Keeps a connection to a collector for those who send again and again; raises as `send_async` does."""
+
+    def __init__(self, target: ExportTarget) -> None:
+        otlp_encoding.check(target.encoding)
+        self._target, self._client = target, _client(target)
+
+    async def __aenter__(self) -> Sender:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def send(self, spans: Iterable[OtlpSpan]) -> ExportResult:
+        """Send spans in batches, one after the other."""
+        target = self._target
+        apart = target.logs_endpoint is not None
+        held = list(spans)
+        found = ExportResult(spans=len(held), events=sum(len(one.events) for one in held))
+        post = _Post(self._client, target)
+        for batch in _batches(otlp_encoding.span_data(one, events=not apart) for one in held):
+            found = _added(found, await post.send("traces", target.endpoint, batch))
+        if target.logs_endpoint is not None:
+            for batch in _batches(record for one in held for record in otlp_encoding.log_data(one)):
+                found = _added(found, await post.send("logs", target.logs_endpoint, batch))
+        return found
+
+
+class _Post:
+    """Sends one batch, as often as it takes and may."""
+
+    def __init__(self, client: httpx2.AsyncClient, target: ExportTarget) -> None:
+        self._client, self._target = client, target
+        strategies = (
+            Timeout(total_s=target.total_s),
+            Retry(attempts=5, backoff=Backoff(base_s=0.5, cap_s=10.0), statuses=_RETRYABLE),
+            AttemptTimeout(seconds=target.attempt_s),
+        )
+        self._send = Pipeline(strategies).bind(self._once)
+
+    async def send(
+        self, signal: otlp_encoding.Signal, url: str, batch: Sequence[otlp_encoding.Data]
+    ) -> otlp_encoding.Accepted:
+        """Send a batch. Ids make it harmless to send it twice."""
+        target = self._target
+        data = otlp_encoding.request_data(signal, batch, service=target.service)
+        body, headers = _packed(otlp_encoding.encoded(signal, data, target.encoding))
+        headers["content-type"] = otlp_encoding.CONTENT_TYPES[target.encoding]
+        answer = await self._send(BasicRequest(payload=(url, body, headers)), Deadline.never())
+        return otlp_encoding.accepted(signal, answer, target.encoding)
+
+    async def _once(self, request: BasicRequest, _deadline: Deadline) -> bytes:
+        import httpx2
+
+        url, body, headers = request.payload
+        try:
+            async with self._client.stream("POST", url, content=body, headers=headers) as response:
+                if response.status_code != 200:
+                    raise _refused(response)
+                return await _read(response)
+        except httpx2.TimeoutException:
+            raise DeadlineExceeded("the collector did not answer in time", stage="sent") from None
+        except httpx2.TransportError as error:
+            unsent = isinstance(error, httpx2.ConnectError)
+            raise BackendError(
+                f"the collector could not be reached ({type(error).__name__})",
+                stage="unsent" if unsent else "sent",
+            ) from None
+
+
+def _client(target: ExportTarget) -> httpx2.AsyncClient:
+    try:
+        import httpx2
+    except ImportError:
+        raise MissingExtra("httpx2", "otel") from None
+    return httpx2.AsyncClient(
+        headers={
+            **target.headers,
+            "user-agent": f"agentguard/{__version__}",
+            "accept-encoding": "identity",
+        },
+        timeout=target.attempt_s,
+        follow_redirects=False,
+    )
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    """The body of an answer, no more of it than an answer of the protocol may need."""
+    body = b""
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > _ANSWER_BYTES:
+            return b""
+    return body
+
+
+def _refused(response: httpx2.Response) -> BackendError:
+    status = response.status_code
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    hint = ""
+    if status in (401, 403):
+        hint = ": it wants other credentials (--header)"
+    elif 300 <= status < 400:
+        hint = ": it points to another address, which is not followed; name that one"
+    elif status == 415:
+        hint = ": it does not take this encoding (--encoding)"
+    return BackendError(
+        f"the collector answered {status}{hint}", status=status, stage="sent", retry_after_s=pushback(headers)
+    )
+
+
+def _packed(body: bytes) -> tuple[bytes, dict[str, str]]:
+    """The body, compressed where that pays."""
+    if len(body) < _WORTH_BYTES:
+        return body, {}
+    return gzip.compress(body, 6, mtime=0), {"content-encoding": "gzip"}
+
+
+def _batches(records: Iterable[otlp_encoding.Data]) -> Iterator[list[otlp_encoding.Data]]:
+    """Records in groups that collectors take: not too many, and not too large."""
+    held: list[otlp_encoding.Data] = []
+    size = 0
+    for record in records:
+        more = len(orjson.dumps(record))
+        if held and (len(held) >= _MOST_SPANS or size + more > _MOST_BYTES):
+            yield held
+            held, size = [], 0
+        held.append(record)
+        size += more
+    if held:
+        yield held
+
+
+def _added(found: ExportResult, answer: otlp_encoding.Accepted) -> ExportResult:
+    messages = (*found.messages, answer.message) if answer.message else found.messages
+    return ExportResult(
+        spans=found.spans,
+        events=found.events,
+        requests=found.requests + 1,
+        rejected=found.rejected + answer.rejected,
+        messages=tuple(dict.fromkeys(messages)),
+    )
+
+
+def _address(url: str) -> str:
+    """An address of a collector, whole. Raises ConfigError, with nothing of a password in it."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError("the collector's address is none; write http://HOST:PORT/v1/traces") from None
+    if parts.scheme not in ("http", "https") or not host or not url.isprintable() or " " in url:
+        raise ConfigError("the collector's address is none; write http://HOST:PORT/v1/traces")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("the collector's address holds a user or password; give them with --header")
+    return parts._replace(path=_TRACES_PATH).geturl() if parts.path in ("", "/") else url
+
+
+def listed(text: str) -> dict[str, str]:
+    """Headers as OpenTelemetry's variables list them: ``k1=v1,k2=v2``, values percent-encoded."""
+    pairs = (one.partition("=") for one in text.split(",") if one.strip())
+    return {unquote(name.strip()): unquote(value.strip()) for name, sign, value in pairs if sign}

@@ -1,0 +1,58 @@
+"""What a span is made of before it is encoded, and ids that are the same each time a run is sent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Value = str | bool | int | float | tuple[str, ...]
+Kind = Literal["internal", "server", "client"]
+Attributes = Mapping[str, Value]
+
+EVALUATION: Final = "gen_ai.evaluation.result"
+"""Name of the event that says how well something did (OpenTelemetry's GenAI conventions, Development)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanEvent:
+    """Something said at a time about a span."""
+
+    name: str
+    at_ns: int
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpSpan:
+    """One span; ids are lower-case hexadecimal, times nanoseconds since 1970, ``error`` None if not known."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: Attributes = field(default_factory=dict)
+    events: Sequence[SpanEvent] = ()
+    error: bool | None = None
+    message: str = ""
+    kind: Kind = "internal"
+
+
+def trace_id_of(run_id: str) -> str:
+    """Trace id of a run: the same each time, so that a run that is sent again is the same trace."""
+    return _hex("trace", run_id, size=16)
+
+
+def span_id_of(trace_id: str, *parts: object) -> str:
+    """Span id of a part of a trace."""
+    return _hex("span", trace_id, *map(str, parts), size=8)
+
+
+def _hex(*parts: str, size: int) -> str:
+    text = "\0".join(parts).encode("utf-8", "surrogatepass")
+    found = hashlib.sha256(text).hexdigest()[: 2 * size]
+    # All zeros is how the protocol says that there is no id.
+    return found if found.strip("0") else found[:-1] + "1"

@@ -1,0 +1,225 @@
+"""Mechanical repairs of tool calls, and repairs put in place.
+
+Forward recovery makes a state right and goes on from it, where going back would lose work (B. Randell,
+P. A. Lee, P. C. Treleaven, "Reliability issues in computing system design", ACM Computing Surveys 10(2),
+1978; T. Anderson, P. A. Lee, "Fault Tolerance: Principles and Practice", 1981). It needs to know what is
+wrong and what would be right. So nothing here is a guess: a call is mended where its schema leaves one way to
+read it, and left alone where there are two or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import orjson
+
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import canonicalize_json
+from agentguard.errors import RecoveryError
+from agentguard.recover.schema_coercion import coercions, resolve_reference
+from agentguard.recover.strategy import Repair
+from agentguard.trajectory.model import Step, ToolCall, ToolSpec, Trajectory
+
+_T = TypeVar("_T")
+
+_MIN_NAME_LENGTH = 4
+"""One letter more or less in a shorter name makes another word too easily."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedCall:
+    """A call that was mended, and what was done, in words for the agent."""
+
+    call: ToolCall
+    changes: tuple[str, ...]
+
+
+def repair_turn(turn: Step, run: Trajectory) -> tuple[tuple[Repair, ...], str] | None:
+    """Mend all calls of a turn whose tools have not run.
+
+    Args:
+        turn: with its number.
+        run: what it belongs to; its tools count.
+
+    Returns:
+        The repairs, and what was repaired in a sentence; None if nothing is wrong that the schemata tell of,
+        or some call cannot be mended: then the turn is not half repaired.
+    """
+    if not run.tools:
+        return None
+    view = RunView.from_trajectory(replace(run, steps=(), branches=(), task="", system_prompts={}))
+    repairs: list[Repair] = []
+    said: list[str] = []
+    for place, call in enumerate(turn.tool_calls):
+        if call.name in view.tools and call.arguments is not None and not view.get_violations(call):
+            continue
+        made = repair_call(call, run.tools)
+        if made is None or view.get_violations(made.call):
+            return None
+        field = f"tool_calls[{place}]"
+        if made.call.name != call.name:
+            repairs.append(Repair(step=turn.index, field=f"{field}.name", text=made.call.name))
+        if made.call.arguments != call.arguments:
+            repairs.append(Repair(step=turn.index, field=field, text=canonicalize_json(made.call.arguments)))
+        said += [f"{made.call.name}: {change}" for change in made.changes]
+    return (tuple(repairs), "; ".join(said)) if repairs else None
+
+
+def repair_call(call: ToolCall, tools: Sequence[ToolSpec]) -> RepairedCall | None:
+    """Mend one call; None if it cannot be, or not in one way alone. The result may still break its schema."""
+    name = match_name(call.name, [tool.name for tool in tools])
+    spec = next((tool for tool in tools if tool.name == name), None)
+    if spec is None:
+        return None
+    changes = [] if name == call.name else [f"the tool {call.name!r} was taken for {name!r}"]
+    given = call.arguments
+    if given is None:
+        given = _extract_object(call.raw_arguments or "")
+        if given is None:
+            return None
+        changes.append("its arguments were taken out of the text around them")
+    arguments = _repair_arguments(given, spec.parameters, changes)
+    if arguments is None:
+        return None
+    made = replace(call, name=spec.name, arguments=arguments, raw_arguments=None)
+    return RepairedCall(call=made, changes=tuple(changes))
+
+
+def apply_repairs(turn: Step, repairs: Iterable[Repair]) -> Step:
+    """The step with repairs in place.
+
+    Raises:
+        RecoveryError: a field is none of the step's, or arguments are no JSON object.
+    """
+    for repair in repairs:
+        turn = _apply_repair(turn, repair)
+    return turn
+
+
+def match_name(name: str, known_names: Sequence[str]) -> str | None:
+    """The one known name that ``name`` stands for: itself, in another writing, or one typo away."""
+    if name in known_names:
+        return name
+    plain = _normalize_name(name)
+    alike = [one for one in known_names if _normalize_name(one) == plain]
+    if not alike and len(plain) >= _MIN_NAME_LENGTH:
+        alike = [
+            one
+            for one in known_names
+            if len(_normalize_name(one)) >= _MIN_NAME_LENGTH
+            and is_one_typo_apart(plain, _normalize_name(one))
+        ]
+    return alike[0] if len(alike) == 1 else None
+
+
+def is_one_typo_apart(a: str, b: str) -> bool:
+    """Whether one letter was added, left out or changed, or two neighbours swapped (Damerau, 1964)."""
+    if a == b or abs(len(a) - len(b)) > 1:
+        return False
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    rest_a, rest_b = a[start:], b[start:]
+    if len(a) != len(b):
+        return rest_a[1:] == rest_b if len(a) > len(b) else rest_b[1:] == rest_a
+    swapped = rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:]
+    return rest_a[1:] == rest_b[1:] or swapped
+
+
+def _normalize_name(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _extract_object(text: str) -> dict[str, Any] | None:
+    """Arguments as an object that stand in a code fence, or in a JSON string."""
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```"):
+        bare = bare.strip("`").removeprefix("json").strip()
+    try:
+        value = orjson.loads(bare)
+        value = orjson.loads(value) if isinstance(value, str) else value
+    except (orjson.JSONDecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _repair_arguments(
+    arguments: Mapping[str, Any], schema: Mapping[str, Any], changes: list[str]
+) -> dict[str, Any] | None:
+    """The arguments as their schema wants them; notes what was changed. None where that is not clear."""
+    top = resolve_reference(schema, schema)
+    properties: Mapping[str, Any] = top.get("properties") or {}
+    made: dict[str, Any] = {}
+    for name, value in arguments.items():
+        meant = _match_argument_name(name, arguments, properties)
+        if meant in made:
+            return None
+        if meant != name:
+            changes.append(f"the argument {name!r} was taken for {meant!r}")
+        possible = coercions(value, properties[meant], schema) if meant in properties else [value]
+        if len(possible) > 1:
+            return None
+        made[meant] = possible[0] if possible else value
+        if not _is_same_json(made[meant], value):
+            changes.append(f"{meant} was {_format_json(value)} and is now {_format_json(made[meant])}")
+    for name in top.get("required") or ():
+        rule = resolve_reference(properties.get(name) or {}, schema)
+        if name not in made and "default" in rule:
+            made[name] = rule["default"]
+            changes.append(f"{name} was missing and is now its default, {_format_json(rule['default'])}")
+    return made
+
+
+def _match_argument_name(name: str, arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
+    if name in properties:
+        return name
+    alike = [
+        one for one in properties if _normalize_name(one) == _normalize_name(name) and one not in arguments
+    ]
+    return alike[0] if len(alike) == 1 else name
+
+
+def _apply_repair(turn: Step, repair: Repair) -> Step:
+    field, text = repair.field, repair.text
+    if field == "content":
+        return replace(turn, content=text)
+    list_name, _, rest = field.partition("[")
+    place, _, part = rest.partition("]")
+    at = int(place) if place.isdigit() else -1
+    if list_name == "observations" and part == "" and 0 <= at < len(turn.observations):
+        seen = turn.observations[at]
+        new = replace(seen, content=text, is_error=False, extra={**seen.extra, "original": seen.content})
+        return replace(turn, observations=_replace_at(turn.observations, at, new))
+    if list_name == "tool_calls" and part in ("", ".name") and 0 <= at < len(turn.tool_calls):
+        call = turn.tool_calls[at]
+        named = replace(call, name=text) if part else None
+        made = named or replace(call, arguments=_parse_object(field, text), raw_arguments=None)
+        return replace(turn, tool_calls=_replace_at(turn.tool_calls, at, made))
+    raise RecoveryError(f"repair: step {turn.index} has no field {field!r}")
+
+
+def _replace_at(items: tuple[_T, ...], index: int, item: _T) -> tuple[_T, ...]:
+    return (*items[:index], item, *items[index + 1 :])
+
+
+def _parse_object(field: str, text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise RecoveryError(f"repair: the text for {field!r} is no JSON object")
+    return value
+
+
+def _is_same_json(a: Any, b: Any) -> bool:
+    """Equal as JSON: ``1`` is not ``True``, and a number is not its text."""
+    return type(a) is type(b) and canonicalize_json(a) == canonicalize_json(b)
+
+
+def _format_json(value: Any) -> str:
+    text = canonicalize_json(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+__all__ = ["RepairedCall", "apply_repairs", "is_one_typo_apart", "match_name", "repair_call", "repair_turn"]

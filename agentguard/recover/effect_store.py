@@ -1,0 +1,100 @@
+"""The effect ledger's book in the store: durable before a tool runs, and the same for every process."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from agentguard.recover.effect_ledger import Effect, EffectState
+
+if TYPE_CHECKING:
+    from agentguard.store.db.rows import EffectRow
+    from agentguard.store.store import Store
+
+
+class SqlEffectStore:
+    """Effects of one run, kept in the store.
+
+    The store lets a key be claimed once. An effect that was undone, or that a tool refused, may be claimed
+    again: as the next *generation* of it, which is part of the key.
+
+    Args:
+        store: where they are kept.
+        run_id: the run they belong to.
+        tenant: whose run it is.
+        line: tells effects of runs that bear the same id apart.
+    """
+
+    def __init__(self, store: Store, run_id: str, *, tenant: str = "", branch: str = "") -> None:
+        self._store, self._run, self._tenant, self._branch = store, run_id, tenant, branch
+        self._lock = threading.Lock()
+        self._generations: dict[tuple[str, int], int] = {}
+
+    def claim(self, effect: Effect) -> Effect | None:
+        """As `EffectStore.claim`. Raises StoreUnavailable if the claim could not be made durable."""
+        for generation in count(self._generations.get(effect.id, 0)):
+            claim = self._store.claim(self._to_row(effect, generation))
+            with self._lock:
+                self._generations[effect.id] = max(generation, self._generations.get(effect.id, 0))
+            if claim.state == "new":
+                return None
+            if claim.state != "compensated":
+                return _to_effect(claim.effect)
+        raise AssertionError("unreachable")
+
+    def settle(self, effect: Effect) -> None:
+        """As `EffectStore.settle`. Raises StoreUnavailable if it could not be made durable."""
+        row = self._to_row(effect, self._generations.get(effect.id, 0))
+        done = effect.state is EffectState.DONE
+        self._store.settle(row, "done" if done else "compensated", result=row.data)
+
+    def effects(self) -> tuple[Effect, ...]:
+        """As `EffectStore.effects`."""
+        latest: dict[tuple[str, int], tuple[int, Effect]] = {}
+        for row in self._store.effects(self._run, tenant=self._tenant):
+            if row.line != self._branch:
+                continue
+            effect = _to_effect(row)
+            generation = int(row.logical_step.partition(".")[2])
+            known = latest.setdefault(effect.id, (generation, effect))
+            if generation > known[0]:
+                latest[effect.id] = (generation, effect)
+        with self._lock:
+            for id, (generation, _) in latest.items():
+                self._generations[id] = max(generation, self._generations.get(id, 0))
+        return tuple(effect for _, effect in latest.values())
+
+    def _to_row(self, effect: Effect, generation: int) -> EffectRow:
+        from agentguard.store.db.rows import EffectRow
+
+        return EffectRow(
+            tenant=self._tenant,
+            run_id=self._run,
+            line=self._branch,
+            tool=effect.tool,
+            arguments=effect.key,
+            logical_step=f"{effect.occurrence}.{generation}",
+            data={
+                "arguments": dict(effect.arguments),
+                "step": effect.step,
+                "state": effect.state.value,
+                "result": effect.result,
+            },
+        )
+
+
+def _to_effect(row: EffectRow) -> Effect:
+    data = row.data
+    made = Effect(
+        key=row.arguments,
+        occurrence=int(row.logical_step.partition(".")[0]),
+        tool=row.tool,
+        arguments=data.get("arguments") or {},
+        step=int(data.get("step") or 0),
+        state=EffectState(row.state),
+        result=str(data.get("result") or ""),
+    )
+    refused = data.get("state") == EffectState.FAILED.value
+    return replace(made, state=EffectState.FAILED) if refused else made

@@ -1,0 +1,108 @@
+"""Recoveries as rows of the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from agentguard.detect.serialization import to_json_data
+from agentguard.errors import FormatError
+from agentguard.recover.strategy import (
+    Compensate,
+    DisableTools,
+    Escalate,
+    Recovery,
+    RecoveryOutcome,
+    RecoveryTier,
+    Reject,
+    Repair,
+    Restart,
+    Rewind,
+    Sample,
+    SendMessage,
+    Stop,
+    Substitute,
+)
+from agentguard.store.db.rows import RecoveryRow, digest
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+OUTCOME_LABELS = {
+    RecoveryOutcome.PENDING: "planned",
+    RecoveryOutcome.CONFIRMED: "recovered",
+    RecoveryOutcome.REFUTED: "failed",
+}
+"""The word that the store, and what shows it, has for an outcome: the one place where the two meet."""
+
+
+def to_recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
+    """The row of a recovery; written again once its outcome is known, it replaces the first one."""
+    plan = recovery.plan
+    return RecoveryRow(
+        id=digest(recovery.run, str(recovery.id))[:32],
+        tenant=tenant,
+        run_id=recovery.run,
+        strategy=plan.strategy,
+        step=plan.step,
+        outcome=OUTCOME_LABELS[recovery.outcome],
+        schema_id=recovery.schemata[0] if recovery.schemata else "",
+        updated_at=time.time(),
+        data=encode_recovery(recovery),
+    )
+
+
+def encode_recovery(recovery: Recovery) -> dict[str, Any]:
+    """A recovery as JSON data; each action has its name under ``action``."""
+    data = to_json_data(recovery)
+    for action, made in zip(data["plan"]["actions"], recovery.plan.actions, strict=True):
+        action["action"] = _ACTION_TAGS[type(made)]
+    data["plan"]["tier"] = recovery.plan.tier.name.lower()
+    return data
+
+
+def decode_recovery(data: Mapping[str, Any]) -> Recovery:
+    """A recovery from what `encode_recovery` made. Raises FormatError that names the field."""
+    from pydantic import ValidationError
+
+    try:
+        plan = dict(data["plan"])
+        plan["actions"] = tuple(_decode_action(one) for one in plan["actions"])
+        plan["tier"] = RecoveryTier[str(plan["tier"]).upper()]
+        return _build_adapter(Recovery).validate_python({**data, "plan": plan})  # type: ignore[no-any-return]
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise FormatError(first["msg"], field=f"recovery.{field}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"no plan ({type(error).__name__})", field="recovery.plan") from None
+
+
+def _decode_action(data: Mapping[str, Any]) -> Any:
+    return _build_adapter(_ACTION_TYPES[data["action"]]).validate_python(data)
+
+
+# Stored plans hold these tags. A class may be renamed; its tag may not.
+_ACTION_TYPES: dict[str, type] = {
+    "Tell": SendMessage,
+    "Reject": Reject,
+    "Rewind": Rewind,
+    "Compensate": Compensate,
+    "Withhold": DisableTools,
+    "Substitute": Substitute,
+    "Restart": Restart,
+    "Repair": Repair,
+    "Sample": Sample,
+    "HandOver": Escalate,
+    "Stop": Stop,
+}
+_ACTION_TAGS = {kind: tag for tag, kind in _ACTION_TYPES.items()}
+
+
+@cache
+def _build_adapter(kind: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

@@ -1,0 +1,97 @@
+"""What a user decides about recovery: ladders (``on_fail``, strategies from the mildest on) and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentguard.errors import AgentGuardError, ConfigError
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.outcome_verification import OutcomeVerification
+from agentguard.recover.planner import RecoveryPlanner
+from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, EscalationLevel, SelectiveRedundancy
+from agentguard.recover.strategy import RecoveryStrategy, strategies
+
+DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("nudge", "rollback")
+"""What is done where a policy says nothing: neither rung can end a run that would have passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPolicy:
+    """How a guard recovers.
+
+    Attributes:
+        on_fail: the ladder of all detectors that have none of their own.
+        ladders: detector name (or ``"acceptance"``) to its own ladder.
+        budget: what recoveries of one run may cost.
+        verification: how their outcome is judged.
+        threshold: probability from which a finding sets off a recovery, in (0, 1].
+        top_k: hypotheses of one diagnosis that may be acted on.
+        on_guard_error: ``"fail_open"`` continues the run and ``"fail_closed"`` stops it if a part of the guard
+            fails.
+        protect: turns on which candidates vote before their tools run, though nothing was found; None for
+            none.
+    """
+
+    on_fail: EscalationLevel | Sequence[EscalationLevel] = DEFAULT_ESCALATION
+    escalations: Mapping[str, EscalationLevel | Sequence[EscalationLevel]] = field(default_factory=dict)
+    budget: RecoveryBudget = field(default_factory=RecoveryBudget)
+    verification: OutcomeVerification = field(default_factory=OutcomeVerification)
+    threshold: float = 0.5
+    max_hypotheses: int = 3
+    on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
+    redundancy: SelectiveRedundancy | None = None
+
+    def build_planner(self) -> RecoveryPlanner:
+        """Make the strategies. Raises ConfigError or UnknownPlugin if a ladder cannot be made."""
+        if not 0 < self.threshold <= 1:
+            raise ConfigError(f"recover: threshold is {self.threshold}, expected a number in (0, 1]")
+        own = {name: build_escalation(rungs, trigger=name) for name, rungs in self.escalations.items()}
+        if self.redundancy is not None:
+            own[REDUNDANCY_TRIGGER] = build_escalation(
+                self.redundancy.list_levels(), trigger=REDUNDANCY_TRIGGER
+            )
+        return RecoveryPlanner(
+            build_escalation(self.on_fail, trigger="all detectors"), own, max_hypotheses=self.max_hypotheses
+        )
+
+
+def build_escalation(
+    levels: EscalationLevel | Sequence[EscalationLevel], *, trigger: str
+) -> tuple[RecoveryStrategy, ...]:
+    """Make the strategies of a ladder.
+
+    Args:
+        rungs: one rung, or several from the mildest on.
+        of: whose ladder it is, for messages: a detector's name.
+
+    Raises:
+        ConfigError: a rung is neither a name nor a name with options, or an option is wrong.
+        UnknownPlugin: no strategy has that name.
+    """
+    several = [levels] if isinstance(levels, str | Mapping) else list(levels)
+    if not several:
+        raise ConfigError(f"on_fail of {trigger}: name at least one strategy")
+    return tuple(_build_strategy(rung, trigger) for rung in several)
+
+
+def _build_strategy(level: object, trigger: str) -> RecoveryStrategy:
+    name, options = _parse_level(level, trigger)
+    factory = strategies().get(name)
+    try:
+        return factory(**options)
+    except AgentGuardError:
+        raise
+    except Exception as error:  # a third party's factory may raise anything on options it does not expect
+        raise ConfigError(f"on_fail of {trigger}: {name!r} cannot be made: {type(error).__name__}") from error
+
+
+def _parse_level(level: object, trigger: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(level, str):
+        return level, {}
+    if isinstance(level, Mapping) and len(level) == 1:
+        name, options = next(iter(level.items()))
+        if isinstance(name, str) and (options is None or isinstance(options, Mapping)):
+            return name, {str(key): value for key, value in (options or {}).items()}
+    raise ConfigError(f"on_fail of {trigger}: a rung is a strategy's name, or one name with its options")

@@ -1,0 +1,265 @@
+"""The snapshots of one run: dense behind its head, sparse further back, bounded in bytes.
+
+Snapshots are counted from 0 along the live line. With the head at number *h*, number *i* is kept while
+``h - i < dense * 2**v``, where *v* is how often 2 divides *i*; number 0 stays. So no more than about
+``dense / 2 * log2(h)`` are kept, and a target that lies *a* snapshots behind the head has one at or before
+it that is at most ``a // (dense - 1)`` further back, rounded up to a power of two. What was dropped does not
+come back when the run is taken back: the bound is that of the largest *a* the target has had.
+
+Each is compressed (zlib, RFC 1950), most of them as what differs from an earlier whole one. A delta hangs on
+one whole snapshot and on nothing else, which is kept as long as it is needed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import secrets
+import threading
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentguard.errors import ConfigError, RecoveryError
+from agentguard.recover.snapshots.delta import apply_delta, encode_delta
+
+MAX_STATE_BYTES = 256 * 1024 * 1024
+"""Bytes of one state before compression; larger ones are refused."""
+_FULL_SNAPSHOT_INTERVAL = 16
+"""Every so many snapshots one is whole. It is a power of two, so that whole ones are the last to go."""
+_MIN_DELTA_BYTES = 4096
+"""Bytes of a state below which a delta would cost more time than it saves room."""
+_COMPRESSION_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFrame:
+    """One snapshot.
+
+    Attributes:
+        step: steps on the live line when it was taken.
+        number: how many snapshots lay before it on its line.
+        forks: lines that had been left by then: tells whether it lies on the live line of a stored run.
+        id: its name, by which a delta knows its base.
+        base: step of the whole snapshot that it is a delta of, and its id; None for a whole one.
+        blob: compressed bytes.
+        size: bytes of the state.
+    """
+
+    step: int
+    sequence_number: int
+    forks: int = 0
+    id: str
+    base: tuple[int, str] | None = None
+    blob: bytes
+    size: int
+
+
+class SnapshotSink(Protocol):
+    """Where changes of a series go as well: written behind."""
+
+    def write(self, frame: SnapshotFrame | None, dropped_steps: Sequence[int]) -> bool:
+        """Take a new snapshot, and steps whose snapshots are gone. Never waits. False if it was lost."""
+        ...
+
+
+class SnapshotHistory:
+    """Snapshots by step; thread-safe.
+
+    Args:
+        most_bytes: of all that is kept in memory: compressed states, and the last whole one as it is.
+        dense: how many of the latest are all kept, from 2 on.
+        sink: where they are written behind.
+
+    Raises:
+        ConfigError: a limit is out of its range.
+    """
+
+    def __init__(
+        self, *, max_bytes: int = 32 * 1024 * 1024, dense_count: int = 8, sink: SnapshotSink | None = None
+    ) -> None:
+        if max_bytes < 1 or dense_count < 2:
+            raise ConfigError("snapshots: most_bytes is at least 1, dense at least 2")
+        self._max_bytes, self._dense_count, self._sink = max_bytes, dense_count, sink
+        self._lock = threading.Lock()
+        self._frames: dict[int, SnapshotFrame] = {}
+        self._compressed_bytes = 0
+        self._base_state: tuple[int, str, bytes] | None = None
+        self.rejected_count = 0
+        """Snapshots that were not kept: a state over the limits, or lost by the sink."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that can be restored, the earliest first."""
+        with self._lock:
+            return tuple(self._frames)
+
+    @property
+    def first_step(self) -> int | None:
+        """The step of the very first snapshot; None where that is not kept (any more)."""
+        with self._lock:
+            return next((step for step, frame in self._frames.items() if frame.sequence_number == 0), None)
+
+    @property
+    def latest_step(self) -> int | None:
+        """The last of them; None while there is none."""
+        with self._lock:
+            return next(reversed(self._frames), None)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are kept in memory."""
+        with self._lock:
+            return self._count_bytes()
+
+    def put(self, step: int, raw: bytes, *, forks: int = 0) -> bool:
+        """Keep the state that the run has with ``step`` steps; those of that step and later are forgotten.
+
+        Returns:
+            Whether it was kept: False for a state over the limits.
+        """
+        with self._lock:
+            gone = self._truncate(step)
+            frame = self._build_frame(step, raw, forks) if len(raw) <= MAX_STATE_BYTES else None
+            if frame is not None:
+                self._frames[step] = frame
+                self._compressed_bytes += len(frame.blob)
+                gone += self._thin()
+            kept = step in self._frames
+            self.rejected_count += not kept
+            self._notify_sink(frame if kept else None, [one for one in gone if one not in self._frames])
+            return kept
+
+    def get(self, step: int) -> bytes:
+        """The state of a step. Raises RecoveryError if it is not kept or damaged."""
+        with self._lock:
+            frame = self._frames.get(step)
+            if frame is None:
+                raise RecoveryError(f"no state of the boundary before step {step} is kept")
+            raw = _decompress(frame)
+            if frame.base is None:
+                return raw
+            base = self._frames.get(frame.base[0])
+            if base is None or base.id != frame.base[1]:
+                raise RecoveryError(f"the state before step {step} is damaged: its base is missing")
+            return apply_delta(_decompress(base), raw)
+
+    def find_nearest(self, step: int) -> int | None:
+        """The latest step at or before ``step`` that can be restored; None if there is none."""
+        with self._lock:
+            steps = list(self._frames)
+            place = bisect.bisect_right(steps, step)
+            return steps[place - 1] if place else None
+
+    def truncate(self, step: int) -> None:
+        """Forget the snapshots of ``step`` and later: the live line was left there."""
+        with self._lock:
+            self._notify_sink(None, self._truncate(step))
+
+    def load(self, frames: Iterable[SnapshotFrame]) -> None:
+        """Begin with snapshots that were kept elsewhere; those whose base is missing are left out."""
+        with self._lock:
+            given = {frame.step: frame for frame in sorted(frames, key=lambda frame: frame.step)}
+            gone = [step for step, frame in given.items() if not _is_usable(frame, given)]
+            self._frames = {step: frame for step, frame in given.items() if step not in gone}
+            self._compressed_bytes = sum(len(frame.blob) for frame in self._frames.values())
+            self._base_state = None
+            self._notify_sink(None, gone + self._thin())
+
+    def _build_frame(self, step: int, raw: bytes, forks: int) -> SnapshotFrame:
+        """A delta of the last whole one where that is smaller by half, else a whole one."""
+        name, number, whole = secrets.token_hex(8), self._get_head_number() + 1, self._base_state
+        blob = base = None
+        if whole is not None and number % _FULL_SNAPSHOT_INTERVAL and len(raw) >= _MIN_DELTA_BYTES:
+            blob, base = zlib.compress(encode_delta(whole[2], raw), _COMPRESSION_LEVEL), whole[:2]
+        if blob is None or whole is None or len(blob) * 2 > len(self._frames[whole[0]].blob):
+            self._base_state = (step, name, raw)
+            blob, base = zlib.compress(raw, _COMPRESSION_LEVEL), None
+        return SnapshotFrame(
+            step=step, sequence_number=number, forks=forks, id=name, base=base, blob=blob, size=len(raw)
+        )
+
+    def _get_head_number(self) -> int:
+        return next((frame.sequence_number for frame in reversed(self._frames.values())), -1)
+
+    def _truncate(self, step: int) -> list[int]:
+        if not self._frames or next(reversed(self._frames)) < step:
+            return []
+        gone = [one for one in self._frames if one >= step]
+        self._drop(gone)
+        return gone
+
+    def _drop(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            self._compressed_bytes -= len(self._frames.pop(step).blob)
+            if self._base_state is not None and self._base_state[0] == step:
+                self._base_state = None
+
+    def _thin(self) -> list[int]:
+        """Drop what the rule does not keep, then, by a stricter rule, what is too much."""
+        gone: list[int] = []
+        dense = self._dense_count
+        while True:
+            gone += self._thin_once(dense)
+            if self._count_bytes() <= self._max_bytes or dense == 1:
+                break
+            dense //= 2
+        while self._frames and self._count_bytes() > self._max_bytes:
+            gone += self._evict()
+        return gone
+
+    def _thin_once(self, dense: int) -> list[int]:
+        head = self._get_head_number()
+        gone = {
+            step
+            for step, frame in self._frames.items()
+            if not _is_retained(frame.sequence_number, head, dense)
+        }
+        if gone:
+            gone -= {frame.base[0] for step, frame in self._frames.items() if step not in gone and frame.base}
+            self._drop(gone)
+        return sorted(gone)
+
+    def _evict(self) -> list[int]:
+        """Drop the least dear: the state that is not compressed, the earliest but the first, the first."""
+        if self._base_state is not None:
+            self._base_state = None
+            return []
+        steps = list(self._frames)
+        gone = steps[1] if len(steps) > 2 else steps[0]
+        hanging = [step for step, frame in self._frames.items() if frame.base and frame.base[0] == gone]
+        self._drop([gone, *hanging])
+        return [gone, *hanging]
+
+    def _count_bytes(self) -> int:
+        return self._compressed_bytes + (len(self._base_state[2]) if self._base_state is not None else 0)
+
+    def _notify_sink(self, frame: SnapshotFrame | None, dropped_steps: list[int]) -> None:
+        if self._sink is None or (frame is None and not dropped_steps):
+            return
+        if not self._sink.write(frame, sorted(set(dropped_steps))) and frame is not None:
+            self.rejected_count += 1
+            self._base_state = None  # nobody can build on what was not stored
+
+
+def _is_retained(number: int, head: int, dense: int) -> bool:
+    return number == 0 or head - number < dense * (number & -number)
+
+
+def _is_usable(frame: SnapshotFrame, frames: dict[int, SnapshotFrame]) -> bool:
+    if frame.base is None:
+        return True
+    base = frames.get(frame.base[0])
+    return base is not None and base.base is None and base.id == frame.base[1]
+
+
+def _decompress(frame: SnapshotFrame) -> bytes:
+    """Bounded, so that no few bytes fill the memory."""
+    stream = zlib.decompressobj()
+    try:
+        raw = stream.decompress(frame.blob, MAX_STATE_BYTES + (1 << 20))
+    except zlib.error:
+        raise RecoveryError(f"the state before step {frame.step} is damaged") from None
+    if not stream.eof:
+        raise RecoveryError(f"the state before step {frame.step} is damaged or too large")
+    return raw

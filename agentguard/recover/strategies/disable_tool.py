@@ -1,0 +1,34 @@
+"""``drop_tool``: take away the tool that the failure hangs on."""
+
+from __future__ import annotations
+
+from agentguard.recover.agent_messages import format_advice
+from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
+from agentguard.recover.strategy import DisableTools, RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage
+
+
+class DisableToolStrategy:
+    """For loops on one tool that hints do not end: an agent cannot call what it is not offered.
+
+    Args:
+        keep: tools that are never taken away.
+    """
+
+    name = "drop_tool"
+
+    def __init__(self, *, keep: tuple[str, ...] | list[str] = (), **unknown: object) -> None:
+        reject_unknown_options(self.name, unknown)
+        self.keep = frozenset(keep)
+
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
+        """Withhold the tools that the step called; None if it called none that may be taken away."""
+        if not (context.capabilities.disable_tools and context.capabilities.send_message):
+            return None
+        offered = {tool.name for tool in context.run.tools}
+        called = {call.name for call in context.run.steps[context.hypothesis.step].tool_calls}
+        tools = tuple(sorted(called & offered - self.keep if offered else called - self.keep))
+        if not tools or offered == set(tools):
+            return None  # an agent without any tool can do nothing but give up
+        text = f"[guard] {', '.join(tools)} is not available any more. {format_advice(context.hypothesis)}"
+        actions = (DisableTools(tools=tools), SendMessage(text=text))
+        return build_plan(context, self.name, RecoveryTier.SUBSTITUTE, *actions)

@@ -1,0 +1,27 @@
+"""``hand_over``: ask a person, and wait."""
+
+from __future__ import annotations
+
+from agentguard.recover.agent_messages import format_advice, format_effects
+from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
+from agentguard.recover.strategy import Escalate, RecoveryContext, RecoveryPlan, RecoveryTier
+
+
+class EscalateStrategy:
+    """For what no machine should decide alone."""
+
+    name = "hand_over"
+
+    def __init__(self, **unknown: object) -> None:
+        reject_unknown_options(self.name, unknown)
+
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
+        """A question that says what is wrong, what was proposed and what has already happened."""
+        if not context.capabilities.escalate:
+            return None
+        held = context.hypothesis
+        question = f"Step {held.step} ({held.agent}): {held.reason} Proposed: {format_advice(held)}"
+        done = context.ledger.list_active()
+        if done:
+            question += f" Already in effect: {format_effects(done)}."
+        return build_plan(context, self.name, RecoveryTier.HAND_OVER, Escalate(question=question))

@@ -1,0 +1,24 @@
+"""``nudge``: tell the agent what is wrong and let it go on; nothing is taken back."""
+
+from __future__ import annotations
+
+from agentguard.recover.agent_messages import format_hint
+from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
+from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage
+
+
+class HintStrategy:
+    """The cheapest recovery. Models often ignore a mere hint, so a ladder goes on from here."""
+
+    name = "nudge"
+
+    def __init__(self, **unknown: object) -> None:
+        reject_unknown_options(self.name, unknown)
+
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
+        """A hint at the next boundary."""
+        if not context.capabilities.send_message:
+            return None
+        return build_plan(
+            context, self.name, RecoveryTier.NUDGE, SendMessage(text=format_hint(context.hypothesis))
+        )

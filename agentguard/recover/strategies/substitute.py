@@ -1,0 +1,52 @@
+"""``alternate``: let another tool, agent or model take over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentguard.errors import ConfigError
+from agentguard.recover.agent_messages import format_hint
+from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
+from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage, Substitute
+
+
+class SubstituteStrategy:
+    """A recovery block's next alternate (Randell 1975), named by the user beforehand.
+
+    Args:
+        tools, agents, models: name to the name that takes its place; for models, ``"*"`` is any.
+    """
+
+    name = "alternate"
+
+    def __init__(
+        self,
+        *,
+        tools: Mapping[str, str] | None = None,
+        agents: Mapping[str, str] | None = None,
+        models: Mapping[str, str] | None = None,
+        **unknown: object,
+    ) -> None:
+        reject_unknown_options(self.name, unknown)
+        self.tools, self.agents, self.models = dict(tools or {}), dict(agents or {}), dict(models or {})
+        if not (self.tools or self.agents or self.models):
+            raise ConfigError("strategy 'alternate': name at least one of tools, agents, models to replace")
+
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
+        """Replace the tool the step called, else its agent, else its model; None if none has an alternate."""
+        chosen = self._select_substitute(context)
+        if chosen is None or not (context.capabilities.substitute and context.capabilities.send_message):
+            return None
+        told = SendMessage(text=format_hint(context.hypothesis))
+        return build_plan(context, self.name, RecoveryTier.SUBSTITUTE, chosen, told)
+
+    def _select_substitute(self, context: RecoveryContext) -> Substitute | None:
+        step = context.run.steps[context.hypothesis.step]
+        for call in step.tool_calls:
+            if call.name in self.tools:
+                return Substitute(what="tool", name=call.name, by=self.tools[call.name])
+        if step.agent in self.agents:
+            return Substitute(what="agent", name=step.agent, by=self.agents[step.agent])
+        model = step.model or "*"
+        by = self.models.get(model, self.models.get("*"))
+        return None if by is None or by == model else Substitute(what="model", name=model, by=by)

@@ -1,0 +1,190 @@
+"""Load shedding: do what can be done in time, refuse the rest at once, the least important first.
+
+Calls beyond the limit wait in a bounded queue, those of higher priority in front. Work that can't be done
+by its deadline is refused when it comes, not when its time is up, so that a refusal is quick and no time is
+spent on answers that nobody waits for (Google SRE book, chapters 21 and 22).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from agentguard.errors import Overloaded
+from agentguard.resilience.base import (
+    CallOutcome,
+    Request,
+    RequestPriority,
+    Response,
+    Runtime,
+    Send,
+    overloaded,
+    verdict,
+)
+from agentguard.resilience.concurrency_limit import Concurrency, Duration
+from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.events import EventKind
+from agentguard.resilience.options import SECONDS, StrategyOptions, check
+from agentguard.resilience.stream_timeout import Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shed(StrategyOptions):
+    """Options of load shedding.
+
+    Attributes:
+        queue: most calls that wait.
+        wait_s: longest wait.
+        concurrency: how many calls run at once.
+    """
+
+    name: ClassVar[str] = "shed"
+
+    queue: int = 100
+    wait_s: float = 5.0
+    concurrency: Concurrency = field(default_factory=Concurrency)
+
+    def __post_init__(self) -> None:
+        check(self, queue=(0, 100_000), wait_s=SECONDS)
+
+    def build(self, inner: Send, runtime: Runtime) -> Shedder:
+        """Make the working part."""
+        return Shedder(self, inner, runtime)
+
+
+class _Waiter:
+    """A call in the queue: its turn comes as None, its refusal as a reason."""
+
+    __slots__ = ("deadline", "future", "priority")
+
+    def __init__(self, priority: RequestPriority, deadline: Deadline) -> None:
+        self.future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.priority, self.deadline = priority, deadline
+
+
+class Shedder:
+    """Lets so many calls through at once, keeps some waiting, refuses the rest."""
+
+    def __init__(self, options: Shed, inner: Send, runtime: Runtime) -> None:
+        self._options, self._inner, self._runtime = options, inner, runtime
+        self.limit = options.concurrency.build()
+        self.inflight = 0
+        self._queues: tuple[deque[_Waiter], ...] = tuple(deque() for _ in RequestPriority)
+        self._duration = Duration()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return sum(map(len, self._queues))
+
+    async def acquire(self, priority: RequestPriority, deadline: Deadline) -> float:
+        """Get leave for a call, to be given back with `release`; returns the time.
+
+        Raises:
+            Overloaded: the queue is full of calls that are as important, or the wait would be too long.
+        """
+        if self.inflight < int(self.limit.value) and not self.waiting:
+            self.inflight += 1  # even if it seems too late: it is in nobody's way, and may teach us
+            return self._runtime.clock.now()
+        waiter = _Waiter(priority, deadline)
+        self._enqueue(waiter, deadline)
+        seconds = min(self._options.wait_s, deadline.remaining())
+        try:
+            async with asyncio.timeout(seconds):
+                refusal = await waiter.future
+        except BaseException as error:
+            self._withdraw(waiter)
+            if isinstance(error, TimeoutError):
+                raise self._refusal("no turn came in time") from None
+            raise
+        if refusal is not None:
+            raise self._refusal(refusal)
+        return self._runtime.clock.now()
+
+    def release(self, started: float, *, overload: bool = False, counts: bool = True) -> None:
+        """Give leave back: when it was got, whether the call met overload, and whether it says anything."""
+        now = self._runtime.clock.now()
+        if counts:
+            self.limit.update(started=started, ended=now, inflight=self.inflight, overload=overload)
+            self._duration.add(now - started)
+        self.inflight -= 1
+        if any(self._queues):
+            self._admit()
+
+    async def send(self, request: Request, deadline: Deadline) -> Response:
+        """Send on when it is the call's turn, or raise Overloaded; a stream holds its leave until its end."""
+        if self.inflight + 1 <= self.limit.value and not any(self._queues):  # as `acquire` does, at less cost
+            self.inflight += 1
+            started = self._runtime.clock.now()
+        else:
+            started = await self.acquire(request.priority, deadline)
+        try:
+            response = await self._inner(request, deadline)
+        except BaseException as error:
+            self._end(started, error, deadline)
+            raise
+        if isinstance(response, Stream):
+            response.on_end(lambda error: self._end(started, error, deadline))
+        else:
+            self.release(started)
+        return response
+
+    def _end(self, started: float, error: BaseException | None, deadline: Deadline) -> None:
+        """Give leave back, with what the call's end says.
+
+        A call that was cut off before it had the usual time says nothing: it came too late by itself. If that
+        counted as overload, or as a short call, waiting would shrink the limit, and so make for more waiting.
+        """
+        overload = overloaded(error, deadline)
+        said = overload or verdict(error, deadline) is not CallOutcome.NOTHING
+        if overload and deadline.expired:
+            said = self._runtime.clock.now() - started >= self._duration.enough
+        self.release(started, overload=overload, counts=said)
+
+    def _late(self, deadline: Deadline, wait: float = 0.0) -> bool:
+        return wait + self._duration.enough > deadline.remaining()
+
+    def _enqueue(self, waiter: _Waiter, deadline: Deadline) -> None:
+        before = sum(len(queue) for queue in self._queues[: waiter.priority + 1])
+        wait = self._duration.mean * (before + 1) / max(1, int(self.limit.value))
+        if wait > self._options.wait_s or self._late(deadline, wait):
+            raise self._refusal("it would not be done in time")
+        if self.waiting >= self._options.queue:
+            self._make_room(waiter.priority)
+        self._queues[waiter.priority].append(waiter)
+
+    def _make_room(self, priority: RequestPriority) -> None:
+        """Refuse the last of the least important that wait, if they are less important than this."""
+        for queue in reversed(self._queues[priority + 1 :]):
+            while queue:
+                waiter = queue.pop()
+                if not waiter.future.done():
+                    waiter.future.set_result("something more important took the place in the queue")
+                    return
+        raise self._refusal("the queue is full")
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """A call stopped waiting; if its turn had just come, it goes to the next."""
+        if waiter.future.done() and not waiter.future.cancelled() and waiter.future.result() is None:
+            self.inflight -= 1
+            self._admit()
+        elif waiter in self._queues[waiter.priority]:
+            self._queues[waiter.priority].remove(waiter)
+
+    def _admit(self) -> None:
+        for queue in self._queues:
+            while queue and self.inflight < int(self.limit.value):
+                waiter = queue.popleft()
+                if waiter.future.done():
+                    continue
+                if self._late(waiter.deadline):
+                    waiter.future.set_result("its turn came too late")
+                else:
+                    waiter.future.set_result(None)
+                    self.inflight += 1
+
+    def _refusal(self, reason: str) -> Overloaded:
+        self._runtime.tell(EventKind.SHED, self._options.name, reason=reason)
+        return Overloaded(f"shed: {reason}", retry_after_s=self._duration.mean or None)

@@ -1,0 +1,236 @@
+"""From a policy, or what is given in code, to the parts of a guard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from agentguard.config.policy import Policy
+from agentguard.detect.base import detectors
+from agentguard.detect.persistence import build_finding_rows
+from agentguard.detect.run_view import RunView
+from agentguard.detect.runner import IncrementalRunner
+from agentguard.errors import AgentGuardError, ConfigError
+from agentguard.judge.response_safety import (
+    TIERS_WORST_FIRST,
+    ResponseSafety,
+    SafetyAction,
+    SafetyRules,
+    format_trigger,
+)
+from agentguard.localize.base import Localizer, get_localizer_registry
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.outcome_verification import OutcomeVerification
+from agentguard.recover.persistence import to_recovery_row
+from agentguard.recover.recovery_policy import DEFAULT_ESCALATION, RecoveryPolicy
+from agentguard.recover.selective_redundancy import SelectiveRedundancy
+from agentguard.recover.strategy import RepairFunction
+from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
+from agentguard.runtime.session_config import (
+    AcceptanceFunction,
+    RecoveryObserver,
+    RunEndObserver,
+    SafetyAssessor,
+    SessionConfig,
+)
+from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.judge.base import Judge
+    from agentguard.runtime.schema_feedback import SchemaFeedback
+    from agentguard.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardComponents:
+    """What a guard is made of; `Guard.override` replaces some for a while."""
+
+    detectors: Mapping[str, Mapping[str, Any]] | None
+    localizer: Localizer
+    detector_deadline_s: float
+    recover: RecoveryPolicy
+    accept: AcceptanceFunction | None = None
+    safety: SafetyAssessor | None = None
+    observers: tuple[RecoveryObserver, ...] = ()
+    store: Store | None = None
+    repair: RepairFunction | None = None
+    schemata: SchemaFeedback | None = None
+    session_config: SessionConfig | None = field(default=None, compare=False)
+
+
+SAFETY_ESCALATIONS = {
+    format_trigger(SafetyAction.CONDITION): "nudge",
+    format_trigger(SafetyAction.ESCALATE): ("hand_over", "stop"),
+    format_trigger(SafetyAction.BLOCK): "stop",
+}
+"""How the actions of response safety are carried out, where a ladder under their name says nothing else."""
+
+REPLACEABLE_COMPONENTS = frozenset(GuardComponents.__slots__) - {"session_config"}
+"""Parts that an override may replace."""
+
+
+def attach_session_config(components: GuardComponents) -> GuardComponents:
+    """The parts with what live runs go by; a wrong ladder is an error now and not in a run."""
+    recover, specs, deadline = components.recover, components.detectors, components.detector_deadline_s
+    if components.safety is not None:
+        recover = replace(recover, escalations={**SAFETY_ESCALATIONS, **recover.escalations})
+
+    def watcher(meta: Trajectory) -> IncrementalRunner:
+        return IncrementalRunner(RunView.from_trajectory(meta), specs, deadline_s=deadline)
+
+    store, observers, at_end = components.store, components.observers, _NO_OBSERVERS
+    if store is not None:
+        observers = (*observers, lambda recovery: _discard_receipt(store.write(to_recovery_row(recovery))))
+        at_end = (lambda run, found: _discard_receipt(store.write(*build_finding_rows(run.id, found))),)
+    learning = components.schemata
+    if learning is not None:
+        observers, at_end = (*observers, learning.record_recovery), (*at_end, learning.record_run_end)
+    afterwards = _correct_localizer(components, components.localizer)
+    at_once = getattr(components.localizer, "immediate_localizer", None)
+    rules = SessionConfig(
+        planner=recover.build_planner(),
+        build_detector_runner=watcher,
+        localizer=afterwards if at_once is None else _correct_localizer(components, at_once),
+        offline_localizer=afterwards,
+        recovery_budget=recover.budget,
+        verification=recover.verification,
+        finding_threshold=recover.threshold,
+        acceptance_function=_record_acceptance(components),
+        safety_assessor=components.safety,
+        on_guard_error=recover.on_guard_error,
+        redundancy=recover.redundancy,
+        repair_function=components.repair,
+        annotate_diagnosis=None if learning is None else learning.annotate_diagnosis,
+        observers=observers,
+        run_end_observers=at_end,
+    )
+    return replace(components, session_config=rules)
+
+
+_NO_OBSERVERS: tuple[RunEndObserver, ...] = ()
+
+
+def _record_acceptance(components: GuardComponents) -> AcceptanceFunction | None:
+    """The acceptance test; with a store, one whose record is kept there."""
+    if components.accept is None or components.store is None:
+        return components.accept
+    from agentguard.recover.acceptance.persistence import record_acceptance
+
+    kept: AcceptanceFunction = record_acceptance(components.accept, components.store)
+    return kept
+
+
+def _correct_localizer(components: GuardComponents, localizer: Localizer) -> Localizer:
+    """A localizer; with a store, corrected by what people said there of its diagnoses."""
+    if components.store is None:
+        return localizer
+    from agentguard.localize.recalibration import RecalibratedLocalizer
+
+    return RecalibratedLocalizer(localizer, components.store)
+
+
+def _discard_receipt(receipt: object) -> None:
+    """A run does not wait for what is written behind it; what is lost is counted by the store."""
+
+
+DetectorOptions = Mapping[str, Mapping[str, Any] | None]
+
+
+def build_localizer(name: str, options: Mapping[str, Any]) -> Localizer:
+    """Make a localizer that needs no training of its own. Raises ConfigError or UnknownPlugin."""
+    made = get_localizer_registry().get(name)(**options)
+    if not hasattr(made, "locate"):
+        raise ConfigError(f"localizer {name!r} learns from annotated runs: fit it first, or name another")
+    return cast(Localizer, made)
+
+
+def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
+    """The policy's localizer; one that asks a judge, and names none itself, asks the policy's."""
+    from agentguard.localize.llm.base import JUDGE_METHODS
+
+    settings = policy.resolve_localizer()
+    options = settings.to_options()
+    own = {"judge", "base_url", "replicas"} & set(options)
+    if judge is not None and policy.judge is not None and settings.name in JUDGE_METHODS and not own:
+        options = {"judge": judge, "swap": policy.judge.uses_both_orders, **options}
+    return build_localizer(settings.name, options)
+
+
+def build_policy_judge(policy: Policy) -> Judge | None:
+    """The policy's judge, if it has one; nothing is connected here."""
+    if policy.judge is None:
+        return None
+    from agentguard.judge.factory import build_judge
+
+    return build_judge(policy.judge)
+
+
+def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:
+    """What the policy says of response safety. Raises ConfigError where one judge alone would decide."""
+    given = policy.safety
+    if given is None or judge is None or policy.judge is None:
+        return None
+    from agentguard.judge.factory import build_judge
+
+    tiers = {tier: getattr(given, tier.value) for tier in TIERS_WORST_FIRST}
+    rules = SafetyRules(
+        thresholds={tier: one.threshold for tier, one in tiers.items()},
+        actions={tier: SafetyAction(one.action) for tier, one in tiers.items() if one.action is not None},
+        unknown=SafetyAction(given.unknown),
+    )
+    second = None if policy.judge.second is None else build_judge(policy.judge.second)
+    return ResponseSafety(judge, second_judge=second, rules=rules, allow_single_judge=given.alone)
+
+
+def select_detectors(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
+    """The detectors a policy asks for: all but those switched off, or just those in ``only``."""
+    if not policy.detectors and policy.enabled_detectors is None:
+        return None
+    names = detectors().names() if policy.enabled_detectors is None else policy.enabled_detectors
+    off = {name for name, options in policy.detectors.items() if options is False}
+    unknown = set(policy.detectors) - set(detectors().names())
+    for name in sorted(unknown):
+        detectors().get(name)  # raises UnknownPlugin with the names there are
+    return {name: policy.get_detector_options(name) for name in names if name not in off}
+
+
+def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
+    """What the policy says of recovery."""
+    given = policy.recover
+    safety = {} if policy.safety is None else policy.safety.list_escalations()
+    return RecoveryPolicy(
+        on_fail=DEFAULT_ESCALATION if given.on_fail is None else given.on_fail,
+        escalations=policy.list_escalations()
+        | {format_trigger(SafetyAction(name)): rungs for name, rungs in safety.items()},
+        budget=RecoveryBudget(**policy.budgets.model_dump()),
+        verification=OutcomeVerification(window=given.verification_window, threshold=given.threshold),
+        threshold=given.threshold,
+        max_hypotheses=given.max_hypotheses,
+        on_guard_error=policy.on_guard_error,
+        redundancy=None if given.redundancy is None else SelectiveRedundancy(**given.redundancy.model_dump()),
+    )
+
+
+def build_tool_effect(
+    *, effect: str, idempotent: bool, key: Sequence[str], undo: Undo | None = None
+) -> ToolEffect:
+    """What a tool does to the world. Raises ConfigError on an effect that there is none of."""
+    if effect not in set(EffectClass):
+        raise ConfigError(f"tool: effect is {effect!r}, expected one of {', '.join(EffectClass)}")
+    return ToolEffect(effect=EffectClass(effect), idempotent=idempotent, undo=undo, key=tuple(key))
+
+
+def validate_detectors(detector_options: DetectorOptions | None) -> dict[str, Mapping[str, Any]] | None:
+    """Detectors with their options; each is made once, so that a wrong option is an error now."""
+    if detector_options is None:
+        return None
+    held = {name: dict(options or {}) for name, options in detector_options.items()}
+    for name, options in held.items():
+        try:
+            detectors().get(name)(**options)
+        except AgentGuardError:
+            raise
+        except TypeError as error:
+            raise ConfigError(f"detector {name!r}: {error}") from None
+    return cast("dict[str, Mapping[str, Any]]", held)

@@ -1,0 +1,29 @@
+"""The registry of integrations, by name; a guard makes them without importing any framework itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agentguard.plugins import Registry
+
+
+def integration_registry() -> Registry[Callable[..., Any]]:
+    """The registry of integrations: those in ``agentguard.integrations`` and installed ones."""
+    return _INTEGRATIONS
+
+
+_INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
+    "integration",
+    group="agentguard.integrations",
+    builtin={
+        "langchain": "agentguard.integrations.langchain.middleware:GuardMiddleware",
+        "langgraph": "agentguard.integrations.langgraph.graph:GuardedGraph",
+        "langgraph_tools": "agentguard.integrations.langgraph.graph:guarded_tools",
+        "loop": "agentguard.integrations.loop.run:LoopRun",
+        "pydantic_ai": "agentguard.integrations.pydantic_ai.capability:GuardCapability",
+        "openai_agents": "agentguard.integrations.openai_agents.runner:GuardedRunner",
+        "openai": "agentguard.integrations.openai.transport:GuardTransport",
+        "openai_async": "agentguard.integrations.openai.transport:AsyncGuardTransport",
+    },
+)

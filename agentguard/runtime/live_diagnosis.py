@@ -1,0 +1,104 @@
+"""From what was found to what is held likely, while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentguard.detect.base import Finding
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.recover.agent_messages import to_sentence
+from agentguard.recover.rollback_horizon import (
+    MIN_HORIZON,
+    find_first_agent_step,
+    rollback_horizon,
+    select_rollback_step,
+)
+from agentguard.recover.strategy import Recovery
+from agentguard.runtime.session_config import ACCEPTANCE_TRIGGER
+from agentguard.trajectory.model import Step
+
+
+def most_severe(findings: Sequence[Finding], threshold: float) -> Finding | None:
+    """The likeliest finding that is likely enough to act on, if any."""
+    likely = [finding for finding in findings if finding.probability >= threshold]
+    return max(likely, key=lambda finding: finding.probability, default=None)
+
+
+def build_refusal_finding(reason: str, steps: int) -> Finding:
+    """What an acceptance test says of a run of ``steps`` steps, as a finding."""
+    return Finding(
+        detector=ACCEPTANCE_TRIGGER,
+        step=max(0, steps - 1),
+        codes=("fault_model:degraded_accuracy",),
+        probability=1.0,
+        message=reason,
+    )
+
+
+def to_hypothesis(finding: Finding, agent: str) -> Hypothesis:
+    """A finding taken as the root cause."""
+    codes = (code.partition(":")[2] for code in finding.codes if code.startswith("agent_error:"))
+    return Hypothesis(
+        step=finding.step,
+        agent=agent,
+        module=next((code.partition(".")[0] for code in codes), None),
+        codes=finding.codes,
+        probability=finding.probability,
+        evidence=finding.evidence,
+        correction=finding.correction,
+        reason=finding.message,
+    )
+
+
+def annotate_reason(trigger: Finding, hypothesis: Hypothesis) -> Hypothesis:
+    """A hypothesis that also says what the acceptance test said: where it went wrong, and what is missing."""
+    if hypothesis.reason == trigger.message:
+        return hypothesis
+    return replace(
+        hypothesis, reason=f"{to_sentence(trigger.message)} {to_sentence(hypothesis.reason)}".strip()
+    )
+
+
+def rank_candidates(
+    trigger: Finding, ranked: Sequence[Hypothesis], past_recoveries: Sequence[Recovery], steps: Sequence[Step]
+) -> tuple[Hypothesis, ...]:
+    """What may have caused a failure of a run that goes on, in the order in which to try it.
+
+    Where something was found, that place comes first, then what is far enough back if rollbacks to near it
+    were in vain. An acceptance test says that a run failed and not where: the step within reach comes first.
+
+    Args:
+        trigger: what was found.
+        ranked: what the localizer holds likely.
+        history: recoveries so far.
+        steps: the live line, not empty.
+    """
+    own, count, first = (
+        to_hypothesis(trigger, steps[trigger.step].agent),
+        len(steps),
+        find_first_agent_step(steps),
+    )
+    refused = trigger.detector == ACCEPTANCE_TRIGGER
+    nearest = min(MIN_HORIZON, count) if refused else count - own.step
+    back = rollback_horizon(past_recoveries, count, min_horizon=nearest, first_agent_step=first)
+    chosen = select_rollback_step(ranked, own, steps, back) if refused or back > nearest else own
+    others = [one for one in ranked if one.step != chosen.step]
+    if refused:
+        return tuple(annotate_reason(trigger, one) for one in (chosen, *others))
+    others = [one for one in others if one.step != own.step]
+    return (own, *others) if chosen is own else (own, chosen, *others)
+
+
+def build_live_diagnosis(
+    run_id: str, hypotheses: tuple[Hypothesis, ...], findings: Sequence[Finding]
+) -> Diagnosis:
+    """A diagnosis to act on, of a run that has not ended."""
+    return Diagnosis(
+        trajectory_id=run_id,
+        method="live",
+        verdict=Verdict.FAILURE,
+        probability=max((one.probability for one in hypotheses), default=0.0),
+        hypotheses=hypotheses,
+        findings=tuple(findings),
+    )

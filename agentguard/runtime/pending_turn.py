@@ -1,0 +1,387 @@
+"""What becomes of a turn whose tools have not run: let through, refused, repaired, or voted on.
+
+A part of `agentguard.runtime.session.Session`, which holds its lock around each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentguard.detect.base import Finding
+from agentguard.errors import RecoveryError
+from agentguard.recover.agent_messages import format_repaired_call
+from agentguard.recover.call_repair import apply_repairs, repair_turn
+from agentguard.recover.planner import compute_plan_cost
+from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, build_redundancy_finding
+from agentguard.recover.strategy import (
+    Escalate,
+    RecoveryOutcome,
+    RecoveryPlan,
+    RecoveryTier,
+    Reject,
+    Repair,
+    Sample,
+    SampleVariant,
+    SendMessage,
+    Stop,
+)
+from agentguard.recover.voting import VoteCandidate, VoteTally, count_votes
+from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, to_hypothesis
+from agentguard.runtime.run_state import RunState
+from agentguard.runtime.step_annotations import annotate_messages, describe_repair, diff_calls
+from agentguard.trajectory.model import Source, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResult:
+    """How an election goes on.
+
+    Attributes:
+        more: further candidates to ask for, each in its way; the other fields say nothing yet.
+        turn: the turn to go on with; None if there is a plan.
+        place: which of the candidates it is, from 0, the proposed turn.
+        plan: what is done instead, since the candidates did not agree: as `Session.propose` would return it.
+    """
+
+    variants: tuple[SampleVariant, ...] = ()
+    turn: Step | None = None
+    candidate_index: int = 0
+    plan: RecoveryPlan | None = None
+
+
+_SCHEMA_DETECTOR = "schema_violation"
+"""Whose ladder says whether calls of candidates are repaired: the detector of those that fit no schema."""
+
+_DISAGREEMENT_CORRECTION = (
+    "Independent answers to this step did not agree. Check each argument against what was asked and what was "
+    "observed; if something is not known, find it out before you act."
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenVote:
+    """An election that goes on."""
+
+    turn: Step
+    trigger: Finding
+    plan: RecoveryPlan
+    sample: Sample
+    recovery_index: int
+    candidates: list[VoteCandidate]
+
+
+class PendingTurn:
+    """The turns of one session that are not committed.
+
+    Args:
+        course: of that session.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._open_vote: _OpenVote | None = None
+        self._scheduled_vote: tuple[RecoveryPlan, Finding] | None = None
+        self._expected_signature: tuple[Any, ...] = ()
+        self._annotations: dict[str, Any] = {}
+        self._repair_messages: list[str] = []
+        self._unsent_messages: list[str] = []
+        self.uncertainty = 0.0
+        """The highest probability below the threshold of what was found on the last step."""
+        self.skipped_votes = 0
+        """Turns that should have been voted on, and were not since the budget was spent."""
+
+    def evaluate(self, turn: Step) -> RecoveryPlan | None:
+        """As `Session.propose`; the turn has its number."""
+        course, self._open_vote = self._state, None
+        if _compute_signature(turn) != self._expected_signature:
+            self._reset_annotations()
+        found = course._run_safely(lambda: course._detector_runner.check_proposed(turn)) or ()
+        due, self._scheduled_vote = self._scheduled_vote, None
+        if due is not None and (plan := self._start_scheduled_vote(turn, *due)) is not None:
+            return plan
+        trigger = most_severe(found, course.config.finding_threshold)
+        if trigger is not None:
+            return self._plan_response(turn, trigger)
+        return self._repair_below_threshold(turn, found) or self._start_redundancy_vote(turn, found)
+
+    def count_votes(self, plan: RecoveryPlan, candidates: Sequence[Step | None]) -> VoteResult:
+        """As `Session.elect`."""
+        held = self._open_vote
+        if held is None or held.plan is not plan:
+            raise RecoveryError("elect: this plan has no election that goes on; propose the turn first")
+        for one in candidates[len(held.candidates) :]:
+            held.candidates.append(self._evaluate_candidate(one, held.trigger, held.plan))
+        state = count_votes(held.candidates, held.sample)
+        if state.additional_candidates:
+            begin = len(held.candidates) - 1
+            return VoteResult(
+                variants=held.sample.build_variants()[begin : begin + state.additional_candidates]
+            )
+        self._open_vote = None
+        self._record_vote(held, state)
+        if state.winner is None:
+            return self._resolve_undecided(held, state, candidates)
+        return self._accept_candidate(held, state, state.winner, candidates[state.winner])
+
+    def schedule_vote(self, plan: RecoveryPlan, trigger: Finding) -> None:
+        """The next turn is voted on: it takes the place of one that was taken back."""
+        self._scheduled_vote = (plan, trigger)
+
+    def take_annotations(self, turn: Step) -> dict[str, Any]:
+        """What to keep with a turn that is committed now; what the agent is to be told of it is news then."""
+        if turn.source is not Source.AGENT:
+            return {}
+        marks, self._annotations = self._annotations, {}
+        self._unsent_messages += self._repair_messages
+        self._repair_messages, self._expected_signature = [], ()
+        return marks
+
+    def queue_message(self, text: str) -> None:
+        """Something that the agent is to be told at the next boundary."""
+        self._unsent_messages.append(text)
+
+    def attach_messages(self, plan: RecoveryPlan | None) -> RecoveryPlan | None:
+        """The plan of a boundary with what the agent is to be told of repairs; it may be that alone."""
+        news, self._unsent_messages = self._unsent_messages, []
+        if not news or (plan is not None and plan.undone):  # what was repaired is taken back, too
+            return plan
+        tells = tuple(SendMessage(text=text) for text in news)
+        self._state._pending_messages += news
+        if plan is not None:
+            return replace(plan, actions=(*tells, *plan.actions))
+        step = max(0, len(self._state) - 1)
+        reason = "the agent is told what was repaired"
+        return RecoveryPlan(
+            strategy="roll_forward", tier=RecoveryTier.REPAIR, actions=tells, step=step, reason=reason
+        )
+
+    def _reset_annotations(self) -> None:
+        self._expected_signature, self._annotations, self._repair_messages = (), {}, []
+
+    def _repair_below_threshold(self, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
+        """A repair where it needs less certainty than the policy's threshold, since it costs nothing."""
+        planner = self._state.config.planner
+        mild = [one for one in findings if planner.get_min_confidence(one.detector) <= one.probability]
+        trigger = max(mild, key=lambda one: one.probability, default=None)
+        return (
+            None
+            if trigger is None
+            else self._plan_response(turn, trigger, trigger_probability=trigger.probability)
+        )
+
+    def _start_redundancy_vote(self, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
+        """An election where nothing was found, but an error would cost much, or is not unlikely."""
+        course, protect = self._state, self._state.config.redundancy
+        if protect is None or not course.capabilities.sample:
+            return None
+        doubt = max([self.uncertainty, *(one.probability for one in findings)])
+        if protect.ask_localizer:
+            doubt = max(doubt, course._run_safely(lambda: self._estimate_failure(turn)) or 0.0)
+        why = protect.explain(turn, course.ledger, doubt)
+        if why is None:
+            return None
+        trigger = build_redundancy_finding(turn, why)
+        plan = course._run_safely(lambda: self._build_plan(turn, trigger, None))
+        sample = _find_sample(plan)
+        if plan is None or sample is None:
+            self.skipped_votes += 1
+            return None
+        first = self._evaluate_candidate(turn, trigger, plan)
+        if count_votes([first], sample).winner == 0:
+            return None  # the primary of a recovery block was accepted: there is nothing to elect
+        return self._start_vote(turn, plan, trigger, first)
+
+    def _estimate_failure(self, turn: Step) -> float:
+        course = self._state
+        if course.config.localizer is None:
+            return 0.0
+        run = course.run
+        with_turn = replace(run, steps=(*run.steps, turn))
+        return course.config.localizer.locate(with_turn, course.findings).probability
+
+    def _plan_response(
+        self, turn: Step, trigger: Finding, *, trigger_probability: float | None = None
+    ) -> RecoveryPlan | None:
+        """What is done about a turn; None if nothing can be before its tools run."""
+        course = self._state
+        plan: RecoveryPlan | None = course._run_safely(
+            lambda: self._build_plan(turn, trigger, trigger_probability)
+        )
+        if plan is None:
+            return None
+        if any(isinstance(action, Repair) for action in plan.actions):
+            return self._apply_repair(turn, plan, trigger)
+        if _find_sample(plan) is not None and not plan.undone:
+            return self._start_vote(turn, plan, trigger)
+        if not any(isinstance(action, Reject | Escalate | Stop) for action in plan.actions):
+            return None  # the boundary after the tools sees to it
+        self._reset_annotations()
+        course.account.spend(**compute_plan_cost(plan))
+        course._record_recovery(plan, trigger.detector, discarded_steps=(turn,))
+        course.recorder.add(annotate_messages(course, turn))
+        course.recorder.fork(turn.index, reason=plan.reason)
+        course._apply_messages(plan)
+        return plan
+
+    def _build_plan(
+        self, turn: Step, trigger: Finding, trigger_probability: float | None
+    ) -> RecoveryPlan | None:
+        course = self._state
+        run = course.run
+        with_turn = replace(run, steps=(*run.steps, turn))
+        diagnosis = build_live_diagnosis(run.id, (to_hypothesis(trigger, turn.agent),), course.findings)
+        return course._select_plan(
+            diagnosis,
+            with_turn,
+            trigger.detector,
+            is_committed=False,
+            trigger_probability=trigger_probability,
+        )
+
+    def _apply_repair(self, turn: Step, plan: RecoveryPlan, trigger: Finding) -> RecoveryPlan:
+        """The turn is repaired; the agent is told of it once the turn is committed."""
+        course = self._state
+        repairs = [action for action in plan.actions if isinstance(action, Repair)]
+        course.account.spend(**compute_plan_cost(plan))
+        course._record_recovery(plan, trigger.detector, discarded_steps=())
+        new = apply_repairs(turn, repairs)
+        self._expected_signature = _compute_signature(new)
+        self._annotations.setdefault("repaired", []).extend(describe_repair(turn, one) for one in repairs)
+        self._repair_messages += [action.text for action in plan.actions if isinstance(action, SendMessage)]
+        return plan
+
+    def _start_vote(
+        self, turn: Step, plan: RecoveryPlan, trigger: Finding, first_candidate: VoteCandidate | None = None
+    ) -> RecoveryPlan:
+        course, sample = self._state, _find_sample(plan)
+        assert sample is not None
+        course.account.spend(**compute_plan_cost(plan))
+        course._record_recovery(plan, trigger.detector, discarded_steps=())
+        self._open_vote = _OpenVote(
+            turn=turn,
+            trigger=trigger,
+            plan=plan,
+            sample=sample,
+            recovery_index=len(course.recoveries) - 1,
+            candidates=[
+                self._evaluate_candidate(turn, trigger, plan) if first_candidate is None else first_candidate
+            ],
+        )
+        return plan
+
+    def _start_scheduled_vote(self, turn: Step, plan: RecoveryPlan, trigger: Finding) -> RecoveryPlan | None:
+        """The election on a turn that takes the place of one that was taken back."""
+        sample = _find_sample(plan)
+        if sample is None or self._state.account.find_exceeded_limit(samples=sample.n - 1) is not None:
+            self.skipped_votes += 1
+            return None
+        tier = RecoveryTier.SUBSTITUTE if sample.models else RecoveryTier.REJECT
+        anew = replace(plan, tier=tier, actions=(sample,), step=turn.index, undone=0)
+        return self._start_vote(turn, anew, replace(trigger, step=turn.index))
+
+    def _evaluate_candidate(self, turn: Step | None, trigger: Finding, plan: RecoveryPlan) -> VoteCandidate:
+        """A candidate with what speaks against it: what is foreseen, and the strategy's own test."""
+        course = self._state
+        if turn is None:
+            return VoteCandidate(turn=None, rejection_reason="the model that was asked failed")
+        turn = self._repair_candidate(replace(turn, index=len(course)))
+        found = course._run_safely(lambda: course._detector_runner.check_proposed(turn)) or ()
+        wrong = most_severe(found, course.config.finding_threshold)
+        if wrong is not None:
+            return VoteCandidate(turn=turn, rejection_reason=wrong.message or wrong.detector)
+        strategy = course.config.planner.find_strategy(trigger.detector, plan.strategy)
+        accept = getattr(strategy, "accept", None)
+        if accept is None:
+            return VoteCandidate(turn=turn)
+        run = course.run
+        said = course._run_safely(lambda: accept(replace(run, steps=(*run.steps, turn))))
+        refused = "the acceptance test refused it" if said in (False, None) else ""
+        return VoteCandidate(turn=turn, rejection_reason=said if isinstance(said, str) else refused)
+
+    def _record_vote(self, vote: _OpenVote, tally: VoteTally) -> None:
+        """Keep what the election has cost, and the candidates that were not taken."""
+        course, asked = self._state, vote.candidates[1:]
+        kept = 0 if tally.winner is None else tally.winner
+        left = [(place, one.turn) for place, one in enumerate(vote.candidates) if place != kept and one.turn]
+        used = [turn.usage for _, turn in left if turn.usage is not None]
+        tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in used)
+        course.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
+        for place, turn in left:
+            why = vote.candidates[place].rejection_reason or "it was not taken"
+            course.recorder.add(replace(turn, index=vote.turn.index))
+            course.recorder.fork(vote.turn.index, reason=f"{vote.plan.strategy}: {why}")
+        cost = {
+            **course.recoveries[vote.recovery_index].cost,
+            "tokens": float(tokens),
+            "calls": float(len(asked)),
+            "candidates": float(len(vote.candidates)),
+            "votes": float(tally.votes),
+        }
+        outcome = RecoveryOutcome.REFUTED if tally.winner is None else RecoveryOutcome.PENDING
+        spent = course.account.usage
+        known = replace(course.recoveries[vote.recovery_index], cost=cost, outcome=outcome, spent=spent)
+        course.recoveries[vote.recovery_index] = known
+        course._notify_observers(known)
+
+    def _accept_candidate(
+        self, vote: _OpenVote, tally: VoteTally, candidate_index: int, original: Step | None
+    ) -> VoteResult:
+        """The candidate that is gone on with; ``given`` is what its model said, before it was repaired."""
+        turn = vote.candidates[candidate_index].turn or vote.turn
+        if candidate_index:
+            self._reset_annotations()  # what was repaired was another turn
+        self._expected_signature = _compute_signature(turn)
+        self._annotations["elected"] = {
+            "strategy": vote.plan.strategy,
+            "candidates": len(vote.candidates),
+            "votes": tally.votes,
+            "taken": candidate_index,
+            "reason": tally.reason,
+        }
+        if original is not None and (changes := diff_calls(original, turn)):
+            self._annotations.setdefault("repaired", []).extend(changes)
+            said = "; ".join(f"{one['original']} is now {one['repaired']}" for one in changes)
+            self._repair_messages.append(format_repaired_call(said))
+        return VoteResult(turn=turn, candidate_index=candidate_index)
+
+    def _resolve_undecided(
+        self, vote: _OpenVote, tally: VoteTally, candidates: Sequence[Step | None]
+    ) -> VoteResult:
+        """The next rung; where there is none, what most of them want."""
+        trigger = vote.trigger
+        if trigger.detector == REDUNDANCY_TRIGGER:
+            trigger = replace(
+                trigger, message=f"{trigger.message} {tally.reason}.", correction=_DISAGREEMENT_CORRECTION
+            )
+        plan = self._plan_response(vote.turn, trigger)
+        if plan is not None:
+            return VoteResult(plan=plan)
+        place = (
+            tally.leader if vote.trigger.detector == REDUNDANCY_TRIGGER and tally.leader is not None else 0
+        )
+        return self._accept_candidate(vote, tally, place, candidates[place])
+
+    def _repair_candidate(self, turn: Step) -> Step:
+        """A candidate with its calls repaired where they can be read in one way, if the policy repairs calls.
+
+        Else those who say the same in another form would not agree.
+        """
+        course = self._state
+        strategy = course.config.planner.find_strategy(_SCHEMA_DETECTOR, "roll_forward")
+        if not (course.capabilities.repair and getattr(strategy, "calls", False)):
+            return turn
+        run = course.run
+        made = course._run_safely(lambda: repair_turn(turn, run))
+        return turn if made is None else apply_repairs(turn, made[0])
+
+
+def _find_sample(plan: RecoveryPlan | None) -> Sample | None:
+    actions = () if plan is None else plan.actions
+    return next((action for action in actions if isinstance(action, Sample)), None)
+
+
+def _compute_signature(turn: Step) -> tuple[Any, ...]:
+    """What of a turn an integration may not change between a repair or an election and the commit."""
+    return turn.content, tuple((call.name, call.arguments) for call in turn.tool_calls)

@@ -1,0 +1,107 @@
+"""The end of a run: accepted, or refused with a plan. A part of `agentguard.runtime.session.Session`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.judge.response_safety import TAXONOMY, SafetyAssessment
+from agentguard.recover.strategy import RecoveryPlan, RecoveryTier
+from agentguard.runtime.live_diagnosis import (
+    build_live_diagnosis,
+    build_refusal_finding,
+    most_severe,
+    to_hypothesis,
+)
+from agentguard.runtime.pending_turn import PendingTurn
+from agentguard.runtime.plan_execution import apply_plan
+from agentguard.runtime.run_state import RunState
+
+
+def end_run(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -> RecoveryPlan | None:
+    """As `Session.end`, of a run that has not ended."""
+    accepted = _run_acceptance_test(state)
+    found = state._run_safely(state._detector_runner.finish) or ()
+    plan = (
+        _plan_refusal(state, pending_turn, accepted, found) if is_refusable and accepted is not True else None
+    )
+    if plan is None:  # what the rules refuse is refused, whatever a judge says of it
+        plan = _assess_safety(state, pending_turn, is_refusable=is_refusable)
+    if plan is None or state.stop_reason is not None:
+        _finish(state, accepted)
+    return plan
+
+
+def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -> RecoveryPlan | None:
+    """What is done about a message that is not fit to be handed on; it is found in any case."""
+    safety = state.config.safety_assessor
+    if safety is None or state.stop_reason is not None:
+        return None
+    held: SafetyAssessment | None = state._run_safely(lambda: safety(state.run))
+    if held is None:
+        return None
+    state.assessment = held
+    if held.fault:
+        state.failures.append(DetectorFailure(detector=TAXONOMY, step=held.step, error=held.fault))
+    trigger = held.to_finding()
+    if trigger is None:
+        return None
+    state.findings.append(trigger)
+    state._update_outcomes()
+    if not is_refusable:
+        return None
+    plan: RecoveryPlan | None = state._run_safely(lambda: _build_plan(state, trigger))
+    if plan is not None:
+        state._pending_trigger = None
+        apply_plan(state, pending_turn, plan, trigger)
+        state._rerun_detectors()  # the detectors were told of an end that is none
+        state.findings.append(trigger)
+    return plan
+
+
+def _build_plan(state: RunState, trigger: Finding) -> RecoveryPlan | None:
+    """What the action's ladder has, at the message itself: there is nothing to locate."""
+    run = state.run
+    one = to_hypothesis(trigger, run.steps[trigger.step].agent)
+    diagnosis = build_live_diagnosis(run.id, (one,), state.findings)
+    return state._select_plan(diagnosis, run, trigger.detector, is_committed=True)
+
+
+def _plan_refusal(
+    state: RunState, pending_turn: PendingTurn, accepted: str | None, findings: tuple[Finding, ...]
+) -> RecoveryPlan | None:
+    trigger = (
+        build_refusal_finding(accepted, len(state))
+        if accepted
+        else most_severe(findings, state.config.finding_threshold)
+    )
+    if trigger is None or state.stop_reason is not None:
+        return None
+    state.findings += findings
+    state._update_outcomes(accepted=False)
+    plan: RecoveryPlan | None = state._run_safely(lambda: state._build_plan(trigger))
+    if plan is None or plan.tier is RecoveryTier.STOP:  # it wants to end by itself: there is nothing to stop
+        return None
+    state._pending_trigger = None
+    apply_plan(state, pending_turn, plan, trigger)
+    state._rerun_detectors()  # the detectors were told of an end that is none
+    return plan
+
+
+def _run_acceptance_test(state: RunState) -> Literal[True] | str | None:
+    """True, the reason for refusing, or None where nobody knows."""
+    accept = state.config.acceptance_function
+    if accept is None or state.stop_reason is not None:
+        return None
+    verdict: bool | str | None = state._run_safely(lambda: accept(state.run))
+    return "the acceptance test refused the outcome" if verdict is False else verdict or None
+
+
+def _finish(state: RunState, accepted: Literal[True] | str | None) -> None:
+    known = None if accepted is None else accepted is True
+    state._update_outcomes(accepted=known, is_final=True)
+    state.has_ended = True
+    state.recorder.end()
+    run = state.run
+    for told in state.config.run_end_observers:
+        state._run_safely(lambda told=told: told(run, tuple(state.findings)))  # type: ignore[misc]

@@ -1,0 +1,99 @@
+"""When a cached schema is new, hot, stale or refuted: the settings of the live cache, and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import Final
+
+from agentguard.errors import ConfigError
+from agentguard.schemata.model import ErrorSchema
+
+DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePolicy:
+    """Settings of `agentguard.schemata.live_cache.SchemaCache`.
+
+    Attributes:
+        new_over: distance (1 - cosine) to every schema that fits from which on a failure is new, in [0, 2].
+            At 0.25 a third of the schemata is saved on Who&When and no accuracy is lost; at 0.35 some is.
+        looked_at: nearest schemata that are tried for a merge; the nearest may have other codes.
+        most: schemata that are active at once, and as many retired ones that are remembered, at least 1.
+        kept_at_limit: share of ``most`` that selection keeps when the limit is passed, so that it is not
+            needed again with the next failure, in (0, 1].
+        hot_after: uses and merges since the last distillation from which on a schema is distilled anew, at
+            least 1: about as many as there are members to distil from.
+        members: failures behind a schema that are kept to distil it from, the latest ones, at least 1.
+        stale_after_s: seconds without a use, merge or verdict after which a schema is retired: a quarter of
+            a year, in which tools and prompts of an agent have usually changed.
+        refuted_at: probability, given what was confirmed and refuted, that a schema is wrong more often than
+            right, from which on it is retired, in [0.5, 1). At 0.95 four refutations do it where nothing was
+            confirmed: one failed recovery has other causes too often.
+        proven_at: runs that must have borne out a schema learnt from recoveries before it is offered, at
+            least 2: no single run may teach the others.
+    """
+
+    novelty_threshold: float = 0.25
+    max_merge_candidates: int = 5
+    max_schemata: int = 10_000
+    retention_ratio: float = 0.9
+    redistill_threshold: int = 16
+    max_members: int = 8
+    stale_after_s: float = 90 * DAY_S
+    refutation_threshold: float = 0.95
+    min_confirmations: int = 2
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError on a setting out of its range."""
+        self._check("novelty_threshold", 0 <= self.novelty_threshold <= 2, "a number in [0, 2]")
+        for name in ("max_merge_candidates", "max_schemata", "redistill_threshold", "max_members"):
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        self._check("retention_ratio", 0 < self.retention_ratio <= 1, "a number in (0, 1]")
+        self._check("min_confirmations", self.min_confirmations >= 2, "at least 2")
+        self._check("stale_after_s", self.stale_after_s > 0, "more than 0")
+        self._check("refutation_threshold", 0.5 <= self.refutation_threshold < 1, "a number in [0.5, 1)")
+
+    def _check(self, name: str, is_valid: bool, expected: str) -> None:
+        if not is_valid:
+            raise ConfigError(f"schema cache: {name} is {getattr(self, name)!r}, expected {expected}")
+
+    def is_refuted(self, schema: ErrorSchema) -> bool:
+        """Whether recoveries speak against a schema."""
+        return (
+            schema.refuted > 0
+            and probability_mostly_wrong(schema.confirmed, schema.refuted) >= self.refutation_threshold
+        )
+
+    def is_proven(self, schema: ErrorSchema) -> bool:
+        """Whether enough runs bore a schema out for it to leave quarantine."""
+        return schema.confirmed >= self.min_confirmations and not self.is_refuted(schema)
+
+    def is_stale(self, schema: ErrorSchema, now: float) -> bool:
+        """Whether a schema was not needed for long; ``now`` in epoch seconds."""
+        last = max(schema.created_at, schema.updated_at, schema.used_at or 0.0)
+        return now - last > self.stale_after_s
+
+
+def probability_mostly_wrong(confirmed: int, refuted: int) -> float:
+    """Probability that a schema is right in less than half of its uses.
+
+    The rate of being right has an even prior, so that after the counts it is Beta(confirmed + 1,
+    refuted + 1); its distribution function at one half is a binomial tail, and exact.
+    """
+    trials = confirmed + refuted + 1
+    tail = sum(comb(trials, k) for k in range(confirmed + 1, trials + 1))
+    return tail / (1 << trials)
+
+
+def posterior_trust(schema: ErrorSchema) -> float:
+    """How far a schema may be believed: the mean of the posterior of `probability_mostly_wrong`, 0.5 if untried."""
+    return (schema.confirmed + 1) / (schema.confirmed + schema.refuted + 2)
+
+
+def are_compatible(one: ErrorSchema, other: ErrorSchema) -> bool:
+    """Whether two schemata may be of one kind of failure: one origin, and a code in common or none known."""
+    if one.provenance.origin is not other.provenance.origin:
+        return False
+    return not one.codes or not other.codes or bool({*one.codes} & {*other.codes})

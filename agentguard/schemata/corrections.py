@@ -1,0 +1,94 @@
+"""What to tell an agent that failed like this: codes, module and correction, without the topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from agentguard.detect.base import Finding
+from agentguard.errors import TaxonomyError
+from agentguard.schemata.profiles.delexicalization import GAP_MARKER, Delexicalizer
+from agentguard.schemata.profiles.finding_traits import filter_codes
+
+MODULES: Final = ("memory", "reflection", "planning", "action", "system")
+_MAX_CODES: Final = 4
+_MAX_CORRECTION_CHARS: Final = 400
+_MIN_RETAINED_SHARE: Final = 0.6
+"""Share of a correction's words that must be left for it to make sense without its topic."""
+
+_GENERAL_CORRECTIONS: Final = {
+    "memory": "Rely only on what stands in the history, and say where each fact comes from.",
+    "reflection": "Compare what came back with what you expected before you go on.",
+    "planning": "Check the plan against the task and its constraints before you carry it out.",
+    "action": "Carry out exactly what was decided, and check the call before you make it.",
+    "system": "Read what the environment reports, and work within its limits.",
+}
+_WORD_PATTERN = re.compile(r"\w+")
+
+
+def select_codes(codes: Sequence[str], findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Codes of the label if it has any, else those of the findings at the step, the likeliest first."""
+    known = filter_codes(codes)
+    if not known:
+        found = sorted(findings, key=lambda one: (-one.probability, one.detector))
+        known = tuple(code for one in found for code in filter_codes(one.codes))
+    return tuple(dict.fromkeys(known))[:_MAX_CODES]
+
+
+def resolve_module(module: str | None, codes: Iterable[str]) -> str | None:
+    """The module of the label, else that of the first code whose taxonomy knows one."""
+    if module in MODULES:
+        return module
+    return next((found for code in codes if (found := _look_up_code(code)[0]) is not None), None)
+
+
+def select_correction(
+    labelled: str,
+    findings: Sequence[Finding],
+    codes: Sequence[str],
+    module: str | None,
+    delexicalizer: Delexicalizer,
+) -> str:
+    """The first correction that says nothing of the topic.
+
+    In this order: what is given or a finding at the step says, if no word of it is topical; what the taxonomy
+    says of the codes; what is given or found with its topic taken out, if enough is left; what helps where
+    that module fails. Empty if there is none of these.
+    """
+    found = [one.correction for one in sorted(findings, key=lambda one: (-one.probability, one.detector))]
+    offered = [text[:_MAX_CORRECTION_CHARS] for text in (labelled, *found) if text.strip()]
+    stripped = [(text, delexicalizer(text)) for text in offered]
+    whole = next(
+        (
+            text
+            for text, left in stripped
+            if _WORD_PATTERN.findall(text.lower()) == _WORD_PATTERN.findall(left)
+        ),
+        "",
+    )
+    general = next((advice for code in codes if (advice := _look_up_code(code)[1])), "")
+    rest = next((_format_sentence(left) for text, left in stripped if _is_informative(text, left)), "")
+    return " ".join((whole or general or rest or _GENERAL_CORRECTIONS.get(module or "", "")).split())
+
+
+def _look_up_code(code: str) -> tuple[str | None, str]:
+    """Module and correction of a code; of one that no taxonomy at hand has, nothing."""
+    from agentguard.taxonomy.loader import TaxonomyCatalog
+
+    try:
+        known = TaxonomyCatalog.load().get_code(code)
+    except TaxonomyError:
+        return None, ""
+    return known.module, known.correction
+
+
+def _is_informative(text: str, remaining: str) -> bool:
+    words = _WORD_PATTERN.findall(text)
+    return bool(words) and len(
+        _WORD_PATTERN.findall(remaining.replace(GAP_MARKER, " "))
+    ) >= _MIN_RETAINED_SHARE * len(words)
+
+
+def _format_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,283 @@
+"""The embedded distiller: from a failure to its schema, deterministic and without a language model.
+
+After CORRECT (arXiv 2509.24088), which has a model write signature, context and heuristics from the log and
+the label. Here they are read off the portraits of the run's steps: what the step at fault does and what came
+of it, what had gone before, and what it has that the steps resembling it have not. The label says where to
+look and which code it is; nothing else of it is read. Its reason, its agent and its step's number say nothing
+that could be recognised in another run, and would give away the answer in this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import orjson
+
+from agentguard.detect.base import Finding
+from agentguard.schemata.corrections import resolve_module, select_codes, select_correction
+from agentguard.schemata.model import ErrorSchema, Provenance, SchemaOrigin
+from agentguard.schemata.profiles.delexicalization import Delexicalizer
+from agentguard.schemata.profiles.step_profile import (
+    MIN_SENTENCE_WEIGHT,
+    StepProfile,
+    build_step_profiles,
+    format_sentences,
+    format_signature,
+    get_sentence,
+    sort_traits,
+)
+from agentguard.schemata.profiles.traits import TraitPart, is_positional
+from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.model import Record, Source, Trajectory
+
+HAS_TEMPLATE: Final = "Set apart from the steps it resembles: {}"
+LACKS_TEMPLATE: Final = "Steps that only resemble it: {}"
+
+_MAX_LOOKALIKES: Final = 3
+_MAX_PRESENT_TRAITS: Final = 4
+_MAX_ABSENT_TRAITS: Final = 2
+_MIN_WEIGHT_GAP: Final = 0.4
+_MIN_COMMON_WEIGHT: Final = 0.6
+_MAX_ABSENT_WEIGHT: Final = 0.2
+_FINDING_BONUS: Final = 0.25
+"""What a detector found says more than a trait that is as rare in the run."""
+
+
+def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple[str, ...]:
+    """Sentences on what candidate ``at`` has and its look-alikes do not, and on what they have instead."""
+    mine = candidates[position].traits
+    others = [one.traits for place, one in enumerate(candidates) if place != position]
+    if not others:
+        return ()
+    alike = sorted(others, key=lambda traits: -trait_similarity(mine, traits))[:_MAX_LOOKALIKES]
+    has = {
+        name: weight
+        - (_mean_weight(alike, name) + _mean_weight(others, name)) / 2
+        + _FINDING_BONUS * name.startswith("finding:")
+        for name, weight in mine.items()
+        if weight >= MIN_SENTENCE_WEIGHT and _is_distinctive(name)
+    }
+    common = {
+        name
+        for traits in alike
+        for name in traits
+        if mine.get(name, 0.0) < _MAX_ABSENT_WEIGHT and _is_distinctive(name)
+    }
+    lacks = {name: _mean_weight(alike, name) for name in common}
+    return (
+        *(
+            HAS_TEMPLATE.format(get_sentence(name))
+            for name in _select_top(has, _MIN_WEIGHT_GAP, _MAX_PRESENT_TRAITS)
+        ),
+        *(
+            LACKS_TEMPLATE.format(get_sentence(name))
+            for name in _select_top(lacks, _MIN_COMMON_WEIGHT, _MAX_ABSENT_TRAITS)
+        ),
+    )
+
+
+def trait_similarity(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Cosine of two bags of traits, in [0, 1]; 0 if either is empty."""
+    shared = sum(weight * other[name] for name, weight in one.items() if name in other)
+    return shared / (_norm(one) * _norm(other)) if shared else 0.0
+
+
+def _norm(traits: Mapping[str, float]) -> float:
+    return math.sqrt(sum(weight * weight for weight in traits.values()))
+
+
+def _mean_weight(many: Sequence[Mapping[str, float]], name: str) -> float:
+    return sum(traits.get(name, 0.0) for traits in many) / len(many)
+
+
+def _is_distinctive(name: str) -> bool:
+    """Whether a trait says more than where a step stands, which sets every step apart or none."""
+    return not is_positional(name) and get_sentence(name) is not None
+
+
+def _select_top(scores: Mapping[str, float], minimum: float, limit: int) -> list[str]:
+    """The names that score highest, the order of the vocabulary breaking ties."""
+    kept = [name for name in sort_traits(scores) if scores[name] >= minimum]
+    return sorted(kept, key=lambda name: -round(scores[name], 6))[:limit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureLocation:
+    """Where a run failed, and what is known of it.
+
+    Attributes:
+        step: index of the step at fault.
+        codes: qualified taxonomy codes, if known; else those of the findings at the step are taken.
+        module: memory, reflection, planning, action or system, if known; else that of the codes.
+        correction: what helped, if known. It is kept only as far as it says nothing of the topic.
+        group: the question or task id; else the task's text.
+        origin: whether the failure is a natural one.
+    """
+
+    step: int
+    codes: tuple[str, ...] = ()
+    module: str | None = None
+    correction: str = ""
+    group: str | None = None
+    origin: SchemaOrigin = SchemaOrigin.NATURAL
+
+
+class HypothesisLike(Protocol):
+    """What is read of a hypothesis of a diagnosis."""
+
+    @property
+    def step(self) -> int:
+        """Index of the step."""
+        ...
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Qualified codes."""
+        ...
+
+    @property
+    def module(self) -> str | None:
+        """The part at fault, if known."""
+        ...
+
+    @property
+    def correction(self) -> str:
+        """What to tell the agent."""
+        ...
+
+
+class DiagnosisLike(Protocol):
+    """What is read of a diagnosis (`agentguard.localize.base.Diagnosis` is one)."""
+
+    @property
+    def hypotheses(self) -> Sequence[HypothesisLike]:
+        """Suspects, the likeliest first."""
+        ...
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What the detectors saw."""
+        ...
+
+
+class EmbeddedDistiller:
+    """Distils schemata from portraits; see the module.
+
+    A run whose annotation says that its error was injected (``extra["origin"] == "injected"``) gives a schema
+    of that origin.
+    """
+
+    name: Final = "embedded"
+
+    def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
+        """The schema of an annotated failure.
+
+        None if the run passed, has no root cause with a step, or the step is not in the recording.
+        """
+        cause = record.annotation.root_cause
+        if cause is None or cause.step is None or record.annotation.failed is False:
+            return None
+        injected = record.annotation.extra.get("origin") == SchemaOrigin.INJECTED
+        fault = FailureLocation(
+            step=cause.step,
+            codes=cause.codes,
+            module=cause.module,
+            group=record.annotation.group,
+            origin=SchemaOrigin.INJECTED if injected else SchemaOrigin.NATURAL,
+        )
+        return self.distill_step(record.trajectory, findings, fault)
+
+    def distill_diagnosis(
+        self, run: Trajectory, diagnosis: DiagnosisLike, *, hypothesis: int = 0, group: str | None = None
+    ) -> ErrorSchema | None:
+        """The schema of one hypothesis of a diagnosis; None if there is no such hypothesis."""
+        if not 0 <= hypothesis < len(diagnosis.hypotheses):
+            return None
+        suspect = diagnosis.hypotheses[hypothesis]
+        fault = FailureLocation(
+            step=suspect.step,
+            codes=suspect.codes,
+            module=suspect.module,
+            correction=suspect.correction,
+            group=group,
+        )
+        return self.distill_step(run, diagnosis.findings, fault)
+
+    def distill_step(
+        self, run: Trajectory, findings: Sequence[Finding], fault: FailureLocation
+    ) -> ErrorSchema | None:
+        """The schema of a failure at a known step; None if the step is not in the run.
+
+        A step that cannot be at fault itself, such as a report of what was executed, stands for the last one
+        before it that can.
+        """
+        seen = build_step_profiles(run, findings)
+        at = _find_candidate(seen, fault.step, len(run.steps))
+        if at is None:
+            return None
+        return self._build_schema(run, seen, at, fault, _select_findings(run, seen, at, findings))
+
+    def _build_schema(
+        self,
+        run: Trajectory,
+        candidates: Sequence[StepProfile],
+        position: int,
+        fault: FailureLocation,
+        findings: Sequence[Finding],
+    ) -> ErrorSchema:
+        one = candidates[position]
+        codes = select_codes(fault.codes, findings)
+        module = resolve_module(fault.module, codes)
+        groups = (
+            (key,) if (key := normalize_group_key(fault.group or "") or normalize_group_key(run.task)) else ()
+        )
+        signature, context = (
+            format_signature(one.traits, one.words),
+            format_sentences(one.traits, TraitPart.BEFORE),
+        )
+        heuristics = describe_contrast(candidates, position)
+        return ErrorSchema(
+            id=build_schema_id(run.id, (signature, context, heuristics), codes),
+            signature=signature,
+            context=context,
+            heuristics=heuristics,
+            traits=one.traits,
+            codes=codes,
+            module=module,
+            correction=select_correction(fault.correction, findings, codes, module, Delexicalizer(run)),
+            provenance=Provenance(method=self.name, runs=(run.id,), groups=groups, origin=fault.origin),
+        )
+
+
+def build_schema_id(run: str, sentences: Sequence[Sequence[str]], codes: Sequence[str]) -> str:
+    """An id from what a schema first says, of which run: the same failure distilled twice has one id."""
+    content = orjson.dumps([run, [list(part) for part in sentences], list(codes)])
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _select_findings(
+    run: Trajectory, candidates: Sequence[StepProfile], position: int, findings: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    """Findings about a step; if there are none, those about what it handed over for execution brought back.
+
+    Where a format folds results into the step, both are findings about the step.
+    """
+    step = candidates[position].step
+    here = tuple(one for one in findings if one.step == step)
+    if here:
+        return here
+    end = candidates[position + 1].step if position + 1 < len(candidates) else len(run.steps)
+    came = {i for i in range(step + 1, end) if run.steps[i].source is Source.ENVIRONMENT}
+    return tuple(one for one in findings if one.step in came)
+
+
+def _find_candidate(candidates: Sequence[StepProfile], step: int, steps: int) -> int | None:
+    """Place among the candidates of a step, or of the last candidate before it."""
+    if not 0 <= step < steps:
+        return None
+    before = [place for place, one in enumerate(candidates) if one.step <= step]
+    return before[-1] if before else None

@@ -1,0 +1,173 @@
+"""The chat distiller: a model writes signature, context and heuristics of a failure, in one call.
+
+After CORRECT (arXiv 2509.24088). The model reads the run and, marked, the step at fault, and answers under a
+JSON schema whose strings and lists are bounded. Nothing it writes is believed to be free of the label or the
+topic: each sentence that names an agent or says which step it was is dropped, the topic is taken out of the
+others (`agentguard.schemata.profiles.delexicalization`), and those of which too little is left are dropped too. Traits, codes,
+module, correction and provenance are those of the embedded distiller, so that schemata of both can be found
+and merged alike.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError, JudgeError
+from agentguard.judge.llm.chat_judge import build_messages
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.prompt import compute_nonce, fence, render_run, render_step
+from agentguard.judge.llm.types import CallError
+from agentguard.schemata.distillation.distiller import EmbeddedDistiller, build_schema_id
+from agentguard.schemata.model import ErrorSchema
+from agentguard.schemata.profiles.delexicalization import GAP_MARKER, Delexicalizer
+from agentguard.trajectory.model import Record, Step, Trajectory
+
+_CONTEXT_TOKENS: Final = 8_192
+_MAX_TOKENS: Final = 600
+_CHARS_PER_TOKEN: Final = 3
+_MAX_EXCERPT_CHARS: Final = 1_500
+_PROMPT: Final = (
+    "The step above is where this run went wrong. Describe the kind of failure so that it can be recognised "
+    "in runs on other tasks. signature: how the failure shows. context: the situation it arises in. "
+    "heuristics: how to tell it from what only looks like it. Write short general sentences. Name no agent, "
+    "no person, no place, no number, no step, and nothing of the task. Answer with one JSON object."
+)
+_SENTENCE_SCHEMA: Final = {"type": "string", "minLength": 10, "maxLength": 200}
+RESPONSE_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "signature": {"type": "array", "items": _SENTENCE_SCHEMA, "minItems": 1, "maxItems": 3},
+        "context": {"type": "array", "items": _SENTENCE_SCHEMA, "maxItems": 2},
+        "heuristics": {"type": "array", "items": _SENTENCE_SCHEMA, "maxItems": 3},
+    },
+    "required": ["signature", "context", "heuristics"],
+    "additionalProperties": False,
+}
+"""What the model may answer: bounded, so that it ends before its tokens do."""
+
+_STEP_WORD_PATTERN: Final = r"(?:step|turn|message|round|index)s?"
+_POSITION_PATTERN: Final = re.compile(
+    rf"\b(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|last|final|initial|opening|\d+\w*)"
+    rf"[\s-]+{_STEP_WORD_PATTERN}\b|\b{_STEP_WORD_PATTERN}\W{{0,3}}(?:number|no\.?|one|two|three|four|five|six|seven|eight|nine|ten|\d)",
+    re.IGNORECASE,
+)
+_WORD_PATTERN: Final = re.compile(r"[^\W\d_]+")
+_MIN_RETAINED_SHARE: Final = 0.5
+_MIN_WORDS: Final = 3
+
+
+class LLMDistiller:
+    """Distils schemata through a chat model.
+
+    Args:
+        endpoint: who writes.
+        deadline_s: seconds for one schema; the endpoint's own deadline bounds it as well.
+    """
+
+    def __init__(self, endpoint: JudgeEndpoint, *, deadline_s: float | None = None) -> None:
+        self.endpoint = endpoint
+        self._deadline_s = deadline_s
+        self._embedded = EmbeddedDistiller()
+        self._secret = secrets.token_bytes(32)
+
+    @property
+    def name(self) -> str:
+        """``"chat:<model>"``, as provenance records it."""
+        known = self.endpoint.info
+        return f"chat:{known.model if known else self.endpoint.model or 'unknown'}"
+
+    def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
+        """The schema of an annotated failure; None where the embedded distiller sees none either.
+
+        Raises:
+            JudgeError: the model could not be asked, its answer does not fit the form, or nothing of its
+                signature may be kept.
+        """
+        cause = record.annotation.root_cause
+        known = self._embedded.distill(record, findings)
+        if known is None or cause is None or cause.step is None:
+            return None
+        run = record.trajectory
+        said = self.endpoint.loop.run(self._generate(run, run.steps[cause.step]))
+        kept = {part: _clean_sentences(said[part], run) for part in ("signature", "context", "heuristics")}
+        if not kept["signature"]:
+            raise JudgeError(
+                f"{self.name} wrote no sentence on how the failure shows that says nothing of the task, the "
+                "agent or the step"
+            )
+        parts = (kept["signature"], kept["context"], kept["heuristics"])
+        return replace(
+            known,
+            id=build_schema_id(run.id, parts, known.codes),
+            signature=parts[0],
+            context=parts[1],
+            heuristics=parts[2],
+            provenance=replace(known.provenance, method=self.name),
+        )
+
+    async def _generate(self, run: Trajectory, step: Step) -> Mapping[str, Any]:
+        facts = await self.endpoint.fetch_info(self._deadline_s)
+        if isinstance(facts, CallError):
+            raise _to_error(self.name, facts)
+        nonce = compute_nonce(
+            run, b""
+        )  # what is written is checked word by word; nothing hangs on the fence alone
+        excerpt = fence([render_step(step, _MAX_EXCERPT_CHARS)], title="step at fault", nonce=nonce)
+        room = (
+            ((facts.context_tokens or _CONTEXT_TOKENS) - _MAX_TOKENS) * _CHARS_PER_TOKEN
+            - len(excerpt)
+            - len(_PROMPT)
+            - 500
+        )
+        try:
+            shown = render_run(run, nonce=nonce, limit=room)
+        except ConfigError as error:
+            raise JudgeError(str(error)) from None
+        messages = build_messages(shown, (), excerpt + _PROMPT)
+        written = await self.endpoint.generate_json(
+            messages, RESPONSE_SCHEMA, max_tokens=_MAX_TOKENS, deadline_s=self._deadline_s
+        )
+        if isinstance(written, CallError):
+            raise _to_error(self.name, written)
+        return written[0]
+
+
+def _clean_sentences(sentences: Iterable[str], run: Trajectory) -> tuple[str, ...]:
+    """The sentences that give nothing away, without their topic, each once."""
+    plainer = Delexicalizer(run)
+    names = _agent_name_variants(run)
+    kept = [
+        plain
+        for said in sentences
+        if not _POSITION_PATTERN.search(said) and not (names and names.search(said))
+        if (plain := _delexicalize_sentence(said, plainer))
+    ]
+    return tuple(dict.fromkeys(kept))
+
+
+def _delexicalize_sentence(sentence: str, delexicalizer: Delexicalizer) -> str:
+    """A sentence without its topic; empty if it then says too little, or still tells a place."""
+    left = delexicalizer(sentence)
+    words = [word for word in _WORD_PATTERN.findall(left) if word != GAP_MARKER]
+    whole = _WORD_PATTERN.findall(sentence)
+    if len(words) < max(_MIN_WORDS, _MIN_RETAINED_SHARE * len(whole)) or _POSITION_PATTERN.search(left):
+        return ""
+    text = left.strip(f" .{GAP_MARKER}")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _agent_name_variants(run: Trajectory) -> re.Pattern[str] | None:
+    """Agents' names, in the forms a writer would give them: with spaces for underscores as well."""
+    names = {step.agent for step in run.steps if len(step.agent) > 1}
+    forms = names | {re.sub(r"[_\W]+", " ", name).strip() for name in names}
+    told = sorted((re.escape(form) for form in forms if form), key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(told)})(?!\w)", re.IGNORECASE) if told else None
+
+
+def _to_error(name: str, failed: CallError) -> JudgeError:
+    return JudgeError(f"{name} wrote no schema: {failed.message} ({failed.kind})")

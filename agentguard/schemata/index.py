@@ -1,0 +1,275 @@
+"""The nearest schemata to what a step or a run looks like: exact, incremental, in one matrix product."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from agentguard.errors import ConfigError, InputError
+from agentguard.schemata.model import ErrorSchema, Match, Profile, SchemaOrigin, SchemaStatus
+from agentguard.schemata.vectors.base import DEFAULT_VECTORISER, Vectoriser, vectorisers
+from agentguard.schemata.vectors.combined import TRAIT_DIMENSIONS, SchemaQuery, encode_combined, extract_text
+from agentguard.schemata.vectors.matrix import VectorMatrix, select_diverse
+from agentguard.trajectory.grouping import normalize_group_key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from agentguard.schemata.vectors.base import Vectors
+
+_ORIGIN_FLAGS: Final = {SchemaOrigin.NATURAL: 0, SchemaOrigin.INJECTED: 1, SchemaOrigin.RECOVERED: 2}
+_DIMENSIONS: Final = 256
+_MAX_BATCH_CELLS: Final = 4_000_000
+"""Most likenesses computed in one product (16 MB); more queries take several products."""
+_MIN_POOL_SIZE: Final = 32
+
+
+class SchemaIndex:
+    """Schemata, found by the likeness of what they say; safe to use from several threads.
+
+    The search is exact: every schema is compared. Results depend only on what is held and what is asked,
+    never on the order in which schemata came, and equal likenesses are ordered by id.
+
+    Args:
+        vectoriser: encodes the texts; None is ``hashing``, which needs no training, to 256 dimensions
+            together with the traits: the time of a query is mostly that of reading the vectors.
+        traits: share of the traits in the likeness, in [0, 1]; see `agentguard.schemata.vectors.combined`.
+        diversity: how much the results shall differ from each other, in [0, 1]: 0 gives the nearest, and
+            above it they are picked by maximal marginal relevance (Carbonell and Goldstein, 1998).
+
+    Raises:
+        ConfigError: a share is out of its range.
+    """
+
+    def __init__(
+        self, vectoriser: Vectoriser | None = None, *, trait_weight: float = 0.0, diversity: float = 0.0
+    ) -> None:
+        for name, share in (("traits", trait_weight), ("diversity", diversity)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"schema index: {name} is {share!r}, expected a number in [0, 1]")
+        if vectoriser is None:
+            vectoriser = vectorisers().get(DEFAULT_VECTORISER)(
+                dims=_DIMENSIONS - TRAIT_DIMENSIONS if trait_weight else _DIMENSIONS
+            )
+        self.vectoriser = vectoriser
+        self._trait_weight, self._diversity = float(trait_weight), float(diversity)
+        self._schemata: dict[str, ErrorSchema] = {}
+        self._groups: dict[str, set[str]] = {}
+        self._matrix: VectorMatrix | None = None
+        # Encoding may take long (a model, a server): it holds up other writers, but no search.
+        self._write_lock, self._lock = threading.Lock(), threading.Lock()
+
+    @classmethod
+    def fit(
+        cls, schemata: Sequence[ErrorSchema], vectoriser: Vectoriser, *, trait_weight: float = 0.0
+    ) -> SchemaIndex:
+        """An index of ``schemata`` whose vectoriser first learns from their texts."""
+        made = cls(vectoriser.fit([schema.to_text() for schema in schemata]), trait_weight=trait_weight)
+        made.add(schemata)
+        return made
+
+    def __len__(self) -> int:
+        return len(self._schemata)
+
+    def __contains__(self, schema_id: object) -> bool:
+        return schema_id in self._schemata
+
+    def __iter__(self) -> Iterator[ErrorSchema]:
+        """The schemata by id, as they are now."""
+        with self._lock:
+            return iter([self._schemata[name] for name in sorted(self._schemata)])
+
+    def get(self, schema_id: str) -> ErrorSchema | None:
+        """The schema with that id, if it is held."""
+        return self._schemata.get(schema_id)
+
+    def add(self, schemata: Iterable[ErrorSchema]) -> None:
+        """Add schemata; on an error none is added.
+
+        Raises:
+            InputError: an id is already held, or given twice.
+        """
+        new = list(schemata)
+        with self._write_lock:
+            self._check_ids(new, must_exist=False)
+            vectors = self.encode(new)
+            with self._lock:
+                rows = self._reserve_rows(len(new), vectors.shape[1] if new else None)
+                for schema, vector in zip(new, vectors, strict=True):
+                    self._put_row(rows, schema, vector)
+
+    def replace(self, schemata: Iterable[ErrorSchema]) -> None:
+        """Put new versions in place of those held under the same ids; on an error none is replaced.
+
+        Only those whose text or traits changed are encoded again.
+
+        Raises:
+            InputError: an id is not held, or given twice.
+        """
+        new = list(schemata)
+        with self._write_lock:
+            self._check_ids(new, must_exist=True)
+            changed = [schema for schema in new if not _are_equal(schema, self._schemata[schema.id])]
+            encoded = self.encode(changed)
+            vectors = {schema.id: vector for schema, vector in zip(changed, encoded, strict=True)}
+            with self._lock:
+                rows = self._reserve_rows(0, encoded.shape[1] if changed else None)
+                for schema in new:
+                    self._forget_groups(schema.id)
+                    self._put_row(rows, schema, vectors.get(schema.id))
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Forget schemata. Raises InputError if an id is not held; then none is forgotten."""
+        gone = list(dict.fromkeys(ids))
+        with self._write_lock, self._lock:
+            for place, name in enumerate(gone):
+                if name not in self._schemata:
+                    raise InputError(f"no schema has the id {name!r}", record=place)
+            for name in gone:
+                self._forget_groups(name)
+                del self._schemata[name]
+                self._reserve_rows(0, None).remove(name)
+
+    def encode(self, items: Sequence[SchemaQuery]) -> Vectors:
+        """Vectors as they are compared, of shape (n, d); see `agentguard.schemata.vectors.combined.encode_combined`."""
+        return encode_combined(items, self.vectoriser, trait_weight=self._trait_weight)
+
+    def vectors(self) -> tuple[tuple[str, ...], Vectors]:
+        """``(ids, vectors)`` of all that is held, by id; a copy of shape (n, d)."""
+        with self._lock:
+            ids = tuple(sorted(self._schemata))
+            rows = self._reserve_rows(0, None)
+            return ids, rows.vectors[[rows.row_by_id[name] for name in ids]]
+
+    def search(
+        self,
+        items: Sequence[SchemaQuery],
+        k: int,
+        *,
+        excluded_groups: Iterable[str] = (),
+        origin: SchemaOrigin | None = None,
+        only_active: bool = True,
+    ) -> tuple[tuple[Match, ...], ...]:
+        """The ``k`` nearest schemata for each of ``asked``, the nearest first; fewer only if fewer are held.
+
+        Args:
+            asked: portraits of the steps of a run, texts, or schemata.
+            k: how many to return for each, at least 1.
+            leave_out_groups: questions whose schemata are passed over, compared by `normalize_group_key`; at evaluation
+                the question of the run itself. One without a letter or digit names no question.
+            origin: only schemata of natural or of injected failures.
+            only_active: pass retired schemata over.
+
+        Raises:
+            ConfigError: ``k`` is below 1.
+            InputError: ``asked`` is one item instead of several, or holds what cannot be looked up.
+        """
+        if k < 1:
+            raise ConfigError(f"schema index: k is {k!r}, expected at least 1")
+        if isinstance(items, str | Profile | ErrorSchema):
+            raise InputError("one item was asked for where several are expected", hint="put it into a list")
+        if not items or not self._schemata:
+            return ((),) * len(items)
+        queries = self.encode(items)
+        with self._lock:
+            rows = self._reserve_rows(0, queries.shape[1])
+            allowed = self._allowed_mask(rows, excluded_groups, origin, only_active)
+            return self._search_rows(rows, queries, allowed, k)
+
+    def _search_rows(
+        self, rows: VectorMatrix, queries: Vectors, allowed: NDArray[np.bool_], k: int
+    ) -> tuple[tuple[Match, ...], ...]:
+        import numpy as np
+
+        count = int(allowed.sum())
+        if not count:
+            return ((),) * len(queries)
+        pool = min(count, max(4 * k, _MIN_POOL_SIZE) if self._diversity else k)
+        passed_over = None if count == len(rows) else np.where(allowed, np.float32(0), np.float32(-np.inf))
+        found: list[tuple[Match, ...]] = []
+        batch = max(1, _MAX_BATCH_CELLS // len(rows))
+        for start in range(0, len(queries), batch):
+            part = queries[start : start + batch]
+            likenesses = _cosine_similarity(rows.vectors, part)
+            if passed_over is not None:
+                likenesses += passed_over
+            for query, likeness in zip(part, likenesses, strict=True):
+                ranked = rows.nearest(query, likeness, pool)
+                if self._diversity:
+                    ranked = select_diverse(
+                        ranked, rows.vectors[[row for _, row in ranked]], k, self._diversity
+                    )
+                found.append(tuple(self._build_match(rows.ids[row], exact) for exact, row in ranked))
+        return tuple(found)
+
+    def _build_match(self, name: str, similarity: float) -> Match:
+        return Match(schema=self._schemata[name], similarity=max(-1.0, min(1.0, similarity)))
+
+    def _allowed_mask(
+        self,
+        rows: VectorMatrix,
+        excluded_groups: Iterable[str],
+        origin: SchemaOrigin | None,
+        only_active: bool,
+    ) -> NDArray[np.bool_]:
+        import numpy as np
+
+        allowed = np.ones(len(rows), dtype=np.bool_)
+        if only_active:
+            allowed &= rows.flags[:, 0] == 1
+        if origin is not None:
+            allowed &= rows.flags[:, 1] == _ORIGIN_FLAGS[origin]
+        for group in (excluded_groups,) if isinstance(excluded_groups, str) else excluded_groups:
+            for name in self._groups.get(normalize_group_key(group), ()):
+                allowed[rows.row_by_id[name]] = False
+        return allowed
+
+    def _reserve_rows(self, additional: int, dims: int | None) -> VectorMatrix:
+        """The rows, with room for more; None: of whatever length they are."""
+        if self._matrix is None or (dims not in (None, self._matrix.dimensions) and not len(self._matrix)):
+            self._matrix = VectorMatrix(1 if dims is None else dims)
+        if dims not in (None, self._matrix.dimensions):
+            raise ConfigError(f"vectoriser {self.vectoriser.name!r} changed the length of its vectors")
+        self._matrix.reserve(additional)
+        return self._matrix
+
+    def _check_ids(self, new: Sequence[ErrorSchema], *, must_exist: bool) -> None:
+        seen: set[str] = set()
+        for place, schema in enumerate(new):
+            if schema.id in seen:
+                raise InputError(f"the id {schema.id!r} is given twice", record=place)
+            if (schema.id in self._schemata) is not must_exist:
+                problem = "no schema has" if must_exist else "there is already a schema with"
+                raise InputError(f"{problem} the id {schema.id!r}", record=place)
+            seen.add(schema.id)
+
+    def _put_row(self, rows: VectorMatrix, schema: ErrorSchema, vector: NDArray[np.float32] | None) -> None:
+        self._schemata[schema.id] = schema
+        rows.put(
+            schema.id, vector, (schema.status is SchemaStatus.ACTIVE, _ORIGIN_FLAGS[schema.provenance.origin])
+        )
+        for key in _group_keys(schema):
+            self._groups.setdefault(key, set()).add(schema.id)
+
+    def _forget_groups(self, name: str) -> None:
+        for key in _group_keys(self._schemata[name]):
+            self._groups[key].discard(name)
+            if not self._groups[key]:
+                del self._groups[key]
+
+
+def _cosine_similarity(vectors: Vectors, queries: Vectors) -> Vectors:
+    """Cosines, of shape (queries, vectors)."""
+    # As a product of matrices, one query takes longer: the vectors are copied into another order first.
+    return (vectors @ queries[0])[None] if len(queries) == 1 else queries @ vectors.T
+
+
+def _group_keys(schema: ErrorSchema) -> set[str]:
+    """Keys of its questions; one without a letter or digit names none, as in `agentguard.evals.splits`."""
+    return {key for group in schema.provenance.groups if (key := normalize_group_key(group))}
+
+
+def _are_equal(one: ErrorSchema, other: ErrorSchema) -> bool:
+    return extract_text(one) == extract_text(other) and dict(one.traits) == dict(other.traits)

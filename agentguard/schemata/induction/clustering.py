@@ -1,0 +1,296 @@
+"""New codes out of failures that no code covers: clusters of schemata, proposed for a person to accept.
+
+A schema is uncovered if it has no code, or if nothing that has one is like it. Uncovered schemata are
+clustered by average linkage on their vectors' cosine (Sokal and Michener, 1958); a cluster that is as near to
+the schemata of an existing code as its members are to each other is that code's, not a new one. A proposal
+is an observation: nothing uses it until a person has accepted it (`agentguard.schemata.induction.taxonomy_writer`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.errors import InputError
+from agentguard.schemata.model import ErrorSchema
+from agentguard.schemata.profiles.step_profile import get_sentence, sort_traits
+from agentguard.schemata.profiles.traits import is_positional
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+
+
+_MAX_TITLE_TRAITS: Final = 2
+_MAX_DEFINITION_TRAITS: Final = 8
+_SEPARATOR_PATTERN = re.compile(r"[^a-z0-9]+")
+_MAX_TITLE_CHARS: Final = 120
+_MAX_CODE_CHARS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeName:
+    """Id, title and definition of a code, as a taxonomy file takes them."""
+
+    code: str
+    title: str
+    definition: str
+
+
+def build_code_name(traits: Sequence[str], sentences: Sequence[str], names: Counter[str]) -> CodeName:
+    """Name by the most telling traits.
+
+    Args:
+        traits: names of the traits, the most telling first; may be empty.
+        sentences: what they say; else what the most typical schema says.
+        names: ids given so far and how often; counted on.
+    """
+    said = [one.strip() for one in sentences if one.strip()] or ["Failures that resemble each other."]
+    base = "_".join(part for name in traits[:_MAX_TITLE_TRAITS] if (part := slugify(name)))
+    if not base:
+        base = f"kind_{hashlib.sha256(said[0].encode(errors='replace')).hexdigest()[:8]}"
+    names[base] += 1
+    code = base[:_MAX_CODE_CHARS] + (f"_{names[base]}" if names[base] > 1 else "")
+    return CodeName(
+        code=code,
+        title=_format_title(said[:_MAX_TITLE_TRAITS]),
+        definition="In these failures the step at fault has this in common. "
+        + " ".join(said[:_MAX_DEFINITION_TRAITS]),
+    )
+
+
+def slugify(text: str) -> str:
+    """A text as a part of an id: lower case, letters and digits, beginning with a letter; may be empty."""
+    return _SEPARATOR_PATTERN.sub("_", text.lower()).strip("_").lstrip("0123456789_")
+
+
+def _format_title(sentences: Sequence[str]) -> str:
+    parts = [re.sub(r"^(?:It|Its|A|The) ", "", one.rstrip(".")) for one in sentences]
+    title = "; ".join(parts)
+    return (title[:1].upper() + title[1:])[:_MAX_TITLE_CHARS].rstrip("; ")
+
+
+DEFAULT_MIN_SUPPORT: Final = 4
+"""Failures a proposal needs, of at least two questions: fewer may share their topic or nothing."""
+
+MAX_SCHEMATA: Final = 4_000
+"""Schemata clustered at once (128 MB of likenesses); of more, those with the most failures behind them."""
+
+_MAX_EXEMPLARS: Final = 5
+_MIN_SHARED_WEIGHT: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeProposal:
+    """A kind of failure that no code covers.
+
+    Attributes:
+        code: id it would have in a taxonomy.
+        title: a few words.
+        definition: what its failures share.
+        exemplars: ids of schemata, the most typical first.
+        size: schemata in it.
+        support: failures behind them.
+        cohesion: mean cosine of its members, in [-1, 1].
+        nearest: the existing code whose schemata are most like it, if any has schemata.
+        nearest_likeness: mean cosine to those.
+        module: that of most of its schemata, if they have one.
+        correction: the one most of its schemata have; may be empty.
+    """
+
+    code: str
+    title: str
+    definition: str
+    exemplars: tuple[str, ...]
+    size: int
+    support: int
+    cohesion: float
+    nearest: str | None = None
+    nearest_likeness: float = 0.0
+    module: str | None = None
+    correction: str = ""
+
+
+def propose_codes(
+    schemata: Sequence[ErrorSchema],
+    vectors: Vectors,
+    *,
+    min_support: int = DEFAULT_MIN_SUPPORT,
+    min_similarity: float | None = None,
+) -> tuple[CodeProposal, ...]:
+    """Propose codes; those with the most failures behind them first. The order of ``schemata`` is no matter.
+
+    Args:
+        schemata: coded and uncoded ones.
+        vectors: their vectors by one vectoriser, shape (n, d), rows of length 1 or 0.
+        least: failures a proposal needs.
+        likeness: mean cosine up to which clusters are joined; None is half way from the mean of all pairs to
+            the mean of nearest neighbours, which suits any vectoriser.
+
+    Raises:
+        InputError: rows and schemata do not match, or there is too little to make any proposal of.
+    """
+    if len(vectors) != len(schemata):
+        raise InputError(f"{len(schemata)} schemata and {len(vectors)} vectors: each needs one")
+    known = _SimilarityGraph(schemata, vectors)
+    level = known.merge_threshold() if min_similarity is None else min_similarity
+    open_ = known.find_uncovered(level)
+    failures = sum(known.schemata[i].support for i in open_)
+    if failures < min_support or len(open_) < 2:
+        raise InputError(
+            f"too little to induce from: {len(open_)} schemata of {failures} failures have no code that "
+            f"covers them, {min_support} failures are needed",
+            hint="distil more failures first",
+        )
+    clusters = [
+        one
+        for one in known.find_clusters(open_, level)
+        if _has_enough_support(known.schemata, one, min_support)
+    ]
+    names: Counter[str] = Counter()
+    proposals = [made for one in clusters if (made := known.build_proposal(one, names)) is not None]
+    if not proposals:
+        raise InputError(
+            f"{failures} failures are not covered by any code, but no {min_support} of them, of two questions or "
+            "more, are alike and unlike those with a code",
+            hint="distil more failures, or ask for a smaller likeness",
+        )
+    return tuple(sorted(proposals, key=lambda one: (-one.support, one.code)))
+
+
+class _SimilarityGraph:
+    """Schemata in an order of their own, those without a vector left out, and their likenesses."""
+
+    def __init__(self, schemata: Sequence[ErrorSchema], vectors: Vectors) -> None:
+        import numpy as np
+
+        rows = np.asarray(vectors, dtype=np.float32)
+        kept = [i for i in range(len(schemata)) if rows[i].any()]
+        kept.sort(key=lambda i: (-schemata[i].support, schemata[i].id))
+        kept = sorted(kept[:MAX_SCHEMATA], key=lambda i: schemata[i].id)
+        self.schemata = [schemata[i] for i in kept]
+        self.vectors = rows[kept] if kept else rows[:0]
+        self.similarities = self.vectors @ self.vectors.T
+        self.coded = [i for i, one in enumerate(self.schemata) if one.codes]
+
+    def merge_threshold(self) -> float:
+        """Likeness above which two schemata are of a kind, told from how alike all of them are."""
+        import numpy as np
+
+        n = len(self.schemata)
+        if n < 2:
+            return 1.0
+        apart = self.similarities[~np.eye(n, dtype=bool)].reshape(n, n - 1)
+        return float((apart.mean() + apart.max(axis=1).mean()) / 2)
+
+    def find_uncovered(self, level: float) -> list[int]:
+        """Places of the schemata without a code, and of those with one that resemble no other with one."""
+        out = []
+        for i, one in enumerate(self.schemata):
+            others = [j for j in self.coded if j != i]
+            alone = not others or float(self.similarities[i, others].max()) < level
+            if not one.codes or alone:
+                out.append(i)
+        return out
+
+    def find_clusters(self, places: Sequence[int], level: float) -> list[list[int]]:
+        """Places in clusters, in the order of their first members."""
+        import numpy as np
+        from sklearn.cluster import AgglomerativeClustering
+
+        distances = np.clip(1.0 - self.similarities[np.ix_(places, places)].astype(np.float64), 0.0, 2.0)
+        np.fill_diagonal(distances, 0.0)
+        model = AgglomerativeClustering(
+            n_clusters=None, metric="precomputed", linkage="average", distance_threshold=max(0.0, 1.0 - level)
+        )
+        found: dict[int, list[int]] = {}
+        for place, label in zip(places, model.fit_predict(distances).tolist(), strict=True):
+            found.setdefault(label, []).append(place)
+        return list(found.values())
+
+    def build_proposal(self, places: Sequence[int], names: Counter[str]) -> CodeProposal | None:
+        """What a cluster is, or None if an existing code covers it."""
+        import numpy as np
+
+        inside = self.similarities[np.ix_(places, places)]
+        n = len(places)
+        cohesion = float((inside.sum() - np.trace(inside)) / (n * (n - 1))) if n > 1 else 1.0
+        nearest, near = self._find_nearest_code(places)
+        if nearest is not None and near >= cohesion:
+            return None
+        typical = [places[i] for i in np.argsort(-inside.sum(axis=1), kind="stable").tolist()]
+        members = [self.schemata[i] for i in typical]
+        name = self._build_name(members, names)
+        return CodeProposal(
+            code=name.code,
+            title=name.title,
+            definition=name.definition,
+            exemplars=tuple(one.id for one in members[:_MAX_EXEMPLARS]),
+            size=n,
+            support=sum(one.support for one in members),
+            cohesion=round(cohesion, 4),
+            nearest=nearest,
+            nearest_likeness=round(near, 4),
+            module=_most_common([one.module for one in members if one.module], n),
+            correction=_most_common([one.correction for one in members if one.correction], 0) or "",
+        )
+
+    def _find_nearest_code(self, places: Sequence[int]) -> tuple[str | None, float]:
+        """The code whose schemata, other than these, are most like them."""
+        import numpy as np
+
+        by_code: dict[str, list[int]] = {}
+        for i in self.coded:
+            if i not in places:
+                for code in self.schemata[i].codes:
+                    by_code.setdefault(code, []).append(i)
+        scores = {
+            code: float(self.similarities[np.ix_(places, rows)].mean()) for code, rows in by_code.items()
+        }
+        if not scores:
+            return None, 0.0
+        best = min(scores, key=lambda code: (-round(scores[code], 6), code))
+        return best, scores[best]
+
+    def _build_name(self, members: Sequence[ErrorSchema], names: Counter[str]) -> CodeName:
+        """Name a cluster by what its members have and the others have less, conduct before place."""
+        shared = _mean_traits(members)
+        usual = _mean_traits(self.schemata)
+        telling = {
+            name: weight - usual.get(name, 0.0)
+            for name, weight in shared.items()
+            if weight >= _MIN_SHARED_WEIGHT and get_sentence(name) is not None
+        }
+        best = sorted(sort_traits(telling), key=lambda name: (is_positional(name), -round(telling[name], 6)))
+        first = members[0].signature
+        return build_code_name(
+            best, [sentence for one in best if (sentence := get_sentence(one))] or first, names
+        )
+
+
+def _mean_traits(schemata: Sequence[ErrorSchema]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in schemata:
+        for name, weight in one.traits.items():
+            total[name] = total.get(name, 0.0) + weight * one.support
+    support = sum(one.support for one in schemata)
+    return {name: weight / support for name, weight in total.items()}
+
+
+def _has_enough_support(schemata: Sequence[ErrorSchema], places: Sequence[int], min_support: int) -> bool:
+    members = [schemata[i] for i in places]
+    questions = {group for one in members for group in (one.provenance.groups or one.provenance.runs)}
+    return len(members) > 1 and sum(one.support for one in members) >= min_support and len(questions) > 1
+
+
+def _most_common(values: Sequence[Any], population: int) -> Any:
+    """The commonest value, the first in order of equals; None if it is not that of most of ``among``."""
+    counts = Counter(values)
+    best = min(counts, key=lambda value: (-counts[value], value), default=None)
+    return best if best is not None and counts[best] * 2 > population else None

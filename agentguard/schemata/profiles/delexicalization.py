@@ -1,0 +1,165 @@
+"""Takes the topic out of a text: what is left says how something is done, not what it is about.
+
+Nothing is removed by guessing what is topical. The other way round: only words of a closed list
+(`agentguard.schemata.profiles.vocabulary`) are kept, and what falls away is replaced by a word for its class or by a gap.
+So no number, name, quotation or subject can be left, whatever the text; agents' and tools' names go even
+where they are made of words of the list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from agentguard.schemata.profiles.vocabulary import NUMBER_WORDS, WORDS
+from agentguard.trajectory.model import Trajectory
+
+GAP_MARKER: Final = "…"
+"""Stands where something was left out; never between two words that were neighbours."""
+
+MAX_CHARS: Final = 20_000
+"""Characters of a text that are read."""
+
+_FILE_ENDINGS = (
+    r"(?:pdf|csv|tsv|xlsx?|docx?|pptx?|txt|md|json|ya?ml|xml|html?|py|js|png|jpe?g|gif|mp[34]|wav|zip)"
+)
+_TOKEN_PATTERN = re.compile(
+    r"(?P<word>[^\W\d_]++(?:['’-][^\W\d_]++)*+(?![\w(@]|[._]\w|://))"
+    r"|(?P<stop>[.!?:;]++|(?:\A|\n)[ \t]*+(?:\d{1,3}[.)](?!\w)|[-*•#]+)|\n)"
+    r"|(?P<number>\d[\w.,:/%]*+)"
+    r"|(?P<code>```.*?(?:```|\Z))"
+    r"|(?P<quote>\"[^\"\n]{1,200}\"|“[^”\n]{1,200}”|`[^`\n]{1,200}`)"
+    r"|(?P<url>(?:https?://|www\.)\S{1,2000}+|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})"
+    rf"|(?P<file>[\w.-]{{1,100}}\.{_FILE_ENDINGS}\b|(?:/[\w.-]{{1,100}}){{2,20}})"
+    r"|(?P<identifier>(?=[^\W\d]|_)\w++(?:[._-]\w++){0,20}+(?:\(\)?)?)",
+    re.DOTALL,
+)
+_TOKEN_CLASSES: Final = {
+    "code": "some code", "url": "an address", "file": "a file", "quote": "a quotation",
+    "identifier": "an identifier", "number": "a number", "name": "a name",
+}  # fmt: skip
+CLASS_WORDS: Final = frozenset(word for phrase in _TOKEN_CLASSES.values() for word in phrase.split())
+_ALLOWED_WORDS: Final = WORDS | CLASS_WORDS
+_AMBIGUOUS_WORDS: Final = frozenset({"may", "will", "us", "it", "he", "or", "in", "so", "mark", "frank"})
+"""Words of the list that are names (of a month, a person, a state) when they are written like one."""
+
+_SENTENCE_END: Final = "."
+_MAX_CACHED_WORDS: Final = 20_000
+_NAME_PART_PATTERN = re.compile(r"[^\W_]+")
+
+
+class Delexicalizer:
+    """Takes the topic out of texts of one run.
+
+    Args:
+        run: whose agents' and tools' names may not be left.
+    """
+
+    def __init__(self, run: Trajectory) -> None:
+        names = [step.agent for step in run.steps] + [tool.name for tool in run.tools]
+        names += [call.name for step in run.steps for call in step.tool_calls]
+        names += [seen.tool for step in run.steps for seen in step.observations if seen.tool]
+        names += [name for name in run.system_prompts if name]
+        self._names = frozenset(name.lower() for name in names if name)
+        self._phrases = _group_phrases(self._names)
+        self._name_parts: dict[str, str] = {}
+
+    def __call__(self, text: str, limit: int = MAX_CHARS) -> str:
+        """The text without its topic, in lower case; of a longer one two thirds at the head, one at the tail.
+
+        Every word of it is of `lexicon.WORDS` or of `CLASS_WORDS`.
+        """
+        if len(text) > limit:
+            text = f"{text[: limit * 2 // 3]}\n{GAP_MARKER}\n{text[-(limit // 3) :]}"
+        tokens: list[str] = []
+        opens = True
+        for found in _TOKEN_PATTERN.finditer(text):
+            kind = found.lastgroup
+            if kind == "stop":
+                _close_sentence(tokens)
+                opens = True
+                continue
+            token = (
+                self._replace_word(found[0], opens)
+                if kind == "word"
+                else self._replace_token(found[0], str(kind))
+            )
+            opens = False
+            if token == GAP_MARKER:
+                if tokens and tokens[-1] != GAP_MARKER:
+                    tokens.append(GAP_MARKER)
+            elif " " in token:
+                _append_token(tokens, token)
+            else:
+                tokens.append(token)
+        return " ".join(self._remove_names(" ".join(tokens).split())).replace(
+            f" {_SENTENCE_END}", _SENTENCE_END
+        )
+
+    def _replace_word(self, word: str, opens: bool) -> str:
+        if opens:
+            return self._classify_word(word, opens)
+        known = self._name_parts.get(word)
+        if known is None:
+            known = self._classify_word(word, opens)
+            if len(self._name_parts) < _MAX_CACHED_WORDS:
+                self._name_parts[word] = known
+        return known
+
+    def _classify_word(self, word: str, opens: bool) -> str:
+        low = word.lower().replace("’", "'")
+        if low in self._names:
+            return _TOKEN_CLASSES["name"]
+        if low in NUMBER_WORDS:
+            return _TOKEN_CLASSES["number"]
+        if low in WORDS:
+            capital = not opens and low in _AMBIGUOUS_WORDS and word != low and not word.isupper()
+            return GAP_MARKER if capital else low
+        return _TOKEN_CLASSES["name"] if word[0].isupper() and not opens else GAP_MARKER
+
+    def _replace_token(self, token: str, kind: str) -> str:
+        low = token.lower().rstrip("(")
+        return _TOKEN_CLASSES["name" if low in self._names else kind]
+
+    def _remove_names(self, tokens: Sequence[str]) -> Sequence[str]:
+        """Leave a gap for each name of an agent or tool that the words kept would still spell."""
+        if not self._phrases:
+            return tokens
+        out, at = [], 0
+        while at < len(tokens):
+            size = max((n for n, known in self._phrases if tuple(tokens[at : at + n]) in known), default=0)
+            if not size:
+                out.append(tokens[at])
+            elif not out or out[-1] != GAP_MARKER:
+                out.append(GAP_MARKER)
+            at += size or 1
+        return out
+
+
+def delexicalize(text: str, run: Trajectory) -> str:
+    """Take the topic out of one text; see `Delexicalizer` for many of one run."""
+    return Delexicalizer(run)(text)
+
+
+def _group_phrases(names: Iterable[str]) -> tuple[tuple[int, frozenset[tuple[str, ...]]], ...]:
+    """Names that words of the list alone could spell, by their number of words; the longest first."""
+    spelt = {tuple(_NAME_PART_PATTERN.findall(name)) for name in names}
+    spelt |= {tuple(name.split()) for name in names}
+    kept = {words for words in spelt if words and all(word in _ALLOWED_WORDS for word in words)}
+    sizes = sorted({len(words) for words in kept}, reverse=True)
+    return tuple((n, frozenset(words for words in kept if len(words) == n)) for n in sizes)
+
+
+def _append_token(tokens: list[str], token: str) -> None:
+    """Append, but say a class once where several of it follow each other with nothing between."""
+    before = next((one for one in reversed(tokens[-2:]) if one != GAP_MARKER), None)
+    if before != token:
+        tokens.append(token)
+
+
+def _close_sentence(tokens: list[str]) -> None:
+    if tokens and tokens[-1] == GAP_MARKER:
+        tokens.pop()
+    if tokens and tokens[-1] != _SENTENCE_END:
+        tokens.append(_SENTENCE_END)

@@ -1,0 +1,127 @@
+"""Traits that come from findings: which detector fired at a step, next to it or shortly before; its codes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from agentguard.detect.base import Finding
+from agentguard.schemata.profiles.traits import TraitPart
+
+MAX_LOOKBACK_STEPS: Final = 3
+"""Steps before a candidate at which a finding still belongs to what had gone before."""
+
+_DETECTOR_PHRASES: Final = {
+    "budget": "a budget was exceeded",
+    "capability": "a tool was used that was not allowed",
+    "contradicted_claim": "a claim contradicts what came back",
+    "control_flow": "a step that must come first was left out",
+    "empty_output": "the output is empty",
+    "exact_loop": "the same move is repeated with the same outcome",
+    "goal_drift": "the work has left the task",
+    "missing_verification": "a check that was needed is missing",
+    "near_loop": "nearly the same move is repeated",
+    "no_progress": "the moves bring nothing new",
+    "oscillation": "the same moves are taken in turns",
+    "out_of_range": "a value is out of its range",
+    "policy": "a rule of the policy was broken",
+    "premature_end": "the work ended too early",
+    "refusal": "the request was refused",
+    "repeated_plan": "the plan is restated unchanged",
+    "role_confusion": "it speaks for somebody else",
+    "schema_violation": "the arguments do not fit the tool",
+    "tool_error": "an action came back with an error",
+    "tool_error_ignored": "an error was passed over",
+    "truncated_output": "the output was cut off",
+    "unknown_origin": "a value was made up or has no source",
+    "unknown_tool": "a tool was used that does not exist",
+    "unparsable_action": "the action cannot be read",
+    "unverified_success": "success is claimed without any result",
+    "watchdog": "the step took too long",
+}
+OTHER_DETECTOR: Final = "other"
+"""Stands for a detector that is not among the built-in ones, whose name might say anything."""
+
+_POSITIONS: Final = (
+    ("finding", TraitPart.SELF, "A detector fired here: {}."),
+    ("finding_next", TraitPart.AFTER, "A detector fired next: {}."),
+    ("finding_before", TraitPart.BEFORE, "A detector fired shortly before: {}."),
+)
+FINDING_SENTENCES: Final[Mapping[str, tuple[TraitPart, str]]] = {
+    f"{prefix}:{name}": (part, sentence.format(seen))
+    for prefix, part, sentence in _POSITIONS
+    for name, seen in (
+        *_DETECTOR_PHRASES.items(),
+        (OTHER_DETECTOR, "something is wrong that has no common name"),
+    )
+}
+_CODE_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,63}:[a-z][a-z0-9_.]{0,127}\Z")
+_MIN_FINDING_WEIGHT: Final = 0.5
+"""Weight of a finding however improbable: that a detector fired at all is what is recognised again."""
+
+
+def build_finding_traits(
+    candidates: Sequence[int], findings: Sequence[Finding], steps: int
+) -> list[dict[str, float]]:
+    """Traits of each candidate that its findings give it.
+
+    A finding belongs to the candidate it is about, or to the last one before it (what an executor reports is
+    the outcome of the candidate that handed it over). The candidate before that one has it as a finding that
+    came next, and the `MAX_LOOKBACK_STEPS` steps' candidates after it as one that came before.
+    """
+    out: list[dict[str, float]] = [{} for _ in candidates]
+    owner = _owner_by_step(candidates, steps)
+    for finding in findings:
+        if not 0 <= finding.step < steps or not candidates:
+            continue
+        at = owner[finding.step]
+        direct = at >= 0 and candidates[at] == finding.step
+        name, weight = _trait_name_and_weight(finding)
+        if direct:
+            _raise_weight(out[at], f"finding:{name}", weight)
+            for code in filter_codes(finding.codes):
+                _raise_weight(out[at], f"code:{code}", weight)
+        elif at >= 0:
+            _raise_weight(out[at], f"finding_next:{name}", weight)
+        if direct and at > 0:
+            _raise_weight(out[at - 1], f"finding_next:{name}", weight)
+        for later in range(at + 1, len(candidates)):
+            if candidates[later] - finding.step > MAX_LOOKBACK_STEPS:
+                break
+            _raise_weight(out[later], f"finding_before:{name}", weight)
+    return out
+
+
+def build_run_finding_traits(findings: Sequence[Finding]) -> dict[str, float]:
+    """Traits of a whole run that its findings give it, wherever they are."""
+    out: dict[str, float] = {}
+    for finding in findings:
+        name, weight = _trait_name_and_weight(finding)
+        _raise_weight(out, f"finding:{name}", weight)
+        for code in filter_codes(finding.codes):
+            _raise_weight(out, f"code:{code}", weight)
+    return out
+
+
+def filter_codes(codes: Sequence[str]) -> tuple[str, ...]:
+    """Those that are written like qualified codes; anything else might be a text of the run."""
+    return tuple(code for code in codes if _CODE_PATTERN.match(code))
+
+
+def _owner_by_step(candidates: Sequence[int], steps: int) -> list[int]:
+    """For each step the place of the last candidate at or before it; -1 where there is none."""
+    owner, place, wanted = [], -1, {step: place for place, step in enumerate(candidates)}
+    for step in range(steps):
+        place = wanted.get(step, place)
+        owner.append(place)
+    return owner
+
+
+def _trait_name_and_weight(finding: Finding) -> tuple[str, float]:
+    name = finding.detector if finding.detector in _DETECTOR_PHRASES else OTHER_DETECTOR
+    return name, _MIN_FINDING_WEIGHT + (1 - _MIN_FINDING_WEIGHT) * min(1.0, max(0.0, finding.probability))
+
+
+def _raise_weight(traits: dict[str, float], name: str, weight: float) -> None:
+    traits[name] = max(traits.get(name, 0.0), weight)

@@ -1,0 +1,187 @@
+"""Which schemata to keep under a size budget: diverse, about what is difficult, and dependable.
+
+The three criteria are those of D3, a data selection method by diversity, difficulty and dependability; how
+they are joined here is our own. A kept schema covers the others as far as it is like them and can be relied
+on, and covering a difficult one is worth more::
+
+    worth(kept) = sum over i of (1 + difficulty(i)) / 2
+                  * max over j in kept of (1 + dependability(j)) / 2 * likeness(i, j)
+
+Both count at half: an easy failure is worth something still, as difficulty is only estimated, and an unproven
+schema covers its own kind better than a proven one of another kind.
+This is weighted facility location, which is monotone and submodular, so that greedy picking reaches at least
+63 % of the best there is (Nemhauser, Wolsey and Fisher, 1978); gains are evaluated lazily (Minoux, 1978).
+A schema counts as covered only by its nearest ones, so that ten thousand take seconds and little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from math import ceil, isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.errors import InputError
+from agentguard.schemata.model import ErrorSchema
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_SUPPORT_WEIGHT: Final = 0.5
+"""A failure seen again is half a confirmation: it recurs, but nobody tried what the schema says."""
+_MAX_SUPPORT: Final = 4
+_MIN_NEAREST, _MAX_NEAREST = 32, 256
+_BLOCK_ROWS: Final = 128
+
+
+def estimate_dependability(schema: ErrorSchema) -> float:
+    """How far a schema can be relied on: the mean of a Beta posterior over bearing out, in (0, 1).
+
+    The prior is even; confirmations and refutations count one each, and further failures behind the schema
+    half a confirmation each, four at most.
+    """
+    seen_again = _SUPPORT_WEIGHT * min(max(schema.support - 1, 0), _MAX_SUPPORT)
+    borne_out = 1 + max(schema.confirmed, 0) + seen_again
+    return borne_out / (borne_out + 1 + max(schema.refuted, 0))
+
+
+def select_schemata(
+    schemata: Sequence[ErrorSchema],
+    vectors: NDArray[Any],
+    budget: int,
+    *,
+    difficulty: Mapping[str, float] | None = None,
+    dependability: Mapping[str, float] | None = None,
+) -> tuple[str, ...]:
+    """Choose schemata to keep; deterministic, and the same in whatever order they are given.
+
+    Args:
+        schemata: what there is to choose from.
+        vectors: theirs, in the same order, of shape (n, d) with rows of length 1 (or 0): from
+            `agentguard.schemata.index.SchemaIndex.vectors`, whose order is that of ``tuple(index)``.
+        budget: how many to keep; all are kept if there are no more.
+        difficulty: by id, in [0, 1]: 1 for a failure that is missed without schemata, 0 for one that is found
+            anyway, for example 1 minus the probability the ranker alone gives to its root cause. One without
+            an entry counts as 1.
+        dependability: by id, in [0, 1]; one without an entry gets `estimate_dependability` it.
+
+    Returns:
+        Ids in the order they were picked, the most valuable first.
+
+    Raises:
+        InputError: vectors do not fit the schemata, an id occurs twice, or a number is out of its range.
+    """
+    import numpy as np
+
+    _check_arguments(schemata, vectors, budget)
+    order = sorted(range(len(schemata)), key=lambda place: schemata[place].id)
+    ids = [schemata[place].id for place in order]
+    given = {schema.id: estimate_dependability(schema) for schema in schemata} | dict(dependability or {})
+    hard = (1 + _to_array("difficulty", ids, difficulty or {})) / 2
+    sure = (1 + _to_array("dependability", ids, given)) / 2
+    if budget >= len(ids):
+        picked: list[int] = []
+    else:
+        nearest = min(max(4 * ceil(len(ids) / max(budget, 1)), _MIN_NEAREST), _MAX_NEAREST, len(ids))
+        covers = _CoverageMatrix(np.asarray(vectors, dtype=np.float32)[order], hard, sure, nearest)
+        picked = _select_greedily(covers, budget)
+    worth, taken = hard * sure, set(picked)
+    rest = sorted((place for place in range(len(ids)) if place not in taken), key=lambda p: (-worth[p], p))
+    return tuple(ids[place] for place in [*picked, *rest][:budget])
+
+
+class _CoverageMatrix:
+    """Who covers whom, how well, as columns of a sparse matrix, and how well each is covered yet."""
+
+    def __init__(
+        self, vectors: NDArray[np.float32], difficulty: Floats, dependability: Floats, nearest: int
+    ) -> None:
+        import numpy as np
+
+        self.difficulty, self.coverage = difficulty, np.zeros(len(difficulty))
+        who, by, how = _find_nearest(vectors, dependability, nearest)
+        self.first: list[float] = np.bincount(
+            by, weights=difficulty[who] * how, minlength=len(difficulty)
+        ).tolist()
+        """What each adds to nothing."""
+        order = np.argsort(by, kind="stable")
+        self.columns, self.weights = who[order], how[order]
+        self.offsets = np.searchsorted(by[order], np.arange(len(difficulty) + 1))
+
+    def marginal_gain(self, index: int) -> float:
+        """What one would add now."""
+        import numpy as np
+
+        held = slice(self.offsets[index], self.offsets[index + 1])
+        who = self.columns[held]
+        return float(self.difficulty[who] @ np.maximum(self.weights[held] - self.coverage[who], 0))
+
+    def add(self, index: int) -> None:
+        """Count those that one covers as covered."""
+        import numpy as np
+
+        held = slice(self.offsets[index], self.offsets[index + 1])
+        who = self.columns[held]
+        self.coverage[who] = np.maximum(self.coverage[who], self.weights[held])
+
+
+def _find_nearest(
+    vectors: NDArray[np.float32], dependability: Floats, count: int
+) -> tuple[NDArray[Any], ...]:
+    """``(who, by whom, how well)`` for the ``count`` that cover each best; blockwise, to bound memory."""
+    import numpy as np
+
+    found: list[tuple[NDArray[Any], ...]] = []
+    for start in range(0, len(vectors), _BLOCK_ROWS):
+        block = vectors[start : start + _BLOCK_ROWS] @ vectors.T * dependability.astype(np.float32)
+        best = np.argpartition(block, len(vectors) - count, axis=1)[:, -count:]
+        how = np.take_along_axis(block, best, axis=1)
+        who = np.repeat(np.arange(start, start + len(block)), count)
+        useful = how.ravel() > 0
+        parts = (who.astype(np.int32), best.ravel().astype(np.int32), how.ravel())
+        found.append(tuple(part[useful] for part in parts))
+    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+
+
+def _select_greedily(covers: _CoverageMatrix, budget: int) -> list[int]:
+    """Pick the one that adds most, again and again, until nothing adds anything; ties by place."""
+    queue = [(-gain, place, 0) for place, gain in enumerate(covers.first)]
+    heapify(queue)
+    picked: list[int] = []
+    while queue and len(picked) < budget:
+        gain, place, seen = heappop(queue)
+        if seen < len(picked):
+            # Gains only shrink: one that was computed before the last pick is an upper bound.
+            heappush(queue, (-covers.marginal_gain(place), place, len(picked)))
+        elif gain > -1e-9:
+            break
+        else:
+            covers.add(place)
+            picked.append(place)
+    return picked
+
+
+def _check_arguments(schemata: Sequence[ErrorSchema], vectors: NDArray[Any], budget: int) -> None:
+    import numpy as np
+
+    if budget < 0:
+        raise InputError(f"the budget is {budget}, expected at least 0", field="budget")
+    if getattr(vectors, "ndim", 0) != 2 or len(vectors) != len(schemata):
+        raise InputError(f"expected a row for each of {len(schemata)} schemata", field="vectors")
+    if not np.isfinite(vectors).all():
+        raise InputError("there is a number that is not finite", field="vectors")
+    if len({schema.id for schema in schemata}) != len(schemata):
+        raise InputError("two schemata have the same id", field="schemata")
+
+
+def _to_array(field: str, ids: Sequence[str], values: Mapping[str, float]) -> Floats:
+    import numpy as np
+
+    made = np.array([values.get(name, 1.0) for name in ids], dtype=np.float64)
+    for name, number in zip(ids, made.tolist(), strict=True):
+        if not isfinite(number) or not 0 <= number <= 1:
+            raise InputError(f"{number!r} is not in [0, 1]", field=f"{field}.{name}")
+    return made

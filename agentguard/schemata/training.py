@@ -1,0 +1,102 @@
+"""From annotated runs to what can speak of others: schemata of failures, and the sound steps beside them.
+
+What is detected and portrayed is kept for some hundred runs: a cross-validation asks for each many times.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from agentguard.detect.base import Finding
+from agentguard.detect.runner import detect
+from agentguard.schemata.distillation.distiller import EmbeddedDistiller
+from agentguard.schemata.index import SchemaIndex
+from agentguard.schemata.model import ErrorSchema, Profile
+from agentguard.schemata.profiles.step_profile import profile_steps
+from agentguard.schemata.similarity import DEFAULT_NEIGHBOURS, NegativeExample, SchemaSignals
+from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.model import Record, Trajectory
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_T = TypeVar("_T")
+
+TRAIT_WEIGHT: Final = 0.5
+"""Share of traits in the likeness; the rest is the likeness of texts."""
+
+_MAX_CACHED_RUNS: Final = 512
+
+
+def train_signals(records: Sequence[Record], *, k: int = DEFAULT_NEIGHBOURS) -> SchemaSignals:
+    """Signals from the failures among annotated runs."""
+    schemata, sound = distill_records(records)
+    return build_signals(schemata, k=k, negatives=sound)
+
+
+def build_signals(
+    schemata: Sequence[ErrorSchema], *, k: int = DEFAULT_NEIGHBOURS, negatives: Sequence[NegativeExample] = ()
+) -> SchemaSignals:
+    """Signals from schemata, and from sound steps if there are any to hold against them."""
+    index = SchemaIndex(trait_weight=TRAIT_WEIGHT)
+    index.add(schemata)
+    return SchemaSignals(index, k=k, negatives=negatives)
+
+
+def distill_records(records: Sequence[Record]) -> tuple[tuple[ErrorSchema, ...], tuple[NegativeExample, ...]]:
+    """Schemata of the failures among annotated runs, and the steps of those runs that were not at fault."""
+    schemata: dict[str, ErrorSchema] = {}
+    sound: list[NegativeExample] = []
+    for record in records:
+        found, cause = detect_cached(record.trajectory), record.annotation.root_cause
+        schema = EmbeddedDistiller().distill(record, found)
+        if schema is None or cause is None:
+            continue
+        schemata.setdefault(schema.id, schema)
+        group = select_group(record)
+        others = (one for one in profile_cached(record.trajectory, found) if one.step != cause.step)
+        sound += [NegativeExample(profile=one, group=group) for one in others]
+    return tuple(schemata.values()), tuple(sound)
+
+
+def compute_training_signals(signals: SchemaSignals, record: Record) -> NDArray[np.float64]:
+    """Signals of a training run, with all of its own question left out: `agentguard.judge.embedded.training.SignalFunction`."""
+    held = profile_cached(record.trajectory, detect_cached(record.trajectory))
+    return signals.compute(held, excluded_groups=(select_group(record), record.trajectory.task)).signal
+
+
+def select_group(record: Record) -> str:
+    """The question of a run, as schemata are left out by it."""
+    group = record.annotation.group or ""
+    return group if normalize_group_key(group) else record.trajectory.task
+
+
+def detect_cached(run: Trajectory) -> tuple[Finding, ...]:
+    """What the detectors find in a run."""
+    kept = _FINDINGS_CACHE.get(id(run))
+    if kept is None or kept[0] is not run:
+        kept = (run, tuple(detect(run).findings))
+        _cache_value(_FINDINGS_CACHE, id(run), kept)
+    return kept[1]
+
+
+def profile_cached(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profile, ...]:
+    """Portraits of the steps of a run that could be at fault."""
+    kept = _PROFILE_CACHE.get(id(run))
+    if kept is None or kept[0] is not run or kept[1] != tuple(findings):
+        kept = (run, tuple(findings), profile_steps(run, findings))
+        _cache_value(_PROFILE_CACHE, id(run), kept)
+    return kept[2]
+
+
+_FINDINGS_CACHE: OrderedDict[int, tuple[Trajectory, tuple[Finding, ...]]] = OrderedDict()
+_PROFILE_CACHE: OrderedDict[int, tuple[Trajectory, tuple[Finding, ...], tuple[Profile, ...]]] = OrderedDict()
+
+
+def _cache_value(cache: OrderedDict[int, _T], key: int, value: _T) -> None:
+    cache[key] = value
+    while len(cache) > _MAX_CACHED_RUNS:
+        cache.popitem(last=False)

@@ -1,0 +1,108 @@
+"""Text and traits in one vector, so that one product compares both.
+
+The parts are brought to length 1 and weighted by the square roots of their shares; the cosine of two such
+vectors is then ``(1 - share) * cosine of the texts + share * cosine of the traits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from agentguard.errors import ConfigError, InputError
+from agentguard.schemata.model import ErrorSchema, Profile
+from agentguard.schemata.vectors.base import Vectoriser, project_terms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from agentguard.schemata.vectors.base import Vectors
+
+SchemaQuery = str | Profile | ErrorSchema
+"""What can be looked up: a text, what a step looks like, or another schema."""
+
+TRAIT_DIMENSIONS: Final = 128
+
+_BATCH_SIZE: Final = 512
+"""Items encoded at once, so that many take little more memory than their vectors."""
+
+
+def extract_text(item: SchemaQuery) -> str:
+    """The text that a vectoriser reads."""
+    if isinstance(item, str):
+        return item
+    return item.to_text() if isinstance(item, ErrorSchema) else item.text
+
+
+def encode_combined(items: Sequence[SchemaQuery], vectoriser: Vectoriser, *, trait_weight: float) -> Vectors:
+    """Vectors of text and traits.
+
+    Args:
+        items: what to encode.
+        vectoriser: encodes the texts.
+        traits: the share of traits in [0, 1]; with 0 the vectors are those of the texts alone.
+
+    Returns:
+        float32 of shape (n, d) or, with traits, (n, d + 128); (0, 1) for no items. Rows have length 1; one
+        with neither a known word nor a trait is all zero. A part that is missing leaves the whole length to
+        the other.
+
+    Raises:
+        InputError: an item is nothing that can be looked up, or the weight of a trait is no finite number.
+        ConfigError: the vectoriser gave anything but a finite row for each text.
+    """
+    import numpy as np
+
+    for place, item in enumerate(items):
+        if not isinstance(item, str | Profile | ErrorSchema):
+            raise InputError(f"{type(item).__name__} cannot be looked up", record=place)
+    parts = [
+        _encode_batch(items[start : start + _BATCH_SIZE], vectoriser, trait_weight, start)
+        for start in range(0, len(items), _BATCH_SIZE)
+    ]
+    if len({part.shape[1] for part in parts}) > 1:
+        raise ConfigError(f"vectoriser {vectoriser.name!r} changed the length of its vectors")
+    return np.concatenate(parts) if parts else np.zeros((0, 1), dtype=np.float32)
+
+
+def _encode_batch(items: Sequence[SchemaQuery], vectoriser: Vectoriser, share: float, first: int) -> Vectors:
+    import numpy as np
+
+    texts, length = _encode_texts([extract_text(item) for item in items], vectoriser)
+    told = length > 0
+    whole = np.where(told, length, 1.0)
+    if share == 0:
+        return (texts / whole[:, None]).astype(np.float32)
+    facts = [_encode_traits(item, first + place) for place, item in enumerate(items)]
+    known = np.array([bool(held) for held in facts])
+    made = np.empty((len(texts), texts.shape[1] + TRAIT_DIMENSIONS), dtype=np.float32)
+    made[:, :-TRAIT_DIMENSIONS] = texts * (np.where(known, (1 - share) ** 0.5, 1.0) / whole)[:, None]
+    made[:, -TRAIT_DIMENSIONS:] = (
+        project_terms(facts, TRAIT_DIMENSIONS) * np.where(told, share**0.5, 1.0)[:, None]
+    )
+    return made
+
+
+def _encode_traits(item: SchemaQuery, place: int) -> Mapping[str, float]:
+    if isinstance(item, str):
+        return {}
+    for name, weight in item.traits.items():
+        if not isfinite(weight):
+            raise InputError("the weight is not finite", record=place, field=f"traits.{name}")
+    return {name: weight for name, weight in item.traits.items() if weight}
+
+
+def _encode_texts(
+    texts: Sequence[str], vectoriser: Vectoriser
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What the vectoriser gives, and the length of each row."""
+    import numpy as np
+
+    made = np.asarray(vectoriser.encode(texts), dtype=np.float64)
+    if made.ndim == 2 and len(made) == len(texts):
+        length = np.sqrt((made * made).sum(axis=1))
+        if np.isfinite(length).all():
+            return made, length
+    raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")

@@ -1,0 +1,130 @@
+"""Vectors under names, in one block of memory that grows and shrinks without being built anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from agentguard.schemata.vectors.base import Vectors
+
+_TOLERANCE: Final = 5e-5
+"""What likenesses in single precision may be off by, whatever the order they are summed in."""
+_MIN_CAPACITY: Final = 16
+
+
+class VectorMatrix:
+    """Vectors of length 1 (or 0) with two flags each; the place of a name may change with any removal.
+
+    Args:
+        dims: length of a vector.
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        import numpy as np
+
+        self.dimensions = dimensions
+        self.ids: list[str] = []
+        self.row_by_id: dict[str, int] = {}
+        self._vectors: Vectors = np.zeros((_MIN_CAPACITY, dimensions), dtype=np.float32)
+        self._flags: NDArray[np.int8] = np.zeros((_MIN_CAPACITY, 2), dtype=np.int8)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def vectors(self) -> Vectors:
+        """A view of shape (n, dims)."""
+        return self._vectors[: len(self.ids)]
+
+    @property
+    def flags(self) -> NDArray[np.int8]:
+        """A view of shape (n, 2)."""
+        return self._flags[: len(self.ids)]
+
+    def reserve(self, additional: int) -> None:
+        """Make room for ``more`` rows; half as much again as there was, so that growing stays cheap."""
+        import numpy as np
+
+        needed = len(self.ids) + additional
+        if needed <= len(self._vectors):
+            return
+        room = max(needed, len(self._vectors) * 3 // 2)
+        vectors, flags = (
+            np.zeros((room, self.dimensions), dtype=np.float32),
+            np.zeros((room, 2), dtype=np.int8),
+        )
+        vectors[: len(self.ids)], flags[: len(self.ids)] = self.vectors, self.flags
+        self._vectors, self._flags = vectors, flags
+
+    def put(self, name: str, vector: NDArray[np.float32] | None, flags: tuple[int, int]) -> None:
+        """Add a row, or change one; None leaves its vector as it is."""
+        if name not in self.row_by_id:
+            self.reserve(1)
+            self.row_by_id[name] = len(self.ids)
+            self.ids.append(name)
+        row = self.row_by_id[name]
+        self._flags[row] = flags
+        if vector is not None:
+            self._vectors[row] = vector
+
+    def remove(self, name: str) -> None:
+        """Remove a row; the last one takes its place."""
+        row, last = self.row_by_id.pop(name), self.ids.pop()
+        if last != name:
+            end = len(self.ids)
+            self.ids[row], self.row_by_id[last] = last, row
+            self._vectors[row], self._flags[row] = self._vectors[end], self._flags[end]
+
+    def nearest(self, query: NDArray[np.float32], similarity: Vectors, k: int) -> list[tuple[float, int]]:
+        """``(likeness, row)`` of the ``k`` nearest rows, equal ones by name.
+
+        Args:
+            query: shape (dims,).
+            likeness: of all rows, shape (n,), in single precision; -inf where a row is not allowed.
+            k: at most the number of rows that are allowed.
+        """
+        import numpy as np
+
+        if not query.any():
+            rows: list[int] = np.flatnonzero(similarity > -np.inf).tolist()
+            return [(0.0, row) for row in nsmallest(k, rows, key=self.ids.__getitem__)]
+        last = np.partition(similarity, len(similarity) - k)[len(similarity) - k]
+        near = np.flatnonzero(similarity >= last - _TOLERANCE)
+        # A product's last bits depend on where a row stands. Summed row by row, equal rows are equal.
+        exact = (self._vectors[near].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+        order = sorted(
+            (-found, self.ids[row], row) for found, row in zip(exact.tolist(), near.tolist(), strict=True)
+        )
+        return [(-found, row) for found, _, row in order[:k]]
+
+
+def select_diverse(
+    ranked: Sequence[tuple[float, int]], vectors: Vectors, k: int, diversity: float
+) -> list[tuple[float, int]]:
+    """Pick ``k`` of ``ranked`` one by one: near to what was asked, far from those already picked.
+
+    Args:
+        ranked: ``(likeness, row)``, the nearest first.
+        vectors: theirs, in the same order.
+        k: how many to pick.
+        diversity: how much being unlike the others counts, in [0, 1].
+    """
+    import numpy as np
+
+    likeness = np.array([exact for exact, _ in ranked])
+    alike = (vectors @ vectors.T).astype(np.float64).round(5)
+    nearest = np.zeros(len(ranked))
+    free = np.ones(len(ranked), dtype=np.bool_)
+    picked: list[int] = []
+    while len(picked) < min(k, len(ranked)):
+        worth = np.where(free, (1 - diversity) * likeness - diversity * nearest, -np.inf)
+        best = int(worth.argmax())
+        nearest = np.maximum(nearest, alike[best]) if picked else alike[best]
+        picked.append(best)
+        free[best] = False
+    return [ranked[place] for place in picked]

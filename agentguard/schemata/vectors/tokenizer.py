@@ -1,0 +1,82 @@
+"""The terms of a text: its words, and pairs of neighbouring words, that vectorisers count.
+
+Portraits and schemata are written in plain English sentences, one a line. Small words that only hold a
+sentence together are left out, so that pairs join what carries meaning ("ignored error", not "the error");
+words that turn a meaning round ("not", "never", "without") stay.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from math import log
+from typing import Final
+
+from agentguard.errors import InputError
+
+MAX_CHARS: Final = 20_000
+"""A text is read up to here: no portrait is as long, and a hostile one must not cost more."""
+
+_MAX_WORD_CHARS: Final = 40
+_MAX_CACHED_LINE_CHARS: Final = 200
+"""Longest line that is remembered; with it the memory that remembering takes is bounded."""
+
+_WORD_PATTERN: Final = re.compile(r"[^\W_]+")
+_SMALL_WORDS: Final = """
+a an the of to in on at by for from with as is are was were be been being it its this that these those and or
+but if then than so which who whom whose has have had do does did will would can could may might shall should
+there their they them he she his her him i you your we our us my me
+s t d m ll re ve
+"""
+_SMALL: Final = frozenset(_SMALL_WORDS.split())
+
+
+def extract_terms(text: str) -> list[str]:
+    """Words and pairs of neighbouring words, in order, repeated as they occur.
+
+    Letter case and Unicode forms do not count; a pair does not reach over the end of a line.
+    """
+    found: list[str] = []
+    for line in text[:MAX_CHARS].splitlines():
+        found += (
+            _extract_line_terms_cached(line)
+            if len(line) <= _MAX_CACHED_LINE_CHARS
+            else _extract_line_terms(line)
+        )
+    return found
+
+
+def weigh_terms(text: str) -> dict[str, float]:
+    """Each term of a text with ``1 + ln(count)``: said five times is not five times as true."""
+    return {
+        term: 1.0 if count == 1 else 1.0 + log(count) for term, count in Counter(extract_terms(text)).items()
+    }
+
+
+def _extract_line_terms(line: str) -> tuple[str, ...]:
+    # Cut once more: one character can become eighteen under NFKC.
+    plain = unicodedata.normalize("NFKC", line).casefold()[:MAX_CHARS]
+    words = [word[:_MAX_WORD_CHARS] for word in _WORD_PATTERN.findall(plain) if word not in _SMALL]
+    return (*words, *(f"{one} {other}" for one, other in pairwise(words)))
+
+
+# Portraits say the same few hundred sentences again and again, and a query must not take long.
+_extract_line_terms_cached = lru_cache(maxsize=2_048)(_extract_line_terms)
+
+
+def validate_texts(texts: Sequence[str]) -> Sequence[str]:
+    """``texts`` themselves.
+
+    Raises:
+        InputError: it is one string instead of several, or one of them is no string.
+    """
+    if isinstance(texts, str):
+        raise InputError("one text was given where several are expected", hint="put it into a list")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"expected a text, got {type(text).__name__}", record=place)
+    return texts

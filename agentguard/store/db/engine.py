@@ -1,0 +1,139 @@
+"""Connections: how SQLite and PostgreSQL are set up, and what their errors mean."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from agentguard.errors import MissingExtra, StoreUnavailable
+from agentguard.store.db.url import Address
+
+Synchronous = Literal["normal", "full"]
+
+IMMEDIATE = {"agentguard_immediate": True}
+"""Execution options of a transaction that will write: SQLite takes its lock at the start, so that it never
+has to give up half-way because another process wrote first."""
+
+COUNTED = {"preserve_rowcount": True}
+"""Execution options of an insert that has to tell whether it inserted."""
+
+_LONGEST = 200
+# connection, authorization, rollback, resources, not ready, operator, system, internal
+_OUTAGE_CLASSES = frozenset({"08", "28", "40", "53", "55", "57", "58", "XX"})
+# read-only, no such database, no privilege, no such table
+_OUTAGE_STATES = frozenset({"25006", "3D000", "42501", "42P01"})
+
+
+def make_engine(address: Address, *, synchronous: Synchronous = "normal", busy_s: float = 5.0) -> Engine:
+    """An engine; nothing is connected yet. Raises MissingExtra where the driver is not installed.
+
+    With ``synchronous="normal"`` SQLite hands a commit to the operating system: it survives the death of the
+    process, and a power cut may lose the last ones (https://sqlite.org/pragma.html#pragma_synchronous).
+    ``"full"`` waits for the disk. PostgreSQL waits for the disk unless its own configuration says otherwise.
+    """
+    if address.kind == "sqlite":
+        return _sqlite(address, synchronous, busy_s)
+    return _postgresql(address, busy_s)
+
+
+def _sqlite(address: Address, synchronous: Synchronous, busy_s: float) -> Engine:
+    engine = create_engine(
+        address.url,
+        hide_parameters=True,
+        connect_args={"timeout": busy_s, "check_same_thread": False},
+        pool_size=5,
+        max_overflow=10,
+    )
+
+    @event.listens_for(engine, "do_connect")
+    def _prepare(*_: Any) -> None:
+        if address.path is not None:
+            _make_file(address.path)
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # BEGIN is ours: sqlite3's own leaves DDL outside transactions
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:
+            # Free pages can be given back to the disk only if this is said before the first table.
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL").fetchall()
+        for pragma in (
+            "journal_mode=WAL",
+            f"synchronous={synchronous.upper()}",
+            "trusted_schema=OFF",
+            "journal_size_limit=16777216",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        immediate = connection.get_execution_options().get("agentguard_immediate", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine
+
+
+def _make_file(path: Path) -> None:
+    """A new database is readable by its owner only: it holds what agents said."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def _postgresql(address: Address, busy_s: float) -> Engine:
+    try:
+        return create_engine(
+            address.url,
+            hide_parameters=True,
+            pool_pre_ping=True,
+            pool_size=5,
+            max_overflow=10,
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": "agentguard",
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 15_000,
+                "options": f"-c statement_timeout=60000 -c lock_timeout={int(busy_s * 1000)}",
+            },
+        )
+    except ModuleNotFoundError:
+        raise MissingExtra("psycopg", "postgres") from None
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the database, not what was asked of it, is the trouble: worth waiting for.
+
+    Full, locked, read-only, gone, restarting, out of connections, a disk that fails. PostgreSQL tells by
+    SQLSTATE (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+    """
+    if isinstance(error, sqlite3.Error | OSError):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES
+    if isinstance(error.orig, sqlite3.Error):
+        return not isinstance(error.orig, sqlite3.IntegrityError | sqlite3.DataError | sqlite3.InterfaceError)
+    return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+
+
+def explain(error: BaseException, address: Address) -> str:
+    """What went wrong, in one line, without SQL, parameters or the password."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    diag = getattr(cause, "diag", None)
+    text = address.masked(getattr(diag, "message_primary", None) or str(cause)).strip()
+    line = text.splitlines()[0] if text else type(cause).__name__
+    return line[:_LONGEST]
+
+
+def unavailable(error: BaseException, address: Address) -> StoreUnavailable:
+    """The error to raise where a caller waits for the database."""
+    return StoreUnavailable(f"store {address}: {explain(error, address)}")

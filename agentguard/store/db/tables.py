@@ -1,0 +1,308 @@
+"""The tables, as SQLAlchemy Core knows them; migrations make them, tests compare the two.
+
+A column has the name of the row's field. What kind of value a column takes, and how it is made to fit, is
+told by its ``info["kind"]``:
+
+``id``      text that names something: refused if empty, longer than `MAX_ID` or not printable
+``text``    text for searching and for lists: cut and cleaned to fit, the whole is kept in the row's data
+``packed``  JSON as `agentguard.store.db.payload` makes it
+``bytes``   bytes as they are: refused if longer than `MAX_STATE`
+``plain``   a number or a truth value
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, LargeBinary, MetaData, Table, Text
+
+from agentguard.store.db import rows
+from agentguard.store.db.run_summary import OverviewRow
+
+PREFIX = "agentguard_"
+MAX_ID = 256
+MAX_TENANT = 64
+MAX_TEXT = 256
+MAX_STATE = 32 * 1024 * 1024
+
+metadata = MetaData()
+
+
+def _id(name: str, *, key: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=False, primary_key=key, info={"kind": "id"})
+
+
+def _line(name: str, *, key: bool = False, null: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=null, primary_key=key, info={"kind": "id", "empty": True})
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, info={"kind": "text"})
+
+
+def _int(name: str, *, key: bool = False, null: bool = False) -> Column[int]:
+    return Column(
+        name, BigInteger, nullable=null, primary_key=key, autoincrement=False, info={"kind": "plain"}
+    )
+
+
+def _real(name: str, *, null: bool = True) -> Column[float]:
+    return Column(name, Double, nullable=null, info={"kind": "plain"})
+
+
+def _flag(name: str, *, null: bool = False) -> Column[bool]:
+    return Column(name, Boolean, nullable=null, info={"kind": "plain"})
+
+
+def _packed(name: str) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=False, info={"kind": "packed"})
+
+
+def _bytes(name: str) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=False, info={"kind": "bytes"})
+
+
+def _table(name: str, *columns: Column[Any], indexes: tuple[tuple[str, ...], ...] = ()) -> Table:
+    """A table whose key begins with the tenant; each index too, as every query names one."""
+    full = PREFIX + name
+    return Table(
+        full,
+        metadata,
+        Column("tenant", Text, nullable=False, primary_key=True, info={"kind": "tenant"}),
+        *columns,
+        _real("created_at", null=False),
+        _packed("data"),
+        *(Index(f"{full}_{'_'.join(one)}", "tenant", *one) for one in indexes),
+    )
+
+
+_MADE = ("created_at", "id")
+_OF_RUN = ("run_id", "created_at", "id")
+
+RUNS = _table(
+    "runs",
+    _id("id", key=True),
+    _text("format"),
+    _text("task"),
+    _text("group"),
+    _flag("failed", null=True),
+    _int("length"),
+    _packed("annotation"),
+    indexes=(_MADE, ("group",)),
+)
+STEPS = _table(
+    "steps",
+    _id("run_id", key=True),
+    _line("line", key=True),
+    _int("index", key=True),
+    _text("source"),
+    _text("agent"),
+)
+BRANCHES = _table(
+    "branches",
+    _id("run_id", key=True),
+    _id("id", key=True),
+    _int("fork_step"),
+    _line("parent", null=True),
+    _int("place"),
+)
+SNAPSHOTS = _table(
+    "snapshots",
+    _id("run_id", key=True),
+    _int("step", key=True),
+    _bytes("state"),
+)
+FINDINGS = _table(
+    "findings",
+    _id("id", key=True),
+    _id("run_id"),
+    _text("detector"),
+    _int("step", null=True),
+    _text("code"),
+    _real("probability"),
+    indexes=(_OF_RUN,),
+)
+DIAGNOSES = _table(
+    "diagnoses",
+    _id("id", key=True),
+    _id("run_id"),
+    _text("method"),
+    _text("verdict"),
+    _real("probability"),
+    _int("step", null=True),
+    _text("agent"),
+    _text("module"),
+    _text("code"),
+    indexes=(_OF_RUN,),
+)
+SCHEMATA = _table(
+    "schemata",
+    _id("id", key=True),
+    _text("status"),
+    _text("origin"),
+    _text("method"),
+    _text("code"),
+    _text("module"),
+    _int("version"),
+    _int("support"),
+    _real("updated_at", null=False),
+    indexes=(_MADE,),
+)
+VERDICTS = _table(
+    "verdicts",
+    _id("key", key=True),
+    _text("judge"),
+    _text("judge_version"),
+    _text("question"),
+    _line("run_id"),
+    indexes=(("run_id",), ("created_at",)),
+)
+RECOVERIES = _table(
+    "recoveries",
+    _id("id", key=True),
+    _id("run_id"),
+    _text("strategy"),
+    _int("step", null=True),
+    _text("outcome"),
+    _line("schema_id"),
+    _real("updated_at", null=False),
+    indexes=(_OF_RUN, ("schema_id",)),
+)
+EFFECTS = _table(
+    "effects",
+    _id("key", key=True),
+    _id("run_id"),
+    _line("line"),
+    _text("tool"),
+    _text("arguments"),
+    _text("logical_step"),
+    _text("state"),
+    _real("settled_at"),
+    indexes=(("run_id", "created_at"),),
+)
+BACKEND_EVENTS = _table(
+    "backend_events",
+    _id("id", key=True),
+    _text("backend"),
+    _text("kind"),
+    _line("run_id"),
+    indexes=(_MADE, ("run_id",)),
+)
+JUDGEMENTS = _table(
+    "judgements",
+    _id("id", key=True),
+    _line("run_id"),
+    _text("subject"),
+    _line("subject_id"),
+    _flag("right"),
+    _text("by"),
+    indexes=(_OF_RUN, ("subject_id",)),
+)
+
+ACCEPTANCES = _table(
+    "acceptances",
+    _id("id", key=True),
+    _id("run_id"),
+    _int("attempt"),
+    _flag("accepted"),
+    indexes=(_OF_RUN, _MADE),
+)
+
+OVERVIEWS = _table(
+    "overviews",
+    _id("run_id", key=True),
+    _text("task"),
+    _text("format"),
+    _flag("failed", null=True),
+    _real("began_at", null=False),
+    _real("started_at"),
+    _real("ended_at"),
+    _real("duration_s"),
+    _int("steps"),
+    _int("tokens", null=True),
+    _real("cost_usd"),
+    _text("models"),
+    _text("tags"),
+    _text("verdict"),
+    _real("probability"),
+    _text("method"),
+    _int("step", null=True),
+    _text("agent"),
+    _text("module"),
+    _text("code"),
+    _real("diagnosed_at"),
+    _real("guard_s"),
+    _int("findings"),
+    _int("recoveries"),
+    _text("recovered"),
+    _text("judged"),
+    _flag("known"),
+    _flag("stale"),
+    _real("updated_at", null=False),
+    indexes=(("began_at", "run_id"), ("updated_at",)),
+)
+SESSIONS = _table(
+    "sessions",
+    _id("key", key=True),
+    _line("run_id"),
+    _int("version"),
+    _real("updated_at", null=False),
+    indexes=(("run_id",), ("updated_at",)),
+)
+HINTS = _table(
+    "hints",
+    _id("machine", key=True),
+    _id("backend", key=True),
+    _text("trouble"),
+    _real("seconds", null=False),
+    _real("updated_at", null=False),
+    _int("number"),
+    indexes=(("updated_at",),),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMapping:
+    """Where rows of a type live.
+
+    Attributes:
+        table: their table.
+        replace: whether a row with a key that is there replaces it; else the first one stays.
+        guard: a column whose value must not get smaller by being replaced.
+        keep: columns that stay as they were first written.
+    """
+
+    table: Table
+    replace: bool = True
+    guard: str | None = None
+    keep: frozenset[str] = frozenset()
+
+
+HOMES: dict[type[rows.Row], TableMapping] = {
+    rows.RunRow: TableMapping(table=RUNS, keep=frozenset({"created_at"})),
+    rows.StepRow: TableMapping(table=STEPS),
+    rows.BranchRow: TableMapping(table=BRANCHES, replace=False),
+    rows.SnapshotRow: TableMapping(table=SNAPSHOTS),
+    rows.FindingRow: TableMapping(table=FINDINGS, replace=False),
+    rows.DiagnosisRow: TableMapping(table=DIAGNOSES, replace=False),
+    rows.SchemaRow: TableMapping(table=SCHEMATA, guard="version"),
+    rows.VerdictRow: TableMapping(table=VERDICTS),
+    rows.RecoveryRow: TableMapping(table=RECOVERIES),
+    rows.EffectRow: TableMapping(table=EFFECTS, replace=False),
+    rows.BackendEventRow: TableMapping(table=BACKEND_EVENTS, replace=False),
+    rows.JudgementRow: TableMapping(table=JUDGEMENTS),
+    rows.AcceptanceRow: TableMapping(table=ACCEPTANCES, replace=False),
+    rows.SessionRow: TableMapping(table=SESSIONS, guard="version", keep=frozenset({"created_at"})),
+    rows.HintRow: TableMapping(table=HINTS, guard="number"),
+    OverviewRow: TableMapping(table=OVERVIEWS),
+}
+
+TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in metadata.tables.items()}
+"""Short name to table."""
+
+OF_RUN: tuple[Table, ...] = (
+    STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
+    JUDGEMENTS, OVERVIEWS, SESSIONS, ACCEPTANCES,
+)  # fmt: skip
+"""Tables whose rows belong to a run by ``run_id``."""

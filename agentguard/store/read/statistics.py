@@ -1,0 +1,249 @@
+"""How often runs fail, with what and by whom, over time: counted by the database, for any number of runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, cast, func, select
+
+from agentguard.store.db.row_mapping import asked_tenant
+from agentguard.store.db.run_summary import VerdictFilter
+from agentguard.store.db.tables import OVERVIEWS, RECOVERIES, RUNS
+from agentguard.store.store import Store
+
+Bucket = Literal["day", "week"]
+
+DAY_S: Final = 86_400
+_WIDTHS: Final[Mapping[str, int]] = {"day": DAY_S, "week": 7 * DAY_S}
+_MONDAY_S: Final = 4 * DAY_S  # 1970-01-05: weeks begin on Mondays, days and weeks are those of UTC
+_LATEST_S: Final = 32_503_680_000  # the year 3000: a clock beyond it was wrong
+_AT_ONCE: Final = 500
+_O = OVERVIEWS.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureSeries:
+    """How many runs a bucket; buckets without any are left out.
+
+    Attributes:
+        name: code or agent; empty where a diagnosis names none.
+        total: over all buckets.
+        counts: start of the bucket, epoch seconds, to its number of runs.
+    """
+
+    name: str
+    total: int
+    counts: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequencies:
+    """Failed runs over time.
+
+    Attributes:
+        width_s: of a bucket, in seconds.
+        starts: of all buckets from the first to the last that has a run, epoch seconds; empty without runs.
+        runs, failed: all diagnosed runs, and those held to have failed.
+        codes, agents: of the failed runs, the most frequent first; what is beyond the limit is left out.
+    """
+
+    width_s: int
+    starts: tuple[int, ...] = ()
+    runs: FailureSeries
+    failed: FailureSeries
+    codes: tuple[FailureSeries, ...] = ()
+    agents: tuple[FailureSeries, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A failed run, in few words."""
+
+    run_id: str
+    task: str
+    step: int | None
+    agent: str
+    began_at: float
+    code: str = ""
+    recovered: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeGroup:
+    """Failed runs of one code: how many, and the latest of them."""
+
+    code: str
+    total: int
+    latest: tuple[Example, ...] = field(default=())
+
+
+def frequencies(
+    store: Store,
+    *,
+    bucket: Bucket = "week",
+    since: float | None = None,
+    most: int = 12,
+    most_buckets: int = 120,
+    tenant: str = "",
+) -> Frequencies:
+    """Count runs by time, and the failed ones by code and by agent.
+
+    Args:
+        store: whose runs.
+        bucket: how wide.
+        since: only runs that began at or after, epoch seconds.
+        most: how many codes and agents.
+        most_buckets: the latest so many buckets; what lies before is not counted.
+        tenant: whose runs.
+
+    Raises:
+        StoreUnavailable: the database cannot be read now.
+    """
+    width = _WIDTHS[bucket]
+    offset = _MONDAY_S if bucket == "week" else 0
+    asked = [
+        _O.tenant == asked_tenant(tenant),
+        _O.known.is_(True),
+        _O.verdict != "",
+        _O.began_at.between(0, _LATEST_S),
+    ]
+    with store.reading() as connection:
+        last = connection.execute(select(func.max(_O.began_at)).where(*asked)).scalar()
+        if last is None:
+            empty = FailureSeries(name="", total=0, counts={})
+            return Frequencies(width_s=width, runs=empty, failed=empty)
+        earliest = _start(last, width, offset) - (most_buckets - 1) * width
+        asked.append(_O.began_at >= max(earliest, since if since is not None else earliest))
+        counted = _counted(connection, _place(connection, width, offset), asked)
+    grid = (width, offset)
+    runs, bad = _sums(counted, grid, failed=False), _sums(counted, grid, failed=True)
+    codes, agents = _series(counted, grid, "code"), _series(counted, grid, "agent")
+    first, end = min(runs.counts, default=0), max(runs.counts, default=-width)
+    return Frequencies(
+        width_s=width,
+        starts=tuple(range(first, end + 1, width)),
+        runs=runs,
+        failed=bad,
+        codes=codes[:most],
+        agents=agents[:most],
+    )
+
+
+def failed_by_code(store: Store, *, examples: int = 5, tenant: str = "") -> tuple[CodeGroup, ...]:
+    """Failed runs by code, the most frequent first, each with its latest runs."""
+    failed = (
+        _O.tenant == asked_tenant(tenant),
+        _O.known.is_(True),
+        _O.verdict == VerdictFilter.FAILURE.value,
+    )
+    # Ranked by what is narrow; what is shown is then read of the few that are first.
+    rank = func.row_number().over(partition_by=_O.code, order_by=(_O.began_at.desc(), _O.run_id))
+    number = func.count().over(partition_by=_O.code)
+    ranked = select(_O.run_id, _O.code, rank.label("rank"), number.label("total")).where(*failed).subquery()
+    with store.reading() as connection:
+        query = select(ranked).where(ranked.c.rank <= max(1, examples)).order_by(ranked.c.code, ranked.c.rank)
+        first = connection.execute(query).mappings().all()
+    found = runs_called(store, (one["run_id"] for one in first), tenant=tenant)
+    totals = {one["code"]: int(one["total"]) for one in first}
+    latest: dict[str, list[Example]] = {}
+    for one in first:
+        if one["run_id"] in found and len(latest.setdefault(one["code"], [])) < examples:
+            latest[one["code"]].append(found[one["run_id"]])
+    ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
+    return tuple(CodeGroup(code=code, total=n, latest=tuple(latest.get(code, ()))) for code, n in ordered)
+
+
+def runs_called(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, Example]:
+    """What is known of those of the runs ``ids`` that are in the store and held to have failed."""
+    found: dict[str, Example] = {}
+    with store.reading() as connection:
+        for part in _parts(ids):
+            query = select(*_EXAMPLE).where(
+                _O.tenant == asked_tenant(tenant),
+                _O.known.is_(True),
+                _O.verdict == VerdictFilter.FAILURE.value,
+                _O.run_id.in_(part),
+            )
+            found |= {one["run_id"]: _example(one) for one in connection.execute(query).mappings()}
+    return found
+
+
+def runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[str, ...]]:
+    """Schema to the runs whose recovery it spoke for."""
+    table = RECOVERIES.c
+    query = select(table.schema_id, table.run_id).where(
+        table.tenant == asked_tenant(tenant), table.schema_id != ""
+    )
+    held: dict[str, list[str]] = {}
+    with store.reading() as connection:
+        for schema, run in connection.execute(query.distinct().order_by(table.schema_id, table.run_id)):
+            held.setdefault(schema, []).append(run)
+    return {schema: tuple(runs) for schema, runs in held.items()}
+
+
+def run_lengths(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, int]:
+    """Steps of those of the runs ``ids`` that are in the store."""
+    found: dict[str, int] = {}
+    with store.reading() as connection:
+        for part in _parts(ids):
+            query = select(RUNS.c.id, RUNS.c.length).where(
+                RUNS.c.tenant == asked_tenant(tenant), RUNS.c.id.in_(part)
+            )
+            found |= {id: int(length) for id, length in connection.execute(query)}
+    return found
+
+
+_EXAMPLE = (_O.run_id, _O.task, _O.step, _O.agent, _O.began_at, _O.code, _O.recovered)
+
+
+def _example(found: Mapping[Any, Any]) -> Example:
+    return Example(**{column.name: found[column.name] for column in _EXAMPLE})
+
+
+def _parts(ids: Iterable[str]) -> Iterable[list[str]]:
+    held = list(dict.fromkeys(ids))
+    return (held[start : start + _AT_ONCE] for start in range(0, len(held), _AT_ONCE))
+
+
+def _place(connection: Connection, width: int, offset: int) -> ColumnElement[int]:
+    """The number of a run's bucket, in SQL; SQLite may have no floor(), but cuts where it casts."""
+    share = (_O.began_at - offset) / width
+    return cast(func.floor(share) if connection.dialect.name == "postgresql" else share, BigInteger)
+
+
+def _start(time: float, width: int, offset: int) -> int:
+    return int((time - offset) // width) * width + offset
+
+
+def _counted(
+    connection: Connection, place: ColumnElement[int], where: Sequence[ColumnElement[bool]]
+) -> Sequence[RowMapping]:
+    """Runs by bucket, verdict, code and agent: all there is to know, in one pass over the runs."""
+    keys = (place.label("bucket"), _O.verdict, _O.code, _O.agent)
+    query = select(*keys, func.count().label("runs")).where(*where).group_by(*keys)
+    return connection.execute(query).mappings().all()
+
+
+def _sums(counted: Sequence[RowMapping], grid: tuple[int, int], *, failed: bool) -> FailureSeries:
+    """Runs a bucket; all, or those that failed."""
+    counts: Counter[int] = Counter()
+    for one in counted:
+        if not failed or one["verdict"] == VerdictFilter.FAILURE:
+            counts[int(one["bucket"]) * grid[0] + grid[1]] += int(one["runs"])
+    return FailureSeries(name="", total=counts.total(), counts=dict(counts))
+
+
+def _series(counted: Sequence[RowMapping], grid: tuple[int, int], column: str) -> tuple[FailureSeries, ...]:
+    """Failed runs a bucket, a series each value of ``column``, the most frequent first."""
+    held: dict[str, Counter[int]] = {}
+    for one in counted:
+        if one["verdict"] == VerdictFilter.FAILURE:
+            start = int(one["bucket"]) * grid[0] + grid[1]
+            held.setdefault(one[column], Counter())[start] += int(one["runs"])
+    made = (
+        FailureSeries(name=name, total=counts.total(), counts=dict(counts)) for name, counts in held.items()
+    )
+    return tuple(sorted(made, key=lambda one: (-one.total, one.name)))

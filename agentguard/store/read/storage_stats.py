@@ -1,0 +1,74 @@
+"""What is in a store: counts, ages, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, func, select, text
+
+from agentguard.store.db.migration import revision
+from agentguard.store.db.row_mapping import asked_tenant
+from agentguard.store.db.tables import RUNS, TABLES
+from agentguard.store.db.url import Address
+from agentguard.store.write.retention import used_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What is in a store.
+
+    Attributes:
+        address: where it is, without the password.
+        version: version of its tables.
+        rows: table to its number of rows.
+        tenants: how many tenants have runs.
+        oldest, newest: when the first and the last of its runs were made, epoch seconds; None without runs.
+        bytes_on_disk: what the database takes, its log and indexes among it; of all tenants.
+        bytes_in_use: what a limit of `prune` counts; of all tenants.
+    """
+
+    address: str
+    version: str
+    rows: Mapping[str, int]
+    tenants: int
+    oldest: float | None
+    newest: float | None
+    bytes_on_disk: int
+    bytes_in_use: int
+
+
+def stats(connection: Connection, address: Address, tenant: str | None) -> Stats:
+    """Count the rows of a tenant, or of all for None."""
+    chosen = [] if tenant is None else [asked_tenant(tenant)]
+    rows = {}
+    for name, table in TABLES.items():
+        query = select(func.count()).select_from(table)
+        for one in chosen:
+            query = query.where(table.c.tenant == one)
+        rows[name] = connection.execute(query).scalar_one()
+    ages = select(
+        func.min(RUNS.c.created_at), func.max(RUNS.c.created_at), func.count(RUNS.c.tenant.distinct())
+    )
+    for one in chosen:
+        ages = ages.where(RUNS.c.tenant == one)
+    oldest, newest, tenants = connection.execute(ages).one()
+    return Stats(
+        address=str(address),
+        version=revision(connection),
+        rows=rows,
+        tenants=tenants,
+        oldest=oldest,
+        newest=newest,
+        bytes_on_disk=_on_disk(connection, address.path),
+        bytes_in_use=used_bytes(connection),
+    )
+
+
+def _on_disk(connection: Connection, path: Path | None) -> int:
+    if path is not None:
+        files = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
+        return sum(file.stat().st_size for file in files if file.exists())
+    size = text("SELECT pg_total_relation_size(CAST(:name AS regclass))")
+    return sum(int(connection.execute(size, {"name": one.name}).scalar_one()) for one in TABLES.values())

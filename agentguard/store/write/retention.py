@@ -1,0 +1,241 @@
+"""Forgetting: a run with everything that belongs to it, a tenant, what is old, what is too much."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, not_, or_, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from agentguard.errors import StoreError
+from agentguard.store.db.database import Database
+from agentguard.store.db.engine import IMMEDIATE, unavailable
+from agentguard.store.db.row_mapping import asked_id, asked_tenant
+from agentguard.store.db.tables import (
+    BACKEND_EVENTS,
+    DIAGNOSES,
+    EFFECTS,
+    HINTS,
+    JUDGEMENTS,
+    OF_RUN,
+    OVERVIEWS,
+    PREFIX,
+    RUNS,
+    SESSIONS,
+    SNAPSHOTS,
+    TABLES,
+    VERDICTS,
+)
+from agentguard.store.write.effect_claims import SHARED_LINE
+
+_CHUNK = 200
+FAILURE = "failure"
+"""The verdict of a diagnosis that says that a run failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """What was removed: table to rows, and bytes in use (of the whole store) before and after."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLimits:
+    """What `Retention.prune` keeps to.
+
+    Attributes:
+        older_than_s: runs made longer ago go, with all that belongs to them; so do verdicts, backend events
+            and rows without a run that are as old.
+        max_bytes: the oldest runs go until no more is in use, then the oldest verdicts and backend events.
+        keep_failed: runs that failed, or were diagnosed as failures, stay in any case.
+        tenant: only rows of this tenant; of all for None.
+    """
+
+    older_than_s: float | None = None
+    max_bytes: int | None = None
+    keep_failed: bool = False
+    tenant: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.older_than_s is not None and not (
+            math.isfinite(self.older_than_s) and self.older_than_s >= 0
+        ):
+            raise StoreError("the age of what is pruned is a number of seconds from 0 on")
+        if self.max_bytes is not None and self.max_bytes < 0:
+            raise StoreError("the bytes to keep are a number from 0 on")
+        if self.tenant is not None:
+            asked_tenant(self.tenant)
+
+
+class Retention:
+    """Deletes in small transactions, so that writers never wait long for one."""
+
+    def __init__(self, place: Database) -> None:
+        self._place = place
+
+    def delete_run(self, run_id: str, tenant: str) -> Deleted:
+        """Remove a run and everything that belongs to it, its claims of effects among it."""
+        pair = (asked_tenant(tenant), asked_id(run_id))
+        return self._measured(lambda gone: self._remove_runs([pair], gone))
+
+    def delete_tenant(self, tenant: str) -> Deleted:
+        """Remove everything of a tenant, its schemata among it."""
+        asked_tenant(tenant)
+
+        def work(gone: Counter[str]) -> None:
+            for table in TABLES.values():
+                self._remove(table, table.c.tenant == tenant, gone)
+
+        return self._measured(work)
+
+    def prune(self, limits: RetentionLimits) -> Deleted:
+        """Remove what is over the limits."""
+
+        def work(gone: Counter[str]) -> None:
+            if limits.older_than_s is not None:
+                self._remove_old(time.time() - limits.older_than_s, limits, gone)
+            if limits.max_bytes is not None:
+                self._remove_excess(limits.max_bytes, limits, gone)
+
+        return self._measured(work)
+
+    def forget_shared(self, *, sessions_s: float, hints_s: float) -> int:
+        """Remove conversations and hints of which nothing was told for so long; returns how many.
+
+        Effects that were kept for others go with the last conversation of their run.
+        """
+        gone: Counter[str] = Counter()
+        now = time.time()
+        try:
+            for table, seconds in ((SESSIONS, sessions_s), (HINTS, hints_s)):
+                self._remove(table, table.c.updated_at < now - seconds, gone)
+            of_run = and_(SESSIONS.c.tenant == EFFECTS.c.tenant, SESSIONS.c.run_id == EFFECTS.c.run_id)
+            old = and_(EFFECTS.c.line.startswith(SHARED_LINE), EFFECTS.c.created_at < now - sessions_s)
+            self._remove(EFFECTS, and_(old, not_(exists().where(of_run))), gone)
+        except (SQLAlchemyError, OSError) as error:
+            raise unavailable(error, self._place.address) from None
+        return gone.total()
+
+    def _measured(self, work: Callable[[Counter[str]], None]) -> Deleted:
+        gone: Counter[str] = Counter()
+        try:
+            before = self._used()
+            work(gone)
+            self._give_back()
+            del gone[_name(OVERVIEWS)]  # what is made from the others is not what anybody asked to remove
+            return Deleted(rows=dict(gone), bytes_before=before, bytes_after=self._used())
+        except (SQLAlchemyError, OSError) as error:
+            raise unavailable(error, self._place.address) from None
+
+    def _remove_old(self, before: float, limits: RetentionLimits, gone: Counter[str]) -> None:
+        while pairs := self._oldest(limits, _CHUNK, before):
+            self._remove_runs(pairs, gone)
+        for table in OF_RUN:
+            has_run = exists().where(RUNS.c.tenant == table.c.tenant, RUNS.c.id == table.c.run_id)
+            old = and_(table.c.created_at < before, not_(has_run), _of(table, limits.tenant))
+            # What a person said of a schema belongs to no run, and nobody will say it again.
+            self._remove(table, and_(old, table.c.run_id != "") if table is JUDGEMENTS else old, gone)
+
+    def _remove_excess(self, most: int, limits: RetentionLimits, gone: Counter[str]) -> None:
+        while (used := self._used()) > most:
+            if pairs := self._oldest(limits, self._share(used, most)):
+                self._remove_runs(pairs, gone)
+            elif not any(
+                self._remove_oldest(table, limits.tenant, gone) for table in (VERDICTS, BACKEND_EVENTS)
+            ):
+                return
+
+    def _share(self, used: int, most: int) -> int:
+        """How many runs to remove next: half of the share that is too much, as runs differ in size."""
+        with self._place.engine().connect() as connection:
+            runs = connection.execute(select(func.count()).select_from(RUNS)).scalar_one()
+        return min(_CHUNK, max(1, int(runs * (used - most) / used / 2)))
+
+    def _oldest(
+        self, limits: RetentionLimits, count: int, before: float | None = None
+    ) -> list[tuple[str, str]]:
+        query = select(RUNS.c.tenant, RUNS.c.id).where(_of(RUNS, limits.tenant))
+        if before is not None:
+            query = query.where(RUNS.c.created_at < before)
+        if limits.keep_failed:
+            diagnosed = exists().where(
+                DIAGNOSES.c.tenant == RUNS.c.tenant,
+                DIAGNOSES.c.run_id == RUNS.c.id,
+                DIAGNOSES.c.verdict == FAILURE,
+            )
+            query = query.where(or_(RUNS.c.failed.is_(None), RUNS.c.failed.is_(False)), not_(diagnosed))
+        with self._place.engine().connect() as connection:
+            found = connection.execute(query.order_by(RUNS.c.created_at, RUNS.c.id).limit(count))
+            return [(row.tenant, row.id) for row in found]
+
+    def _remove_runs(self, pairs: Iterable[tuple[str, str]], gone: Counter[str]) -> None:
+        by_tenant: dict[str, list[str]] = {}
+        for tenant, run_id in pairs:
+            by_tenant.setdefault(tenant, []).append(run_id)
+        with self._place.engine().connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+            for tenant, ids in by_tenant.items():
+                for table in OF_RUN:
+                    chosen = and_(table.c.tenant == tenant, table.c.run_id.in_(ids))
+                    gone[_name(table)] += connection.execute(delete(table).where(chosen)).rowcount
+                chosen = and_(RUNS.c.tenant == tenant, RUNS.c.id.in_(ids))
+                gone[_name(RUNS)] += connection.execute(delete(RUNS).where(chosen)).rowcount
+
+    def _remove(self, table: Table, chosen: ColumnElement[bool], gone: Counter[str]) -> None:
+        with self._place.engine().connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+            gone[_name(table)] += connection.execute(delete(table).where(chosen)).rowcount
+
+    def _remove_oldest(self, table: Table, tenant: str | None, gone: Counter[str]) -> bool:
+        """Remove some of the oldest rows of a table; False if there is none left."""
+        with self._place.engine().connect() as connection:
+            query = select(table.c.created_at).where(_of(table, tenant)).order_by(table.c.created_at)
+            found = connection.execute(query.limit(_CHUNK)).scalars().all()
+        if found:
+            self._remove(table, and_(table.c.created_at <= found[-1], _of(table, tenant)), gone)
+        return bool(found)
+
+    def _used(self) -> int:
+        """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
+        with self._place.engine().connect() as connection:
+            return used_bytes(connection)
+
+    def _give_back(self) -> None:
+        """Return free pages of SQLite to the disk; PostgreSQL does so by itself (autovacuum)."""
+        engine = self._place.engine()
+        if engine.dialect.name != "sqlite":
+            return
+        connection = engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            for pragma in ("incremental_vacuum", "wal_checkpoint(TRUNCATE)"):
+                cursor.execute(f"PRAGMA {pragma}")
+                cursor.fetchall()
+        finally:
+            connection.close()
+
+
+def used_bytes(connection: Connection) -> int:
+    """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
+    if connection.dialect.name == "sqlite":
+        pages, free, size = (
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
+    contents = [table.c.data for table in TABLES.values()] + [SNAPSHOTS.c.state]
+    sums = (select(func.coalesce(func.sum(func.length(one)), 0)) for one in contents)
+    return sum(int(connection.execute(one).scalar_one()) for one in sums)
+
+
+def _of(table: Table, tenant: str | None) -> ColumnElement[bool]:
+    return table.c.tenant == tenant if tenant is not None else table.c.tenant.is_not(None)
+
+
+def _name(table: Table) -> str:
+    return table.name.removeprefix(PREFIX)

@@ -1,0 +1,69 @@
+"""Schemata read, changed and written again as one: what two processes learn at once is lost to neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from agentguard.errors import StoreError
+from agentguard.store.db.database import Database
+from agentguard.store.db.engine import IMMEDIATE, unavailable
+from agentguard.store.db.row_mapping import to_row
+from agentguard.store.db.rows import SchemaRow
+from agentguard.store.db.tables import SCHEMATA
+from agentguard.store.write.batch import apply, prepare
+
+Known = Mapping[str, tuple[int, float]]
+"""Version and time of change of schemata that were read before, by id."""
+
+Work = Callable[[Sequence[SchemaRow]], Sequence[SchemaRow]]
+
+_LOCK: Final = 0x61677363
+"""Number of the advisory lock that PostgreSQL holds for the length of a change; SQLite has one writer."""
+
+
+def change_schemata(
+    place: Database, work: Work, *, known: Known, tenant: str
+) -> dict[str, tuple[int, float]]:
+    """Give ``work`` the schemata that are not as ``known``, and write what it returns, in one transaction.
+
+    Returns:
+        What is known now.
+
+    Raises:
+        StoreUnavailable: the database cannot be used now; nothing was written.
+        StoreError: a schema that ``work`` returned cannot be stored; nothing was written.
+    """
+    try:
+        engine = place.engine()
+        with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            there = _there(connection, tenant)
+            made = work(_rows(connection, [id for id, at in there.items() if known.get(id) != at], tenant))
+            refused = apply(connection, prepare(made))
+            if refused:
+                raise StoreError(f"a schema cannot be stored: {next(iter(refused.values()))}")
+            there |= {row.id: (row.version, row.updated_at) for row in made}
+        place.confirm(engine)
+    except (SQLAlchemyError, OSError) as error:
+        raise unavailable(error, place.address) from None
+    return there
+
+
+def _there(connection: Connection, tenant: str) -> dict[str, tuple[int, float]]:
+    columns = SCHEMATA.c.id, SCHEMATA.c.version, SCHEMATA.c.updated_at
+    found = connection.execute(select(*columns).where(SCHEMATA.c.tenant == tenant))
+    return {id: (version, at) for id, version, at in found}
+
+
+def _rows(connection: Connection, ids: Sequence[str], tenant: str) -> list[SchemaRow]:
+    found: list[SchemaRow] = []
+    for begin in range(0, len(ids), 500):
+        some = SCHEMATA.c.id.in_(ids[begin : begin + 500])
+        held = connection.execute(select(SCHEMATA).where(SCHEMATA.c.tenant == tenant, some)).mappings()
+        found += [to_row(SchemaRow, one) for one in held]
+    return found

@@ -1,0 +1,133 @@
+"""The taxonomies at hand: those that ship with agentguard, and those a user dropped into a folder.
+
+A taxonomy is one YAML file named after it; a file called ``crosswalk.yaml`` holds links between codes. A
+user's folders are given to `TaxonomyCatalog.load` or listed in the environment variable ``AGENTGUARD_TAXONOMIES``
+(separated as in ``PATH``). Files are read when their taxonomy is first asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from agentguard import package_data
+from agentguard.errors import TaxonomyError
+from agentguard.taxonomy.model import Crosswalk, CrosswalkLink, Taxonomy, TaxonomyCode
+from agentguard.taxonomy.parser import CROSSWALK_FILE, read_crosswalk_links, read_taxonomy
+
+FOLDERS_VARIABLE = "AGENTGUARD_TAXONOMIES"
+
+
+class TaxonomyCatalog:
+    """Taxonomies by name, and the crosswalk between them."""
+
+    def __init__(self, files: dict[str, Path], crosswalks: tuple[Path, ...]) -> None:
+        self._files = files
+        self._crosswalks = crosswalks
+        self._cache: dict[str, Taxonomy] = {}
+
+    @classmethod
+    def load(cls, *folders: str | Path) -> TaxonomyCatalog:
+        """Return the shipped taxonomies and those of ``folders`` and of ``AGENTGUARD_TAXONOMIES``.
+
+        Cached by the folders: a file changed later is not read again in the same process. Raises
+        TaxonomyError if a folder is missing or two files claim one name.
+        """
+        listed = [part for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
+        return _load_folders(tuple(str(Path(folder).resolve()) for folder in (*listed, *folders)))
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all taxonomies, sorted."""
+        return tuple(sorted(self._files))
+
+    def files(self) -> tuple[Path, ...]:
+        """All files, taxonomies before crosswalks."""
+        return (*(self._files[name] for name in self.names()), *self._crosswalks)
+
+    def get_taxonomy(self, name: str) -> Taxonomy:
+        """Return the taxonomy called ``name``. Raises TaxonomyError if there is none or its file is wrong."""
+        if name not in self._cache:
+            if name not in self._files:
+                raise TaxonomyError(
+                    f"no taxonomy named {name!r}", hint=f"there are: {', '.join(self.names())}"
+                )
+            self._cache[name] = read_taxonomy(self._files[name])
+        return self._cache[name]
+
+    def get_code(self, qualified: str) -> TaxonomyCode:
+        """Return a code by its qualified name, such as ``"mast:step_repetition"``.
+
+        Raises TaxonomyError, with the nearest names, if there is none.
+        """
+        name, colon, id = qualified.partition(":")
+        if not colon:
+            raise TaxonomyError(f"{qualified!r} is not a qualified code", hint="write <taxonomy>:<code>")
+        taxonomy = self.get_taxonomy(name)
+        code = taxonomy.get_code(id)
+        if code is None:
+            near = get_close_matches(id, [known.id for known in taxonomy.codes], n=3)
+            meant = f"did you mean {' or '.join(f'{name}:{one}' for one in near)}?" if near else ""
+            hint = meant or f"`agentguard taxonomy show {name}` lists its codes"
+            raise TaxonomyError(f"no code {qualified!r}", hint=hint)
+        return code
+
+    def get_title(self, qualified: str) -> str:
+        """The code's title, or ``qualified`` itself where no taxonomy at hand has that code.
+
+        A third party's detector may bring codes of its own. Raises TaxonomyError if the file is wrong.
+        """
+        name, _, id = qualified.partition(":")
+        code = self.get_taxonomy(name).get_code(id) if name in self._files else None
+        return qualified if code is None else code.title
+
+    def map_code(self, qualified: str, *, to: str | None = None) -> tuple[CrosswalkLink, ...]:
+        """Links from a code, the closest first, into the taxonomy ``to`` if given.
+
+        Raises TaxonomyError if the code or the taxonomy does not exist.
+        """
+        self.get_code(qualified)
+        if to is not None:
+            self.get_taxonomy(to)
+        return self.load_crosswalk.links_from(qualified, to=to)
+
+    @cached_property
+    def load_crosswalk(self) -> Crosswalk:
+        """All links of all folders. Raises TaxonomyError if one names a code that does not exist."""
+        return Crosswalk(link for path in self._crosswalks for link in self.read_checked_links(path))
+
+    def read_checked_links(self, path: Path) -> tuple[CrosswalkLink, ...]:
+        """Read one crosswalk file and check that its codes exist."""
+        links = read_crosswalk_links(path)
+        for i, link in enumerate(links):
+            for field, code in (("from", link.source), ("to", link.target)):
+                try:
+                    self.get_code(code)
+                except TaxonomyError as error:
+                    where = f"links[{i}].{field}"
+                    raise TaxonomyError(error.reason, file=str(path), field=where, hint=error.hint) from None
+        return links
+
+    def __iter__(self) -> Iterator[Taxonomy]:
+        return (self.get_taxonomy(name) for name in self.names())
+
+
+@lru_cache(maxsize=16)
+def _load_folders(folders: tuple[str, ...]) -> TaxonomyCatalog:
+    files: dict[str, Path] = {}
+    crosswalks: list[Path] = []
+    for folder in dict.fromkeys((str(package_data.get_taxonomies_dir()), *folders)):
+        if not Path(folder).is_dir():
+            hint = f"create it, or correct --taxonomies or {FOLDERS_VARIABLE}"
+            raise TaxonomyError("no such folder of taxonomies", file=folder, hint=hint)
+        for path in sorted(Path(folder).glob("*.yaml")):
+            if path.name == CROSSWALK_FILE:
+                crosswalks.append(path)
+            elif path.stem in files:
+                hint = f"{files[path.stem]} has it; choose another"
+                raise TaxonomyError(f"the name {path.stem!r} is taken", file=str(path), hint=hint)
+            else:
+                files[path.stem] = path
+    return TaxonomyCatalog(files, tuple(crosswalks))

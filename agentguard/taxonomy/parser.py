@@ -1,0 +1,190 @@
+"""One YAML file to a taxonomy or a list of links, validated by ``SCHEMA.json``.
+
+A user's file is input like any other. YAML is read with the safe loader, without aliases (a short file can
+unfold to gigabytes through them), without duplicate keys (the first would vanish silently) and without dates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from agentguard import package_data
+from agentguard.errors import TaxonomyError
+from agentguard.taxonomy.model import CrosswalkLink, Group, Reference, Relation, Taxonomy, TaxonomyCode
+
+CROSSWALK_FILE = "crosswalk.yaml"
+_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 20
+_BaseLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TIMESTAMP_TAG = "tag:yaml.org,2002:timestamp"
+
+
+class _TextDateLoader(_BaseLoader):  # type: ignore[valid-type, misc]
+    """The safe loader, leaving dates as the text they were written as."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, regexp) for tag, regexp in resolvers if tag != _TIMESTAMP_TAG]
+        for first, resolvers in _BaseLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_taxonomy(path: Path) -> Taxonomy:
+    """Read and validate one taxonomy. Raises TaxonomyError with the file, the field and the way out."""
+    document = _load_validated(path, "taxonomy")
+    taxonomy = Taxonomy(
+        name=document["name"],
+        title=document["title"],
+        version=document["version"],
+        summary=document["summary"],
+        source=Reference(**document["source"]),
+        groups=tuple(Group(**group) for group in document.get("groups", ())),
+        codes=tuple(
+            TaxonomyCode(
+                **{**code, "taxonomy": document["name"], "examples": tuple(code.get("examples", ()))}
+            )
+            for code in document["codes"]
+        ),
+    )
+    _check_taxonomy(taxonomy, path)
+    return taxonomy
+
+
+def read_crosswalk_links(path: Path) -> tuple[CrosswalkLink, ...]:
+    """Read and validate a crosswalk file; that its codes exist is checked where the taxonomies are known."""
+    links = tuple(
+        CrosswalkLink(
+            source=item["from"],
+            relation=Relation(item["relation"]),
+            target=item["to"],
+            note=item.get("note", ""),
+        )
+        for item in _load_validated(path, "crosswalk")["links"]
+    )
+    for i, link in enumerate(links):
+        if link.source == link.target:
+            raise TaxonomyError("links a code to itself", file=str(path), field=f"links[{i}]")
+    return links
+
+
+def _check_taxonomy(taxonomy: Taxonomy, path: Path) -> None:
+    """What a schema cannot say: the name is the file's, ids are unique, groups exist."""
+    if taxonomy.name != path.stem:
+        hint = f"name the file {taxonomy.name}.yaml, or the taxonomy {path.stem!r}"
+        raise TaxonomyError("is not the file's name", file=str(path), field="name", hint=hint)
+    groups = [group.id for group in taxonomy.groups]
+    _check_unique(groups, "groups", path)
+    _check_unique([code.id for code in taxonomy.codes], "codes", path)
+    for i, code in enumerate(taxonomy.codes):
+        if code.group is not None and code.group not in groups:
+            hint = f"there are: {', '.join(groups)}" if groups else "add it under groups"
+            raise TaxonomyError("no such group", file=str(path), field=f"codes[{i}].group", hint=hint)
+
+
+def _check_unique(ids: list[str], where: str, path: Path) -> None:
+    for i, id in enumerate(ids):
+        if id in ids[:i]:
+            hint = f"{where}[{ids.index(id)}] has the same id"
+            raise TaxonomyError(f"{id!r} occurs twice", file=str(path), field=f"{where}[{i}].id", hint=hint)
+
+
+def _load_validated(path: Path, kind: str) -> dict[str, Any]:
+    document = _load_yaml(path)
+    try:
+        errors = sorted(
+            _load_validator(kind)(document), key=lambda error: len(error.instance_path), reverse=True
+        )
+    except (ValueError, TypeError, OverflowError):
+        raise TaxonomyError("holds a value that JSON cannot express", file=str(path)) from None
+    if errors:
+        hint = f"{len(errors) - 1} more; " if len(errors) > 1 else ""
+        raise TaxonomyError(
+            _shorten(errors[0].message),
+            file=str(path),
+            field=format_path(errors[0].instance_path) or "the document",
+            hint=f"{hint}see SCHEMA.json beside the shipped taxonomies",
+        )
+    assert isinstance(document, dict)
+    return document
+
+
+@cache
+def _load_validator(kind: str) -> Callable[[object], Iterable[Any]]:
+    import jsonschema_rs
+
+    schema = orjson.loads((package_data.get_taxonomies_dir() / "SCHEMA.json").read_bytes())
+    if kind == "crosswalk":
+        schema = {"$schema": schema["$schema"], "$ref": "#/$defs/crosswalk", "$defs": schema["$defs"]}
+    return jsonschema_rs.Draft202012Validator(schema).iter_errors
+
+
+def _load_yaml(path: Path) -> object:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise TaxonomyError(f"is larger than {_MAX_BYTES:,} bytes", file=str(path))
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaxonomyError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise TaxonomyError("is not UTF-8 text", file=str(path)) from None
+    loader = _TextDateLoader(text)
+    try:
+        _check_depth(text, path)
+        node = loader.get_single_node()
+        if node is None:
+            raise TaxonomyError("is empty", file=str(path))
+        _check_duplicate_keys(node, path)
+        return loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise TaxonomyError(f"is not YAML{line}: {error.problem or 'bad syntax'}", file=str(path)) from None
+    except (yaml.YAMLError, ValueError, OverflowError):
+        raise TaxonomyError("is not YAML", file=str(path)) from None
+    finally:
+        loader.dispose()
+
+
+def _check_depth(text: str, path: Path) -> None:
+    """Refuse aliases and deep nesting while the file is still a flat stream of events.
+
+    PyYAML's composer in C recurses without a limit: a file of brackets would end the process.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_TextDateLoader):
+        if isinstance(event, yaml.AliasEvent):
+            hint = "write out what it stands for"
+            raise TaxonomyError(f"uses the alias *{_shorten(str(event.anchor))}", file=str(path), hint=hint)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise TaxonomyError("is nested too deeply", file=str(path))
+
+
+def _check_duplicate_keys(root: yaml.Node, path: Path) -> None:
+    """Refuse duplicate keys."""
+    queue = [root]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, yaml.MappingNode):
+            counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            for key in (key for key, count in counts.items() if count > 1):
+                where = f"the mapping at line {node.start_mark.line + 1}"
+                raise TaxonomyError(f"{where} has the key {_shorten(key)!r} twice", file=str(path))
+            queue.extend(part for pair in node.value for part in pair)
+        elif isinstance(node, yaml.SequenceNode):
+            queue.extend(node.value)
+
+
+def format_path(path: Iterable[str | int]) -> str:
+    """A JSON path as people write it: ``codes[3].title``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def _shorten(message: str) -> str:
+    return message if len(message) <= 200 else f"{message[:199]}…"

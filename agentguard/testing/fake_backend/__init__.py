@@ -1,0 +1,58 @@
+"""A model endpoint that fails on command, for tests of whatever calls model endpoints.
+
+::
+
+    from agentguard.testing.fake_backend import FaultBackend, Ok, Reset, Status
+
+    with FaultBackend([Status(status=503, retry_after="1"), Reset(), Ok()]) as backend:
+        ...  # point a client at backend.url
+    assert [one.attempt for one in backend.seen] == [0, 1, 2]
+
+Every fault, and how to script them for each request, is described in docs/faults.md.
+"""
+
+from agentguard.testing.fake_backend.expected import FakeReply, right
+from agentguard.testing.fake_backend.faults import (
+    Corrupt,
+    ErrorEvent,
+    Hang,
+    HeartbeatOnly,
+    Huge,
+    InjectedFault,
+    InvalidAnswer,
+    Ok,
+    Raw,
+    Refuse,
+    Reset,
+    Stall,
+    StatusFault,
+    Trickle,
+    Truncate,
+)
+from agentguard.testing.fake_backend.script import Marked, RecordedRequest, Schedule, Script
+from agentguard.testing.fake_backend.server import FaultBackend
+
+__all__ = [
+    "Corrupt",
+    "ErrorEvent",
+    "FakeReply",
+    "FaultBackend",
+    "Hang",
+    "HeartbeatOnly",
+    "Huge",
+    "InjectedFault",
+    "InvalidAnswer",
+    "Marked",
+    "Ok",
+    "Raw",
+    "RecordedRequest",
+    "Refuse",
+    "Reset",
+    "Schedule",
+    "Script",
+    "Stall",
+    "StatusFault",
+    "Trickle",
+    "Truncate",
+    "right",
+]

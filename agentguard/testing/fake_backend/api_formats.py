@@ -1,0 +1,299 @@
+"""An answer in the form of its API: as one JSON object, and as a stream of server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentguard.testing.fake_backend.expected import ApiName, FakeReply
+
+CREATED = 1_767_225_600
+"""The time in every answer, in seconds since 1970: answers to one request are equal to the byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFormatter:
+    """A stream, cut where faults begin.
+
+    Attributes:
+        before: events that carry no token.
+        tokens: one event each.
+        after: what ends the answer, all but the last one.
+        last: the protocol's last event; empty if it has none.
+    """
+
+    before: tuple[bytes, ...]
+    tokens: tuple[bytes, ...]
+    after: tuple[bytes, ...]
+    last: bytes
+
+
+def whole(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> bytes:
+    """The answer as one JSON object."""
+    return json.dumps(_WHOLE.get(api, _other)(reply, asked)).encode()
+
+
+def streamed(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> EventFormatter:
+    """The answer as events."""
+    make = {"responses": _responses_events, "messages": _messages_events}.get(api)
+    return make(reply) if make else _chunks(api, reply, asked)
+
+
+def error_body(api: ApiName, status: int, message: str = "the backend was told to fail") -> bytes:
+    """An error of a status, in the form of its API."""
+    if api == "messages":
+        return json.dumps({"type": "error", "error": {"type": "api_error", "message": message}}).encode()
+    return json.dumps({"error": {"message": message, "type": "server_error", "code": status}}).encode()
+
+
+def error_event(api: ApiName, message: str = "the backend was told to fail") -> bytes:
+    """An error inside a stream."""
+    if api == "messages":
+        return event({"type": "error", "error": {"type": "overloaded_error", "message": message}})
+    if api == "responses":
+        return event({"type": "error", "code": "server_error", "message": message, "sequence_number": 99})
+    return event({"error": {"message": message, "type": "server_error", "code": 500}})
+
+
+def beat_event(api: ApiName, reply: FakeReply) -> bytes:
+    """An event of the API that carries nothing."""
+    if api == "messages":
+        return event({"type": "ping"})
+    if api == "responses":
+        return event({"type": "response.in_progress", "sequence_number": 1, "response": _response(reply, [])})
+    return event(_chunk(api, reply, {"delta": {}} if api == "chat" else {"text": ""}))
+
+
+def empty_body(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> bytes:
+    """A whole answer of the API with nothing in it."""
+    value: dict[str, Any] = json.loads(whole(api, reply, asked))
+    value |= {key: [] for key in ("choices", "output", "content", "data") if key in value}
+    return json.dumps(value).encode()
+
+
+def empty_events(api: ApiName, reply: FakeReply) -> list[bytes]:
+    """A stream of the API that begins and ends in order, with nothing in it."""
+    events = streamed(api, reply, {})
+    if api == "responses":
+        done = _response(reply, [], status="completed")
+        return [
+            events.before[0],
+            event({"type": "response.completed", "sequence_number": 1, "response": done}),
+        ]
+    if api == "messages":
+        return [events.before[0], events.after[-1], events.last]
+    return [event(_head(api, reply, chunk=True) | {"choices": []}), events.last]
+
+
+def event(value: Mapping[str, Any]) -> bytes:
+    """An event of an object, named by its type where it has one."""
+    name = f"event: {value['type']}\n" if "type" in value else ""
+    return f"{name}data: {json.dumps(value)}\n\n".encode()
+
+
+def _chat(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if reply.tool:
+        function = {"name": reply.tool, "arguments": reply.arguments}
+        message["tool_calls"] = [{"id": f"call_{reply.id}", "type": "function", "function": function}]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
+    return _head("chat", reply) | {"choices": [choice], "usage": _usage(reply)}
+
+
+def _completions(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    choice = {"index": 0, "text": reply.text, "logprobs": None, "finish_reason": "stop"}
+    return _head("completions", reply) | {"choices": [choice], "usage": _usage(reply)}
+
+
+def _responses(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    return _response(reply, [_item(reply)], status="completed")
+
+
+def _messages(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "text", "text": reply.text}
+    if reply.tool:
+        block = {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.tool}
+        block["input"] = json.loads(reply.arguments)
+    return _message(reply) | {
+        "content": [block],
+        "stop_reason": "tool_use" if reply.tool else "end_turn",
+    }
+
+
+def _embeddings(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
+    given = asked.get("input")
+    count = len(given) if isinstance(given, list) else 1
+    numbers = [round(int(digit, 16) / 15 - 0.5, 4) for digit in reply.id[:8]]
+    data = [{"object": "embedding", "index": i, "embedding": numbers} for i in range(count)]
+    usage = {"prompt_tokens": 8, "total_tokens": 8}
+    return {"object": "list", "model": reply.model, "data": data, "usage": usage}
+
+
+def _models(_reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    one = {"id": "a-model", "object": "model", "created": CREATED, "owned_by": "agentguard"}
+    return {"object": "list", "data": [one]}
+
+
+def _other(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": reply.id, "text": reply.text, "asked": dict(asked)}
+
+
+_WHOLE: dict[str, Callable[[FakeReply, Mapping[str, Any]], dict[str, Any]]] = {
+    "chat": _chat,
+    "completions": _completions,
+    "responses": _responses,
+    "messages": _messages,
+    "embeddings": _embeddings,
+    "models": _models,
+}
+
+
+def _chunks(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> EventFormatter:
+    """Chat completions and completions: chunks of one shape, and ``[DONE]``."""
+    if api != "chat":
+        before: tuple[bytes, ...] = ()
+        tokens: list[dict[str, Any]] = [{"text": token} for token in reply.tokens()]
+        end: dict[str, Any] = {"text": ""}
+    else:
+        before = (event(_chunk(api, reply, {"delta": {"role": "assistant", "content": ""}})),)
+        tokens = [{"delta": delta} for delta in _deltas(reply)]
+        end = {"delta": {}}
+    after = [event(_chunk(api, reply, end, finish=_finish(reply)))]
+    options = asked.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage"):
+        after.append(event(_head(api, reply, chunk=True) | {"choices": [], "usage": _usage(reply)}))
+    return EventFormatter(
+        before=before,
+        tokens=tuple(event(_chunk(api, reply, token)) for token in tokens),
+        after=tuple(after),
+        last=b"data: [DONE]\n\n",
+    )
+
+
+def _deltas(reply: FakeReply) -> list[dict[str, Any]]:
+    if not reply.tool:
+        return [{"content": token} for token in reply.tokens()]
+    first: dict[str, Any] = {"index": 0, "id": f"call_{reply.id}", "type": "function"}
+    first["function"] = {"name": reply.tool, "arguments": ""}
+    rest = [{"index": 0, "function": {"arguments": token}} for token in reply.tokens()]
+    return [{"tool_calls": [call]} for call in (first, *rest)]
+
+
+def _responses_events(reply: FakeReply) -> EventFormatter:
+    kind = "function_call_arguments" if reply.tool else "output_text"
+    place = {"item_id": _item(reply)["id"], "output_index": 0}
+    if not reply.tool:
+        place |= {"content_index": 0}
+    item = _item(reply)
+    opened: dict[str, Any] = item | {"status": "in_progress"}
+    opened |= {"arguments": ""} if reply.tool else {"content": list[Any]()}
+    values: list[dict[str, Any]] = [
+        {"type": "response.created", "response": _response(reply, [])},
+        {"type": "response.in_progress", "response": _response(reply, [])},
+        {"type": "response.output_item.added", "output_index": 0, "item": opened},
+    ]
+    ends: list[dict[str, Any]] = [{"type": f"response.{kind}.done", **place, **_done(reply)}]
+    if not reply.tool:
+        part = item["content"][0]
+        values.append({"type": "response.content_part.added", **place, "part": part | {"text": ""}})
+        ends.append({"type": "response.content_part.done", **place, "part": part})
+    ends.append({"type": "response.output_item.done", "output_index": 0, "item": item})
+    last = {"type": "response.completed", "response": _response(reply, [item], status="completed")}
+    tokens: list[dict[str, Any]] = [
+        {"type": f"response.{kind}.delta", **place, "delta": token} for token in reply.tokens()
+    ]
+    made = [event(v | {"sequence_number": n}) for n, v in enumerate((*values, *tokens, *ends, last))]
+    first, end = len(values), len(values) + len(tokens)
+    return EventFormatter(
+        before=tuple(made[:first]), tokens=tuple(made[first:end]), after=tuple(made[end:-1]), last=made[-1]
+    )
+
+
+def _messages_events(reply: FakeReply) -> EventFormatter:
+    start: dict[str, Any] = {"type": "text", "text": ""}
+    if reply.tool:
+        start = {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.tool, "input": {}}
+    kind, key = ("input_json_delta", "partial_json") if reply.tool else ("text_delta", "text")
+    stop = {"stop_reason": "tool_use" if reply.tool else "end_turn", "stop_sequence": None}
+    return EventFormatter(
+        before=(
+            event({"type": "message_start", "message": _message(reply)}),
+            event({"type": "content_block_start", "index": 0, "content_block": start}),
+            event({"type": "ping"}),
+        ),
+        tokens=tuple(
+            event({"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: token}})
+            for token in reply.tokens()
+        ),
+        after=(
+            event({"type": "content_block_stop", "index": 0}),
+            event({"type": "message_delta", "delta": stop, "usage": {"output_tokens": 8}}),
+        ),
+        last=event({"type": "message_stop"}),
+    )
+
+
+def _head(api: ApiName, reply: FakeReply, *, chunk: bool = False) -> dict[str, Any]:
+    kind = "text_completion" if api != "chat" else "chat.completion" + (".chunk" if chunk else "")
+    before = "chatcmpl" if api == "chat" else "cmpl"
+    return {"id": f"{before}-{reply.id}", "object": kind, "created": CREATED, "model": reply.model}
+
+
+def _chunk(
+    api: ApiName, reply: FakeReply, part: Mapping[str, Any], finish: str | None = None
+) -> dict[str, Any]:
+    choice = {"index": 0, **part, "logprobs": None, "finish_reason": finish}
+    return _head(api, reply, chunk=True) | {"choices": [choice]}
+
+
+def _finish(reply: FakeReply) -> str:
+    return "tool_calls" if reply.tool else "stop"
+
+
+def _usage(reply: FakeReply) -> dict[str, Any]:
+    tokens = len(reply.tokens())
+    return {"prompt_tokens": 8, "completion_tokens": tokens, "total_tokens": 8 + tokens}
+
+
+def _item(reply: FakeReply) -> dict[str, Any]:
+    if reply.tool:
+        named = {"type": "function_call", "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
+        return {**named, "name": reply.tool, "arguments": reply.arguments, "status": "completed"}
+    part = {"type": "output_text", "text": reply.text, "annotations": []}
+    named = {"type": "message", "id": f"msg_{reply.id}", "role": "assistant", "status": "completed"}
+    return {**named, "content": [part]}
+
+
+def _done(reply: FakeReply) -> dict[str, Any]:
+    return {"arguments": reply.arguments} if reply.tool else {"text": reply.text}
+
+
+def _response(
+    reply: FakeReply, output: list[dict[str, Any]], *, status: str = "in_progress"
+) -> dict[str, Any]:
+    return {
+        "id": f"resp_{reply.id}",
+        "object": "response",
+        "created_at": CREATED,
+        "status": status,
+        "model": reply.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
+def _message(reply: FakeReply) -> dict[str, Any]:
+    return {
+        "id": f"msg_{reply.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": reply.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 8, "output_tokens": 1},
+    }

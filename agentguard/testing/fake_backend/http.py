@@ -1,0 +1,206 @@
+"""The backend's end of a connection: requests are read from it, and bytes, waits and resets go out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+HEAD_BYTES: Final = 1 << 20
+BODY_BYTES: Final = 1 << 30
+_HELD: Final = 1 << 16
+
+
+class ClientGone(Exception):
+    """The client closed or reset the connection."""
+
+
+class MalformedRequest(Exception):
+    """What came is no request of HTTP/1.1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRequest:
+    """A request as it came, names of headers in lower case."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    keep: bool
+
+
+Serve = Callable[["ServerConnection", ParsedRequest], Awaitable[bool]]
+"""Answer a request; returns whether the connection takes another."""
+
+
+class ServerConnection(asyncio.Protocol):
+    """One connection. `sent` counts the bytes that were handed to the system.
+
+    Args:
+        number: of the connection.
+        serve: answers each request.
+        ended: called once when the connection is gone.
+    """
+
+    def __init__(self, number: int, serve: Serve, ended: Callable[[ServerConnection], None]) -> None:
+        self.number, self._serve, self._ended = number, serve, ended
+        self.sent = 0
+        self.left_at: float | None = None
+        self._buffer = bytearray()
+        self._news, self._writable = asyncio.Event(), asyncio.Event()
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writable.set()
+        self._made: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to read requests."""
+        assert isinstance(transport, asyncio.Transport)  # for the type checker
+        self._made = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=_HELD)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a connection."""
+        return self._made is not None
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        assert self._made is not None  # the loop has called connection_made before anything else
+        return self._made
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what came."""
+        self._buffer += data
+        self._news.set()
+
+    def eof_received(self) -> None:
+        """The client will send nothing more: it has left."""
+        self._leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the loop names it
+        """The connection is gone, whoever ended it."""
+        self._leave()
+        self._ended(self)
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writable.set()
+
+    def _leave(self) -> None:
+        if self.left_at is None:
+            self.left_at = time.monotonic()
+            self._gone.set_result(None)
+        self._news.set()
+        self._writable.set()
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes, as fast as they are taken. Raises Gone."""
+        for begin in range(0, len(data), _HELD):
+            await self._writable.wait()
+            if begin:
+                await asyncio.sleep(0)  # or the loop would not hear that the client has left
+            if self._gone.done() or self._transport.is_closing():
+                raise ClientGone
+            part = data[begin : begin + _HELD]
+            self._transport.write(part)
+            self.sent += len(part)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, for ever too. Raises Gone as soon as the client leaves."""
+        await asyncio.wait((self._gone,), timeout=None if seconds == float("inf") else seconds)
+        if self._gone.done():
+            raise ClientGone
+
+    def reset(self) -> None:
+        """End the connection with a reset, what was not sent yet with it."""
+        if self._made is None:
+            return
+        if not self._made.is_closing():
+            linger = struct.pack("ii", 1, 0)
+            self._made.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._made.abort()  # also one that is closing, but whose client does not read what is left
+
+    def close(self) -> None:
+        """End the connection in order, once all is sent."""
+        self._transport.close()
+
+    async def _run(self) -> None:
+        try:
+            while await self._serve(self, await self._request()):
+                pass
+        except ClientGone:
+            pass
+        except MalformedRequest:
+            self._transport.write(
+                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+        finally:
+            self._transport.close()
+
+    async def _request(self) -> ParsedRequest:
+        """Read one request. Raises Gone, Bad."""
+        head = await self._until(b"\r\n\r\n", HEAD_BYTES)
+        first, *lines = head[:-4].split(b"\r\n")
+        try:
+            method, target, version = first.decode("ascii").split(" ")
+            pairs = [line.split(b":", 1) for line in lines]
+            headers = tuple((name.lower(), value.strip(b" \t")) for name, value in pairs)
+            told = dict(headers)
+            if told.get(b"expect", b"").lower() == b"100-continue":
+                await self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if b"chunked" in told.get(b"transfer-encoding", b"").lower():
+                body = await self._chunks()
+            else:
+                body = await self._exactly(int(told.get(b"content-length", b"0")))
+        except ValueError:
+            raise MalformedRequest from None
+        closes = b"close" in told.get(b"connection", b"").lower() or version != "HTTP/1.1"
+        return ParsedRequest(method=method, target=target, headers=headers, body=body, keep=not closes)
+
+    async def _chunks(self) -> bytes:
+        body = bytearray()
+        while size := int((await self._until(b"\r\n", HEAD_BYTES)).split(b";")[0], 16):
+            body += await self._exactly(size)
+            await self._until(b"\r\n", 2)
+        while await self._until(b"\r\n", HEAD_BYTES) != b"\r\n":
+            pass
+        return bytes(body)
+
+    async def _until(self, end: bytes, most: int) -> bytes:
+        begin = 0
+        while (found := self._buffer.find(end, begin)) < 0:
+            if len(self._buffer) > most:
+                raise MalformedRequest
+            begin = max(0, len(self._buffer) - len(end))
+            await self._more()
+        return self._take(found + len(end))
+
+    async def _exactly(self, size: int) -> bytes:
+        if not 0 <= size <= BODY_BYTES:
+            raise MalformedRequest
+        while len(self._buffer) < size:
+            await self._more()
+        return self._take(size)
+
+    async def _more(self) -> None:
+        if self._gone.done():
+            raise ClientGone
+        self._news.clear()
+        await self._news.wait()
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken

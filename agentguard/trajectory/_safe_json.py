@@ -1,0 +1,159 @@
+"""JSON from outside: parsed to plain data that every later part can walk, compare and write again.
+
+What comes out of `loads` and `clean` has only dict, list, str, int, float, bool and None in it, is nested
+at most `MAX_DEPTH` deep, has no lone surrogates, no NaN or infinity and no integer beyond 64 bits, so
+nothing later can fail on it. What JSON writers get wrong but readers can understand is kept as text:
+``NaN`` becomes ``"NaN"``, an integer beyond 64 bits its digits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from agentguard.errors import FormatError
+
+# orjson writes at most 254 levels; a record puts a value it keeps some levels deeper than it was.
+MAX_DEPTH = 200
+MAX_LOG_DEPTH = 240
+_BIG_INTEGER = re.compile(rb"[\[:,\s-]\d{19,}[\]},\s]|\A-?\d{19,}")
+_NON_FINITE_CONSTANTS = ("NaN", "Infinity", "-Infinity")
+_BOM = b"\xef\xbb\xbf"
+
+
+def loads(data: bytes | str, *, strict: bool = False, depth: int = MAX_DEPTH) -> Any:
+    """Parse one JSON value. Raises FormatError with the position, never another error.
+
+    Args:
+        data: UTF-8 bytes or text; a byte order mark is skipped.
+        strict: refuse what the JSON standard refuses, instead of understanding the usual slips.
+        depth: how many levels may be nested.
+    """
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    raw = raw.removeprefix(_BOM)
+    try:
+        # orjson reads integers beyond 64 bits as floats, which would silently change an id.
+        value = None if _BIG_INTEGER.search(raw) else orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if strict:
+            raise FormatError(_syntax_error(error)) from None
+    else:
+        if value is not None or raw.strip() == b"null":
+            check_depth(value, depth)
+            return value
+    return _loads_with_stdlib(raw, strict, depth)
+
+
+def dumps(value: Any) -> bytes:
+    """Write one JSON value that `loads` reads back; raises FormatError on what is no JSON data."""
+    try:
+        data = orjson.dumps(value)
+    except TypeError:
+        data = b"null"
+    # orjson writes NaN and infinities as null, which would lose them: look closer wherever there is a null.
+    return orjson.dumps(normalize_json(value, depth=MAX_LOG_DEPTH)) if b"null" in data else data
+
+
+def normalize_json(value: Any, *, depth: int = MAX_DEPTH) -> Any:
+    """Return ``value`` as the plain data described above. Raises FormatError on what is no JSON data."""
+    return _normalize(value, depth)
+
+
+def check_depth(value: Any, depth: int = MAX_DEPTH) -> None:
+    """Raise FormatError if ``value`` is nested deeper than ``depth`` levels."""
+    level: list[Any] = [value]
+    for _ in range(depth + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(v for v in item.values() if isinstance(v, dict | list))
+            elif isinstance(item, list):
+                below.extend(v for v in item if isinstance(v, dict | list))
+        if not below:
+            return
+        level = below
+    raise _depth_error(depth)
+
+
+def _loads_with_stdlib(raw: bytes, strict: bool, depth: int) -> Any:
+    try:
+        text = raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
+    try:
+        parsed = json.loads(text, parse_constant=_reject_constant if strict else str, strict=False)
+        return normalize_json(parsed, depth=depth)
+    except json.JSONDecodeError as error:
+        raise FormatError(_syntax_error(error)) from None
+    except RecursionError:
+        raise _depth_error(depth) from None
+    except ValueError:
+        raise FormatError("not valid JSON: a number that cannot be read") from None
+
+
+def _depth_error(depth: int) -> FormatError:
+    return FormatError(f"nested deeper than {depth} levels")
+
+
+def _reject_constant(constant: str) -> Any:
+    raise FormatError(f"not valid JSON: {constant}")
+
+
+def _syntax_error(error: json.JSONDecodeError) -> str:
+    return f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+
+
+def _normalize(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _normalize_text(value)
+    if isinstance(value, Mapping | list | tuple):
+        if depth < 0:
+            raise FormatError("nested too deep")
+        if isinstance(value, Mapping):
+            return {_normalize_key(k): _normalize(v, depth - 1) for k, v in value.items()}
+        return [_normalize(v, depth - 1) for v in value]
+    return _normalize_number(value)
+
+
+def _normalize_text(value: str) -> str:
+    if value.isascii():
+        return str(value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # UTF-16 joins surrogates that belong together and leaves one replacement character for each that
+        # doesn't.
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return str(value)
+
+
+def _normalize_key(key: Any) -> str:
+    if isinstance(key, str):
+        return _normalize_text(key)
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, int | float):
+        return str(_normalize_number(key))
+    raise FormatError(f"an object's key is {type(key).__name__}, not a string")
+
+
+def _normalize_number(value: Any) -> Any:
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return int(value)
+        try:
+            return str(int(value))
+        except ValueError:  # Python refuses to print integers of more than 4,300 digits.
+            raise FormatError("an integer too long to read") from None
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return _NON_FINITE_CONSTANTS[0] if math.isnan(value) else _NON_FINITE_CONSTANTS[1 if value > 0 else 2]
+    raise FormatError(f"{type(value).__name__} is not JSON data")

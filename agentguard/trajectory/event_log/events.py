@@ -1,0 +1,203 @@
+"""The event log's events, and how they add up to runs.
+
+A log is JSON Lines. Each line is one event with a field ``event``:
+
+``header``      begins a run: ``version`` and everything of the trajectory but its steps
+``step``        the next step of the live line, or of the branch named in ``branch``
+``fork``        the live line's steps from ``at`` on were left: they become the branch ``branch``, for
+``reason`` ``branch``      declares a branch whose steps follow as ``step`` events that name it
+``annotation``  how the data set judged the run; the last one counts ``end``         the run is over
+
+A run also ends where the next header begins or the log stops, so that what a crash left behind can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from agentguard.errors import FormatError
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
+from agentguard.trajectory.serialization import (
+    decode_annotation,
+    decode_meta,
+    decode_step,
+    encode_annotation,
+    encode_meta,
+    encode_step,
+)
+
+EVENT_LOG_VERSION = 1
+EVENT_NAMES = ("header", "step", "fork", "branch", "annotation", "end")
+
+
+class EventLogState:
+    """One run as its events have made it so far; shared by the reader and the live recorder."""
+
+    def __init__(self, meta: Trajectory, annotation: Annotation | None = None) -> None:
+        self.meta = meta
+        self.annotation = annotation or Annotation()
+        self.is_ended = False
+        self._current_steps: list[Step] = []
+        self._branches: dict[str, Branch] = {}
+        self._branch_steps: dict[str, list[Step]] = {}
+
+    def __len__(self) -> int:
+        return len(self._current_steps)
+
+    @property
+    def branch_count(self) -> int:
+        """How many branches there are."""
+        return len(self._branches)
+
+    @property
+    def branch_ids(self) -> frozenset[str]:
+        """Ids of the branches there are."""
+        return frozenset(self._branches)
+
+    def append_step(self, step: Step, branch: str | None = None) -> None:
+        """Add the next step of the live line or of a declared branch. Raises FormatError on a gap."""
+        if branch is None:
+            line, begins = self._current_steps, 0
+        elif branch in self._branch_steps:
+            line, begins = self._branch_steps[branch], self._branches[branch].fork_step
+        else:
+            raise FormatError("a step of a branch that was not declared", field="branch")
+        if step.index != begins + len(line):
+            raise FormatError(f"expected step {begins + len(line)}, found {step.index}", field="step.index")
+        line.append(step)
+
+    def declare_branch(self, branch: Branch) -> None:
+        """Add a branch; its steps follow through `add`. Raises FormatError if the id is taken."""
+        if branch.id in self._branches:
+            raise FormatError("a branch of that id is already there", field="branch")
+        self._branches[branch.id] = branch
+        self._branch_steps[branch.id] = list(branch.steps)
+
+    def fork_branch(self, branch: str, at: int, *, reason: str, extra: Mapping[str, Any]) -> Branch:
+        """Move the live line's steps from ``at`` on to a new branch and return it."""
+        if not 0 <= at <= len(self._current_steps):
+            raise FormatError(f"the live line has {len(self._current_steps)} steps", field="at")
+        left = Branch(
+            id=branch, fork_step=at, steps=tuple(self._current_steps[at:]), reason=reason, extra=extra
+        )
+        self.declare_branch(left)
+        del self._current_steps[at:]
+        for one in list(self._branches.values()):
+            # A branch that left the live line after this point now hangs on the line that was left.
+            if one.parent is None and one.id != branch and one.fork_step > at:
+                self._branches[one.id] = replace(one, parent=branch)
+        return left
+
+    def to_record(self) -> Record:
+        """The run as it is now."""
+        branches = tuple(replace(b, steps=tuple(self._branch_steps[b.id])) for b in self._branches.values())
+        run = replace(self.meta, steps=tuple(self._current_steps), branches=branches)
+        return Record(trajectory=run, annotation=self.annotation)
+
+
+class RunAssembler:
+    """Adds events up to runs, one run at a time in memory."""
+
+    def __init__(self) -> None:
+        self.state: EventLogState | None = None
+
+    def apply(self, event: Any) -> Record | None:
+        """Take one event; returns the run it ended, if any. Raises FormatError on one that cannot be."""
+        node = JsonNode.from_value(event)
+        name = node.text("event")
+        if name not in EVENT_NAMES:
+            raise node.build_error("event", f"expected one of {', '.join(EVENT_NAMES)}")
+        if name == "header":
+            return self._start_run(node)
+        if self.state is None:
+            raise FormatError("an event before any header", field="event")
+        return self._apply_event(name, node, self.state)
+
+    def finish(self) -> Record | None:
+        """The run that is still open, if any."""
+        state, self.state = self.state, None
+        return state.to_record() if state is not None else None
+
+    def _start_run(self, node: JsonNode) -> Record | None:
+        before = self.finish()
+        version = node.integer("version")
+        if version != EVENT_LOG_VERSION:
+            raise node.build_error("version", f"version {version}, this agentguard reads {EVENT_LOG_VERSION}")
+        self.state = EventLogState(decode_meta(node))
+        return before
+
+    def _apply_event(self, name: str, node: JsonNode, state: EventLogState) -> Record | None:
+        branch = node.text("branch") if "branch" in node else None
+        if name == "step":
+            state.append_step(decode_step(node.node("step")), branch)
+        elif name == "annotation":
+            state.annotation = decode_annotation(node.node("annotation"))
+        elif name == "end":
+            return self.finish()
+        elif name == "fork":
+            extra = node.node_or("extra").data
+            state.fork_branch(
+                node.text("branch"), node.integer("at"), reason=node.text_or("reason"), extra=extra
+            )
+        else:
+            state.declare_branch(_decode_branch(node))
+        return None
+
+
+def build_header_event(meta: Trajectory) -> dict[str, Any]:
+    """The event that begins a run."""
+    return {"event": "header", "version": EVENT_LOG_VERSION, **encode_meta(meta)}
+
+
+def build_step_event(step: Step, branch: str | None = None) -> dict[str, Any]:
+    """The event of one step."""
+    return {"event": "step", **({"branch": branch} if branch is not None else {}), "step": encode_step(step)}
+
+
+def build_fork_event(branch: Branch) -> dict[str, Any]:
+    """The event of leaving the live line at ``branch.fork_step``."""
+    data: dict[str, Any] = {"event": "fork", "branch": branch.id, "at": branch.fork_step}
+    data |= {"reason": branch.reason} if branch.reason else {}
+    return data | ({"extra": dict(branch.extra)} if branch.extra else {})
+
+
+def build_branch_event(branch: Branch) -> dict[str, Any]:
+    """The event that declares a branch, without its steps."""
+    data: dict[str, Any] = {"event": "branch", "branch": branch.id, "fork_step": branch.fork_step}
+    data |= {"parent": branch.parent} if branch.parent is not None else {}
+    data |= {"reason": branch.reason} if branch.reason else {}
+    return data | ({"extra": dict(branch.extra)} if branch.extra else {})
+
+
+def build_annotation_event(annotation: Annotation) -> dict[str, Any]:
+    """The event of a judgement."""
+    return {"event": "annotation", "annotation": encode_annotation(annotation)}
+
+
+def build_events(record: Record) -> Iterator[dict[str, Any]]:
+    """All events of a finished run, in an order that `RunAssembler` takes."""
+    run = record.trajectory
+    yield build_header_event(run)
+    for step in run.steps:
+        yield build_step_event(step)
+    for branch in run.branches:
+        yield build_branch_event(branch)
+        for step in branch.steps:
+            yield build_step_event(step, branch.id)
+    if record.annotation != Annotation():
+        yield build_annotation_event(record.annotation)
+    yield {"event": "end"}
+
+
+def _decode_branch(node: JsonNode) -> Branch:
+    return Branch(
+        id=node.text("branch"),
+        fork_step=node.integer("fork_step"),
+        steps=(),
+        parent=node.text("parent") if "parent" in node else None,
+        reason=node.text_or("reason"),
+        extra=node.node_or("extra").data,
+    )

@@ -1,0 +1,252 @@
+"""Write the event log: a live recorder that takes steps as they happen, and whole runs at once.
+
+Each event is written by one call and flushed before the recorder goes on, so a crash loses at most the
+event that was being written. A torn last line is kept, closed with a line break when the log is opened
+again, and reported when it is read; the rest of the log is read as if it were not there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Protocol, Self
+
+from agentguard.errors import EventLogError, InputError
+from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.event_log.events import (
+    EventLogState,
+    RunAssembler,
+    build_annotation_event,
+    build_events,
+    build_fork_event,
+    build_header_event,
+    build_step_event,
+)
+from agentguard.trajectory.formats._stream_reader import detect_content
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
+
+
+class EventLog:
+    """An append-only file of events.
+
+    Args:
+        path: the file; made if it is not there.
+        fsync: wait for the disk after every event (slow; survives a power cut, not only a crash).
+
+    Raises:
+        EventLogError: the file cannot be opened or written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
+        self.path = Path(path)
+        self._fsync = fsync
+        self._has_torn_line = False
+        try:
+            # Unbuffered: one event is one write at the end of the file.
+            self._file: BinaryIO = open(self.path, "ab", buffering=0)  # noqa: SIM115
+            self._close_torn_line()
+        except OSError as error:
+            raise EventLogError(f"cannot be opened: {error.strerror}", file=str(self.path)) from None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, fsync: bool = False) -> Self:
+        """Open a log to append to it."""
+        return cls(path, fsync=fsync)
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Write one event. Raises EventLogError, or FormatError if the event has what is no JSON data."""
+        line = (b"\n" if self._has_torn_line else b"") + dumps(event) + b"\n"
+        try:
+            # Until all of it is written the line is torn; the next one then begins with a line break.
+            self._has_torn_line = True
+            while line:
+                line = line[self._file.write(line) :]
+            self._has_torn_line = False
+            if self._fsync:
+                os.fsync(self._file.fileno())
+        except (OSError, ValueError) as error:
+            raise EventLogError(f"cannot be written: {error}", file=str(self.path)) from None
+
+    def extend(self, events: Iterable[dict[str, Any]]) -> None:
+        """Write several events."""
+        for event in events:
+            self.append(event)
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _close_torn_line(self) -> None:
+        with open(self.path, "rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return
+            file.seek(-1, os.SEEK_END)
+            torn = file.read(1) != b"\n"
+        if torn:
+            self._file.write(b"\n")
+
+
+class EventSink(Protocol):
+    """Where events go: a file (`EventLog`) or the store (`agentguard.store.event_sink.StoreLog`)."""
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Take one event, in the order in which they happen."""
+        ...
+
+    def close(self) -> None:
+        """No more events come."""
+        ...
+
+
+class RunRecorder:
+    """Takes a run's steps as they happen, in memory and, if given, in a log.
+
+    Args:
+        meta: the run without its steps: id, format, task, tools, system prompts.
+        log: where every event is also written.
+    """
+
+    def __init__(self, meta: Trajectory, *, log: EventSink | None = None) -> None:
+        self._state = EventLogState(replace(meta, steps=(), branches=()))
+        self._log = log
+        self._append_event(build_header_event(self._state.meta))
+        for step in meta.steps:
+            self.add(step)
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], *, fsync: bool = False) -> Self:
+        """Go on with the last run of a log. Raises EventLogError if it has ended or there is none."""
+        state = _load_last_state(Path(path))
+        recorder = cls.__new__(cls)
+        recorder._state, recorder._log = state, EventLog.open(path, fsync=fsync)
+        return recorder
+
+    @classmethod
+    def resume_record(cls, record: Record, *, log: EventSink | None = None) -> Self:
+        """Go on with a run that was read from elsewhere, e.g. the store; ``log`` takes what comes now."""
+        meta = replace(record.trajectory, steps=(), branches=())
+        recorder = cls(meta, log=log)
+        recorder._state = EventLogState(meta, record.annotation)
+        if record.annotation != Annotation():
+            recorder._append_event(build_annotation_event(record.annotation))
+        for step in record.trajectory.steps:
+            recorder._state.append_step(step)
+        for branch in record.trajectory.branches:
+            recorder._state.declare_branch(branch)
+        return recorder
+
+    @property
+    def record(self) -> Record:
+        """The run as it is now."""
+        return self._state.to_record()
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The run as it is now, without its annotation."""
+        return self._state.to_record().trajectory
+
+    def __len__(self) -> int:
+        """Steps on the live line."""
+        return len(self._state)
+
+    @property
+    def branch_count(self) -> int:
+        """Lines that were left."""
+        return self._state.branch_count
+
+    def add(self, step: Step) -> Step:
+        """Append a step to the live line, numbered as the next one; returns it so numbered."""
+        self._require_open()
+        numbered = step.with_index(len(self._state))
+        if self._log is not None:
+            self._append_event(build_step_event(numbered))
+        self._state.append_step(numbered)
+        return numbered
+
+    def fork(self, at: int, *, reason: str = "", branch: str | None = None) -> Branch:
+        """Leave the live line before step ``at``; returns the branch that its steps become."""
+        self._require_open()
+        name = branch if branch is not None else self._next_branch_id()
+        left = self._state.fork_branch(name, at, reason=reason, extra={})
+        self._append_event(build_fork_event(left))
+        return left
+
+    def annotate(self, annotation: Annotation) -> None:
+        """Set how the run was judged."""
+        self._require_open()
+        self._state.annotation = annotation
+        self._append_event(build_annotation_event(annotation))
+
+    def end(self) -> Record:
+        """Say that the run is over, and return it."""
+        self._require_open()
+        self._append_event({"event": "end"})
+        self._state.is_ended = True
+        return self.record
+
+    def close(self) -> None:
+        """Close the log, if there is one; the run may be resumed later."""
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next_branch_id(self) -> str:
+        number = len(self._state.branch_ids) + 1
+        while f"branch-{number}" in self._state.branch_ids:
+            number += 1
+        return f"branch-{number}"
+
+    def _require_open(self) -> None:
+        if self._state.is_ended:
+            raise EventLogError("the run has ended", hint="begin a new Recorder")
+
+    def _append_event(self, event: dict[str, Any]) -> None:
+        if self._log is not None:
+            self._log.append(event)
+
+
+def write_log(record: Record, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
+    """Append a whole run to a log. Raises EventLogError."""
+    with EventLog.open(path, fsync=fsync) as log:
+        log.extend(build_events(record))
+
+
+def read_log(path: str | os.PathLike[str]) -> Iterator[Record | UnreadableRecord]:
+    """Yield the runs of a log, and a Broken for every line that cannot be read."""
+    return read(path, format="event_log")
+
+
+def _load_last_state(path: Path) -> EventLogState:
+    assembler = RunAssembler()
+    try:
+        with path.open("rb") as stream:
+            for item in detect_content(stream).items:
+                if item.error is None:
+                    assembler.apply(item.value)
+    except OSError as error:
+        raise EventLogError(f"cannot be opened: {error.strerror}", file=str(path)) from None
+    except InputError as error:
+        raise EventLogError(error.reason, file=str(path), field=error.field) from None
+    if assembler.state is None:
+        raise EventLogError("no run that goes on", file=str(path), hint="its last run has ended")
+    return assembler.state

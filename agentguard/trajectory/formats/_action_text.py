@@ -1,0 +1,40 @@
+"""Actions written as text, such as ``open src/main.py 12`` or ``search[red shoes]``, as tool calls."""
+
+from __future__ import annotations
+
+import re
+
+from agentguard.errors import FormatError
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory.formats._chat_messages import parse_arguments
+from agentguard.trajectory.model import ToolCall
+
+_WORD = re.compile(r"[\w./-]{1,64}")
+
+
+def parse_action_text(text: str, *, id: str, default: str = "act") -> ToolCall | None:
+    """The call that ``text`` stands for; None if it is blank.
+
+    A JSON object with a name is a call with arguments. Anything else is a command: its first word is the
+    tool's name (``default`` where it begins with none), the whole text the argument ``command``.
+    """
+    action = text.strip()
+    if not action:
+        return None
+    try:
+        value = loads(action) if action.startswith("{") else None
+    except FormatError:
+        value = None
+    name = value.get("name", value.get("tool")) if isinstance(value, dict) else None
+    if isinstance(value, dict) and isinstance(name, str):
+        node = JsonNode(value)
+        given = next(
+            (key for key in ("arguments", "parameters", "args", "input") if key in node), "arguments"
+        )
+        if isinstance(node.raw(given), str | dict):
+            parsed, raw = parse_arguments(node.raw(given), given)
+            return ToolCall(id=id, name=name, arguments=parsed, raw_arguments=raw)
+        return ToolCall(id=id, name=name, arguments={} if given not in node else {given: node.raw(given)})
+    word = _WORD.match(action)
+    return ToolCall(id=id, name=word.group() if word else default, arguments={"command": action})

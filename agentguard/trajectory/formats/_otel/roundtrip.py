@@ -1,0 +1,133 @@
+"""Spans that agentguard wrote itself (`agentguard.otlp`), read back to the run they were made of.
+
+What spans do not hold stays lost: ``extra``, the modules of a step, places in the first source, and prompts
+of agents that made no step. Spans whose marks do not make a run are read like anyone's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentguard.trajectory.formats._otel import own_attributes as marks
+from agentguard.trajectory.formats._otel.messages import extract_messages
+from agentguard.trajectory.formats._otel.spans import (
+    SourceSpan,
+    SpanKind,
+    decode_json_text,
+    flatten_text,
+    parse_span_tools,
+    parse_usage,
+)
+from agentguard.trajectory.model import Branch, Observation, Source, Step, Trajectory
+
+
+def read_exported_run(
+    spans: Sequence[SourceSpan], *, format: str, extra: Mapping[str, Any]
+) -> Trajectory | None:
+    """The run that ``spans`` were made of; None if they are not ours, or not enough of them are there."""
+    root = next((one for one in spans if isinstance(one.attributes.get(marks.RUN_ID), str)), None)
+    if root is None:
+        return None
+    lines: dict[str, dict[int, SourceSpan]] = {}
+    inside: dict[str, dict[int, SourceSpan]] = {}
+    for span in spans:
+        index, place = _read_integer(span, marks.STEP), _read_integer(span, marks.OBSERVATION)
+        if index is not None:
+            lines.setdefault(_branch_id(span), {})[index] = span
+        elif place is not None and span.parent is not None:
+            inside.setdefault(span.parent, {})[place] = span
+    if not lines:
+        return None
+    made = {line: _build_steps(held, inside) for line, held in lines.items()}
+    return Trajectory(
+        id=str(root.attributes[marks.RUN_ID]),
+        format=format,
+        task=_read_task(root),
+        steps=made.get("", ()),
+        tools=tuple(parse_span_tools(root)),
+        system_prompts=_read_system_prompts(root, lines),
+        branches=tuple(
+            _build_branch(one, made) for one in spans if _read_integer(one, marks.FORK_STEP) is not None
+        ),
+        extra=extra,
+    )
+
+
+def _read_integer(span: SourceSpan, name: str) -> int | None:
+    value = span.attributes.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _branch_id(span: SourceSpan) -> str:
+    return flatten_text(span.attributes.get(marks.BRANCH))
+
+
+def _build_steps(
+    spans: Mapping[int, SourceSpan], children: Mapping[str, Mapping[int, SourceSpan]]
+) -> tuple[Step, ...]:
+    """The steps of a line, numbered without gaps: some of its spans may not have arrived."""
+    first = min(spans) if min(spans) and _branch_id(spans[min(spans)]) else 0
+    return tuple(
+        _build_step(first + place, spans[index], children.get(spans[index].id, {}))
+        for place, index in enumerate(sorted(spans))
+    )
+
+
+def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]) -> Step:
+    told = flatten_text(span.attributes.get(marks.SOURCE))
+    source = Source(told) if told in set(Source) else Source.AGENT
+    message = next(iter(extract_messages(span, "output")), None) if source is Source.AGENT else None
+    times = span.attributes.get(marks.TIMES)
+    model = span.attributes.get("gen_ai.request.model")
+    return Step(
+        index=index,
+        source=source,
+        agent=flatten_text(span.attributes.get("gen_ai.agent.name")),
+        content=message.content if message else flatten_text(span.attributes.get("output.value")),
+        reasoning=message.reasoning if message else "",
+        tool_calls=message.calls if message else (),
+        observations=tuple(_build_observation(children[place]) for place in sorted(children)),
+        started_at=span.start if times in ("both", "start") else None,
+        ended_at=span.end if times in ("both", "end") else None,
+        usage=parse_usage(span) if span.kind is SpanKind.LLM else None,
+        model=model if isinstance(model, str) else None,
+        source_index=span.position,
+    )
+
+
+def _build_observation(span: SourceSpan) -> Observation:
+    missing = span.attributes.get(marks.UNPAIRED)
+    call_id = span.attributes.get("gen_ai.tool.call.id")
+    return Observation(
+        content=flatten_text(span.attributes.get("gen_ai.tool.call.result")),
+        call_id=call_id if isinstance(call_id, str) and missing not in ("call", "both") else None,
+        tool=None if missing in ("tool", "both") else flatten_text(span.attributes.get("gen_ai.tool.name")),
+        is_error=span.error,
+    )
+
+
+def _build_branch(span: SourceSpan, steps: Mapping[str, tuple[Step, ...]]) -> Branch:
+    parent = span.attributes.get(marks.PARENT)
+    return Branch(
+        id=_branch_id(span),
+        fork_step=_read_integer(span, marks.FORK_STEP) or 0,
+        steps=steps.get(_branch_id(span), ()),
+        parent=parent if isinstance(parent, str) else None,
+        reason=flatten_text(span.attributes.get(marks.REASON)),
+    )
+
+
+def _read_task(root: SourceSpan) -> str:
+    return next((one.content for one in extract_messages(root, "input") if one.content), "")
+
+
+def _read_system_prompts(root: SourceSpan, lines: Mapping[str, Mapping[int, SourceSpan]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    steps = [held[index] for held in lines.values() for index in sorted(held)]
+    for span in (root, *steps):
+        prompt = flatten_text(decode_json_text(span.attributes.get("gen_ai.system_instructions")))
+        if prompt:
+            agent = "" if span is root else flatten_text(span.attributes.get("gen_ai.agent.name"))
+            found.setdefault(agent, prompt)
+    return found

@@ -1,0 +1,320 @@
+"""Spans of one trace to a trajectory: what each model call said, what it called, and what that returned.
+
+A model call is a step of the agent that made it. A tool span is the observation of the step that called it,
+which is found by the call's id, else by the tool's name, else as the latest model call in the same part of
+the tree; where the call itself was not captured it is taken from the tool span. What only the next model
+call's input shows (a tool's result, a user's turn) is read from there. Steps follow the tree: a span before
+what happened inside it, siblings by their start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentguard.trajectory.formats._otel.messages import SpanMessage, extract_messages
+from agentguard.trajectory.formats._otel.spans import (
+    SourceSpan,
+    SpanKind,
+    collect_unmapped,
+    decode_json_text,
+    flatten_text,
+    parse_span_arguments,
+    parse_span_tools,
+    parse_usage,
+)
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+
+
+def order_spans(spans: Sequence[SourceSpan]) -> tuple[list[int | None], tuple[int, ...]]:
+    """Each span's parent, and all spans in the order things happened (both as positions in ``spans``)."""
+    by_id: dict[str, int] = {}
+    for i, span in enumerate(spans):
+        by_id.setdefault(span.id, i)
+    parents = [by_id.get(span.parent) if span.parent else None for span in spans]
+    parents = [None if parent == i else parent for i, parent in enumerate(parents)]
+    inside: dict[int | None, list[int]] = {}
+    for i, parent in enumerate(parents):
+        inside.setdefault(parent, []).append(i)
+    for siblings in inside.values():
+        siblings.sort(key=lambda i: (float("inf") if spans[i].start is None else spans[i].start or 0.0, i))
+    return parents, tuple(_walk_depth_first(inside, len(spans)))
+
+
+def _walk_depth_first(children: Mapping[int | None, list[int]], count: int) -> Iterator[int]:
+    done: set[int] = set()
+    # Spans that are only reachable through a circle of parents come last, each as a root of its own.
+    for root in (*children.get(None, ()), *range(count)):
+        stack = [root]
+        while stack:
+            i = stack.pop()
+            if i not in done:
+                done.add(i)
+                yield i
+                stack.extend(reversed(children.get(i, ())))
+
+
+_AGENT_ATTRIBUTES = ("assistant", "ai", "model", "tool-call", "tool_call")
+_TASK_ATTRIBUTES = ("task", "question", "query", "prompt", "input")
+
+
+@dataclass(slots=True)
+class _StepDraft:
+    """A step in the making; ``parent`` is the position of its span's parent."""
+
+    source: Source
+    agent: str
+    span: SourceSpan
+    parent: int | None = None
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _SpanContext:
+    """What a span inherits from those above: the agent at work, the nearest that is not mere plumbing."""
+
+    agent: str = "agent"
+    nearest_ancestor: int | None = None
+    in_tool: bool = False
+
+
+class SpanTrajectoryBuilder:
+    """The steps of one trace, and which step each span belongs to."""
+
+    def __init__(self, spans: Sequence[SourceSpan]) -> None:
+        self.drafts: list[_StepDraft] = []
+        self.unmapped_spans: list[SourceSpan] = []
+        self.task = ""
+        self._is_task_explicit = False
+        self.prompts: dict[str, str] = {}
+        self.tools: dict[str, ToolSpec] = {}
+        self._spans = spans
+        self._parents, order = order_spans(spans)
+        self._contexts: dict[int, _SpanContext] = {}
+        self._draft_by_span: dict[int | None, _StepDraft] = {}
+        self._pending_calls: dict[str, list[tuple[_StepDraft, ToolCall]]] = {}
+        self._model_call_drafts: list[_StepDraft] = []
+        self._known_messages: set[tuple[int, str]] = set()
+        for i in order:
+            self._add_span(i, spans[i])
+        self._order = order
+
+    def build_trajectory(self, *, id: str, format: str, extra: Mapping[str, Any]) -> Trajectory:
+        """The trajectory; spans that are no step and no observation are kept in ``extra["spans"]``."""
+        rest = (
+            {"spans": [collect_unmapped(span) for span in self.unmapped_spans]} if self.unmapped_spans else {}
+        )
+        return Trajectory(
+            id=id,
+            format=format,
+            task=self.task,
+            steps=tuple(_build_step_from_draft(i, draft) for i, draft in enumerate(self.drafts)),
+            tools=tuple(self.tools.values()),
+            system_prompts=self.prompts,
+            extra={**extra, **rest},
+        )
+
+    def map_spans_to_steps(self) -> dict[str, int]:
+        """Span id to step: its own, else the first inside it, else the last before it."""
+        index = {id(draft): i for i, draft in enumerate(self.drafts)}
+        first: dict[int, int] = {}
+        for i in reversed(self._order):
+            if i in self._draft_by_span:
+                first[i] = index[id(self._draft_by_span[i])]
+            parent = self._parents[i]
+            if i in first and parent is not None and parent not in self._draft_by_span:
+                first[parent] = first[i]
+        found: dict[str, int] = {}
+        last = 0
+        for i in self._order:
+            last = first.get(i, last)
+            if self.drafts:
+                found.setdefault(self._spans[i].id, last)
+        return found
+
+    def _add_span(self, i: int, span: SourceSpan) -> None:
+        up = self._parents[i]
+        above = self._contexts.get(up, _SpanContext()) if up is not None else _SpanContext()
+        if up is not None and self._spans[up].kind is not SpanKind.OTHER:
+            in_tool = above.in_tool or self._spans[up].kind is SpanKind.TOOL
+            above = replace(above, nearest_ancestor=up, in_tool=in_tool)
+        named = span.get_text("agent") or (
+            span.name.removeprefix("invoke_agent ") if span.kind is SpanKind.AGENT else ""
+        )
+        place = self._contexts[i] = replace(above, agent=named) if named else above
+        if span.kind is SpanKind.LLM:
+            self._add_model_call(i, span, place)
+        elif span.kind is SpanKind.TOOL:
+            self._add_tool(i, span, place)
+        else:
+            self.unmapped_spans.append(span)
+            if not self.task and not self.drafts:
+                self.task, self._is_task_explicit = _extract_task(span)
+
+    def _add_model_call(self, i: int, span: SourceSpan, context: _SpanContext) -> None:
+        said = extract_messages(span, "output")
+        outer = (
+            self._draft_by_span.get(context.nearest_ancestor)
+            if context.nearest_ancestor is not None
+            else None
+        )
+        if outer is not None and outer.span.kind is SpanKind.LLM:
+            # Two libraries recorded one call, one inside the other: it is one step.
+            self._draft_by_span[i] = outer
+            if outer.content or outer.tool_calls:
+                return
+            draft = outer
+        else:
+            self._add_input_messages(span, context)
+            draft = self._add_draft(_StepDraft(Source.AGENT, context.agent, span, self._parents[i]))
+            self._model_call_drafts.append(draft)
+            self._draft_by_span[i] = draft
+        draft.content = "\n".join(filter(None, (one.content for one in said)))
+        draft.reasoning = "\n".join(filter(None, (one.reasoning for one in said)))
+        for call in (call for one in said for call in one.calls):
+            self._add_call(draft, call)
+        if span.error:
+            draft.observations.append(Observation(content=span.describe_failure(), is_error=True))
+        for tool in parse_span_tools(span):
+            self.tools.setdefault(tool.name, tool)
+
+    def _add_input_messages(self, span: SourceSpan, context: _SpanContext) -> None:
+        """Take from a model call's input what came in since the last model call."""
+        told = extract_messages(span, "input")
+        prompts = [one.content for one in told if one.role in ("system", "developer")]
+        for prompt in filter(None, (flatten_text(decode_json_text(span.get_value("system"))), *prompts)):
+            self.prompts.setdefault(context.agent, prompt)
+        last = max((n for n, one in enumerate(told) if one.role in _AGENT_ATTRIBUTES), default=-1)
+        for n, one in enumerate(told):
+            if n > last and one.role in ("user", "human") and one.content:
+                self._add_user_message(n, one, span=span, context=context)
+            for call_id, text in one.results:
+                found = self._find_pending_call(call_id) if call_id else None
+                if found is not None:
+                    self._add_observation(*found, Observation(content=text))
+                elif n > last and not call_id:
+                    self._add_unkeyed_result(context.agent, text)
+
+    def _add_user_message(
+        self, n: int, message: SpanMessage, *, span: SourceSpan, context: _SpanContext
+    ) -> None:
+        key = (n, message.content)
+        if key in self._known_messages:
+            return
+        self._known_messages.add(key)
+        # Agents that act in text are told their results in the user's role.
+        result = message.content.lstrip().lower().startswith("observation")
+        if result and self._add_unkeyed_result(context.agent, message.content):
+            return
+        if not context.in_tool:
+            if not self._is_task_explicit and not any(draft.source is Source.USER for draft in self.drafts):
+                self.task = message.content
+            self._add_draft(_StepDraft(Source.USER, "user", span, None, message.content))
+
+    def _add_unkeyed_result(self, agent: str, text: str) -> bool:
+        """Give a result that names no call to the agent's last step, unless that has its results already."""
+        acted = next((draft for draft in reversed(self._model_call_drafts) if draft.agent == agent), None)
+        if acted is not None and not acted.observations:
+            acted.observations.append(Observation(content=text))
+        return acted is not None
+
+    def _add_tool(self, i: int, span: SourceSpan, context: _SpanContext) -> None:
+        name = _resolve_tool_name(span)
+        up = context.nearest_ancestor
+        if (
+            up is not None
+            and up in self._draft_by_span
+            and self._spans[up].kind is SpanKind.TOOL
+            and name == _resolve_tool_name(self._spans[up])
+        ):
+            # A client and a server recorded one call, one inside the other.
+            self._draft_by_span[i] = self._draft_by_span[up]
+            return
+        call_id = span.get_text("call_id")
+        found = (self._find_pending_call(call_id) if call_id else None) or self._find_pending_call(
+            f"name {name}"
+        )
+        if found is None:
+            parsed, raw = parse_span_arguments(span.get_value("arguments"))
+            draft = self._find_caller(i, span, context)
+            call = ToolCall(id=call_id or span.id, name=name, arguments=parsed, raw_arguments=raw)
+            self._add_call(draft, call)
+            found = draft, call
+        self._draft_by_span[i] = found[0]
+        content = span.get_text("result") or (span.describe_failure() if span.error else "")
+        self._add_observation(
+            *found, Observation(content=content, is_error=span.error, extra=collect_unmapped(span))
+        )
+
+    def _find_caller(self, i: int, span: SourceSpan, context: _SpanContext) -> _StepDraft:
+        """The latest model call that shares a parent with the tool; a new step where there is none."""
+        above: set[int] = set()
+        up = self._parents[i]
+        while up is not None and up not in above:
+            above.add(up)
+            up = self._parents[up]
+        for draft in reversed(self._model_call_drafts):
+            if draft.parent is None or draft.parent in above:
+                return draft
+        return self._add_draft(_StepDraft(Source.AGENT, context.agent, span, self._parents[i]))
+
+    def _add_draft(self, draft: _StepDraft) -> _StepDraft:
+        self.drafts.append(draft)
+        return draft
+
+    def _add_call(self, draft: _StepDraft, call: ToolCall) -> None:
+        draft.tool_calls.append(call)
+        for key in (call.id, f"name {call.name}"):
+            self._pending_calls.setdefault(key, []).append((draft, call))
+
+    def _find_pending_call(self, key: str) -> tuple[_StepDraft, ToolCall] | None:
+        """The latest step with an unanswered call of this id (or ``name …``), and its first such call."""
+        waiting = self._pending_calls.get(key, [])
+        return next((one for one in waiting if one[0] is waiting[-1][0]), None)
+
+    def _add_observation(self, draft: _StepDraft, call: ToolCall, observation: Observation) -> None:
+        for key in (call.id, f"name {call.name}"):
+            self._pending_calls[key] = [one for one in self._pending_calls[key] if one[1] is not call]
+        draft.observations.append(replace(observation, call_id=call.id, tool=call.name))
+
+
+def _resolve_tool_name(span: SourceSpan) -> str:
+    return span.get_text("tool") or span.name.removeprefix("execute_tool ")
+
+
+def _build_step_from_draft(index: int, draft: _StepDraft) -> Step:
+    span, model = draft.span, draft.source is Source.AGENT and draft.span.kind is SpanKind.LLM
+    return Step(
+        index=index,
+        source=draft.source,
+        agent=draft.agent,
+        content=draft.content,
+        reasoning=draft.reasoning,
+        tool_calls=tuple(draft.tool_calls),
+        observations=tuple(draft.observations),
+        started_at=span.start,
+        ended_at=span.end if draft.source is Source.AGENT else span.start,
+        usage=parse_usage(span) if model else None,
+        model=(span.get_text("model") or None) if model else None,
+        source_index=span.position,
+        extra=collect_unmapped(span) if model else {},
+    )
+
+
+def _extract_task(span: SourceSpan) -> tuple[str, bool]:
+    """The task as an agent's span was given it, and whether the span names it as such."""
+    value = decode_json_text(span.get_value("input_text"))
+    if isinstance(value, Mapping):
+        named = next((value[key] for key in _TASK_ATTRIBUTES if isinstance(value.get(key), str)), "")
+        if named:
+            return named, True
+    users = [
+        one.content
+        for one in extract_messages(span, "input")
+        if one.role in ("user", "human") and one.content
+    ]
+    return (users[0] if users else flatten_text(value)), False

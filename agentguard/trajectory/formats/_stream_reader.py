@@ -1,0 +1,289 @@
+"""Where records come from: files and streams, cut into JSON values or text without holding the whole of them.
+
+A JSON array is cut at its top-level commas by a scanner that knows only strings and brackets, and each
+element is parsed by itself. So memory is bounded by the largest element, and one that is not valid JSON is
+reported while the others are still read, which an event parser (ijson) cannot do: it stops at the first
+fault.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal, TextIO
+
+from agentguard.errors import FormatError
+from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, loads
+
+CHUNK_BYTES = 1 << 18
+MAX_RECORD_BYTES = 1 << 28
+_BOM = b"\xef\xbb\xbf"
+_STRUCTURE_PATTERN = re.compile(rb'["\[\]{},]')
+_STRING_PATTERN = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_OPEN, _CLOSE = b"[{", b"]}"
+_BINARY_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceItem:
+    """One JSON value of a source, or why it is none; ``position`` counts from 0."""
+
+    position: int
+    value: Any = None
+    error: FormatError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContent:
+    """What a source holds: one document, a sequence of values, or text."""
+
+    kind: Literal["document", "sequence", "text"]
+    items: Iterator[SourceItem]
+
+
+class StreamReader:
+    """Reads bytes of a binary or text stream in chunks and can look ahead."""
+
+    def __init__(self, stream: BinaryIO | TextIO) -> None:
+        self._stream = stream
+        self._buffer = b""
+
+    def peek(self, size: int) -> bytes:
+        """The next ``size`` bytes, fewer at the end, without taking them."""
+        parts, total = [self._buffer], len(self._buffer)
+        while total < size and (more := self._read_stream(max(size, CHUNK_BYTES))):
+            parts.append(more)
+            total += len(more)
+        self._buffer = b"".join(parts)
+        return self._buffer[:size]
+
+    def read_chunk(self) -> bytes:
+        """The next chunk; empty at the end."""
+        if self._buffer:
+            taken, self._buffer = self._buffer, b""
+            return taken
+        return self._read_stream(CHUNK_BYTES)
+
+    def skip(self, size: int) -> None:
+        """Drop bytes that were looked at."""
+        self._buffer = self._buffer[size:]
+
+    def read_all(self) -> bytes:
+        """Everything that is left, up to `MAX_RECORD_BYTES` bytes; raises FormatError beyond."""
+        parts = [self.read_chunk()]
+        total = len(parts[0])
+        while part := self._read_stream(CHUNK_BYTES):
+            parts.append(part)
+            total += len(part)
+            if total > MAX_RECORD_BYTES:
+                raise _size_error()
+        return b"".join(parts)
+
+    def _read_stream(self, size: int) -> bytes:
+        try:
+            data = self._stream.read(size)
+        except UnicodeDecodeError:
+            raise FormatError("not UTF-8 text", hint="save it as UTF-8") from None
+        except (OSError, ValueError, EOFError, zlib.error) as error:
+            raise FormatError(f"cannot be read: {type(error).__name__}") from None
+        return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data or b"")
+
+
+def detect_content(stream: BinaryIO | TextIO) -> SourceContent:
+    """Say what a stream holds by its beginning. Raises FormatError where it is nothing readable."""
+    reader = StreamReader(stream)
+    head = reader.peek(CHUNK_BYTES)
+    for magic, name in _BINARY_MAGIC.items():
+        if head.startswith(magic):
+            raise FormatError(f"compressed ({name})", hint="decompress it first")
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise FormatError("UTF-16 text", hint="save it as UTF-8")
+    if head.startswith(_BOM):
+        reader.skip(len(_BOM))
+    start = _skip_blank(reader)
+    if not start:
+        raise FormatError("empty")
+    if start not in (b"{", b"["):
+        return SourceContent("text", _read_text(reader))
+    if _is_lines(reader):
+        return SourceContent("sequence", _read_lines(reader))
+    if start == b"[":
+        return SourceContent("sequence", _read_array(reader))
+    return SourceContent("document", _read_document(reader))
+
+
+def _skip_blank(reader: StreamReader) -> bytes:
+    while head := reader.peek(CHUNK_BYTES):
+        if rest := head.lstrip():
+            reader.skip(len(head) - len(rest))
+            return rest[:1]
+        reader.skip(len(head))
+    return b""
+
+
+def _is_lines(reader: StreamReader) -> bool:
+    """Whether the stream is JSON Lines: its first line is a whole value and more lines follow.
+
+    The first line itself may be the broken one. Then, of a stream that begins with an object, the next lines
+    vote, unless the whole is one document after all: documents, too, have lines that are values of their own.
+    """
+    size = CHUNK_BYTES
+    while b"\n" not in (head := reader.peek(size)) and len(head) == size < MAX_RECORD_BYTES:
+        if head.startswith(b"["):
+            return False  # An array that long is cut into its elements, not read whole.
+        size *= 2
+    first, *others = head.split(b"\n")
+    if not b"".join(others).strip():
+        return False
+    if _is_json(first):
+        return True
+    others = [line for line in others[: -1 if len(head) == size else None] if line.strip()][:20]
+    if head.startswith(b"[") or not any(_is_json(line) for line in others):
+        return False
+    return not _is_json(reader.peek(MAX_RECORD_BYTES))
+
+
+def _is_json(line: bytes) -> bool:
+    if line[:1] not in (b"{", b"[") or line.rstrip()[-1:] not in (b"}", b"]"):
+        return False
+    try:
+        return isinstance(loads(line), dict | list)
+    except FormatError as error:
+        return "deeper" in error.reason
+
+
+def _read_document(reader: StreamReader) -> Iterator[SourceItem]:
+    yield _parse_item(0, reader.read_all())
+
+
+def _read_text(reader: StreamReader) -> Iterator[SourceItem]:
+    data = reader.read_all()
+    if b"\0" in data:
+        raise FormatError("neither JSON nor text, but binary data")
+    try:
+        yield SourceItem(0, data.decode())
+    except UnicodeDecodeError as error:
+        raise FormatError(f"neither JSON nor UTF-8 text (byte {error.start})") from None
+
+
+def _read_lines(reader: StreamReader) -> Iterator[SourceItem]:
+    position, parts, size = 0, [b""], 0
+    while chunk := reader.read_chunk():
+        *whole, rest = chunk.split(b"\n")
+        for line in whole:
+            parts.append(line)
+            if (data := b"".join(parts)).strip():
+                yield _parse_item(position, data)
+                position += 1
+            parts, size = [], 0
+        parts.append(rest)
+        size += len(rest)
+        if size > MAX_RECORD_BYTES:
+            raise _size_error()
+    if (data := b"".join(parts)).strip():
+        yield _parse_item(position, data)
+
+
+def _read_array(reader: StreamReader) -> Iterator[SourceItem]:
+    cutter = _ArraySplitter()
+    position = 0
+    while chunk := reader.read_chunk():
+        for data in cutter.feed(chunk):
+            yield _parse_item(position, data)
+            position += 1
+        if cutter.size > MAX_RECORD_BYTES:
+            raise _size_error()
+    rest = cutter.remainder.strip()
+    if not cutter.is_closed:
+        yield SourceItem(
+            position, error=FormatError("the file ends inside the array", hint="was it cut off?")
+        )
+    elif rest:
+        yield SourceItem(position, error=FormatError("more text after the end of the array"))
+
+
+class _ArraySplitter:
+    """Cuts a JSON array, fed in chunks, at its top-level commas."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.size = 0
+        self._parts: list[bytes] = []
+        self._depth = 0
+        self._in_string = False
+        self._carry = b""
+        self._has_elements = False
+
+    @property
+    def remainder(self) -> bytes:
+        return b"".join(self._parts) + self._carry
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        data, self._carry = self._carry + chunk, b""
+        begin = at = 0
+        while at < len(data) and not self.is_closed:
+            if self._in_string:
+                at = self._skip_string(data, at)
+                continue
+            if (match := _STRUCTURE_PATTERN.search(data, at)) is None:
+                at = len(data)
+                break
+            at = match.end()
+            cut = self._apply_token(match[0])
+            if cut == "begin":
+                begin = at
+            elif cut and (element := self._take_element(data[begin : at - 1])) is not None:
+                yield element
+            if cut:
+                begin = at
+        kept = data[begin : len(data) - len(self._carry)]
+        self._parts.append(kept)
+        self.size += len(kept)
+
+    def _skip_string(self, data: bytes, at: int) -> int:
+        match = _STRING_PATTERN.match(data, at)
+        end = match.end() if match else at
+        if end < len(data) and data[end] == 0x22:
+            self._in_string = False
+            return end + 1
+        # A backslash at the very end escapes the first byte of the next chunk: keep it for then.
+        self._carry = data[end:]
+        return len(data)
+
+    def _apply_token(self, token: bytes) -> str:
+        """Follow one structural byte; says whether an element begins or ends after it."""
+        if token == b'"':
+            self._in_string = True
+        elif token in _OPEN:
+            self._depth += 1
+            return "begin" if self._depth == 1 else ""
+        elif token in _CLOSE:
+            self._depth -= 1
+            self.is_closed = self._depth == 0
+            return "last" if self.is_closed else ""
+        elif self._depth == 1:
+            return "next"
+        return ""
+
+    def _take_element(self, tail: bytes) -> bytes | None:
+        data = b"".join(self._parts) + tail
+        self._parts, self.size = [], 0
+        if self.is_closed and not self._has_elements and not data.strip():
+            return None
+        self._has_elements = True
+        return data
+
+
+def _parse_item(position: int, data: bytes) -> SourceItem:
+    try:
+        return SourceItem(position, loads(data, depth=MAX_LOG_DEPTH))
+    except FormatError as error:
+        return SourceItem(position, error=error)
+
+
+def _size_error() -> FormatError:
+    return FormatError(
+        f"a record of more than {MAX_RECORD_BYTES >> 20} MiB", hint="split it, or use JSON Lines"
+    )

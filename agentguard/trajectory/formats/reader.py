@@ -1,0 +1,279 @@
+"""Read recorded runs of any format: files, folders, streams and parsed objects; see docs/formats.md."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+from agentguard.errors import FormatError, InputError
+from agentguard.trajectory._safe_json import MAX_DEPTH, check_depth, normalize_json
+from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
+from agentguard.trajectory.formats.base import FolderFormat, Format, SequenceFormat, UnreadableRecord, formats
+from agentguard.trajectory.model import Record, Trajectory
+
+Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
+
+FILE_SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt", ".json.gz", ".jsonl.gz")
+_MAX_SAMPLED_ITEMS = 8
+_FORMAT_HINT = "name it with --format"
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceLocation:
+    """Where values come from: the file for messages, the fallback id for runs."""
+
+    file: str | None
+    name: str
+
+
+def read(source: Source, *, format: str | None = None) -> Iterator[Record | UnreadableRecord]:
+    """Yield the runs of ``source``, and a `Broken` with its place for each record that cannot be read.
+
+    Args:
+        source: path of a file, or of a folder whose files (and subfolders') are read in natural order; a
+            binary or text stream; or parsed JSON (a dict or a list).
+        format: name of the format; recognised per file where it is not given.
+
+    Raises:
+        UnknownPlugin: no format has that name.
+        FormatError: the whole source cannot be used: not there, empty, or of no known format. A file of a
+            folder that cannot be used is a Broken instead.
+    """
+    chosen = formats().get(format) if format is not None else None
+    if isinstance(source, dict | list):
+        return _read_parsed(source, chosen)
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        return _read_folder(path, chosen) if path.is_dir() else _read_file(path, chosen, name=path.stem)
+    name = getattr(source, "name", None)
+    place = _SourceLocation(
+        name if isinstance(name, str) else None, Path(name).stem if isinstance(name, str) else "stream"
+    )
+    return _read_stream(source, chosen, place)
+
+
+def load_records(source: Source, *, format: str | None = None) -> list[Record]:
+    """Read all runs of ``source``; raises the error of the first record that cannot be read."""
+    records = []
+    for found in read(source, format=format):
+        if isinstance(found, UnreadableRecord):
+            raise found.error
+        records.append(found)
+    return records
+
+
+def load_trajectory(source: Source, *, format: str | None = None) -> Trajectory:
+    """Read the only run of ``source``; raises FormatError if there is not exactly one."""
+    records = load_records(source, format=format)
+    if len(records) != 1:
+        raise FormatError(f"expected one run, found {len(records)}", hint="use load_records")
+    return records[0].trajectory
+
+
+def list_run_files(folder: Path) -> list[Path]:
+    """Files of a folder and its subfolders that may hold runs, in natural order; follows no links."""
+    found = []
+    for base, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        found += [
+            Path(base, name) for name in names if name.lower().endswith(FILE_SUFFIXES) and name[0] != "."
+        ]
+    return sorted(found, key=lambda path: _natural_sort_key(path.relative_to(folder).as_posix()))
+
+
+def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
+    """Sort key that counts: ``2.json`` before ``10.json``, numbers before letters."""
+    parts = filter(None, re.split(r"([0-9]{1,18})", name))
+    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]
+
+
+def _read_folder(folder: Path, requested_format: Format | None) -> Iterator[Record | UnreadableRecord]:
+    for candidate in [requested_format] if requested_format else _iter_formats():
+        if isinstance(candidate, FolderFormat) and (found := candidate.parse_folder(folder)) is not None:
+            yield from found
+            return
+    paths = list_run_files(folder)
+    if not paths:
+        raise FormatError(f"no files of runs ({', '.join(FILE_SUFFIXES)}) in the folder", file=str(folder))
+    for path in paths:
+        try:
+            yield from _read_file(
+                path, requested_format, name=path.relative_to(folder).with_suffix("").as_posix()
+            )
+        except InputError as error:
+            yield UnreadableRecord(error=error.with_location(file=str(path)))
+
+
+def _read_file(
+    path: Path, requested_format: Format | None, *, name: str
+) -> Iterator[Record | UnreadableRecord]:
+    try:
+        # A file named so is unpacked as it is read, record by record; other compressed files are refused.
+        opened = gzip.open if path.suffix.lower() == ".gz" else open
+        stream = cast(BinaryIO, opened(path, "rb"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a path"
+        raise FormatError(f"cannot be opened: {reason}", file=str(path)) from None
+    with stream:
+        yield from _read_stream(stream, requested_format, _SourceLocation(str(path), name))
+
+
+def _read_stream(
+    stream: BinaryIO | TextIO, requested_format: Format | None, location: _SourceLocation
+) -> Iterator[Record | UnreadableRecord]:
+    try:
+        yield from _read_content(detect_content(stream), requested_format, location)
+    except InputError as error:
+        raise error.with_location(file=location.file) from None
+
+
+def _read_parsed(
+    value: dict[str, Any] | list[Any], requested_format: Format | None
+) -> Iterator[Record | UnreadableRecord]:
+    value = normalize_json(value)
+    if isinstance(value, dict):
+        found = SourceContent("document", iter([SourceItem(0, value)]))
+    else:
+        found = SourceContent("sequence", (SourceItem(i, item) for i, item in enumerate(value)))
+    yield from _read_content(found, requested_format, _SourceLocation(None, "run"))
+
+
+def _read_content(
+    content: SourceContent, requested_format: Format | None, location: _SourceLocation
+) -> Iterator[Record | UnreadableRecord]:
+    sample = _take_sample(content.items)
+    values = [item.value for item in sample if item.error is None]
+    items = chain(sample, content.items)
+    if content.kind != "sequence":
+        if not values:
+            yield from _to_unreadable(sample[0], location)
+            return
+        yield from _parse_item(
+            requested_format or detect_format(values[0]), SourceItem(0, values[0]), location
+        )
+        return
+    if not sample:
+        raise FormatError("an empty list")
+    if not values:
+        # Nothing to recognise the format by; the faults themselves say more than "unknown format" would.
+        for item in sample:
+            yield from _to_unreadable(item, location)
+        return
+    format, whole = (
+        (requested_format, _is_whole_record(requested_format, values))
+        if requested_format
+        else _detect_sequence_format(values)
+    )
+    yield from _read_sequence(format, items, whole=whole, location=location)
+
+
+def _take_sample(items: Iterator[SourceItem]) -> list[SourceItem]:
+    """The first items, and as many more as it takes to find one that could be parsed."""
+    sample = list(islice(items, _MAX_SAMPLED_ITEMS))
+    good = any(item.error is None for item in sample)
+    while not good and (item := next(items, None)) is not None:
+        sample.append(item)
+        good = item.error is None
+    return sample
+
+
+def _read_sequence(
+    format: Format, items: Iterator[SourceItem], *, whole: bool, location: _SourceLocation
+) -> Iterator[Record | UnreadableRecord]:
+    if isinstance(format, SequenceFormat):
+        yield from _iter_safely(format.parse_sequence(items, name=location.name), location, None)
+    elif whole:
+        good = []
+        for item in items:
+            good += [item.value] if item.error is None else []
+            yield from _to_unreadable(item, location)
+        yield from _parse_item(format, SourceItem(0, good), location)
+    else:
+        for item in items:
+            inside = _SourceLocation(location.file, f"{location.name}#{item.position}")
+            yield from _to_unreadable(item, location) if item.error else _parse_item(format, item, inside)
+
+
+def _to_unreadable(item: SourceItem, location: _SourceLocation) -> Iterator[UnreadableRecord]:
+    if item.error is not None:
+        yield UnreadableRecord(error=item.error.with_location(file=location.file, record=item.position))
+
+
+def _parse_item(
+    format: Format, item: SourceItem, location: _SourceLocation
+) -> Iterator[Record | UnreadableRecord]:
+    return _iter_safely(_parse_value(format, item.value, location.name), location, item.position)
+
+
+def _parse_value(format: Format, value: Any, name: str) -> Iterator[Record]:
+    check_depth(value, getattr(format, "max_depth", MAX_DEPTH))
+    yield from format.parse(value, name=name)
+
+
+def _iter_safely(
+    records: Iterator[Record | UnreadableRecord], location: _SourceLocation, position: int | None
+) -> Iterator[Record | UnreadableRecord]:
+    """Turn what an importer raises into a Broken; one of a third party may raise anything."""
+    try:
+        for one in records:
+            yield (
+                UnreadableRecord(error=one.error.with_location(file=location.file))
+                if isinstance(one, UnreadableRecord)
+                else one
+            )
+    except InputError as error:
+        yield UnreadableRecord(error=error.with_location(file=location.file, record=position))
+    except Exception as error:
+        reason = f"the importer failed with {type(error).__name__}"
+        yield UnreadableRecord(error=FormatError(reason, file=location.file, record=position))
+
+
+def detect_format(value: Any) -> Format:
+    """The format of one parsed record (or text). Raises FormatError where none or several claim it."""
+    return _select_best([(format.score_match(value), format) for format in _iter_formats()])
+
+
+def _detect_sequence_format(values: list[Any]) -> tuple[Format, bool]:
+    """The format of a sequence, and whether the sequence as a whole is one record."""
+    everyone = _iter_formats()
+    best = _select_best([(max(_score_whole(f, values), _score_item(f, values)), f) for f in everyone])
+    return best, _is_whole_record(best, values)
+
+
+def _is_whole_record(format: Format, values: list[Any]) -> bool:
+    return _score_whole(format, values) > _score_item(format, values)
+
+
+def _score_whole(format: Format, values: list[Any]) -> float:
+    return format.score_match(values)
+
+
+def _score_item(format: Format, values: list[Any]) -> float:
+    return max(format.score_match(value) for value in values)
+
+
+def _select_best(scores: list[tuple[float, Format]]) -> Format:
+    top = max((score for score, _ in scores), default=0.0)
+    if top <= 0:
+        raise FormatError(f"of no known format (there are: {', '.join(formats())})", hint=_FORMAT_HINT)
+    first, *others = [format for score, format in scores if score == top]
+    if others:
+        names = ", ".join(format.name for format in (first, *others))
+        raise FormatError(f"could be any of: {names}", hint=_FORMAT_HINT)
+    return first
+
+
+def _iter_formats() -> list[Format]:
+    found = []
+    for name in formats():
+        try:
+            found.append(formats().get(name))
+        except ImportError:  # An installed format whose own dependency is missing must not stop the others.
+            continue
+    return found

@@ -1,0 +1,289 @@
+"""Take secrets out of a run before it is stored or shared.
+
+A secret becomes a placeholder such as ``[redacted:api_key:1a2b]``, the same one wherever the same secret
+stands, so that a reader still sees that two values are equal. Its last part is 16 bits of a keyed hash:
+enough to tell secrets of a run apart, too little to find one again. Nothing else changes; the run keeps its
+shape.
+
+Found are values of well-known shapes (keys, tokens, private keys, passwords in URLs, e-mail addresses, card
+numbers) and whatever stands under a name such as ``password``. What was a secret in one place is one
+everywhere in the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+import re2
+
+from agentguard.errors import ConfigError, FormatError
+from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, loads, normalize_json
+from agentguard.trajectory._secret_patterns import (
+    KIND_ALIASES,
+    PROPAGATED_KINDS,
+    SECRET_PATTERN,
+    SENSITIVE_NAMES,
+    collect_texts,
+    is_luhn_valid,
+    normalize_name,
+)
+from agentguard.trajectory.model import Record, ToolCall
+
+_T = TypeVar("_T")
+# A word of a few letters under a sensitive name ("none", "yes") would be torn out of every text.
+_MIN_PROPAGATED_CHARS = 6
+_MAX_NAME_CHARS, _MAX_CACHED_NAMES = 64, 4096
+_MAX_CACHED_TEXT_CHARS, _MAX_CACHED_TEXTS = 8192, 256
+_HARMLESS_VALUES = frozenset(
+    {"", "none", "null", "true", "false", "string", "required", "optional", "unknown"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedactionResult:
+    """A run without its secrets, and how many of each kind were replaced."""
+
+    record: Record
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Redactor:
+    """Replaces secrets by stable placeholders.
+
+    Args:
+        patterns: kind to a pattern of one's own (RE2 syntax); its first group is replaced, or all of it.
+        key: key of the placeholders' hash; with another key the same secret gets another placeholder.
+
+    Raises:
+        ConfigError: a pattern that is not valid, or a kind that is no plain word.
+    """
+
+    def __init__(self, *, patterns: Mapping[str, str] | None = None, key: bytes = b"") -> None:
+        self._key = key[:64]
+        self._custom_patterns = [
+            (kind, _compile_pattern(kind, pattern)) for kind, pattern in (patterns or {}).items()
+        ]
+        self._builtin_pattern = _compile_pattern("builtin", SECRET_PATTERN)
+        self._harmless_names: set[str] = set()
+        self._harmless_texts: dict[str, None] = {}  # prompts come again in run after run: the last ones
+
+    def redact(self, record: Record) -> RedactionResult:
+        """Return ``record`` without its secrets. Raises FormatError where it holds what is no JSON data."""
+        first = _RedactionPass(self, {})
+        cleaned = first.redact(record)
+        if not first.discovered_secrets:
+            return RedactionResult(record=cleaned, counts=dict(first.counts))
+        # Once more from the start, now that it is known what else is a secret, so that counts are right.
+        second = _RedactionPass(self, first.discovered_secrets)
+        return RedactionResult(record=second.redact(record), counts=dict(second.counts))
+
+    def redact_data(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return JSON data without its secrets; itself if it has none. Raises FormatError on other data."""
+        if self.is_harmless(data):
+            return data
+        first = _RedactionPass(self, {})
+        cleaned = first.redact(data)
+        return (
+            _RedactionPass(self, first.discovered_secrets).redact(data)
+            if first.discovered_secrets
+            else cleaned
+        )
+
+    def is_harmless(self, data: dict[str, Any]) -> bool:
+        """Whether it is plain at one look that there is no secret in it: no pattern looks past its own line.
+
+        All texts are searched as one, line after line. What a pattern would find in one of them, it or
+        another finds in the whole, so nothing found means nothing there; the rest is for a walk to tell.
+        """
+        texts = None if self._custom_patterns else collect_texts(data)
+        if texts is None:
+            return False
+        whole = "\n".join(texts)
+        try:
+            return self._builtin_pattern.search(whole) is None
+        except UnicodeEncodeError:  # a lone surrogate
+            return False
+
+    def redact_text(self, text: str) -> str:
+        """Return ``text`` without its secrets."""
+        return _RedactionPass(self, {}).redact_text(text)
+
+    def build_placeholder(self, kind: str, secret: str) -> str:
+        """What stands for a secret."""
+        digest = hashlib.blake2b(secret.encode(), digest_size=2, key=self._key).hexdigest()
+        return f"[redacted:{kind}:{digest}]"
+
+
+class _RedactionPass:
+    """One walk over a run; ``known`` are secrets learnt before, with their placeholders."""
+
+    def __init__(self, redactor: Redactor, known_secrets: Mapping[str, str]) -> None:
+        self._redactor = redactor
+        self._placeholders = known_secrets
+        # Placeholders first, so that nothing inside one is replaced; longer secrets before their parts.
+        literals = [re.escape(secret) for secret in sorted(known_secrets, key=len, reverse=True)]
+        self._known_secrets = (
+            re.compile("|".join((r"\[redacted:[^\]]*\]", *literals))) if known_secrets else None
+        )
+        self.discovered_secrets: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+
+    def redact(self, value: _T) -> _T:
+        """The same value without secrets."""
+        try:
+            result: _T = self._redact_value(value)
+        except RecursionError:
+            raise FormatError(f"nested deeper than {MAX_LOG_DEPTH} levels") from None
+        return result
+
+    def redact_text(self, text: str) -> str:
+        """Text without secrets; text that is JSON is looked into, where escapes could hide one."""
+        if text[:1] in ("{", "[") and (found := self._redact_json_text(text)) is not None:
+            return found
+        return self._redact_plain_text(text)
+
+    def _redact_value(self, value: Any) -> Any:
+        if isinstance(value, Enum) or value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return self.redact_text(value)
+        if isinstance(value, Mapping):
+            return {self._redact_key(k): self._redact_named_value(k, v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._redact_value(one) for one in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return self._redact_dataclass(value)
+        return self._redact_number(value)
+
+    def _redact_dataclass(self, value: Any) -> Any:
+        changed = {one.name: self._redact_value(getattr(value, one.name)) for one in fields(value)}
+        raw = value.raw_arguments if isinstance(value, ToolCall) else None
+        if raw is not None and changed["arguments"] != value.arguments and changed["raw_arguments"] == raw:
+            # The recorded text may hide by escapes what is plain in the parsed arguments.
+            changed["raw_arguments"] = dumps(changed["arguments"]).decode()
+        return replace(value, **changed)
+
+    def _redact_key(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return key
+        names = self._redactor._harmless_names  # runs have the same few names: they are looked at once
+        if key in names and self._known_secrets is None:
+            return key
+        if normalize_name(key) in SENSITIVE_NAMES:
+            return key
+        found = self._redact_plain_text(key)
+        if (
+            found == key
+            and self._known_secrets is None
+            and len(key) <= _MAX_NAME_CHARS
+            and len(names) < _MAX_CACHED_NAMES
+        ):
+            names.add(key)
+        return found
+
+    def _redact_named_value(self, key: Any, value: Any) -> Any:
+        """A value under its name: a sensitive name makes it a secret, whatever it looks like."""
+        sensitive = isinstance(key, str) and normalize_name(key) in SENSITIVE_NAMES
+        if not sensitive or isinstance(value, bool) or not isinstance(value, str | int | float):
+            return self._redact_value(value)
+        text = str(value)
+        if text.casefold() in _HARMLESS_VALUES or text.startswith("[redacted:"):
+            return value
+        return self._replace("secret", text, learn=True)
+
+    def _redact_number(self, value: Any) -> Any:
+        if isinstance(value, int) and len(text := str(value)) >= 13:
+            found = self._redact_plain_text(text)
+            return value if found == text else found
+        return value
+
+    def _redact_json_text(self, text: str) -> str | None:
+        try:
+            parsed = loads(text, strict=True)
+        except FormatError:
+            return None
+        if not isinstance(parsed, dict | list):
+            return None
+        found = self._redact_value(parsed)
+        return text if found == parsed else dumps(found).decode()
+
+    def _redact_plain_text(self, text: str) -> str:
+        harmless = self._redactor._harmless_texts if self._known_secrets is None else None
+        if harmless is not None and text in harmless:
+            return text
+        found = self._redact_matches(text)
+        if harmless is not None and found == text and len(text) <= _MAX_CACHED_TEXT_CHARS:
+            if len(harmless) >= _MAX_CACHED_TEXTS:
+                harmless.pop(next(iter(harmless)), None)
+            harmless[text] = None
+        return found
+
+    def _redact_matches(self, text: str) -> str:
+        text = normalize_json(text)
+        text = str(self._redactor._builtin_pattern.sub(self._replace_builtin_match, text))
+        for kind, pattern in self._redactor._custom_patterns:
+            text = str(pattern.sub(lambda match, kind=kind: self._replace_custom_match(kind, match), text))
+        return (
+            self._known_secrets.sub(self._replace_known_secret, text)
+            if self._known_secrets is not None
+            else text
+        )
+
+    def _replace_known_secret(self, match: re.Match[str]) -> str:
+        placeholder = self._placeholders.get(match[0])
+        if placeholder is None:
+            return match[0]
+        self.counts[placeholder.split(":")[1]] += 1
+        return placeholder
+
+    def _replace_builtin_match(self, match: Any) -> str:
+        group = next(name for name, found in match.groupdict().items() if found)
+        secret = match.group(group)
+        if group == "done" or (group == "card" and not _is_card_number(secret)):
+            return str(match.group())
+        if secret.startswith("[redacted:") or secret.casefold() in _HARMLESS_VALUES:
+            return str(match.group())
+        new = self._replace(KIND_ALIASES.get(group, group), secret, learn=group in PROPAGATED_KINDS)
+        return _replace_group(match, match.re.groupindex[group], new)
+
+    def _replace_custom_match(self, kind: str, match: Any) -> str:
+        group = 1 if match.re.groups and match.group(1) is not None else 0
+        if not match.group(group):
+            return str(match.group())
+        return _replace_group(match, group, self._replace(kind, match.group(group), learn=False))
+
+    def _replace(self, kind: str, secret: str, *, learn: bool) -> str:
+        self.counts[kind] += 1
+        placeholder = self._redactor.build_placeholder(kind, secret)
+        if learn and len(secret) >= _MIN_PROPAGATED_CHARS and normalize_name(secret) not in SENSITIVE_NAMES:
+            self.discovered_secrets[secret] = placeholder
+        return placeholder
+
+
+def _replace_group(match: Any, group: int, new: str) -> str:
+    """What was matched, with one group of it replaced."""
+    begin, end = match.span(group)
+    whole, start = match.group(), match.start()
+    return f"{whole[: begin - start]}{new}{whole[end - start :]}"
+
+
+def _is_card_number(text: str) -> bool:
+    digits = "".join(c for c in text if c.isdigit())
+    return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and is_luhn_valid(digits)
+
+
+def _compile_pattern(kind: str, pattern: str) -> Any:
+    if not kind.isidentifier():
+        raise ConfigError("the kind of a pattern must be a plain word")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError):
+        raise ConfigError(f"the pattern of {kind!r} is not a valid RE2 expression") from None

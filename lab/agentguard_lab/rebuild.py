@@ -1,0 +1,179 @@
+"""Make a generated data set again and compare it, and describe a user's own data in a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentguard.errors import EvaluationError
+from agentguard.evals.datasets.manifest import (
+    DatasetFile,
+    DatasetManifest,
+    check_relative_path,
+    describe_source,
+    resolve_path,
+)
+from agentguard.evals.datasets.verification import VerificationReport, verify_dataset
+from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.model import Record
+
+_MAX_DIFFERING = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class RebuildResult:
+    """What came of making a data set again.
+
+    Attributes:
+        records: runs that were made.
+        compared: of them, how many were held against a kept one.
+        differing: ids of those that are not what is kept.
+        sha256: of the event log of all that were made, in hex.
+        whole: whether everything was made, not only the first so many.
+        same_sum: whether the sum is the manifest's; None where that cannot be told.
+    """
+
+    records: int = 0
+    compared: int = 0
+    differing: list[str] = field(default_factory=list)
+    sha256: str = ""
+    whole: bool = True
+    same_sum: bool | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that could be compared is the same."""
+        return not self.differing and self.same_sum is not False
+
+
+def generate_dataset(manifest: DatasetManifest) -> Iterator[Record]:
+    """The runs of a generated data set, made anew as its manifest says.
+
+    Raises:
+        EvaluationError: the manifest does not say how it is made.
+        MissingExtra: what makes it is not installed.
+    """
+    how = dict(manifest.build)
+    first = how.pop("first", None)  # only the first so many of what the numbers make are kept
+    maker = _MAKERS.get(str(how.pop("by", "")))
+    if maker is None:
+        raise EvaluationError(f"{manifest.name} is not made by a generator; {describe_source(manifest)}")
+    try:
+        return islice(maker(how), first)
+    except (TypeError, ValueError) as error:  # numbers that the generator does not take
+        raise EvaluationError(f"the [build] of {manifest.name} cannot be used: {error}") from None
+
+
+def rebuild(
+    manifest: DatasetManifest,
+    records: Iterable[Record],
+    *,
+    limit: int | None = None,
+    on_record: Callable[[Record], object],
+) -> RebuildResult:
+    """Take runs as they are made, hand each to ``keep``, and hold them against what is kept.
+
+    Args:
+        manifest: of the set.
+        records: what `generated` gives.
+        limit: stop after so many.
+        keep: takes every run; to write it, or to count.
+    """
+    made = RebuildResult(whole=limit is None)
+    digest = hashlib.sha256()
+    held = _read_stored_records(manifest)
+    for record in islice(records, limit):
+        made.records += 1
+        for event in build_events(record):
+            digest.update(dumps(event) + b"\n")
+        other = next(held, None)
+        if other is not None:
+            made.compared += 1
+            if record != other and len(made.differing) < _MAX_DIFFERING:
+                made.differing.append(record.trajectory.id)
+        on_record(record)
+    made.sha256 = digest.hexdigest()
+    if made.whole:
+        _compare_files(manifest, made, held)
+    return made
+
+
+def describe_dataset(
+    path: Path, *, name: str, format: str, title: str = "", licence: str = "", origin: str = "natural"
+) -> tuple[dict[str, Any], VerificationReport]:
+    """A manifest, as data for TOML, of the runs under a path, and what was found there.
+
+    Raises:
+        EvaluationError: nothing can be read there.
+        FormatError: a file has a name that not every system can have.
+    """
+    folder = path if path.is_dir() else path.parent
+    plain = DatasetManifest(
+        name=name, folder=folder, title=title or name, format=format, licence=licence, origin=origin,
+        redistributed=True, labels=_LABELS,
+    )  # fmt: skip
+    found = verify_dataset(plain, path)
+    if not found.records:
+        first = f"; the first: {found.broken[0]}" if found.broken else ""
+        raise EvaluationError(f"no run can be read in {path}{first}")
+    for file in found.files:
+        check_relative_path(file.path, f"file {file.path!r}")
+    data = {
+        "name": name,
+        "title": plain.title,
+        "format": format,
+        "licence": licence or "not stated",
+        "origin": origin,
+        "redistributed": True,
+        "records": found.records,
+        "labels": [label for label, count in found.labels.items() if count],
+        "file": [
+            {"path": f.path, "sha256": f.sha256, "size": f.size}
+            | ({"unpacked_sha256": f.unpacked_sha256} if f.unpacked_sha256 else {})
+            for f in found.files
+        ],
+    }
+    return data, found
+
+
+_LABELS = ("failed", "root_cause.step", "root_cause.agent", "root_cause.codes", "step_labels", "modes")
+
+
+def _generate_textworld(how: dict[str, Any]) -> Iterator[Record]:
+    from agentguard_lab.textworld.run_generator import generate
+
+    return iter(generate(**how))
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any]], Iterator[Record]]] = {"textworld": _generate_textworld}
+
+
+def _read_stored_records(manifest: DatasetManifest) -> Iterator[Record]:
+    """The runs that are kept beside the manifest, in order; none where only the manifest is installed."""
+    for file in manifest.files if manifest.redistributed else ():
+        path = resolve_path(manifest.folder, file.path)
+        if not path.is_file():
+            return
+        for item in read(path, format=manifest.format):
+            if isinstance(item, UnreadableRecord):
+                raise EvaluationError(f"a kept run cannot be read: {item.error}")
+            yield item
+
+
+def _compare_files(manifest: DatasetManifest, made: RebuildResult, held: Iterator[Record]) -> None:
+    left = sum(1 for _ in held)
+    if left:
+        made.differing.append(f"{left} kept runs were not made")
+    if manifest.records is not None and made.records != manifest.records:
+        made.differing.append(f"{made.records} runs were made, {manifest.records} are kept")
+    one = manifest.files[0] if len(manifest.files) == 1 else DatasetFile(path="")
+    wanted = one.unpacked_sha256 or ("" if one.path.endswith(".gz") else one.sha256)
+    if wanted and manifest.format == "event_log":
+        made.same_sum = wanted == made.sha256

@@ -1,0 +1,125 @@
+"""What the agent believes: a map, where things are, what it carries, what is done. Fed by readings alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from agentguard_lab.textworld.observation_parser import ParsedObservation
+
+OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
+
+
+@dataclass(slots=True)
+class Exit:
+    """A way out of a room: the door in it, its state, and the room behind it once walked.
+
+    States: open, closed (as described), shut (walking into it failed: it wants opening), locked.
+    """
+
+    door: str | None
+    state: str
+    to: str | None = None
+
+
+@dataclass(slots=True)
+class BelievedPlace:
+    """Where a thing was last seen; ``holder`` None means the floor."""
+
+    room: str
+    holder: str | None
+
+
+@dataclass(slots=True)
+class Memory:
+    """Beliefs. They may be wrong; nothing here asks the game.
+
+    ``compass`` is the order in which exits are tried; empty for the order in which they were read.
+    """
+
+    here: str = ""
+    rooms: dict[str, dict[str, Exit]] = field(default_factory=dict)
+    things: dict[str, BelievedPlace] = field(default_factory=dict)
+    carried: list[str] = field(default_factory=list)
+    containers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    appliances: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    ingredients: tuple[str, ...] = ()
+    directions: tuple[tuple[str, str], ...] = ()
+    done: set[tuple[str, ...]] = field(default_factory=set)
+    refusals: dict[str, int] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
+    visits: dict[str, int] = field(default_factory=dict)
+    compass: tuple[str, ...] = ()
+
+    def copy(self) -> Memory:
+        """The same beliefs, to be changed apart. By hand: `copy.deepcopy` takes longer than a whole turn."""
+        rooms = {room: {w: replace(e) for w, e in exits.items()} for room, exits in self.rooms.items()}
+        return replace(
+            self,
+            rooms=rooms,
+            things={name: replace(place) for name, place in self.things.items()},
+            carried=list(self.carried),
+            containers=dict(self.containers),
+            appliances=dict(self.appliances),
+            keys=dict(self.keys),
+            done=set(self.done),
+            refusals=dict(self.refusals),
+            given_up=set(self.given_up),
+            visits=dict(self.visits),
+        )
+
+    def see(self, seen: ParsedObservation) -> bool:
+        """Take in a described room; True if it is new."""
+        assert seen.room
+        new = seen.room not in self.rooms
+        exits = self.rooms.setdefault(seen.room, {})
+        for way, (door, state) in seen.exits.items():
+            known = exits.setdefault(way, Exit(door, state))
+            # A description says "closed" of a locked door too: what trying it taught is not unlearnt.
+            known.state = known.state if known.state in ("locked", "shut") and state == "closed" else state
+        for name in seen.containers:
+            self.containers.setdefault(name, (seen.room, "unknown"))
+        for name in seen.appliances:
+            self.appliances.setdefault(name, seen.room)
+        for name, holder in seen.things.items():
+            self.things[name] = BelievedPlace(seen.room, holder)
+        self.here = seen.room
+        self.visits[seen.room] = self.visits.get(seen.room, 0) + 1
+        return new
+
+    def walked(self, way: str, old: str) -> None:
+        """Join the rooms on both sides of a walk; ``here`` is already the new one."""
+        self.rooms[old][way].to = self.here
+        back = self.rooms[self.here].get(OPPOSITE[way])
+        if back:
+            back.to = old
+
+    def take(self, name: str) -> None:
+        """Note a thing as carried."""
+        self.things.pop(name, None)
+        if name not in self.carried:
+            self.carried.append(name)
+
+    def door(self, name: str) -> list[Exit]:
+        """All known sides of a door."""
+        return [way for exits in self.rooms.values() for way in exits.values() if way.door == name]
+
+    def untried(self, room: str) -> list[str]:
+        """Exits of a room that lead somewhere unknown and have not been given up, in order of ``compass``."""
+        exits = self.rooms.get(room, {})
+        ways = [way for way, exit_ in exits.items() if exit_.to is None and exit_.door not in self.given_up]
+        return sorted(ways, key=self.compass.index) if self.compass else ways
+
+    def route(self, goal: str) -> list[str] | None:
+        """Directions from here to a known room; None if there is no known way."""
+        queue, ways = deque([self.here]), {self.here: list[str]()}
+        while queue:
+            room = queue.popleft()
+            if room == goal:
+                return ways[room]
+            for way, exit_ in self.rooms.get(room, {}).items():
+                if exit_.to and exit_.to not in ways and exit_.door not in self.given_up:
+                    ways[exit_.to] = [*ways[room], way]
+                    queue.append(exit_.to)
+        return None

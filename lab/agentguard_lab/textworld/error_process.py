@@ -1,0 +1,114 @@
+"""Which errors strike the agent and when: none, one at a known turn, or at a rate a turn; and small slips.
+
+A slip is an error that any run makes now and then and gets over at once: a call written wrongly, a needless
+look. Slips come at the same rate in all runs, failed or passed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agentguard_lab.textworld.agent import Agent
+from agentguard_lab.textworld.errors.catalogue import catalogue, of_module
+from agentguard_lab.textworld.malformed_calls import miswrite
+from agentguard_lab.textworld.planner import Intent
+from agentguard_lab.textworld.turn_text import encode
+
+SLIP_RATE = 0.06
+"""Slips a turn."""
+_SLIPS = ("names", "json", "tool", "value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An error that struck: in which turn (from 1) and which."""
+
+    turn: int
+    name: str
+
+
+@dataclass(slots=True)
+class ErrorProcess:
+    """No errors but slips: the base of the others. ``made`` is for the evaluator, never for a detector."""
+
+    slips: float = SLIP_RATE
+    made: list[Made] = field(default_factory=list)
+
+    def strike(self, agent: Agent, part: str) -> None:
+        """Let a slip and then an error strike one part, or nothing."""
+        if agent.turns > 1 and not agent.mindful:
+            self._slip(agent, part)
+            name = self.choose(agent, part, agent.dice(f"error:{part}"))
+            if name and catalogue()[name].strike(agent, agent.dice(f"strike:{part}")):
+                self.made.append(Made(turn=agent.turns, name=name))
+
+    def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
+        """Name of the error that strikes the part now; empty for none."""
+        return ""
+
+    def _slip(self, agent: Agent, part: str) -> None:
+        rng = agent.dice(f"slip:{part}")
+        if part == "planning" and agent.intents and rng.random() < self.slips * 0.6:
+            agent.intents = [_detour(agent, rng)]
+        elif part == "action" and self._may_miswrite(agent) and rng.random() < self.slips * 0.4:
+            agent.calls[0] = miswrite(agent.calls[0], rng.choice(_SLIPS), rng)
+
+    @staticmethod
+    def _may_miswrite(agent: Agent) -> bool:
+        """Not after a refusal: three slips, one upon the other, would look like a wall."""
+        sound = bool(agent.calls) and agent.calls[0] == encode(agent.intents[0])
+        return sound and not any(outcome.refused for _, outcome in agent.outcomes)
+
+
+@dataclass(slots=True)
+class Injection(ErrorProcess):
+    """One error, at one turn."""
+
+    name: str = ""
+    turn: int = 0
+
+    def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
+        """The error, when its turn has come."""
+        due = agent.turns == self.turn and catalogue()[self.name].module == part
+        return self.name if due else ""
+
+
+@dataclass(slots=True)
+class Probe(ErrorProcess):
+    """No errors; notes in ``possible`` which ones could have struck in which turn."""
+
+    possible: dict[str, list[int]] = field(default_factory=dict)
+
+    def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
+        """None, always."""
+        for error in of_module(part):
+            if error.options(agent):
+                self.possible.setdefault(error.name, []).append(agent.turns)
+        return ""
+
+
+@dataclass(slots=True)
+class Rates(ErrorProcess):
+    """Errors at a rate a turn, by code; which behaviour of a code is drawn among those that are possible."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+    def choose(self, agent: Agent, part: str, rng: random.Random) -> str:
+        """Each code of the part has its chance; the first that comes up strikes."""
+        for code, rate in self.rates.items():
+            if code.partition(".")[0] == part and rng.random() < rate:
+                able = [e.name for e in of_module(part) if e.code == code and e.options(agent)]
+                if able:
+                    return rng.choice(able)
+        return ""
+
+
+def _detour(agent: Agent, rng: random.Random) -> Intent:
+    """A look at something that needs none."""
+    memory = agent.memory
+    here = sorted(name for name, place in memory.things.items() if place.room == memory.here)
+    here += sorted(name for name, (room, _) in memory.containers.items() if room == memory.here)
+    choices = [Intent(tool="examine", args={"object": name}) for name in here[:3] if name != "cookbook"]
+    return rng.choice([*choices, Intent(tool="inventory"), Intent(tool="look")])

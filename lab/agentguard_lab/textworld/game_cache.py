@@ -1,0 +1,67 @@
+"""Where compiled games are kept: built once, opened once, played by any number of runs."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agentguard_lab.textworld.environment import World
+from agentguard_lab.textworld.games import compile_game
+from agentguard_lab.textworld.scenarios import Scenario
+
+
+class GameLibrary:
+    """Compiled games in a folder, and the most recently used ones open.
+
+    Args:
+        folder: kept from one use to the next; None for a temporary one that `close` removes.
+        held: open games at a time; each takes some tens of megabytes.
+        admissible: whether the games are asked what could be typed; see `World`.
+    """
+
+    def __init__(self, folder: Path | None = None, *, held: int = 4, admissible: bool = False) -> None:
+        self._temporary = tempfile.TemporaryDirectory() if folder is None else None
+        self._folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
+        self._held, self._admissible = held, admissible
+        self._open: OrderedDict[str, World] = OrderedDict()
+
+    def world(self, scenario: Scenario, offered: tuple[str, ...]) -> World:
+        """The game of a scenario, in the state it was left in; `World.restore` puts it where it is wanted."""
+        key = hashlib.sha256(repr(scenario.game).encode()).hexdigest()[:16]
+        if key not in self._open:
+            self._open[key] = World(self._compiled(scenario, key), offered, admissible=self._admissible)
+        self._open.move_to_end(key)
+        return self._open[key]
+
+    def trim(self) -> None:
+        """Close the games used longest ago. Runs that still play one of them must not be stepped again."""
+        while len(self._open) > self._held:
+            self._open.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Close all games."""
+        for world in self._open.values():
+            world.close()
+        self._open.clear()
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _compiled(self, scenario: Scenario, key: str) -> Path:
+        place = self._folder / key
+        done = place / "game.done"
+        if not done.exists():
+            place.mkdir(parents=True, exist_ok=True)
+            done.write_text(compile_game(scenario.game, place).name, encoding="utf-8")
+        return place / done.read_text(encoding="utf-8")

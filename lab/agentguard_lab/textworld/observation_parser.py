@@ -1,0 +1,106 @@
+"""What a game's text says: rooms, exits, things. All the agent knows comes through here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+COMPASS = ("north", "south", "east", "west")
+CONTAINERS = (
+    "fridge", "toolbox", "cabinet", "cupboard", "writing desk", "jewelry box", "chest", "wardrobe", "trunk",
+    "drawer",
+)  # fmt: skip
+APPLIANCES = ("stove", "oven", "BBQ")
+_STATE_WORDS = re.compile(r"\b(raw|fried|roasted|grilled|sliced|chopped|diced|burned|uncut)\s+")
+_SUCCESS = re.compile(
+    r"^(You (take|pick up|open|close|unlock|put|slice|chop|dice|fried|roasted|grilled|eat|are carrying)"
+    r"|Adding the meal)"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ParsedObservation:
+    """One observation, read.
+
+    Attributes:
+        room: the room described, if one is.
+        exits: direction to the door in it (None if open way) and that door's state.
+        things: name of a portable thing to the furniture it is on or in (None: the floor).
+        containers: containers mentioned.
+        appliances: appliances mentioned.
+        revealed: what opening something showed.
+        refused: whether an action was not carried out.
+    """
+
+    text: str
+    room: str | None = None
+    exits: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    things: dict[str, str | None] = field(default_factory=dict)
+    containers: tuple[str, ...] = ()
+    appliances: tuple[str, ...] = ()
+    revealed: tuple[str, ...] = ()
+    refused: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether the game says that it has ended."""
+        return "*** " in self.text
+
+    @property
+    def says(self) -> str:
+        """The first line, for quoting."""
+        return self.text.split("\n")[0].strip()
+
+
+def read(text: str) -> ParsedObservation:
+    """Read one observation."""
+    seen = ParsedObservation(text=text)
+    header = re.search(r"-= (.+?) =-", text)
+    if header:
+        _read_room(seen, header.group(1).lower())
+    elif match := re.search(r"revealing (.+)\.", text):
+        seen.revealed = names(match.group(1))
+    elif not text.startswith("Recipe") and "start reading" not in text:
+        seen.refused = not _SUCCESS.match(text)
+    return seen
+
+
+def _read_room(seen: ParsedObservation, room: str) -> None:
+    seen.room, text = room, seen.text
+    rest = text
+    for state, door, way in re.findall(
+        r"(closed|open|locked) ([\w -]+?) leading (north|south|east|west)", text
+    ):
+        seen.exits[way] = (door, state)
+        rest = rest.replace(f"{state} {door} leading {way}", "")
+    for way in re.findall(r"\b(north|south|east|west)\b", rest):
+        seen.exits.setdefault(way, (None, "open"))
+    seen.containers = tuple(name for name in CONTAINERS if re.search(rf"\b{name}\b", text))
+    seen.appliances = tuple(name for name in APPLIANCES if re.search(rf"\b{name}\b", text))
+    for holder, items in re.findall(r"On the ([\w -]+?) you (?:can )?(?:see|make out) ([^.!\n]+)", text):
+        seen.things.update(dict.fromkeys(names(items), holder))
+    for items, holder in re.findall(r"[Yy]ou (?:can )?(?:see|make out) ([^.!\n]+?) on the ([\w -]+)", text):
+        if not items.startswith("a " + holder):
+            seen.things.update(dict.fromkeys(names(items), holder.strip()))
+    for holder, items in re.findall(r"[Tt]he ([\w -]+?) contains ([^.!\n]+)", text):
+        seen.things.update(dict.fromkeys(names(items), holder))
+    for items in re.findall(r"There (?:is|are) ([^.!\n]+?) on the floor", text):
+        seen.things.update(dict.fromkeys(names(items)))
+
+
+def names(items: str) -> tuple[str, ...]:
+    """Split ``"a raw carrot, some salt and a knife"`` into names without articles or words of state."""
+    out = []
+    for part in re.split(r", | and ", items):
+        match = re.match(r"(?:a|an|some|the) (.+)", part.strip())
+        if match:
+            out.append(_STATE_WORDS.sub("", match.group(1) + " ").strip())
+    return tuple(out)
+
+
+def recipe(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return ``(ingredients, ((verb, ingredient), …))`` of a cookbook's page."""
+    _, _, tail = text.partition("Ingredients:")
+    listed, _, directions = tail.partition("Directions:")
+    steps = re.findall(r"(chop|slice|dice|fry|roast|grill) the ([\w ]+)", directions)
+    return tuple(line.strip() for line in listed.splitlines() if line.strip()), tuple(steps)

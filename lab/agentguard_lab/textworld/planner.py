@@ -1,0 +1,272 @@
+"""What to do next, given what is believed and what the task asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agentguard_lab.textworld.belief_state import Memory
+
+VERB_APPLIANCE = {"fry": "stove", "roast": "oven", "grill": "BBQ"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Bring ``item`` to ``holder`` and put it ``how`` (on or into) it."""
+
+    item: str
+    holder: str
+    how: str = "put_on"
+    room: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The agent's understanding of the task text."""
+
+    deliveries: tuple[Deliver, ...] = ()
+    close_after: tuple[str, ...] = ()
+    cook: bool = False
+    walk_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """One thing to do now: a tool, its arguments, and for which purpose (for the words that go with it)."""
+
+    tool: str
+    args: dict[str, str] = field(default_factory=dict)
+    purpose: str = ""
+
+
+class GoalPlanner:
+    """Goal first: the first of its sources that has something to do decides."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def next(self, memory: Memory) -> Intent | None:
+        """Return the next intent; None when there is nothing left to do or to try."""
+        for intent in self._sources(memory):
+            return intent
+        return None
+
+    def complete(self, memory: Memory) -> bool:
+        """Whether, as the agent believes, all that was asked is done."""
+        if self.task.cook:
+            return ("eat",) in memory.done
+        closed = all(
+            memory.containers.get(name, ("", "closed"))[1] != "open" for name in self.task.close_after
+        )
+        return closed and all(("deliver", goal.item) in memory.done for goal in self.task.deliveries)
+
+    def _sources(self, memory: Memory) -> Iterator[Intent]:
+        if self.complete(memory):
+            return
+        yield from self._tidy(memory)
+        if self.task.cook:
+            yield from self._cooking(memory)
+        else:
+            yield from self._delivering(memory)
+        yield from self.explore(memory)
+
+    def _tidy(self, memory: Memory) -> Iterator[Intent]:
+        for name in self.task.close_after:
+            room, state = memory.containers.get(name, ("", ""))
+            if state == "open" and room == memory.here and not self._needed(memory, name):
+                yield Intent(tool="close", args={"object": name}, purpose="tidy")
+
+    def _needed(self, memory: Memory, holder: str) -> bool:
+        wanted = [goal.item for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        return any(memory.things[item].holder == holder for item in wanted if item in memory.things)
+
+    def _delivering(self, memory: Memory) -> Iterator[Intent]:
+        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        for goal in left:
+            if goal.item in memory.carried and goal.item not in memory.given_up:
+                yield from self._put(memory, goal)
+        for goal in left:
+            if goal.item not in memory.carried:
+                yield from self.fetch(memory, goal.item)
+        if self._needs_keys(memory, left):
+            yield from self._keys(memory)
+
+    def _needs_keys(self, memory: Memory, left: list[Deliver]) -> bool:
+        return any(goal.item not in memory.carried for goal in left)
+
+    def _keys(self, memory: Memory) -> Iterator[Intent]:
+        """Fetch a key whose lock is known, and take it there."""
+        for door, key in memory.keys.items():
+            rooms = [
+                room for room, ways in memory.rooms.items() if any(e.door == door for e in ways.values())
+            ]
+            locked = any(side.state == "locked" for side in memory.door(door)) and door not in memory.given_up
+            if locked and key not in memory.carried:
+                yield from self.fetch(memory, key)
+            elif locked and memory.here not in rooms:
+                yield from self.travel(memory, rooms[0], "lock")
+            elif locked:
+                yield Intent(tool="unlock", args={"object": door, "key": key}, purpose="lock")
+
+    def _put(self, memory: Memory, goal: Deliver) -> Iterator[Intent]:
+        if memory.here != goal.room:
+            yield from self.travel(memory, goal.room, "deliver")
+        elif memory.containers.get(goal.holder, ("", "open"))[1] == "closed":
+            yield Intent(tool="open", args={"object": goal.holder}, purpose="deliver")
+        else:
+            slot = "onto" if goal.how == "put_on" else "into"
+            yield Intent(tool=goal.how, args={"object": goal.item, slot: goal.holder}, purpose="deliver")
+
+    def fetch(self, memory: Memory, item: str) -> Iterator[Intent]:
+        """Go where ``item`` was seen and take it."""
+        place = memory.things.get(item)
+        if place is None or item in memory.given_up:
+            return
+        if place.room != memory.here:
+            yield from self.travel(memory, place.room, "fetch " + item)
+        else:
+            source = {"from": place.holder} if place.holder else {}
+            yield Intent(tool="take", args={"object": item, **source}, purpose="fetch")
+
+    def _cooking(self, memory: Memory) -> Iterator[Intent]:
+        if not memory.ingredients:
+            if "cookbook" in memory.things:
+                if memory.things["cookbook"].room != memory.here:
+                    yield from self.travel(memory, memory.things["cookbook"].room, "cookbook")
+                yield Intent(tool="examine", args={"object": "cookbook"}, purpose="recipe")
+            return
+        if ("prepare",) in memory.done:
+            yield Intent(tool="eat", args={"object": "meal"}, purpose="meal")
+            return
+        for item in memory.ingredients:
+            if item not in memory.carried:
+                yield from self.fetch(memory, item)
+        if all(item in memory.carried for item in memory.ingredients):
+            yield from self._processing(memory)
+
+    def _processing(self, memory: Memory) -> Iterator[Intent]:
+        for verb, item in memory.directions:
+            if (verb, item) in memory.done or verb + item in memory.given_up:
+                continue
+            if verb in VERB_APPLIANCE:
+                yield from self._cook(memory, verb, item)
+            elif "knife" not in memory.carried:
+                yield from self.fetch(memory, "knife")
+            else:
+                yield Intent(tool="cut", args={"object": item, "how": verb}, purpose="recipe")
+        if self._lacks(memory):
+            return
+        kitchen = memory.things.get("cookbook")
+        if "prepare_meal" not in memory.given_up:
+            if kitchen and kitchen.room != memory.here:
+                yield from self.travel(memory, kitchen.room, "meal")
+            yield Intent(tool="prepare_meal", purpose="meal")
+
+    @staticmethod
+    def _lacks(memory: Memory) -> bool:
+        """Whether a direction waits for an appliance or a knife that has not been seen yet."""
+        for verb, item in memory.directions:
+            if (verb, item) in memory.done or verb + item in memory.given_up:
+                continue
+            known = (*memory.carried, *memory.things)
+            tool = memory.appliances if verb in VERB_APPLIANCE else known
+            if VERB_APPLIANCE.get(verb, "knife") not in tool:
+                return True
+        return False
+
+    def _cook(self, memory: Memory, verb: str, item: str) -> Iterator[Intent]:
+        appliance = VERB_APPLIANCE[verb]
+        room = memory.appliances.get(appliance)
+        if room and room != memory.here:
+            yield from self.travel(memory, room, "recipe")
+        elif room:
+            yield Intent(tool="cook", args={"object": item, "appliance": appliance}, purpose="recipe")
+
+    def travel(self, memory: Memory, room: str, purpose: str) -> Iterator[Intent]:
+        """First move on the way to a room that is known by name; explores when the way is not known."""
+        ways = memory.route(room) if room in memory.rooms else None
+        if ways:
+            yield from self._pass(memory, ways[0], purpose)
+
+    def explore(self, memory: Memory) -> Iterator[Intent]:
+        """Open what is closed here, then walk where it has not been."""
+        if not self._searching(memory):
+            return
+        for name, (room, state) in memory.containers.items():
+            if room == memory.here and state in ("closed", "unknown") and name not in memory.given_up:
+                yield Intent(tool="open", args={"object": name}, purpose="search")
+        for way in memory.untried(memory.here):
+            yield from self._pass(memory, way, self._sought(memory) or "explore")
+        reach = ((memory.route(room), room) for room in memory.rooms if self._leads_on(memory, room))
+        near = sorted((len(ways), room) for ways, room in reach if ways)
+        for _, room in near:
+            yield from self.travel(memory, room, self._sought(memory) or "back")
+
+    def _leads_on(self, memory: Memory, room: str) -> bool:
+        """Whether there is a reason to go back to a room while searching."""
+        return bool(memory.untried(room))
+
+    def _sought(self, memory: Memory) -> str:
+        """``seek <room>`` when all that is missing is the room to bring things to."""
+        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        if left and all(goal.item in memory.carried for goal in left):
+            return f"seek {left[0].room}"
+        return ""
+
+    def _searching(self, memory: Memory) -> bool:
+        """Whether anything is left that walking about could find: a thing, or the room it has to go to."""
+        if self.task.cook and ("prepare",) in memory.done:
+            return False
+        if self.task.cook:
+            missing = not memory.ingredients or any(item not in memory.carried for item in memory.ingredients)
+            return missing or self._lacks(memory)
+        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
+
+    def _pass(self, memory: Memory, way: str, purpose: str) -> Iterator[Intent]:
+        """Walk, or first deal with the door that stands in the way."""
+        exit_ = memory.rooms[memory.here][way]
+        if exit_.door in memory.given_up:
+            return
+        if exit_.door and exit_.state == "locked":
+            key = memory.keys.get(exit_.door, "")
+            if key in memory.carried:
+                yield Intent(tool="unlock", args={"object": exit_.door, "key": key}, purpose=purpose)
+            else:
+                yield from self.fetch(memory, key)
+        elif exit_.door and (exit_.state == "shut" or (exit_.state == "closed" and not self.task.walk_first)):
+            yield Intent(tool="open", args={"object": exit_.door}, purpose=purpose)
+        else:
+            yield Intent(tool="go", args={"direction": way}, purpose=purpose)
+
+
+class KeyPlanner(GoalPlanner):
+    """Deals with locks as an aim of its own: else a lock and its key could draw it to and fro.
+
+    It goes back to a lock only with the key in sight, goes back to containers that it left unopened, and
+    fetches the key also when all that is left to find is the room to bring things to.
+    """
+
+    def _left(self, memory: Memory) -> list[Deliver]:
+        return [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+
+    def _needs_keys(self, memory: Memory, left: list[Deliver]) -> bool:
+        return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
+
+    def _leads_on(self, memory: Memory, room: str) -> bool:
+        if any(goal.item not in memory.carried for goal in self._left(memory)) or self.task.cook:
+            for name, (where, state) in memory.containers.items():
+                if where == room and state in ("closed", "unknown") and name not in memory.given_up:
+                    return True
+        exits = (memory.rooms[room][way] for way in memory.untried(room))
+        got = (*memory.carried, *memory.things)
+        return any(exit_.state != "locked" or memory.keys.get(exit_.door or "") in got for exit_ in exits)
+
+    def fetch(self, memory: Memory, item: str) -> Iterator[Intent]:
+        """As before, but what lies in a container that was closed again needs it opened first."""
+        place = memory.things.get(item)
+        if place and place.room == memory.here and item not in memory.given_up:
+            state = memory.containers.get(place.holder or "", ("", ""))[1]
+            if state in ("shut", "closed") and place.holder and place.holder not in memory.given_up:
+                yield Intent(tool="open", args={"object": place.holder}, purpose="fetch")
+        yield from super().fetch(memory, item)

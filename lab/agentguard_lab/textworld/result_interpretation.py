@@ -1,0 +1,188 @@
+"""What the result of an action means, and what it changes in the agent's beliefs.
+
+Judging and believing are apart, so that an error of judgement is a wrong `Outcome` and everything after it
+follows from that alone.
+"""
+
+# ruff: noqa: ARG001  (the changes of belief share one signature)
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentguard_lab.textworld.belief_state import BelievedPlace, Memory
+from agentguard_lab.textworld.observation_parser import ParsedObservation, names, recipe
+from agentguard_lab.textworld.planner import VERB_APPLIANCE, Intent
+
+APPLIANCE_VERB = {appliance: verb for verb, appliance in VERB_APPLIANCE.items()}
+REFUSALS = ("refused", "tool_error", "silent", "need_key", "shut", "holder_closed")
+_DONE = {
+    "open": "opened", "close": "closed", "unlock": "unlocked", "take": "took", "put_on": "delivered",
+    "insert": "delivered", "cook": "processed", "cut": "processed", "prepare_meal": "prepared",
+    "inventory": "inventory", "examine": "examined", "eat": "eaten", "go": "walked", "look": "looked",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionOutcome:
+    """One result as the agent takes it.
+
+    Attributes:
+        kind: what happened: ``arrived``, one of the past tenses of a tool, or one of `REFUSALS`.
+        seen: the observation as read.
+        target: the thing, door or holder that it is about.
+        names: things that showed, or the key that is asked for.
+    """
+
+    kind: str
+    seen: ParsedObservation
+    target: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether nothing came of the action."""
+        return self.kind in REFUSALS
+
+
+def success(intent: Intent, seen: ParsedObservation) -> ActionOutcome:
+    """The outcome that the intent hoped for."""
+    return ActionOutcome(kind=_DONE[intent.tool], seen=seen, target=intent.args.get("object", ""))
+
+
+def judge(intent: Intent, seen: ParsedObservation) -> ActionOutcome:
+    """Read one result soundly."""
+    target = intent.args.get("object", "")
+    if not seen.text:
+        return ActionOutcome(kind="silent", seen=seen, target=target)
+    if seen.room:
+        return ActionOutcome(kind="arrived", seen=seen, target=seen.room, names=tuple(seen.things))
+    if seen.text.startswith("Error"):
+        return ActionOutcome(kind="tool_error", seen=seen, target=target)
+    if "Ingredients:" in seen.text:
+        return ActionOutcome(kind="recipe", seen=seen, target=target)
+    if intent.tool == "examine" and not seen.text.startswith("You can't"):
+        return ActionOutcome(kind="examined", seen=seen, target=target)
+    if seen.refused:
+        return _refusal(intent, seen, target)
+    if intent.tool == "inventory":
+        _, _, items = seen.text.partition("You are carrying: ")
+        return ActionOutcome(kind="inventory", seen=seen, names=names(items.rstrip(".")))
+    if intent.tool == "open":
+        return ActionOutcome(kind="opened", seen=seen, target=target, names=seen.revealed)
+    return success(intent, seen)
+
+
+def _refusal(intent: Intent, seen: ParsedObservation, target: str) -> ActionOutcome:
+    if match := re.match(r"You have to unlock the (.+) with the (.+) first", seen.text):
+        return ActionOutcome(kind="need_key", seen=seen, target=match.group(1), names=(match.group(2),))
+    if match := re.match(r"You have to open the (.+) first", seen.text):
+        return ActionOutcome(kind="shut", seen=seen, target=match.group(1))
+    if "is closed" in seen.text and intent.tool == "insert":
+        return ActionOutcome(kind="holder_closed", seen=seen, target=intent.args["into"])
+    return ActionOutcome(kind="refused", seen=seen, target=target)
+
+
+def believe(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    """Let an outcome change the beliefs."""
+    change = _CHANGES.get(outcome.kind)
+    if change is not None:
+        change(memory, intent, outcome)
+
+
+def _arrived(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    old = memory.here
+    memory.see(outcome.seen)
+    for name in [name for name, place in memory.things.items() if name in memory.carried]:
+        del memory.things[name]
+    if intent.tool == "go" and old and old != memory.here and intent.args["direction"] in memory.rooms[old]:
+        memory.walked(intent.args["direction"], old)
+
+
+def _opened(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    target = outcome.target
+    if target in memory.containers:
+        memory.containers[target] = (memory.here, "open")
+        for name in outcome.names:
+            memory.things[name] = BelievedPlace(memory.here, target)
+    for side in memory.door(target):
+        side.state = "open"
+
+
+def _took(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    memory.take(outcome.target)
+
+
+def _unlocked(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    for side in memory.door(outcome.target):
+        side.state = "shut"
+
+
+def _closed(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    if outcome.target in memory.containers:
+        # Not "closed", which the search would open again: what is in this one has been seen.
+        memory.containers[outcome.target] = (memory.containers[outcome.target][0], "shut")
+
+
+def _delivered(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    if outcome.target in memory.carried:
+        memory.carried.remove(outcome.target)
+    memory.done.add(("deliver", outcome.target))
+
+
+def _processed(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    verb = intent.args.get("how") or APPLIANCE_VERB.get(intent.args.get("appliance", ""), "")
+    memory.done.add((verb, outcome.target))
+
+
+def _prepared(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    memory.done.add(("prepare",))
+
+
+def _eaten(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    memory.done.add(("eat",))
+
+
+def _recipe(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    memory.ingredients, memory.directions = recipe(outcome.seen.text)
+
+
+def _inventory(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    held = list(outcome.names)
+    memory.carried = held
+    memory.done = {fact for fact in memory.done if fact[0] != "deliver" or fact[1] not in held}
+
+
+def _need_key(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    memory.keys[outcome.target] = outcome.names[0]
+    for side in memory.door(outcome.target):
+        side.state = "locked"
+
+
+def _shut(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    for side in memory.door(outcome.target):
+        side.state = "shut"
+
+
+def _holder_closed(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+    memory.containers[outcome.target] = (memory.here, "closed")
+
+
+_CHANGES: dict[str, Callable[[Memory, Intent, ActionOutcome], None]] = {
+    "arrived": _arrived,
+    "opened": _opened,
+    "took": _took,
+    "unlocked": _unlocked,
+    "closed": _closed,
+    "delivered": _delivered,
+    "processed": _processed,
+    "prepared": _prepared,
+    "eaten": _eaten,
+    "recipe": _recipe,
+    "inventory": _inventory,
+    "need_key": _need_key,
+    "shut": _shut,
+    "holder_closed": _holder_closed,
+}

@@ -1,0 +1,283 @@
+"""A run of the scripted agent in a game: taken step by step, saved, forked, taken back and corrected."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from agentguard.errors import ConfigError
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+from agentguard_lab.textworld import tools
+from agentguard_lab.textworld.agent import Agent, AgentTurn
+from agentguard_lab.textworld.belief_state import Memory
+from agentguard_lab.textworld.error_process import ErrorProcess
+from agentguard_lab.textworld.game_cache import GameLibrary
+from agentguard_lab.textworld.outages import ToolOutage
+from agentguard_lab.textworld.scenarios import Scenario
+
+AGENT = "player"
+FORMAT = "event_log"
+_EPOCH = 1_767_225_600.0  # 2026-01-01: a fixed clock, so that the same seed writes the same bytes
+_SYSTEM = (
+    "You play a text game through tools and see it only through them. In each turn, say what you "
+    "recall, what the last "
+    "result meant and what you plan, then call a tool. Answer without a call when the task is "
+    "done or cannot be done."
+)
+_CARE = 3
+"""Turns for which a heeded correction makes the agent careful."""
+
+Ending = Literal["", "won", "lost", "answer", "turn_limit", "cut_off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state of a run between two steps. Restoring it is exact: the game is played again up to there."""
+
+    steps: tuple[Step, ...]
+    commands: tuple[str, ...]
+    agent: Agent
+    ending: Ending
+    trouble: ToolOutage
+
+
+class TextWorldRun:
+    """One run, advanced by `step`.
+
+    Args:
+        scenario: the game and the task.
+        games: where compiled games are kept.
+        seed: of the agent's wording and choices.
+        errors: which errors strike the agent; none by default. A detector is never told.
+        trouble: what goes wrong outside the agent; nothing by default.
+        history: keep the state before each step, which `truncate` needs.
+
+    Raises:
+        MissingExtra: TextWorld is not installed.
+
+    Attributes:
+        agent: the agent's state.
+        errors: the process of errors; its ``made`` lists those that struck, for the evaluator alone.
+        ending: how the run ended; empty while it goes on.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        games: GameLibrary,
+        *,
+        seed: int,
+        errors: ErrorProcess | None = None,
+        trouble: ToolOutage | None = None,
+        history: bool = True,
+    ) -> None:
+        self.scenario, self.seed = scenario, seed
+        self.errors = errors or ErrorProcess()
+        self.trouble = trouble or ToolOutage()
+        self.ending: Ending = ""
+        self._offered = tools.KITCHEN if scenario.task.cook else tools.HOUSE
+        self._world = games.world(scenario, self._offered)
+        self._steps: list[Step] = []
+        self._typed: tuple[str, ...] = ()
+        self._corrections = 0
+        self.agent = character(scenario, seed)
+        self._history, self._before = history, list[Snapshot]()
+        self._turn: AgentTurn | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended."""
+        return bool(self.ending)
+
+    @property
+    def won(self) -> bool:
+        """Whether the game says that the task is done."""
+        return self.ending == "won"
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The run so far."""
+        return Trajectory(
+            id=f"{self.scenario.id}-{self.seed}",
+            format=FORMAT,
+            task=self.scenario.text,
+            steps=tuple(self._steps),
+            tools=tool_specs(self._offered),
+            system_prompts={AGENT: _SYSTEM},
+            extra={"environment": "textworld", "max_turns": self.scenario.max_turns},
+        )
+
+    def step(self) -> Step:
+        """Let the agent take one turn and the game answer it. Raises ConfigError if the run has ended."""
+        self.think()
+        return self.act()
+
+    def think(self) -> Step:
+        """The agent's next turn, whose calls have not been carried out; `act` or `refuse` comes next.
+
+        Raises:
+            ConfigError: the run has ended.
+        """
+        if self.done:
+            raise ConfigError("the run has ended")
+        if self._history:
+            self._before.append(self.snapshot())
+        turn = self.agent.turn(self.errors)
+        if self.trouble.cuts(self.agent.turns):
+            turn = self.trouble.cut(turn)
+        self._turn = turn
+        return _step(len(self._steps), turn)
+
+    def act(self) -> Step:
+        """Carry out the turn's calls and return the step. Raises ConfigError if there is no turn."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            raise ConfigError("there is no turn to carry out: think first")
+        self._world.restore(self._typed)  # another run may have played this game meanwhile
+        results = [self._call(name, raw) for name, raw in turn.calls]
+        self._typed = tuple(self._world.commands)
+        step = _step(len(self._steps), turn, results)
+        self._steps.append(step)
+        self.agent.observe(results)
+        self._end(turn)
+        return step
+
+    def refuse(self, correction: str, *, heeds: float = 1.0) -> bool:
+        """Drop the turn that was thought and tell the agent why, by the model of `truncate`."""
+        self._turn = None
+        return self.truncate(len(self._steps), correction, heeds=heeds)
+
+    def copy(self) -> TextWorldRun:
+        """The same run at the same point, to go on apart."""
+        made = copy.copy(self)
+        made._steps, made._before = list(self._steps), list(self._before)
+        made.agent, made.errors = self.agent.snapshot(), replace(self.errors, made=list(self.errors.made))
+        return made
+
+    def play(self) -> Self:
+        """Take steps until the run ends."""
+        while not self.done:
+            self.step()
+        return self
+
+    def snapshot(self) -> Snapshot:
+        """The state as it is now; it may be restored any number of times, in this run or in a fork."""
+        return Snapshot(
+            steps=tuple(self._steps),
+            commands=self._typed,
+            agent=self.agent.snapshot(),
+            ending=self.ending,
+            trouble=self.trouble,
+        )
+
+    def restore(self, saved: Snapshot) -> None:
+        """Go back (or on) to a state."""
+        self._steps, self._typed = list(saved.steps), saved.commands
+        self.agent = saved.agent.snapshot()
+        self.ending, self.trouble = saved.ending, saved.trouble
+        del self._before[len(self._steps) :]
+
+    def truncate(self, to_step: int, correction: str = "", *, heeds: float = 1.0, world: bool = True) -> bool:
+        """Take the run back to before step ``to_step`` and tell the agent ``correction``.
+
+        The stated model of an agent that is corrected: with probability ``heeds`` (drawn from the run's seed
+        and the number of corrections so far) it takes the correction to heart. Then no error strikes it in
+        its next turns (three); it drops what it had set its mind on, looks around, goes through its inventory
+        and checks whatever fails meanwhile. Beliefs that were wrong before ``to_step`` stay, unless those
+        checks contradict them. Without a correction, or unheeded, it takes the turn anew with fresh random
+        numbers: the same errors may strike again, at the same rates.
+
+        Args:
+            to_step: index of the first step to be left out.
+            correction: what the agent is told; empty for a plain retry.
+            heeds: probability from 0 to 1.
+            world: take the game back too (a fork of its state); else only the agent's memory is cut.
+
+        Returns:
+            Whether the agent heeded.
+
+        Raises:
+            ConfigError: there is no such step, or no history is kept.
+        """
+        if not 0 <= to_step < len(self._before):
+            raise ConfigError(f"no state is kept of step {to_step}; the run has {len(self._steps)} steps")
+        typed = self._typed
+        self.restore(self._before[to_step])
+        if not world:
+            self._typed = typed
+            self._world.restore(typed)
+            self._end_if_over()
+        return self.correct(correction, heeds=heeds)
+
+    def correct(self, correction: str, *, heeds: float = 1.0) -> bool:
+        """Tell the agent something before its next turn, by the model of `truncate`; whether it heeded."""
+        self._corrections += 1
+        self.agent.stream = self._corrections  # not the saved one plus one: that may have been used already
+        draw = random.Random(f"heeds:{self.seed}:{self._corrections}").random()  # noqa: S311
+        heeded = bool(correction) and draw < heeds
+        if heeded:
+            self.agent.heed(_CARE)
+        if self.ending == "answer":  # it is told that it is not done, and the game goes on
+            self.ending = ""
+        return heeded
+
+    def _call(self, name: str, raw: str) -> str:
+        failure = self.trouble.failure(name, self.agent.turns)
+        return self._world.call(name, raw) if failure is None else failure
+
+    def _end(self, turn: AgentTurn) -> None:
+        self._end_if_over()
+        if not self.ending and not turn.calls:
+            self.ending = "cut_off" if self.trouble.cuts(self.agent.turns) else "answer"
+        elif not self.ending and self.agent.turns >= self.scenario.max_turns:
+            self.ending = "turn_limit"
+
+    def _end_if_over(self) -> None:
+        if self._world.over:
+            self.ending = "won" if self._world.won else "lost"
+
+
+def character(scenario: Scenario, seed: int) -> Agent:
+    """The agent of a seed: how careful, how terse, in which order it tries exits."""
+    rng = random.Random(f"character:{seed}")  # noqa: S311
+    compass = tuple(rng.sample(("north", "south", "east", "west"), 4))
+    return Agent(
+        task=scenario.task,
+        seed=seed,
+        care=rng.uniform(0.05, 0.6),
+        terse=rng.random(),
+        memory=Memory(compass=compass),
+    )
+
+
+def tool_specs(offered: tuple[str, ...]) -> tuple[ToolSpec, ...]:
+    """The tools as the agent is offered them."""
+    functions = [schema["function"] for schema in tools.schemas(offered)]
+    return tuple(
+        ToolSpec(name=f["name"], description=f["description"], parameters=f["parameters"]) for f in functions
+    )
+
+
+def _step(index: int, turn: AgentTurn, results: Sequence[str] = ()) -> Step:
+    """The step of a turn; without results, as long as its calls have not been carried out."""
+    calls, seen = [], []
+    for place, (name, raw) in enumerate(turn.calls):
+        call = f"call_{index:03d}_{place}"
+        calls.append(ToolCall(id=call, name=name, arguments=tools.parsed(raw), raw_arguments=raw))
+        for text in results[place : place + 1]:
+            failed = text.startswith("Error:") or None
+            seen.append(Observation(content=text, call_id=call, tool=name, is_error=failed))
+    return Step(
+        index=index,
+        source=Source.AGENT,
+        agent=AGENT,
+        content=turn.text,
+        modules=turn.modules,
+        tool_calls=tuple(calls),
+        observations=tuple(seen),
+        started_at=_EPOCH + 60 * index,
+        ended_at=_EPOCH + 60 * index + 30,
+    )

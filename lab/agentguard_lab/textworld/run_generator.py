@@ -1,0 +1,218 @@
+"""Online injection, after CORRECT-Error (arXiv 2509.24088): runs in TextWorld with one error at a known step.
+
+A scripted agent plays generated games. Into runs that would win, one error of AgentErrorTaxonomy (arXiv
+2509.25370) is put; the agent then goes on by what it believes, and the game answers, until the run ends. A
+run is labelled as failed, with that error as root cause, only if it fails and its twin without the error
+wins. Runs in which the agent got over the error are kept as passed, with the error noted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agentguard.errors import ConfigError
+from agentguard.trajectory.model import Annotation, Record, RootCause
+from agentguard_lab.textworld.default_rates import AGENT_ERRORS, CAREFUL_SHARE, DIFFICULTIES
+from agentguard_lab.textworld.game_cache import GameLibrary
+from agentguard_lab.textworld.run import AGENT, TextWorldRun
+from agentguard_lab.textworld.scenarios import Difficulty, Scenario, scenario
+from agentguard_lab.textworld.twin_run import InjectedRun, TwinRun
+
+INJECTED, GENERATED = "injected", "generated"
+RUNS_PER_GAME = 15
+"""Runs kept of one game; they are one group, and never straddle a split."""
+_TRIES_PER_TWIN = 3
+_TWINS_PER_GAME = 36
+_MAX_LOST_TWINS = 3
+_TAXONOMY = "agent_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationPlan:
+    """What to generate.
+
+    Attributes:
+        failed, passed: how many runs of each.
+        seed: the same seed makes the same runs, in the same order.
+        difficulty: of all games; None for a mix.
+        rates: code to weight.
+    """
+
+    failed: int
+    passed: int
+    seed: int
+    difficulty: str | None = None
+    rates: Mapping[str, float] = field(default_factory=lambda: AGENT_ERRORS)
+
+
+def generate(
+    *,
+    failed: int,
+    passed: int,
+    seed: int,
+    difficulty: str | None = None,
+    progress: Callable[[int], None] | None = None,
+    excluded: Callable[[Record], None] | None = None,
+) -> Iterator[Record]:
+    """Yield annotated runs, failed and passed ones in a mixed order.
+
+    Args:
+        failed, passed: how many of each.
+        seed: the same seed gives the same runs.
+        difficulty: ``easy``, ``medium`` or ``hard``; None for a mix.
+        progress: called with the number of runs yielded so far.
+        apart: takes the runs that failed without an injected error; they are never yielded.
+
+    Raises:
+        ConfigError: a number is negative, or there is no such difficulty.
+        MissingExtra: TextWorld is not installed.
+    """
+    if failed < 0 or passed < 0:
+        raise ConfigError("the numbers of runs cannot be negative")
+    if difficulty is not None and difficulty not in tuple(Difficulty):
+        raise ConfigError(f"no difficulty {difficulty}; there are {', '.join(Difficulty)}")
+    plan = GenerationPlan(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
+    return _count_records(RunGenerator(plan, apart=excluded).records(), progress)
+
+
+def _count_records(records: Iterator[Record], progress: Callable[[int], None] | None) -> Iterator[Record]:
+    for count, record in enumerate(records, 1):
+        yield record
+        if progress:
+            progress(count)
+
+
+class RunGenerator:
+    """Makes the runs of a plan. ``natural`` counts twins that won and that did not, by difficulty.
+
+    Args:
+        plan: what to make.
+        games: folder for compiled games; a temporary one if None.
+        apart: takes the runs that failed without an injected error.
+    """
+
+    def __init__(
+        self,
+        plan: GenerationPlan,
+        *,
+        games: Path | None = None,
+        apart: Callable[[Record], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.natural: dict[tuple[str, bool], int] = {}
+        self._games, self._excluded = games, apart
+        self._failed = self._passed = self._recovered = 0
+        self._draw = random.Random(f"generate:{plan.seed}")  # noqa: S311  (a data set, not a secret)
+        self._code = self._draw_code()
+
+    def records(self) -> Iterator[Record]:
+        """Yield the runs, game by game."""
+        with GameLibrary(self._games, held=1) as library:
+            number = 0
+            while not self._is_complete():
+                yield from self._generate_game(self._build_scenario(number), library)
+                library.trim()
+                number += 1
+
+    def _build_scenario(self, number: int) -> Scenario:
+        rng = random.Random(f"game:{self.plan.seed}:{number}")  # noqa: S311
+        level = self.plan.difficulty or rng.choices(list(DIFFICULTIES), list(DIFFICULTIES.values()))[0]
+        return scenario(rng.randrange(10**9), level)
+
+    def _generate_game(self, game: Scenario, library: GameLibrary) -> Iterator[Record]:
+        kept = won = 0
+        for place in range(_TWINS_PER_GAME):
+            beyond = place - won >= _MAX_LOST_TWINS and not won  # the agent cannot play this game
+            if kept >= RUNS_PER_GAME or beyond or self._is_complete():
+                return
+            attempt = TwinRun(game, library, _derive_seed(self.plan.seed, game.id, place))
+            self._count_twin(game, attempt.twin)
+            if not attempt.twin.won:
+                continue
+            won += 1
+            made = self._generate_passed(attempt) if self._is_pass_due() else self._generate_failed(attempt)
+            if made is not None:
+                kept += 1
+                yield made
+
+    def _is_pass_due(self) -> bool:
+        """Whether the next run is to be a passed one: both kinds come in even shares to the end."""
+        plan = self.plan
+        return self._passed * (plan.failed or 1) < self._failed * plan.passed or self._failed >= plan.failed
+
+    def _generate_passed(self, attempt: TwinRun) -> Record | None:
+        if self._passed >= self.plan.passed:
+            return None
+        self._passed += 1
+        return _build_record(attempt.twin, Annotation(failed=False, extra={"origin": GENERATED}))
+
+    def _generate_failed(self, attempt: TwinRun) -> Record | None:
+        for struck in attempt.generate_injected_runs(self._code, tries=_TRIES_PER_TWIN):
+            if not struck.run.won:
+                self._failed += 1
+                self._code = self._draw_code()
+                return _build_record(struck.run, _build_failed_record(struck))
+            if self._may_recover():
+                self._passed += 1
+                self._recovered += 1
+                extra = {"origin": INJECTED, INJECTED: _describe_injection(struck) | {"recovered": True}}
+                return _build_record(struck.run, Annotation(failed=False, extra=extra))
+        return None
+
+    def _may_recover(self) -> bool:
+        room = self._passed < self.plan.passed
+        return room and self._recovered < CAREFUL_SHARE * min(self.plan.passed, self._passed + 1)
+
+    def _draw_code(self) -> str:
+        return self._draw.choices(list(self.plan.rates), list(self.plan.rates.values()))[0]
+
+    def _count_twin(self, game: Scenario, twin: TextWorldRun) -> None:
+        key = (str(game.difficulty), twin.won)
+        self.natural[key] = self.natural.get(key, 0) + 1
+        if not twin.won and self._excluded:
+            self._excluded(_build_record(twin, Annotation(failed=True, extra={"origin": GENERATED})))
+
+    def _is_complete(self) -> bool:
+        return self._failed >= self.plan.failed and self._passed >= self.plan.passed
+
+
+def _derive_seed(*parts: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6])
+
+
+def _build_failed_record(struck: InjectedRun) -> Annotation:
+    cause = RootCause(
+        step=struck.step,
+        agent=AGENT,
+        module=struck.code.partition(".")[0],
+        codes=(f"{_TAXONOMY}:{struck.code}",),
+        reason=struck.reason,
+    )
+    extra = {"origin": INJECTED, INJECTED: _describe_injection(struck)}
+    return Annotation(failed=True, root_cause=cause, failures=(cause,), extra=extra)
+
+
+def _describe_injection(struck: InjectedRun) -> dict[str, Any]:
+    return {
+        "code": struck.code,
+        "variant": struck.variant,
+        "step": struck.step,
+        "ending": struck.run.ending,
+        "twin_steps": struck.twin_steps,
+    }
+
+
+def _build_record(run: TextWorldRun, annotation: Annotation) -> Record:
+    """The run under an id that tells nothing, in the group of its game."""
+    game = run.scenario
+    name = hashlib.sha256(f"{game.id}:{run.seed}".encode()).hexdigest()[:16]
+    extra = {**annotation.extra, "game": game.id, "difficulty": str(game.difficulty)}
+    return Record(
+        trajectory=replace(run.trajectory, id=f"tw-{name}"),
+        annotation=replace(annotation, group=game.id, extra=extra),
+    )

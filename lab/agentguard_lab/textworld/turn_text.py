@@ -1,0 +1,235 @@
+"""How the agent words a turn: its memory, its reflection, its plan and its call, each a text of its own.
+
+Which facts are told, in which order and in which phrase is drawn afresh each turn. All of it comes from
+beliefs and outcomes; nothing here knows whether they are right.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+from agentguard_lab.textworld.belief_state import Memory
+from agentguard_lab.textworld.grammar import draw
+from agentguard_lab.textworld.phrases import ACTION, MEMORY, PLANNING, REFLECTION
+from agentguard_lab.textworld.planner import Intent, KeyPlanner, Task
+from agentguard_lab.textworld.result_interpretation import ActionOutcome
+
+
+def listed(items: Iterable[str]) -> str:
+    """``a, b and c``."""
+    names = list(items)
+    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class Words:
+    """The wording of one turn.
+
+    Args:
+        rng: draws the phrases; one of its own for each turn, so that a turn's words depend on no other's.
+        terse: from 0 (tells all it can) to 1 (tells little).
+    """
+
+    def __init__(self, rng: random.Random, terse: float) -> None:
+        self._rng, self._terse = rng, terse
+
+    def memory(self, memory: Memory, task: Task) -> str:
+        """What the agent recalls."""
+        told = [self._say(MEMORY, "here", room=memory.here)] if memory.here else []
+        if memory.carried:
+            told.append(self._say(MEMORY, "carry", items=listed(_the(memory.carried))))
+        elif self._rng.random() < 0.5:
+            told.append(self._say(MEMORY, "empty"))
+        more = [text for text in self._recalled(memory, task) if text]
+        self._rng.shuffle(more)
+        told += more[: max(1, round((1 - self._terse) * 4 * self._rng.random() + 0.6))]
+        if self._rng.random() < 0.3:
+            self._rng.shuffle(told)
+        return " ".join(told)
+
+    def reflection(self, said: Sequence[str], memory: Memory, task: Task) -> str:
+        """What the last results meant, and how far the task is."""
+        told = list(said)
+        if self._rng.random() < 0.35:
+            done, all_ = progress(memory, task)
+            if all_ and done < all_:
+                told.append(self._say(REFLECTION, "progress", done=done, all=all_))
+        return " ".join(told)
+
+    def outcome(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
+        """One sentence or two on one outcome; before it is believed."""
+        seen, words = outcome.seen, {"target": outcome.target, "says": outcome.seen.says}
+        if outcome.kind == "arrived":
+            return self._arrived(outcome, memory, wanted)
+        if outcome.kind == "opened" and (outcome.names or outcome.target in memory.containers):
+            return self._opened(outcome, wanted)
+        if outcome.kind == "need_key":
+            words["key"] = outcome.names[0]
+        elif outcome.kind == "recipe":
+            steps = [line for line in seen.text.partition("Directions:")[2].splitlines() if line.strip()]
+            items = [line for line in seen.text.partition("Ingredients:")[2].splitlines() if line.strip()]
+            words["steps"] = listed(line.strip() for line in steps)
+            words["items"] = listed(line.strip() for line in items[: len(items) - len(steps) - 1])
+        deck = outcome.kind if outcome.kind in REFLECTION else "inventory"
+        return self._say(REFLECTION, deck, **words)
+
+    def remark(self, deck: str, **words: object) -> str:
+        """One sentence of the reflection."""
+        return self._say(REFLECTION, deck, **words)
+
+    def planning(self, intent: Intent | None, *, complete: bool) -> str:
+        """What the agent is about to do, and for what."""
+        if intent is None:
+            return self._say(PLANNING, "claim" if complete else "stuck")
+        goal, _, rest = intent.purpose.partition(" ")
+        words = {"rest": rest, "way": intent.args.get("direction", ""), "object": "meal", **intent.args}
+        words["place"] = intent.args.get("onto") or intent.args.get("into") or ""
+        tool = "put" if intent.tool in ("put_on", "insert") else intent.tool
+        deck = f"{tool}:{goal}"
+        return self._say(PLANNING, deck if deck in PLANNING else tool, **words)
+
+    def start(self) -> str:
+        """The plan of the first turn."""
+        return self._say(PLANNING, "start")
+
+    def action(self, calls: Sequence[tuple[str, str]]) -> str:
+        """The calls, as they are made."""
+        if not calls:
+            return self._say(ACTION, "none")
+        return self._say(ACTION, "call", call="; ".join(f"{name} {raw}" for name, raw in calls))
+
+    def _say(self, decks: Mapping[str, str], deck: str, **words: object) -> str:
+        text = draw(decks[deck], self._rng).format(**words).strip()
+        return text[:1].upper() + text[1:]
+
+    def _arrived(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
+        seen, room = outcome.seen, outcome.target
+        told = [
+            self._say(REFLECTION, "arrived_new", room=room, sight=_sight(outcome))
+            if room not in memory.rooms
+            else self._say(REFLECTION, "arrived_back", room=room)
+        ]
+        found = [name for name in outcome.names if name in wanted and name in seen.things]
+        if found:
+            holder = seen.things[found[0]]
+            where = f"on the {holder}" if holder else "on the floor"
+            told.append(self._say(REFLECTION, "spotted", items=listed(_the(found)), where=where))
+        elif room not in memory.rooms and self._rng.random() < 0.6:
+            told.append(self._say(REFLECTION, "nothing_here"))
+        return " ".join(told)
+
+    def _opened(self, outcome: ActionOutcome, wanted: set[str]) -> str:
+        found = [name for name in outcome.names if name in wanted]
+        if found:
+            return self._say(REFLECTION, "found_wanted", target=outcome.target, found=listed(_the(found)))
+        if outcome.names:
+            return self._say(
+                REFLECTION, "found_other", target=outcome.target, inside=listed(_the(outcome.names))
+            )
+        return self._say(REFLECTION, "opened_empty", target=outcome.target)
+
+    def _recalled(self, memory: Memory, task: Task) -> Iterable[str]:
+        wanted = wanted_names(memory, task)
+        places = sorted(name for name in wanted if name in memory.things)
+        for name in places[:2]:
+            place = memory.things[name]
+            where = f"in the {place.room}"
+            if place.holder:
+                where = f"{'in' if place.holder in memory.containers else 'on'} the {place.holder} {where}"
+            yield self._say(MEMORY, "known", item=name, where=where)
+        unseen = sorted(name for name in wanted if name not in memory.things)
+        if unseen:
+            yield self._say(MEMORY, "unseen", items=listed(_the(unseen)))
+        if len(memory.rooms) > 1:
+            yield self._say(MEMORY, "rooms", rooms=listed(_the(memory.rooms)))
+        opened = [name for name, (_, state) in memory.containers.items() if state == "open"]
+        if opened:
+            yield self._say(MEMORY, "opened", items=listed(_the(opened)))
+        for door, key in memory.keys.items():
+            if any(side.state == "locked" for side in memory.door(door)):
+                yield self._say(MEMORY, "keys", door=door, key=key)
+        yield from self._recalled_task(memory, task)
+
+    def _recalled_task(self, memory: Memory, task: Task) -> Iterable[str]:
+        left = todo(memory, task)
+        if left:
+            yield self._say(MEMORY, "left", todo=listed(left[:3]))
+        done = finished(memory)
+        if done:
+            yield self._say(MEMORY, "finished", done=listed(done[-3:]))
+        for name in task.close_after:
+            yield self._say(MEMORY, "rule", name=name)
+        if memory.directions:
+            steps = listed(f"{verb} the {item}" for verb, item in memory.directions)
+            yield self._say(MEMORY, "recipe", steps=steps)
+
+
+def wanted_names(memory: Memory, task: Task) -> set[str]:
+    """Names the agent has reason to look for."""
+    names = {goal.item for goal in task.deliveries if ("deliver", goal.item) not in memory.done}
+    names |= set(memory.ingredients) if ("prepare",) not in memory.done else set()
+    names |= {key for door, key in memory.keys.items() if any(s.state == "locked" for s in memory.door(door))}
+    if any(step[0] in ("chop", "slice", "dice") and step not in memory.done for step in memory.directions):
+        names.add("knife")
+    if task.cook and not memory.ingredients:
+        names.add("cookbook")
+    return names - set(memory.carried)
+
+
+def progress(memory: Memory, task: Task) -> tuple[int, int]:
+    """Parts of the task that are done, and all parts, as the agent believes."""
+    if task.cook:
+        if not memory.ingredients:
+            return 0, 0
+        parts = {*memory.directions, ("prepare",), ("eat",)}
+        made = ("prepare",) in memory.done
+        got = sum(made or item in memory.carried for item in memory.ingredients)
+        return got + len(parts & memory.done), len(parts) + len(memory.ingredients)
+    done = sum(("deliver", goal.item) in memory.done for goal in task.deliveries)
+    return done, len(task.deliveries)
+
+
+def todo(memory: Memory, task: Task) -> list[str]:
+    """What is left, in words."""
+    if KeyPlanner(task).complete(memory):
+        return []
+    if not task.cook:
+        left = [goal for goal in task.deliveries if ("deliver", goal.item) not in memory.done]
+        return [f"the {g.item} to the {g.holder} in the {g.room}" for g in left]
+    if not memory.ingredients:
+        return ["read the cookbook"]
+    if ("prepare",) in memory.done:
+        return ["eat the meal"]
+    left_out = [f"get the {item}" for item in memory.ingredients if item not in memory.carried]
+    left_out += [f"{verb} the {item}" for verb, item in memory.directions if (verb, item) not in memory.done]
+    return [*left_out, "make the meal"]
+
+
+def finished(memory: Memory) -> list[str]:
+    """What is done, in words, in a fixed order."""
+    names = {"deliver": "the {0} is delivered", "prepare": "the meal is prepared", "eat": "the meal is eaten"}
+    out = []
+    for fact in sorted(memory.done):
+        text = names.get(fact[0], "{1} the {0}")
+        out.append(text.format(fact[-1], fact[0]))
+    return out
+
+
+def encode(intent: Intent) -> tuple[str, str]:
+    """The call of an intent: the tool's name, and its arguments as JSON text."""
+    return intent.tool, json.dumps(intent.args)
+
+
+def _the(names: Iterable[str]) -> list[str]:
+    return [f"the {name}" for name in names]
+
+
+def _sight(outcome: ActionOutcome) -> str:
+    seen = outcome.seen
+    parts = [f"a {name}" for name in (*seen.containers, *seen.appliances)][:3]
+    doors = [f"a {state} {door} to the {way}" for way, (door, state) in seen.exits.items() if door]
+    ways = [way for way, (door, _) in seen.exits.items() if not door]
+    if ways:
+        doors.append(f"a way out to the {listed(ways)}")
+    return listed(parts + doors) or "nothing much"

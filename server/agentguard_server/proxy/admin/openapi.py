@@ -1,0 +1,101 @@
+"""Every endpoint of ours as data: what routes are made of, and the OpenAPI description.
+
+No endpoint takes an address, a command, an import path or a template: the configuration alone says where
+requests go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agentguard.version import __version__
+
+Handler = Callable[[Request], Awaitable[Response]]
+Needs = Literal["", "read", "admin", "call"]
+
+_NAME: Final = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
+_ID: Final = {"type": "string", "minLength": 1, "maxLength": 256}
+_PARAMETERS: Final[dict[str, Any]] = {"name": _NAME, "id": _ID}
+
+
+@dataclass(frozen=True, slots=True)
+class AdminEndpoint:
+    """One method of one path; what it does is the first line of its handler's docstring.
+
+    Attributes:
+        method: of HTTP.
+        path: with its parameters in braces.
+        needs: the scope of the key; empty: no key at all.
+        handler: answers it.
+        answers: status to what it means.
+        makes: media type of the answer.
+        query: parameters of the query, by name with their JSON schema.
+        takes: JSON schema of the body; None if it takes none.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    needs: Needs
+    handler: Handler
+    answers: dict[int, str]
+    _: KW_ONLY
+    makes: str = "application/json"
+    query: dict[str, Any] | None = None
+    takes: dict[str, Any] | None = None
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        return (self.handler.__doc__ or "").partition("\n")[0]
+
+
+def described(endpoints: tuple[AdminEndpoint, ...]) -> dict[str, Any]:
+    """The OpenAPI 3.1 description of endpoints."""
+    paths: dict[str, Any] = {}
+    for one in endpoints:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "agentguard", "version": __version__, "summary": "Health, state, administration."},
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "A key of ours."}}
+        },
+    }
+
+
+def _operation(one: AdminEndpoint) -> dict[str, Any]:
+    needs = f" Needs a key with the scope `{one.needs}`." if one.needs else " Needs no key."
+    made: dict[str, Any] = {
+        "summary": one.summary,
+        "description": one.summary + needs,
+        "responses": {str(status): _response(one, status) for status in one.answers},
+    }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name, schema in _PARAMETERS.items()
+        if f"{{{name}}}" in one.path
+    ]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in (one.query or {}).items()
+    ]
+    if parameters:
+        made["parameters"] = parameters
+    if one.takes is not None:
+        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": one.takes}}}
+    if one.needs:
+        made["security"] = [{"key": []}]
+        made["responses"]["401"] = {"description": "no key that is known"}
+        made["responses"]["403"] = {"description": f"the key lacks the scope {one.needs}"}
+    return made
+
+
+def _response(one: AdminEndpoint, status: int) -> dict[str, Any]:
+    schema = {"type": "object"} if one.makes == "application/json" else {"type": "string"}
+    return {"description": one.answers[status], "content": {one.makes: {"schema": schema}}}

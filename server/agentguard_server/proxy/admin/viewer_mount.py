@@ -1,0 +1,172 @@
+"""The viewer under ``/ui``: who may see it, and whose runs they see.
+
+A browser cannot send a key with each request. It shows it once, as ``/ui/?token=KEY``, and gets a cookie that
+says which key that was and until when it holds, sealed with a secret that ends with the proxy. A key that is
+taken out of the configuration takes its cookies along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from agentguard_server.proxy.admin.options import UiOptions
+from agentguard_server.proxy.auth.api_keys import ANYBODY, Caller
+from agentguard_server.proxy.http.headers import extract_api_key, split_request_headers
+from agentguard_server.proxy.state import AppState
+
+if TYPE_CHECKING:
+    from agentguard.store.store import Store
+    from agentguard_server.proxy.admin.status import ProxyStatus
+
+PREFIX: Final = "/ui"
+COOKIE: Final = "agentguard_ui"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Ui:
+    """An ASGI application before the viewer, one viewer a tenant.
+
+    Args:
+        gateway: whose keys open it.
+        options: what it shows.
+        url: of the store; that of the environment, or the usual one, if absent.
+        secret: that seals cookies; the same for all workers.
+    """
+
+    def __init__(self, gateway: AppState, options: UiOptions, *, url: str | None, secret: bytes) -> None:
+        self._gateway, self._options, self._url, self._secret = gateway, options, url, secret
+        self._store: Store | None = None
+        self._token = secrets.token_urlsafe(24)
+        self._viewers: dict[str, Starlette] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        caller, shown = self._caller(scope)
+        if caller is None:
+            text = "This needs a key with the scope read: open /ui/?token=KEY once, or send it as Bearer.\n"
+            await PlainTextResponse(text, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
+        elif not _may(caller, scope["method"]):
+            await PlainTextResponse("This key lacks the scope that is needed.\n", 403)(scope, receive, send)
+        elif shown:
+            await self._sign_in(scope, caller)(scope, receive, send)
+        else:
+            viewer = self._viewers.get(caller.tenant) or self._viewer(caller.tenant)
+            await viewer(self._inner(scope), receive, send)
+
+    def close(self) -> None:
+        """Let pages go that listen for changes, and the store."""
+        for viewer in self._viewers.values():
+            viewer.state.hub.close()
+        if self._store is not None:
+            self._store.close(1.0)
+
+    def _caller(self, scope: Scope) -> tuple[Caller | None, bool]:
+        """Who asks, and whether a key was shown in the address."""
+        keys = self._gateway.keys
+        if keys is None:
+            return ANYBODY, False
+        _, ours = split_request_headers(scope["headers"], auth=False)
+        token = _token_of(scope)
+        if token is not None and scope["method"] in ("GET", "HEAD"):
+            return keys.find(token.encode()), True
+        if key := extract_api_key(ours):
+            return keys.find(key), False
+        return self._signed_in(ours.get(b"cookie", b"").decode("latin-1")), False
+
+    def _signed_in(self, header: str) -> Caller | None:
+        """Whose cookie it is; None if it is nobody's, or too old."""
+        try:
+            found = SimpleCookie(header).get(COOKIE)
+        except CookieError:
+            return None
+        name, _, rest = ("" if found is None else found.value).rpartition(".")[0].partition("~")
+        held = None if self._gateway.keys is None else self._gateway.keys.named(name)
+        if found is None or held is None or not rest.isascii() or not rest.isdigit() or len(rest) > 12:
+            return None
+        sealed = hmac.compare_digest(self._sealed(name, int(rest), held[0]).encode(), found.value.encode())
+        return held[1] if sealed and time.time() < int(rest) else None
+
+    def _sealed(self, name: str, until: int, digest: bytes) -> str:
+        text = f"{name}~{until}"
+        seal = hmac.new(self._secret, digest + text.encode(), hashlib.sha256).hexdigest()
+        return f"{text}.{seal}"
+
+    def _sign_in(self, scope: Scope, caller: Caller) -> Response:
+        """Keep the key's name in a cookie, and take the key out of the address."""
+        held = None if self._gateway.keys is None else self._gateway.keys.named(caller.name)
+        rest = [(k, v) for k, v in parse_qsl(_query(scope), keep_blank_values=True) if k != "token"]
+        # Only what stands below the prefix: two slashes at the beginning would name another host.
+        path = PREFIX + "/" + scope["path"].removeprefix(PREFIX).lstrip("/")
+        answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
+        if held is not None:
+            most = int(self._options.signed_in_s)
+            value = self._sealed(caller.name, int(time.time()) + most, held[0])
+            secure = scope.get("scheme") == "https"
+            answer.set_cookie(
+                COOKIE, value, max_age=most, path=PREFIX, secure=secure, httponly=True, samesite="strict"
+            )
+        return answer
+
+    def _viewer(self, tenant: str) -> Starlette:
+        """Made when it is first looked at: without it a worker needs no SQLAlchemy."""
+        from agentguard.store.store import Store
+        from agentguard_server.viewer.app import build_app
+        from agentguard_server.viewer.settings import ViewerSettings
+
+        settings = ViewerSettings(
+            host=self._gateway.settings.listen.host,
+            token=self._token,
+            tenant=tenant,
+            evals=self._options.evals,
+            prefix=PREFIX,
+        )
+        if self._store is None:
+            self._store = Store.open(self._url, connect=False)
+        made = self._viewers[tenant] = build_app(self._store, settings)
+        return made
+
+    def _inner(self, scope: Scope) -> Scope:
+        """The request as the viewer takes it: with its own token, and no key of ours."""
+        kept = [
+            pair for pair in scope["headers"] if pair[0] not in (b"authorization", b"x-api-key", b"cookie")
+        ]
+        return {**scope, "headers": [*kept, (b"authorization", b"Bearer " + self._token.encode())]}
+
+
+def viewer(state: ProxyStatus) -> Ui | None:
+    """The viewer of a proxy that has a store; None where there is none, or it is not wanted."""
+    settings = state.gateway.settings
+    options = settings.ui
+    url = options.store
+    if url is None and settings.capture is not None:
+        url = settings.capture.store or ""
+    if not options.enabled or url is None:
+        return None
+    return Ui(state.gateway, options, url=url or None, secret=state.board.secret())
+
+
+def _may(caller: Caller, method: str) -> bool:
+    """To look needs ``read``; to judge, which changes what is kept, ``admin``."""
+    return "admin" in caller.scopes or ("read" in caller.scopes and method in _SAFE)
+
+
+def _token_of(scope: Scope) -> str | None:
+    try:
+        return dict(parse_qsl(_query(scope), keep_blank_values=True, max_num_fields=100)).get("token")
+    except ValueError:
+        return None
+
+
+def _query(scope: Scope) -> str:
+    found: bytes = scope.get("query_string") or b""
+    return found.decode("latin-1")

@@ -1,0 +1,46 @@
+"""Where the configuration comes from: a file, and what the command line says; read anew on SIGHUP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from agentguard.config.policy import load_yaml
+from agentguard.errors import ConfigError
+from agentguard_server.proxy.config.schema import ProxySettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigLoader:
+    """A configuration that can be read again.
+
+    Attributes:
+        file: YAML; None if the command line says it all.
+        over: sections, or fields of them, that hold whatever the file says.
+    """
+
+    file: Path | None = None
+    over: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self) -> ProxySettings:
+        """Read and validate it. Raises ConfigError that names the file and every field that is wrong."""
+        if self.file is None:
+            return ProxySettings.parse(dict(self.over), source="the command line")
+        found = load_yaml(self.file)
+        if not isinstance(found, dict):
+            raise ConfigError(f"{self.file}: a configuration is a mapping of sections")
+        if isinstance(found.get("guard"), str):
+            found["guard"] = str(self.file.parent / found["guard"])
+        return ProxySettings.parse(merged(found, self.over), source=str(self.file))
+
+
+def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """One mapping over another; sections are merged field by field, all else is replaced."""
+    result = dict(below)
+    for name, value in over.items():
+        old = result.get(name)
+        sections = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[name] = {**cast(Mapping[str, Any], old), **value} if sections else value
+    return result

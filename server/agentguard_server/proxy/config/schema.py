@@ -1,0 +1,172 @@
+"""The proxy's configuration: one YAML document, whose sections belong to those who act on them.
+
+::
+
+    version: 1
+    listen: {host: 127.0.0.1, port: 8080, workers: 1, grace_s: 30}
+    keys:
+      - {name: ci, hash: "sha256:…", tenant: team-a, scopes: [call, read], limits: {requests_per_minute: 600}}
+    backends:
+      replicas: [{name: a, url: "http://127.0.0.1:8000/v1"}]
+    guard: guard.yaml
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from agentguard.backends.config import BackendsOptions
+from agentguard.config.policy import Policy, format_validation_error, load_yaml
+from agentguard.errors import ConfigError
+from agentguard_server.net import is_loopback
+from agentguard_server.proxy.admin.options import UiOptions
+from agentguard_server.proxy.cluster.options import SharedOptions
+from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
+from agentguard_server.proxy.telemetry.options import LogsOptions, MetricsOptions, SpansOptions
+
+Scope = Literal["call", "read", "admin"]
+"""Ask models; see the state and the runs; change replicas and sessions. ``admin`` includes ``read``."""
+
+_SECONDS = Field(gt=0, le=86_400, allow_inf_nan=False)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ListenOptions(_Section):
+    """Where the proxy answers.
+
+    Attributes:
+        host: address to listen on.
+        port: 0 lets the system choose.
+        workers: processes that share the port, each with an event loop of its own.
+        grace_s: seconds that requests have to end when the proxy does.
+        without_keys: whether it may listen off loopback with no keys configured.
+    """
+
+    host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 30.0
+    without_keys: bool = False
+
+
+class LimitsOptions(_Section):
+    """What a client may use up; uvicorn itself limits none of this.
+
+    Attributes:
+        head_bytes: of a request line and its headers; 431 beyond it.
+        headers: of one request; 431 beyond it.
+        body_bytes: of one request; 413 beyond it, before it is read.
+        bodies_bytes: of all requests that are being read at once; 503 beyond it.
+        head_s: seconds in which a head must be there; the connection is closed then.
+        body_s: seconds in which a body must be there; 408 then.
+        idle_s: seconds that a connection is kept open between requests.
+        write_s: seconds in which a client must make room for more of an answer; it is cut off then.
+        connections: open at once, of one worker; more of them get a 503.
+        requests: under way at once, of one worker; more of them get a 503.
+    """
+
+    head_bytes: Annotated[int, Field(ge=1024, le=16_777_216)] = 65_536
+    headers: Annotated[int, Field(ge=8, le=10_000)] = 200
+    body_bytes: Annotated[int, Field(ge=1024, le=4_294_967_296)] = 33_554_432
+    bodies_bytes: Annotated[int, Field(ge=1024, le=68_719_476_736)] = 268_435_456
+    head_s: Annotated[float, _SECONDS] = 10.0
+    body_s: Annotated[float, _SECONDS] = 30.0
+    idle_s: Annotated[float, _SECONDS] = 75.0
+    write_s: Annotated[float, _SECONDS] = 30.0
+    connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    requests: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+
+
+class KeyLimits(_Section):
+    """What one key may ask for; null is no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    concurrent: Annotated[int, Field(ge=1)] | None = None
+
+
+class KeyOptions(_Section):
+    """One API key, of which only the hash is known.
+
+    Attributes:
+        name: in logs and metrics.
+        hash: ``sha256:`` and the key's SHA-256 in hexadecimal; ``agentguard serve key`` makes both.
+        tenant: whose runs it sees.
+        scopes: what it may do.
+        limits: how much of it.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", repr=False)]
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("call",)
+    limits: KeyLimits = KeyLimits()
+
+
+class ProxySettings(_Section):
+    """The whole configuration, validated; frozen."""
+
+    version: Literal[1] = 1
+    listen: ListenOptions = ListenOptions()
+    limits: LimitsOptions = LimitsOptions()
+    keys: tuple[KeyOptions, ...] | None = None
+    backends: BackendsOptions
+    guard: str | Policy | None = None
+    stream: Literal["pass", "hold_tools", "hold_all"] = "hold_tools"
+    runs: RunsOptions = RunsOptions()
+    capture: CaptureOptions | None = None
+    metrics: MetricsOptions = MetricsOptions()
+    logs: LogsOptions = LogsOptions()
+    spans: SpansOptions = SpansOptions()
+    ui: UiOptions = UiOptions()
+    shared: SharedOptions | None = None
+
+    @field_validator("keys")
+    @classmethod
+    def _told_apart(cls, keys: tuple[KeyOptions, ...] | None) -> tuple[KeyOptions, ...] | None:
+        if keys is not None and not keys:
+            raise ValueError("an empty list lets nobody in: leave it out for no keys, or make one")
+        for what in ("name", "hash"):
+            given = [getattr(key, what) for key in keys or ()]
+            if len(set(given)) != len(given):
+                raise ValueError(f"two keys have the same {what}")
+        return keys
+
+    @model_validator(mode="after")
+    def _guarded_off_loopback(self) -> Self:
+        listen = self.listen
+        if self.keys is None and not listen.without_keys and not is_loopback(listen.host):
+            raise ValueError(
+                f"off loopback ({listen.host}) keys are needed: make one with `agentguard serve --new-key`, "
+                "or say --no-keys if something before the proxy checks who asks"
+            )
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path) -> ProxySettings:
+        """Read the configuration from a YAML file; a policy that it names lies beside it.
+
+        Raises:
+            ConfigError: names the file and every field that is wrong.
+        """
+        found = load_yaml(path)
+        if isinstance(found, dict) and isinstance(found.get("guard"), str):
+            found = {**found, "guard": str(Path(path).parent / found["guard"])}
+        return cls.parse(found, source=str(path))
+
+    @classmethod
+    def parse(cls, found: object, *, source: str = "the configuration") -> ProxySettings:
+        """Validate a parsed configuration. Raises ConfigError with every field that is wrong."""
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            raise ConfigError(f"{source}: {format_validation_error(error, cls)}") from None
+
+    def policy(self) -> Policy | None:
+        """The guard's policy, from its file if it has one; None for a pure gateway. Raises ConfigError."""
+        return Policy.load(self.guard) if isinstance(self.guard, str) else self.guard

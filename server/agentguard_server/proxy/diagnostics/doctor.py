@@ -1,0 +1,198 @@
+"""What `agentguard doctor` looks at in a proxy's configuration: all that it names, before it is served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterator
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from agentguard.backends.base import BackendRequest, Response, UpstreamError
+from agentguard.backends.config import ANY, ReplicaOptions
+from agentguard.cli.doctor_checks import CheckContext, CheckResult, check_store_access
+from agentguard.cli.doctor_judge_checks import check_judges
+from agentguard.errors import AgentGuardError, BackendError, ResilienceError
+from agentguard.resilience.deadline import Deadline
+
+if TYPE_CHECKING:
+    from agentguard.config.policy import Policy
+    from agentguard_server.proxy.config.schema import ProxySettings
+
+_SKEW_S: Final = 30.0
+
+
+def check(asked: CheckContext) -> Iterator[CheckResult]:
+    """The configuration, then everything in it."""
+    if asked.config is None:
+        return
+    from agentguard_server.proxy.config.schema import ProxySettings
+    from agentguard_server.proxy.process.bootstrap import check_installed
+
+    try:
+        check_installed()
+        settings = ProxySettings.load(asked.config)
+    except AgentGuardError as error:
+        yield CheckResult(area="proxy", what=str(asked.config), condition="wrong", found=str(error),
+                   way_out="docs/proxy.md lists every field")  # fmt: skip
+        return
+    yield CheckResult(area="proxy", what=str(asked.config), condition="ok", found="valid")
+    yield from _listen(settings)
+    policy = yield from _guard(settings)
+    for name, url in _stores(settings):
+        line = check_store_access(url)
+        yield CheckResult(area="proxy", what=f"{name}: {line.what}", condition=line.condition, found=line.found,
+                   way_out=line.way_out)  # fmt: skip
+    yield from _collector(settings)
+    yield from _replicas(settings, asked)
+    if policy is not None and policy.judge is not None and asked.network:
+        yield from check_judges(policy.judge, asked)
+
+
+def _listen(settings: ProxySettings) -> Iterator[CheckResult]:
+    from agentguard_server.uvicorn_runner import bound
+
+    listen = settings.listen
+    where = f"{listen.host}:{listen.port}"
+    try:
+        bound(listen.host, listen.port, name="serve").close()
+    except AgentGuardError as error:
+        yield CheckResult(area="proxy", what=where, condition="wrong", found=str(error),
+                   way_out="end what has it (this proxy itself, perhaps), or set listen.port")  # fmt: skip
+    else:
+        yield CheckResult(area="proxy", what=where, condition="ok", found="can be listened on")
+    keys = settings.keys
+    if keys is None:
+        yield CheckResult(area="proxy", what="keys", condition="note", found="none: who reaches the port is let in",
+                   way_out="make one: agentguard serve --new-key NAME")  # fmt: skip
+    else:
+        yield CheckResult(area="proxy", what="keys", condition="ok", found=f"{len(keys)}, as hashes")
+
+
+def _guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy | None]:
+    """Lines about the guard; returns its policy."""
+    from agentguard.guard import Guard
+
+    try:
+        policy: Policy | None = settings.policy()
+        if policy is None:
+            yield CheckResult(area="proxy", what="guard", condition="note", found="none: a pure gateway")
+            return None
+        Guard.from_policy(policy)
+    except AgentGuardError as error:
+        yield CheckResult(area="proxy", what="guard", condition="wrong", found=str(error),
+                   way_out="correct the policy it names")  # fmt: skip
+        return None
+    yield CheckResult(area="proxy", what="guard", condition="ok", found="the policy is sound")
+    return policy
+
+
+def _stores(settings: ProxySettings) -> Iterator[tuple[str, str | None]]:
+    if settings.capture is not None:
+        yield "capture.store", settings.capture.store
+    if settings.shared is not None and settings.shared.store is not None:
+        yield "shared.store", settings.shared.store
+    if settings.ui.store is not None:
+        yield "ui.store", settings.ui.store
+
+
+def _collector(settings: ProxySettings) -> Iterator[CheckResult]:
+    try:
+        target = settings.spans.target()
+    except AgentGuardError as error:
+        yield CheckResult(area="proxy", what="spans", condition="wrong", found=str(error),
+                   way_out="set that variable, or leave headers_env out")  # fmt: skip
+        return
+    if target is not None:
+        yield CheckResult(area="proxy", what="spans", condition="ok", found=f"go to {target.host}; not asked")
+
+
+def _replicas(settings: ProxySettings, asked: CheckContext) -> Iterator[CheckResult]:
+    replicas = settings.backends.replicas
+    if not asked.network:
+        yield CheckResult(area="backends", what=f"{len(replicas)} replicas", condition="note", found="not asked",
+                   way_out="leave --no-network out")  # fmt: skip
+        return
+    yield from asyncio.run(_ask_all(replicas, asked.timeout_s))
+
+
+async def _ask_all(replicas: tuple[ReplicaOptions, ...], timeout_s: float) -> list[CheckResult]:
+    found = await asyncio.gather(*(_ask(one, timeout_s) for one in replicas))
+    return [line for lines in found for line in lines]
+
+
+async def _ask(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
+    """Whether a replica answers, which models it has, and what its clock says."""
+    from agentguard.backends.replica_factory import http_backend_factory
+
+    def line(condition: Any, found: str, way_out: str = "") -> CheckResult:
+        return CheckResult(
+            area="backends", what=replica.name, condition=condition, found=found, way_out=way_out
+        )
+
+    try:
+        backend = http_backend_factory()(replica)
+    except AgentGuardError as error:
+        return [line("wrong", str(error), "set the variable, or correct the replica")]
+    began = time.monotonic()
+    try:
+        request = BackendRequest(target="/models", method="GET")
+        answer = await backend.send(request, Deadline.after(timeout_s))
+    except UpstreamError as error:
+        return [_refused(replica, error)]
+    except ResilienceError as error:
+        way_out = "look whether its server runs, and whether url is right up to and with /v1"
+        return [line("wrong", f"{error.code}: {error}", way_out)]
+    finally:
+        await backend.aclose()
+    if not isinstance(answer, Response):
+        return [line("wrong", "it streams where a list of models was asked for", "correct its url")]
+    seconds = time.monotonic() - began
+    return [*_models(replica, answer, seconds), *_clock(replica, answer)]
+
+
+def _refused(replica: ReplicaOptions, error: BackendError) -> CheckResult:
+    status = error.status
+    if status in (401, 403):
+        found, way_out = f"it refuses the key (status {status})", "set api_key_env to a variable with its key"
+    elif status == 404:
+        return CheckResult(area="backends", what=replica.name, condition="note",
+                    found="it answers, and lists no models (status 404)")  # fmt: skip
+    else:
+        found, way_out = f"it answers with status {status}", "look at its server's log"
+    return CheckResult(area="backends", what=replica.name, condition="wrong", found=found, way_out=way_out)
+
+
+def _models(replica: ReplicaOptions, answer: Response, seconds: float) -> Iterator[CheckResult]:
+    try:
+        held: Any = orjson.loads(answer.body)
+        names = {str(one["id"]) for one in held["data"]}
+    except (ValueError, KeyError, TypeError):
+        yield CheckResult(area="backends", what=replica.name, condition="wrong", found="it lists no models",
+                   way_out="url must go up to and with /v1")  # fmt: skip
+        return
+    wanted = {served for served in replica.models.values() if served != ANY}
+    missing = sorted(wanted - names)
+    if missing:
+        yield CheckResult(area="backends", what=replica.name, condition="wrong",
+                   found=f"it does not serve {', '.join(missing)}",
+                   way_out=f"it serves: {', '.join(sorted(names)[:8])}")  # fmt: skip
+        return
+    yield CheckResult(area="backends", what=replica.name, condition="ok",
+               found=f"{len(names)} models, answered in {seconds * 1000:.0f} ms")  # fmt: skip
+
+
+def _clock(replica: ReplicaOptions, answer: Response) -> Iterator[CheckResult]:
+    told = next((value for name, value in answer.headers if name == b"date"), None)
+    try:
+        skew = (
+            None if told is None else parsedate_to_datetime(told.decode("latin-1")).timestamp() - time.time()
+        )
+    except (ValueError, TypeError):
+        skew = None
+    if skew is not None and abs(skew) > _SKEW_S:
+        yield CheckResult(area="backends", what=f"{replica.name}: clock", condition="wrong",
+                   found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
+                   way_out="synchronise both clocks (NTP)")  # fmt: skip

@@ -1,0 +1,59 @@
+"""What a configuration means, line by line: where it answers, who is asked in which order, what guards."""
+
+from __future__ import annotations
+
+from agentguard.config.policy import Policy
+from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.process.bootstrap import Bootstrap
+
+ROUTES = (
+    "/v1/chat/completions, …/completions, …/embeddings, …/responses, …/messages (POST): read, guarded",
+    "/v1/models (GET): from the configuration where it names all models, else passed through",
+    "/v1/… of any other path or method: passed through as it comes",
+    "/healthz, /readyz: without a key",
+    "all else: state, metrics and administration, by scope",
+)
+
+
+def describe_configuration(settings: ProxySettings) -> list[str]:
+    """The lines; making them makes all that is configured, so that what can't be made is found.
+
+    Raises:
+        ConfigError: names what can't be made.
+    """
+    listen, limits = settings.listen, settings.limits
+    keys = settings.keys
+    assembly = Bootstrap(settings)
+    return [
+        f"listen: {listen.host}:{listen.port}, {_many(listen.workers, 'worker')}, grace {listen.grace_s:g} s",
+        f"limits: head {limits.head_bytes:,} bytes in {limits.head_s:g} s, body {limits.body_bytes:,} bytes "
+        f"in {limits.body_s:g} s, an answer is read within {limits.write_s:g} s",
+        "keys: none, everybody who can reach the address is let in"
+        if keys is None
+        else "keys: " + ", ".join(f"{key.name} ({', '.join(key.scopes)})" for key in keys),
+        "routes:",
+        *(f"  {line}" for line in ROUTES),
+        "backends:",
+        *(f"  {line}" for line in assembly.pool.explain()),
+        *_guard(settings.policy(), settings.stream),
+    ]
+
+
+def _guard(policy: Policy | None, stream: str) -> list[str]:
+    if policy is None:
+        return ["guard: none, a pure gateway"]
+    detectors = (
+        "all that are on by default"
+        if policy.enabled_detectors is None
+        else ", ".join(policy.enabled_detectors)
+    )
+    off = [name for name, options in policy.detectors.items() if options is False]
+    return [
+        f"guard: streams are {stream}",
+        f"  detectors: {detectors}" + (f", without {', '.join(off)}" if off else ""),
+        f"  recoveries: {policy.recover.on_fail or 'the usual ladder'}; budgets {policy.budgets}",
+    ]
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,122 @@
+"""Errors of ours as the client's API has them: before an answer as a body, within a stream as an event.
+
+Shapes: OpenAI's ``{"error": {"message", "type", "param", "code"}}``; Anthropic's ``{"type": "error", "error":
+{"type", "message"}, "request_id"}``; in a stream of chat or completions a data line with the former, in one
+of responses the event ``error``, in one of messages the event ``error`` with the latter.
+"""
+
+from __future__ import annotations
+
+import math
+from email.utils import formatdate
+from typing import Final
+
+import orjson
+
+from agentguard.backends.attempt_context import NoReplica
+from agentguard.backends.base import Response, UpstreamError
+from agentguard.errors import (
+    AgentGuardError,
+    BackendError,
+    CircuitOpen,
+    DeadlineExceeded,
+    Overloaded,
+    ResilienceError,
+    RetriesExhausted,
+    Stalled,
+)
+from agentguard_server.proxy.routes import Shape
+
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_MESSAGES_TYPES: Final = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
+    404: "not_found_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
+    503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+_LAST_RETRY_S: Final = 3600.0
+_DRAINED_S: Final = 5.0
+"""When to come again where all replicas are drained: for how long is a person's to say."""
+
+
+class ProxyError(AgentGuardError):
+    """The proxy itself answers with an error.
+
+    Attributes:
+        status: of HTTP.
+        reason: for the client, without anything of its request.
+        retry_after_s: when to come again, if known.
+        close: whether the connection can't be used any more.
+    """
+
+    def __init__(
+        self, status: int, code: str, reason: str, *, retry_after_s: float | None = None, close: bool = False
+    ) -> None:
+        self.status, self.code, self.reason = status, code, reason
+        self.retry_after_s, self.close = retry_after_s, close
+        super().__init__(reason)
+
+
+def to_proxy_error(error: ResilienceError) -> ProxyError:
+    """What a client is told of a call that was not carried out: a status for its code."""
+    last = error.last if isinstance(error, RetriesExhausted) else error
+    if isinstance(last, NoReplica):
+        if last.drained:
+            return ProxyError(503, last.code, str(last), retry_after_s=_DRAINED_S)
+        return ProxyError(404, "model_not_found", str(last))
+    status = 502
+    if isinstance(last, DeadlineExceeded | Stalled):
+        status = 504
+    elif isinstance(last, CircuitOpen | Overloaded):
+        status = 503
+    elif isinstance(last, BackendError) and last.status in (408, 429, 503, 529):
+        status = 504 if last.status == 408 else (429 if last.status == 429 else 503)
+    return ProxyError(status, error.code, str(error), retry_after_s=error.retry_after_s)
+
+
+def upstream_error_response(error: BaseException) -> Response | None:
+    """The endpoint's own answer, where that was an error, to be handed on as it came."""
+    if isinstance(error, RetriesExhausted):
+        error = error.last
+    return error.answer if isinstance(error, UpstreamError) else None
+
+
+def error_body(refusal: ProxyError, shape: Shape, request_id: str) -> bytes:
+    """The error as a JSON body."""
+    return orjson.dumps(_fields(refusal, shape, request_id))
+
+
+def error_headers(refusal: ProxyError) -> list[tuple[bytes, bytes]]:
+    """The headers of a body with the error, all but its length."""
+    headers = [(b"content-type", b"application/json"), (b"date", formatdate(usegmt=True).encode())]
+    after = refusal.retry_after_s
+    if after is not None and after >= 0:
+        headers.append((b"retry-after", str(math.ceil(min(after, _LAST_RETRY_S))).encode()))
+    elif after is not None:
+        headers.append((b"x-should-retry", b"false"))
+    if refusal.status == 405:
+        headers.append((b"allow", b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"))  # RFC 9110, 15.5.6
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.close:
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+def error_event(refusal: ProxyError, api: str, request_id: str) -> bytes:
+    """The error as the last event of a stream; nothing follows it, no ``[DONE]`` either."""
+    if api == "messages":
+        return b"event: error\ndata: " + error_body(refusal, "messages", request_id) + b"\n\n"
+    if api == "responses":
+        fields = {"type": "error", "code": refusal.code, "message": refusal.reason, "param": None}
+        return b"event: error\ndata: " + orjson.dumps({**fields, "sequence_number": 0}) + b"\n\n"
+    return b"data: " + error_body(refusal, "openai", request_id) + b"\n\n"
+
+
+def _fields(refusal: ProxyError, shape: Shape, request_id: str) -> dict[str, object]:
+    status = refusal.status
+    if shape == "messages":
+        kind = _MESSAGES_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        told = {"type": kind, "message": refusal.reason}
+        return {"type": "error", "error": told, "request_id": request_id}
+    kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": refusal.reason, "type": kind, "param": None, "code": refusal.code}}

@@ -1,0 +1,74 @@
+"""Headers on their way through, and bodies on their way in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from agentguard.backends.base import Headers
+
+_CONNECTION: Final = {
+    b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
+    b"http2-settings", b"proxy-authorization", b"proxy-authenticate",
+}  # fmt: skip
+"""Of one connection: RFC 9110, 7.6.1."""
+_SECRETS: Final = {b"authorization", b"x-api-key", b"api-key", b"cookie"}
+"""What the client shows us; a cookie may be the viewer's."""
+_OURS: Final = {b"agentguard-run", b"agentguard-votes", b"agentguard-priority"}
+_MADE: Final = {b"host", b"content-length", b"expect", b"accept-encoding"}
+"""What is made anew where the request is sent."""
+_NOT_ON: Final = frozenset(_CONNECTION | _SECRETS | _OURS | _MADE | {b"content-encoding"})
+_NOT_BACK: Final = frozenset(_CONNECTION | {b"content-length"})
+_AUTH: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
+_BOTH: Final = frozenset({b"content-encoding"})
+"""Goes on, and is looked at."""
+_BOTH_WITH_AUTH: Final = _BOTH | _AUTH
+
+Raw = Iterable[tuple[bytes, bytes]]
+
+
+def split_request_headers(raw: Raw, *, auth: bool) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:
+    """Tell what is sent on from what is for us.
+
+    Args:
+        raw: headers as they came, names in lower case.
+        auth: whether the client's own key goes on, since there are no keys of ours.
+
+    Returns:
+        What is sent on, in its order; and by name what is not, the first of a name.
+    """
+    on: list[tuple[bytes, bytes]] = []
+    ours: dict[bytes, bytes] = {}
+    both = _BOTH_WITH_AUTH if auth else _BOTH
+    for pair in raw:
+        name = pair[0]
+        if name not in _NOT_ON:
+            if not name.startswith(b"agentguard-"):
+                on.append(pair)
+            continue
+        if name not in ours:
+            ours[name] = pair[1]
+        elif name in _AUTH:
+            ours[name] = b""  # two of them: who reads which one is nothing to rely on
+        elif name == b"connection":
+            ours[name] += b"," + pair[1]
+        if name in both:
+            on.append(pair)
+    if b"connection" in ours and (named := ours[b"connection"]) not in (b"keep-alive", b"close"):
+        hops = {token.strip().lower() for token in named.split(b",")}
+        on = [pair for pair in on if pair[0] not in hops]
+    return on, ours
+
+
+def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """What of an answer's headers the client gets; its length is said anew."""
+    return [pair for pair in headers if pair[0] not in _NOT_BACK and not pair[0].startswith(b"agentguard-")]
+
+
+def extract_api_key(ours: dict[bytes, bytes]) -> bytes:
+    """The API key that a client shows, as OpenAI's clients do, Anthropic's, or Azure's; empty if none."""
+    given = ours.get(b"authorization")
+    if given is not None:
+        kind, _, key = given.partition(b" ")
+        return key.strip() if kind.lower() == b"bearer" else b""
+    return ours.get(b"x-api-key") or ours.get(b"api-key") or b""

@@ -1,0 +1,345 @@
+"""An HTTP/1.1 connection on httptools, with limits on what a client may use up.
+
+A head must be whole in time and within its size; a client must read what it is sent; nothing of a connection
+waits for ever. A request that is refused before its body was read is read on for a moment, so that the client
+gets to see why, and then cut off (RFC 9112, 9.6). Requests that come before the answer to an earlier one
+wait, and reading does until then.
+
+The parser, llhttp, is strict: two lengths, a length beside chunks, a bare LF or a folded line are refused.
+uvicorn accepts the connections, and ends them; its own protocol has none of these limits, makes several
+objects and timers for each request, and costs twice as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+import httptools
+import uvicorn
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
+
+from agentguard_server.proxy.config.schema import LimitsOptions
+from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
+from agentguard_server.proxy.http.connection_timer import ConnectionTimer
+from agentguard_server.proxy.http.request_cycle import CONNECTION, RequestCycle
+
+_LINGER_S: Final = 1.0
+_HIGH_WATER: Final = 65_536
+"""Bytes of a body that nobody has taken beyond which no more is read."""
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_IGNORED_UPGRADES: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+_PHRASES: Final = {
+    400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large",
+    501: b"Not Implemented", 503: b"Service Unavailable",
+}  # fmt: skip
+
+
+class HttpServerProtocol(asyncio.Protocol):
+    """One connection; uvicorn's server makes it.
+
+    Attributes:
+        transport: of asyncio.
+        line: the newest request; None before the first.
+        lost: the request that wants to know if the client leaves.
+        unread: set once the client has read enough of what it was sent; None if it has.
+        tasks: of all connections, while they answer.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        del app_state
+        self._app: Any = config.loaded_app
+        self._loop = _loop or asyncio.get_running_loop()
+        self._connections, self.tasks = server_state.connections, server_state.tasks
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows is left unread
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._limits: LimitsOptions = self._app.gateway.settings.limits
+        self._of_all: dict[str, Any] = {}
+        self._url, self._headers = b"", list[tuple[bytes, bytes]]()
+        self.line: RequestCycle | None = None
+        self.lost: RequestCycle | None = None
+        self.unread: asyncio.Event | None = None
+        self._pipeline: deque[tuple[RequestCycle, dict[str, Any]]] = deque()
+        self._phase: Literal["idle", "head", "body"] = "idle"
+        self._quiet = 0  # bytes since something whole came of them: a head, or part of a body
+        self._deaf = self._upgrading = self._paused = False
+        self._alarm = ConnectionTimer(self._loop)
+        self._stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin; a head must come in time."""
+        self._connections.add(self)  # type: ignore[arg-type]
+        self.transport = transport
+        self._of_all = {
+            "type": "http",
+            "asgi": _ASGI,
+            "server": get_local_addr(transport),
+            "client": get_remote_addr(transport),
+            "scheme": "https" if is_ssl(transport) else "http",
+            "root_path": "",
+        }
+        if len(self._connections) > self._limits.connections:
+            return self._refuse(503, "overloaded", "too many connections")
+        self._alarm.arm(self._limits.head_s, self._head_late)
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; a request that is under way is told."""
+        del exc
+        self._connections.discard(self)
+        self._alarm.cancel()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        lost, self.lost = self.lost, None
+        for line in (self.line, lost):
+            if line is not None and not line.complete:
+                line.disconnected = True
+                line.notify()
+        if self.unread is not None:
+            self.unread.set()
+        self._parser = None
+        if lost is not None and lost.callback is not None:
+            callback, lost.callback = lost.callback, None
+            callback()
+
+    def eof_received(self) -> None:
+        """The client has closed its side: so much for this connection."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in."""
+        if self._deaf:
+            return
+        if self._alarm.late == self._idle_over:
+            self._alarm.late = None
+        self._quiet += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(400, "invalid_request", "this is no valid HTTP request")
+        else:
+            if not self._deaf:
+                self._after()
+
+    def _after(self) -> None:
+        """What is waited for next, and for how long."""
+        phase, line = self._phase, self.line
+        if phase == "idle" and line is not None and not line.complete:
+            self._alarm.late, self._quiet = None, 0  # it is whole, and being answered: so are nearly all
+        elif phase != "idle" and self._quiet > self._limits.head_bytes:
+            self._refuse(431, "head_too_large", "the head of a request has a limit")
+        elif phase == "body":
+            self._alarm.late = None
+        elif self._alarm.late is None:
+            self._alarm.arm(self._limits.head_s, self._head_late)
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._phase, self._url, self._headers = "head", b"", []
+
+    def on_url(self, url: bytes) -> None:
+        """A part of its target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; what comes after a body is none, whoever puts keys or names there."""
+        if self._phase == "head":
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; the application begins."""
+        if self._deaf:
+            return None
+        parser, headers = self._parser, self._headers
+        if parser.should_upgrade():
+            self._upgrading = True
+            return None
+        self._limits = limits = self._app.gateway.settings.limits
+        if len(headers) > limits.headers or (
+            self._quiet > limits.head_bytes and self._size() > limits.head_bytes
+        ):
+            return self._refuse(431, "head_too_large", "the head of a request has a limit")
+        names, version = [name for name, _ in headers], parser.get_http_version()
+        hosts = names.count(b"host")
+        if hosts != 1 and (hosts or version != "1.0"):
+            return self._refuse(400, "invalid_request", "a request has one Host")
+        self._phase, self._quiet = "body", 0
+        path, query = _parted(self._url)
+        method = parser.get_method().decode("ascii")
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        asks = b"expect" in names and (b"expect", b"100-continue") in [(n, v.lower()) for n, v in headers]
+        before, line = self.line, RequestCycle(self, method, version, keep_alive=keep_alive, asks=asks)
+        self.line = line
+        text = path.decode("ascii")
+        scope = {
+            **self._of_all,
+            "http_version": version,
+            "method": method,
+            "path": unquote(text) if "%" in text else text,
+            "raw_path": path,
+            "query_string": query,
+            "headers": headers,
+            CONNECTION: line,
+        }
+        if before is None or before.complete:
+            self._start(line, scope)
+        else:
+            self.pause_reading()
+            self._pipeline.append((line, scope))
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        """Part of a body."""
+        self._quiet, line = 0, self.line
+        if line is not None and not (self._deaf or line.complete):
+            line.feed_body(body)
+            if line.size > _HIGH_WATER:
+                self.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        if self._deaf or self._upgrading:
+            return
+        self._phase, line = "idle", self.line
+        if line is not None and not line.complete:
+            line.more_body = False
+            line.notify()
+
+    # Reading and writing
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        if not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            self.transport.resume_reading()
+
+    def answered(self, line: RequestCycle) -> None:
+        """An answer is written; the client has a while to read the rest of it."""
+        self.lost = None
+        if self.transport.is_closing():
+            return self._alarm.arm(self._limits.write_s, self._abort)
+        self.resume_reading()
+        if self._pipeline:
+            self._start(*self._pipeline.popleft())
+        elif line.more_body and not self._deaf:
+            self.linger()
+        elif not self._deaf:
+            self._alarm.arm(max(1, int(self._limits.idle_s)), self._idle_over)
+        return None
+
+    def _start(self, line: RequestCycle, scope: dict[str, Any]) -> None:
+        task = self._loop.create_task(self._app(scope, line.receive, line.send))
+        self.tasks.add(task)
+        task.add_done_callback(line.finalize)
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self.unread = self.unread or asyncio.Event()
+        if self._stall is None:
+            self._stall = self._loop.call_later(self._limits.write_s, self._abort)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        if self.unread is not None:
+            self.unread.set()
+            self.unread = None
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def linger(self) -> None:
+        """Say nothing more, and hear for a moment, so that what was said is not lost to a reset."""
+        self._deaf = True
+        if self.transport.can_write_eof():
+            self.resume_reading()
+            self.transport.write_eof()
+            self._alarm.arm(_LINGER_S, self._close)
+        else:
+            self.transport.close()
+
+    # Ends
+
+    def shutdown(self) -> None:
+        """No more requests: end now, or after the answer that is being written."""
+        if self.line is None or self.line.complete:
+            self.transport.close()
+        else:
+            self.line.keep_alive = False
+
+    def _refuse(self, status: int, code: str, reason: str) -> None:
+        """Answer what never became a request, unless an answer is being written: then just hear no more."""
+        self._deaf = True
+        line = self.line
+        if line is not None and not line.complete:
+            line.keep_alive = False
+            if line.begun or self._pipeline or self._phase != "body":
+                return
+            line.disconnected = True  # its body can't be read: the application gets no more of it
+            line.notify()
+        refusal = ProxyError(status, code, reason, close=True)
+        body = error_body(refusal, "openai", "")
+        lines = [b"HTTP/1.1 %d %s" % (status, _PHRASES[status])]
+        lines += [b": ".join(pair) for pair in error_headers(refusal)]
+        self.transport.write(b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body]))
+        self.linger()
+
+    def _head_late(self) -> None:
+        if self._phase == "head":
+            self._refuse(408, "request_timeout", "the head did not come in time")
+        else:
+            self.transport.close()
+
+    def _idle_over(self) -> None:
+        """Nothing came for long: the connection ends, once what is left of an answer is read."""
+        if not self.transport.is_closing():
+            self.transport.close()
+        self._alarm.arm(self._limits.write_s, self._abort)
+
+    def _close(self) -> None:
+        self.transport.close()
+
+    def _abort(self) -> None:
+        self.transport.abort()
+
+    def _size(self) -> int:
+        return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+
+    def _without_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1 where the client would also speak h2c, as the JDK's does (RFC 9110, 7.8)."""
+        self._upgrading = False
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            return self._refuse(501, "invalid_request", "this is no forward proxy")
+        lines = [method + b" " + self._url + b" HTTP/1.1"]
+        lines += [name + b": " + value for name, value in self._headers if name not in _IGNORED_UPGRADES]
+        self._parser = httptools.HttpRequestParser(self)
+        return self.data_received(b"\r\n".join([*lines, b"", rest]))
+
+
+def _parted(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a target. Raises HttpParserInvalidURLError."""
+    if url.startswith(b"/") and b"#" not in url:
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    return parsed.path, parsed.query or b""

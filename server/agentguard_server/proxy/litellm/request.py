@@ -1,0 +1,116 @@
+"""What LiteLLM sends to a generic guardrail, read.
+
+Source: LiteLLM's "[BETA] Generic Guardrail API", and what its client in version 1.106.2 sends and reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from agentguard.errors import InputError
+
+_RUN: Final = "agentguard-run"
+
+REQUEST_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["input_type"],
+    "properties": {
+        "input_type": {"enum": ["request", "response"]},
+        "litellm_call_id": {"type": ["string", "null"]},
+        "structured_messages": {"type": ["array", "null"], "items": {"type": "object"}},
+        "texts": {"type": ["array", "null"], "items": {"type": "string"}},
+        "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+        "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
+        "model": {"type": ["string", "null"]},
+        "request_headers": {"type": ["object", "null"]},
+        "additional_provider_specific_params": {"type": ["object", "null"]},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailRequest:
+    """What LiteLLM sent.
+
+    Attributes:
+        kind: whether a request or its answer is judged.
+        call: LiteLLM's id of the call, the same for both.
+        messages: of the request; empty with an answer, and where it is no chat.
+        tools: that the request offers.
+        texts: of the answer.
+        calls: of tools, in the answer.
+        model: that was asked, or answered.
+        run: that the client names; empty if it names none.
+    """
+
+    kind: Literal["request", "response"]
+    call: str
+    messages: Sequence[dict[str, Any]]
+    tools: Sequence[dict[str, Any]]
+    texts: Sequence[str]
+    calls: Sequence[dict[str, Any]]
+    model: str
+    run: str
+
+
+def read(body: bytes) -> GuardrailRequest:
+    """Read what LiteLLM sent. Raises InputError that names the field."""
+    try:
+        found = orjson.loads(body)
+    except ValueError:
+        raise InputError("it is no JSON", file="the request") from None
+    if not isinstance(found, dict) or found.get("input_type") not in ("request", "response"):
+        raise InputError("is neither request nor response", file="the request", field="input_type")
+    headers = {name.lower(): value for name, value in (_object(found, "request_headers")).items()}
+    run = _object(found, "additional_provider_specific_params").get(_RUN) or headers.get(_RUN)
+    return GuardrailRequest(
+        kind=found["input_type"],
+        call=_text(found, "litellm_call_id"),
+        messages=_list(found, "structured_messages", dict),
+        tools=_list(found, "tools", dict),
+        texts=_list(found, "texts", str),
+        calls=[_call(one) for one in _list(found, "tool_calls", dict)],
+        model=_text(found, "model"),
+        run=run if isinstance(run, str) and run != "[present]" else "",
+    )
+
+
+def _call(given: dict[str, Any]) -> dict[str, Any]:
+    """A tool call as a completion has it; LiteLLM leaves some of a streamed one's fields empty."""
+    inner = given.get("function")
+    function = inner if isinstance(inner, dict) else {}
+    return {
+        "id": str(given.get("id") or ""),
+        "type": "function",
+        "function": {
+            "name": str(function.get("name") or ""),
+            "arguments": str(function.get("arguments") or ""),
+        },
+    }
+
+
+def _object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = found.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise InputError("is no object", file="the request", field=name)
+    return value or {}
+
+
+def _text(found: Mapping[str, Any], name: str) -> str:
+    value = found.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InputError("is no text", file="the request", field=name)
+    return value or ""
+
+
+def _list(found: Mapping[str, Any], name: str, kind: type[Any]) -> list[Any]:
+    value = found.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+        raise InputError(f"is no list of {kind.__name__}", file="the request", field=name)
+    return value

@@ -1,0 +1,257 @@
+"""What stands before every page: who may ask, from where, and what a browser may do with the answer.
+
+The viewer shows what untrusted programs wrote to whoever can reach its port, so that three things are
+checked of each request before any page sees it:
+
+- the name it was sent to, on loopback: a web site can point a name of its own at 127.0.0.1 and would then
+  read the pages as if they were its own (DNS rebinding);
+- a token, off loopback, compared in constant time;
+- that a request which changes something comes from a page of the viewer itself (OWASP, "Cross-Site Request
+  Forgery Prevention": Fetch Metadata and Origin).
+
+Each answer carries a content security policy under which no page runs or loads what is not the viewer's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentguard_server.viewer.settings import ViewerSettings, is_loopback
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+COOKIE: Final = "agentguard_view"
+MAX_TARGET: Final = 8 * 1024
+"""Bytes of a path, and of a query."""
+MAX_BODY: Final = 64 * 1024
+
+_HEADERS: Final = (
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("x-frame-options", "DENY"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
+    ("cache-control", "private, no-cache"),
+)
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_METHODS: Final = _SAFE | {"POST"}
+
+
+class _Denied(Exception):
+    """The request goes no further."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Security:
+    """An ASGI application before another.
+
+    Args:
+        app: what is protected.
+        settings: address, token and prefix.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ViewerSettings) -> None:
+        self._app, self._settings = app, settings
+        self._loopback = is_loopback(settings.host)
+        self._token = None if settings.token is None else _hashed(settings.token)
+        self._cookie = "" if settings.token is None else _cookie_of(settings.token)
+        # Cookies know no ports: viewers of one machine must not take each other's away.
+        self._name = f"{COOKIE}_{self._cookie[:8]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        secure = secured(send)
+        try:
+            headers = Headers(scope=scope)
+            _check_target(scope)
+            self._check_host(headers)
+            shown = self._shown(scope, headers)
+            if scope["method"] not in _SAFE:
+                _check_origin(headers, bearer=shown == "bearer")
+        except _Denied as denied:
+            await _answer(secure, denied.status, denied.reason)
+            return
+        if shown == "query":
+            await self._sign_in(scope, secure)
+            return
+        await self._app(scope, _bounded(receive), secure)
+
+    def _check_host(self, headers: Headers) -> None:
+        """On loopback, that the request was sent to a name of loopback."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1:
+            raise _Denied(HTTPStatus.BAD_REQUEST, "A request names one host.")
+        if not self._loopback:
+            return
+        name = _host_name(hosts[0])
+        if name is None or not (is_loopback(name) or name == self._settings.host):
+            raise _Denied(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "This viewer answers to names of this machine alone: use http://127.0.0.1 or localhost, or "
+                "start it with --host.",
+            )
+
+    def _shown(self, scope: Scope, headers: Headers) -> str:
+        """How a request shows the token: ``"bearer"``, ``"cookie"``, ``"query"``; ``""`` if none is asked."""
+        if self._token is None:
+            return ""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(_hashed(given.strip()), self._token):
+            return "bearer"
+        cookies = cookie_parser("; ".join(headers.getlist("cookie")))
+        if hmac.compare_digest(_hashed(cookies.get(self._name, "")), _hashed(self._cookie)):
+            # A link with the token in it loses the token also where it is not needed any more.
+            return "query" if _token_in(scope) is not None else "cookie"
+        given = _token_in(scope) or ""
+        if scope["method"] in ("GET", "HEAD") and hmac.compare_digest(_hashed(given), self._token):
+            return "query"
+        raise _Denied(
+            HTTPStatus.UNAUTHORIZED,
+            "This viewer needs its token: open the link that `agentguard view` printed, with its ?token=.",
+        )
+
+    async def _sign_in(self, scope: Scope, send: Send) -> None:
+        """Keep the token in a cookie and take it out of the address, the history and what others are sent."""
+        root = scope.get("root_path", "")
+        path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
+        rest = [(k, v) for k, v in parse_qsl(_query(scope), keep_blank_values=True) if k != "token"]
+        # Two slashes at the beginning would name another host.
+        target = "/" + path.lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
+        kept = f"{self._name}={self._cookie}; Path={root or '/'}; HttpOnly; SameSite=Strict"
+        if scope.get("scheme") == "https":
+            kept += "; Secure"
+        await _answer(send, HTTPStatus.SEE_OTHER, "", (("location", target), ("set-cookie", kept)))
+
+
+def _check_target(scope: Scope) -> None:
+    if scope["method"] not in _METHODS:
+        raise _Denied(HTTPStatus.METHOD_NOT_ALLOWED, "This viewer knows GET, HEAD and POST.")
+    if len(scope.get("raw_path") or b"") > MAX_TARGET or len(scope.get("query_string") or b"") > MAX_TARGET:
+        raise _Denied(HTTPStatus.REQUEST_URI_TOO_LONG, f"An address has at most {MAX_TARGET:,} bytes.")
+    if "\x00" in scope["path"]:
+        raise _Denied(HTTPStatus.BAD_REQUEST, "An address holds no U+0000.")
+
+
+def _check_origin(headers: Headers, *, bearer: bool) -> None:
+    """That a request which changes something was made by a page of ours, or by a program with the token."""
+    site = headers.get("sec-fetch-site")
+    origin = headers.get("origin")
+    if site is not None and site != "same-origin":
+        raise _Denied(HTTPStatus.FORBIDDEN, "This was sent by a page of another site.")
+    if origin is not None:
+        if not _same_origin(origin, headers):
+            raise _Denied(HTTPStatus.FORBIDDEN, "This was sent by a page of another origin.")
+    elif site is None and not bearer:
+        raise _Denied(
+            HTTPStatus.FORBIDDEN,
+            "Who sent this cannot be told: a browser says so by Origin, a program by its token as Bearer.",
+        )
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY:
+        raise _Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form has at most {MAX_BODY:,} bytes.")
+
+
+def _same_origin(origin: str, headers: Headers) -> bool:
+    try:
+        given = urlsplit(origin)
+    except ValueError:
+        return False
+    # A proxy before the viewer may end TLS: host and port must agree, the scheme may be another.
+    return given.scheme in ("http", "https") and given.netloc.lower() == headers.get("host", "").lower()
+
+
+def _host_name(host: str) -> str | None:
+    """The name in a Host header, without its port; None if it is none."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+    except ValueError:
+        return None
+    if parts.netloc != host or "@" in host or parts.path or parts.query or parts.fragment:
+        return None
+    return (parts.hostname or "").rstrip(".") or None
+
+
+def _query(scope: Scope) -> str:
+    return (scope.get("query_string") or b"").decode("latin-1")
+
+
+def _token_in(scope: Scope) -> str | None:
+    try:
+        return dict(parse_qsl(_query(scope), keep_blank_values=True, max_num_fields=100)).get("token")
+    except ValueError:
+        return None
+
+
+def _hashed(text: str) -> bytes:
+    """Of one length, so that comparing tells nothing of the token's."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _cookie_of(token: str) -> str:
+    """What the cookie holds: who sees it cannot tell the token."""
+    return hmac.new(token.encode("utf-8", "surrogatepass"), b"agentguard view", hashlib.sha256).hexdigest()
+
+
+def secured(send: Send) -> Send:
+    """Give answers the headers that bind a browser, where they have none of those names yet."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS:
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending
+
+
+def _bounded(receive: Receive) -> Receive:
+    """The body without its end where it is too long: whatever its length was said to be."""
+    seen = 0
+
+    async def receiving() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > MAX_BODY:
+                return {"type": "http.disconnect"}
+        return message
+
+    return receiving
+
+
+async def _answer(
+    send: Send, status: HTTPStatus, reason: str, headers: tuple[tuple[str, str], ...] = ()
+) -> None:
+    body = f"{status.phrase}. {reason}\n".encode() if reason else b""
+    told = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body))), *headers]
+    if status is HTTPStatus.UNAUTHORIZED:
+        told.append(("www-authenticate", "Bearer"))
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        told.append(("allow", "GET, HEAD, POST"))
+    encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told]
+    await send({"type": "http.response.start", "status": int(status), "headers": encoded})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,106 @@
+"""The kept evaluations that the viewer can open: found in files and folders, read once, and read again when
+they change."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agentguard.errors import FormatError
+from agentguard.evals.result import Evaluation
+from agentguard.evals.result_file import ResultFile, find_result_files, read_result_file
+
+_MAX_CACHED_FILES: Final = 32
+_FileVersion = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFile:
+    """An evaluation file: what is in it, or why it cannot be read."""
+
+    name: str
+    result_file: ResultFile | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSelection:
+    """One method of one evaluation; ``ref`` names it in a URL."""
+
+    result_file: ResultFile
+    result: Evaluation
+
+    @property
+    def ref(self) -> str:
+        """``<id of the evaluation>:<method>``."""
+        return f"{self.result_file.id}:{self.result.method}"
+
+
+class EvaluationFiles:
+    """Evaluations under some files and folders; safe to use from several threads.
+
+    Args:
+        places: where to look, each time anew.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[_FileVersion, EvaluationFile] = OrderedDict()
+
+    def list_files(self) -> tuple[EvaluationFile, ...]:
+        """Every evaluation there is, the latest first; each content once."""
+        seen: set[str] = set()
+        found = []
+        for path in find_result_files(self._paths):
+            one = self._read(path)
+            if one.result_file is None or one.result_file.id not in seen:
+                found.append(one)
+            if one.result_file is not None:
+                seen.add(one.result_file.id)
+        return tuple(sorted(found, key=lambda one: -(one.result_file.made_at if one.result_file else 0.0)))
+
+    def find_file(self, id: str) -> ResultFile | None:
+        """The evaluation of that id; None if it is not there."""
+        return next(
+            (
+                one.result_file
+                for one in self.list_files()
+                if one.result_file is not None and one.result_file.id == id
+            ),
+            None,
+        )
+
+    def select_method(self, ref: str) -> MethodSelection | None:
+        """The method that a ``ref`` names (without one, the evaluation's first); None if it is not there."""
+        id, _, method = ref.partition(":")
+        sheet = self.find_file(id)
+        if sheet is None:
+            return None
+        result = sheet.find_method(method) if method else sheet.results[0]
+        return None if result is None else MethodSelection(result_file=sheet, result=result)
+
+    def _read(self, path: Path) -> EvaluationFile:
+        """A file that was read before and has not changed is not read again."""
+        try:
+            stat = path.stat()
+        except OSError as error:
+            return EvaluationFile(name=path.name, problem=str(error.strerror))
+        stamp = (str(path), stat.st_size, stat.st_mtime_ns)
+        with self._lock:
+            if stamp in self._cache:
+                self._cache.move_to_end(stamp)
+                return self._cache[stamp]
+        try:
+            found = EvaluationFile(name=path.name, result_file=read_result_file(path))
+        except FormatError as error:
+            found = EvaluationFile(name=path.name, problem=error.reason if not error.field else str(error))
+        with self._lock:
+            self._cache[stamp] = found
+            while len(self._cache) > _MAX_CACHED_FILES:
+                self._cache.popitem(last=False)
+        return found

@@ -1,0 +1,211 @@
+"""Failures taken together: clusters by schema, the rest by code, and how often over time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agentguard.errors import FormatError
+from agentguard.schemata.model import ErrorSchema
+from agentguard.schemata.serialization import decode_schema
+from agentguard.store.read.statistics import (
+    DAY_S,
+    CodeGroup,
+    Example,
+    FailureSeries,
+    Frequencies,
+    failed_by_code,
+    runs_by_schema,
+    runs_called,
+)
+from agentguard.store.store import Store
+from agentguard.trajectory.formats.sdk import JsonNode
+from agentguard_server.viewer.formatting import CodeTitle, find_code_title
+from agentguard_server.viewer.pagination import format_day
+
+_MAX_CLUSTERS: Final = 40
+_MAX_TEXT_CHARS: Final = 160
+_MIN_SLOTS: Final = 12  # of a plot: fewer would make walls of its columns
+PLOT_WIDTH: Final = 240
+PLOT_HEIGHT: Final = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCluster:
+    """Failures that one schema describes.
+
+    Attributes:
+        schema: what they have in common.
+        title: of its first code, else how it shows.
+        codes: with their titles.
+        runs: those that are in the store and held to have failed, the latest first.
+    """
+
+    schema: ErrorSchema
+    title: str
+    codes: tuple[CodeTitle, ...]
+    runs: tuple[Example, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnclusteredFailures:
+    """Failed runs of one code that no schema describes."""
+
+    code: CodeTitle
+    total: int
+    latest: tuple[Example, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureClusters:
+    """All failed runs: those that schemata describe, and the others by code.
+
+    ``more`` clusters are not shown, ``unread`` schemata could not be read.
+    """
+
+    clusters: tuple[FailureCluster, ...]
+    unclustered: tuple[UnclusteredFailures, ...]
+    more: int = 0
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendBar:
+    """A bar of a small plot, in its coordinates; ``tip`` says what it stands for."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tip: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendPlot:
+    """How often one code or agent failed over time."""
+
+    name: str
+    title: str
+    total: int
+    bars: tuple[TrendBar, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureTrends:
+    """The plots of codes and agents, all to one scale, and the same numbers as a table.
+
+    ``rows`` are (bucket, diagnosed runs, failed runs, one number a code, one a agent).
+    """
+
+    codes: tuple[TrendPlot, ...]
+    agents: tuple[TrendPlot, ...]
+    rows: tuple[tuple[str, ...], ...]
+    first: str
+    last: str
+    max_count: int
+
+
+def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
+    """Group all failed runs. Raises StoreUnavailable."""
+    schemata, unread = _load_schemata(store, tenant)
+    guided = runs_by_schema(store, tenant=tenant)
+    members = {one.id: dict.fromkeys((*one.provenance.runs, *guided.get(one.id, ()))) for one in schemata}
+    found = runs_called(store, (run for runs in members.values() for run in runs), tenant=tenant)
+    made = [_build_cluster(one, [found[run] for run in members[one.id] if run in found]) for one in schemata]
+    made.sort(key=lambda one: (-len(one.runs), -one.schema.support, one.schema.id))
+    rest = _group_unclustered(failed_by_code(store, tenant=tenant), found)
+    return FailureClusters(
+        clusters=tuple(made[:_MAX_CLUSTERS]),
+        unclustered=rest,
+        more=max(0, len(made) - _MAX_CLUSTERS),
+        unreadable=unread,
+    )
+
+
+def _load_schemata(store: Store, tenant: str) -> tuple[list[ErrorSchema], int]:
+    """The active schemata, and how many cannot be read."""
+    held, unread = [], 0
+    for row in store.schemata(status="active", tenant=tenant):
+        try:
+            held.append(decode_schema(JsonNode.from_value(dict(row.data))))
+        except FormatError:
+            unread += 1
+    return held, unread
+
+
+def _build_cluster(schema: ErrorSchema, runs: list[Example]) -> FailureCluster:
+    codes = tuple(map(find_code_title, schema.codes))
+    shows = schema.signature[0] if schema.signature else ""
+    return FailureCluster(
+        schema=schema,
+        title=codes[0].title if codes else shorten(shows) or schema.id,
+        codes=codes,
+        runs=tuple(sorted(runs, key=lambda run: -run.began_at)),
+    )
+
+
+def _group_unclustered(
+    groups: Iterable[CodeGroup], covered: Mapping[str, Example]
+) -> tuple[UnclusteredFailures, ...]:
+    taken = Counter(run.code for run in covered.values())
+    made = (
+        UnclusteredFailures(
+            code=replace(find_code_title(group.code), title=_resolve_code(group.code)),
+            total=group.total - taken[group.code],
+            latest=tuple(run for run in group.latest if run.run_id not in covered),
+        )
+        for group in groups
+    )
+    return tuple(sorted((one for one in made if one.total > 0), key=lambda one: -one.total))
+
+
+def _resolve_code(code: str) -> str:
+    return find_code_title(code).title if code else "no code"
+
+
+def shorten(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_TEXT_CHARS else f"{line[: _MAX_TEXT_CHARS - 1]}…"
+
+
+def build_trends(held: Frequencies) -> FailureTrends:
+    """Plots and table of the frequencies."""
+    shown = (*held.codes, *held.agents)
+    top = max((n for one in shown for n in one.counts.values()), default=0)
+    return FailureTrends(
+        codes=tuple(_build_plot(one, held, top, _resolve_code(one.name)) for one in held.codes),
+        agents=tuple(_build_plot(one, held, top, one.name or "no agent") for one in held.agents),
+        rows=tuple(_build_row(held, start) for start in held.starts),
+        first=format_day(held.starts[0]) if held.starts else "",
+        last=format_day(held.starts[-1] + held.width_s - DAY_S) if held.starts else "",
+        max_count=top,
+    )
+
+
+def _build_plot(one: FailureSeries, held: Frequencies, top: int, title: str) -> TrendPlot:
+    slots = max(_MIN_SLOTS, len(held.starts))
+    slot, empty = PLOT_WIDTH / slots, slots - len(held.starts)
+    return TrendPlot(
+        name=one.name,
+        title=title,
+        total=one.total,
+        bars=tuple(
+            TrendBar(
+                x=round(slot * (empty + place) + 0.1 * slot, 2),
+                y=round(PLOT_HEIGHT * (1 - n / top), 2),
+                width=round(0.8 * slot, 2),
+                height=round(PLOT_HEIGHT * n / top, 2),
+                tip=f"{format_day(start)}: {n} of {held.runs.counts.get(start, 0)} runs",
+            )
+            for place, start in enumerate(held.starts)
+            if (n := one.counts.get(start, 0))
+        ),
+    )
+
+
+def _build_row(held: Frequencies, start: int) -> tuple[str, ...]:
+    every = (held.runs, held.failed, *held.codes, *held.agents)
+    return (format_day(start), *(str(one.counts.get(start, 0)) for one in every))

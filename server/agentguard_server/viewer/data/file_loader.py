@@ -1,0 +1,158 @@
+"""Files into the store: read, diagnosed and written one after the other, while the list is already shown."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from agentguard.errors import AgentGuardError, InputError
+from agentguard.localize.base import Diagnosis
+from agentguard.localize.serialization import build_diagnosis_rows
+from agentguard.store.db.rows import digest
+from agentguard.store.store import Store
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.model import Record, Trajectory
+
+_LOG = logging.getLogger(__name__)
+
+MAX_SHOWN_ERRORS: Final = 100
+_MAX_PENDING_ROWS: Final = 5_000  # rows; the store gives up what is over its own limit
+_FLUSH_TIMEOUT_S: Final = 60.0
+_MAX_ID_CHARS: Final = 256
+
+Diagnose = Callable[[Trajectory], Diagnosis]
+
+
+@dataclass(slots=True)
+class LoadProgress:
+    """How far reading has got. Written by one thread, read by any.
+
+    Attributes:
+        total: how many files and folders were named; 0: none, the store is shown as it is.
+        done: how many were read.
+        runs: how many runs were found.
+        troubles: what could not be read, the first hundred.
+        broken: how many records could not be.
+        running: whether reading goes on.
+    """
+
+    total: int = 0
+    done: int = 0
+    runs: int = 0
+    broken: int = 0
+    running: bool = False
+    errors: list[str] = field(default_factory=list)
+
+    def to_event_data(self) -> dict[str, Any] | None:
+        """What pages are told; None where nothing is, or was, read."""
+        if not self.total:
+            return None
+        return {
+            "total": self.total,
+            "done": self.done,
+            "runs": self.runs,
+            "broken": self.broken,
+            "running": self.running,
+        }
+
+    def add_error(self, text: str) -> None:
+        """Note what could not be read."""
+        self.broken += 1
+        if len(self.errors) < MAX_SHOWN_ERRORS:
+            self.errors.append(text)
+
+
+class FileLoader:
+    """Reads files into a store, in a thread of its own.
+
+    Args:
+        store: where the runs go.
+        paths: files and folders of any known format.
+        diagnose: makes the diagnosis of a run; None: runs are only written.
+        tenant: whose runs they become.
+        told: called with each record that could not be read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        paths: Sequence[Path],
+        *,
+        diagnose: Diagnose | None = None,
+        tenant: str = "",
+        on_error: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._store, self._paths, self._diagnose = store, tuple(paths), diagnose
+        self._tenant, self._on_error = tenant, on_error
+        self._ids: set[str] = set()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.loading = LoadProgress(total=len(self._paths), running=bool(self._paths))
+
+    def start(self) -> None:
+        """Begin to read."""
+        if self._paths:
+            self._thread = threading.Thread(target=self.run, name="agentguard-view-load", daemon=True)
+            self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """Read no further; a run that is being diagnosed is not waited for longer than this."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def run(self) -> None:
+        """Read all files now, in this thread."""
+        state = self.loading
+        try:
+            for path in self._paths:
+                for found in self._read_records(path):
+                    if self._stop.is_set():
+                        return
+                    self._store_record(found)
+                state.done += 1
+        except AgentGuardError as error:
+            self._report_error(str(error))
+        except Exception as error:  # the viewer goes on with what was read
+            _LOG.exception("reading stopped")
+            self._report_error(f"reading stopped: {type(error).__name__}")
+        finally:
+            state.running = False
+
+    def _read_records(self, path: Path) -> Iterator[Record]:
+        try:
+            for found in read(path):
+                if isinstance(found, UnreadableRecord):
+                    self._report_error(str(found.error))
+                else:
+                    yield found
+        except InputError as error:
+            # One path that cannot be used at all must not keep the others from being read.
+            self._report_error(str(error.with_location(file=str(path))))
+
+    def _store_record(self, record: Record) -> None:
+        run = replace(record.trajectory, id=self._make_unique_id(record.trajectory.id))
+        self._store.write_run(replace(record, trajectory=run), tenant=self._tenant)
+        if self._diagnose is not None:
+            self._store.write(*build_diagnosis_rows(self._diagnose(run), tenant=self._tenant))
+        self.loading.runs += 1
+        if self._store.health().pending > _MAX_PENDING_ROWS:
+            self._store.flush(_FLUSH_TIMEOUT_S)
+
+    def _make_unique_id(self, id: str) -> str:
+        """An id that the store takes, and that no other run of these files has."""
+        name = id if id and len(id) <= _MAX_ID_CHARS - 8 and id.isprintable() else f"run-{digest(id)[:16]}"
+        made, number = name, 2
+        while made in self._ids:
+            made, number = f"{name}~{number}", number + 1
+        self._ids.add(made)
+        return made
+
+    def _report_error(self, text: str) -> None:
+        self.loading.add_error(text)
+        self._on_error(text)

@@ -1,0 +1,155 @@
+"""A stored recovery, read tolerantly: it is shown, never carried out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentguard.detect.base import Evidence
+from agentguard.detect.serialization import decode_evidence, decode_texts
+from agentguard.errors import FormatError
+from agentguard.store.db.rows import RecoveryRow
+from agentguard.trajectory._json_node import JsonNode
+from agentguard_server.viewer.escaping import to_single_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecovery:
+    """A recovery as it is shown.
+
+    Attributes:
+        id: of its row.
+        order: its place among the run's recoveries, from 0.
+        strategy, tier: what was done, and how deep it cut.
+        trigger: the detector that set it off.
+        step: the step held to be the root cause.
+        back_to: the step the run went on from; None where nothing was left behind.
+        at_step: length of the live line when it was done.
+        undone: steps that were left behind.
+        outcome: ``planned``, ``recovered``, ``failed`` or ``unknown``.
+        codes, reason, evidence: of the hypothesis it acted on.
+        actions: the plan's actions, each with its name under ``action``.
+        cost: steps, tokens, seconds.
+        schemata: ids of the schemata that spoke for it.
+    """
+
+    id: str
+    order: int
+    strategy: str
+    tier: str
+    trigger: str
+    step: int
+    resume_step: int | None
+    at_step: int
+    undone_steps: int
+    outcome: str
+    codes: tuple[str, ...] = ()
+    reason: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    actions: tuple[Mapping[str, Any], ...] = ()
+    cost: Mapping[str, float] = field(default_factory=dict)
+    schemata: tuple[str, ...] = ()
+
+    @property
+    def agent_message(self) -> str:
+        """What the agent was told by it."""
+        given = (action.get("text") or action.get("note") for action in self.actions)
+        return "\n".join(text for text in given if isinstance(text, str))
+
+    @property
+    def action_descriptions(self) -> tuple[str, ...]:
+        """Its actions in words, in their order."""
+        return tuple(_describe_action(action) for action in self.actions)
+
+    @property
+    def stop_reason(self) -> str:
+        """The reason it stopped the run; empty where it did not."""
+        stops = (one.get("reason") for one in self.actions if one.get("action") == "Stop")
+        return next((reason for reason in stops if isinstance(reason, str)), "")
+
+
+def read_recovery(row: RecoveryRow, order: int) -> StoredRecovery:
+    """The recovery of a row. Raises FormatError where the row's data does not make one."""
+    node = JsonNode.from_value(dict(row.data))
+    plan = node.node_or("plan")
+    actions = tuple(dict(one.data) for one in plan.nodes_or("actions"))
+    step, undone = plan.integer_or("step"), plan.integer_or("undone") or 0
+    at_step = node.integer_or("at_step") or 0
+    return StoredRecovery(
+        id=row.id,
+        order=order,
+        strategy=row.strategy,
+        tier=plan.text_or("tier"),
+        trigger=node.text_or("trigger"),
+        step=step if step is not None else (row.step or 0),
+        resume_step=_find_resume_step(actions, at_step, undone),
+        at_step=at_step,
+        undone_steps=undone,
+        outcome=row.outcome,
+        codes=decode_texts(plan, "codes"),
+        reason=plan.text_or("reason"),
+        evidence=tuple(decode_evidence(one) for one in plan.nodes_or("evidence")),
+        actions=actions,
+        cost=_parse_cost(node.node_or("cost")),
+        schemata=decode_texts(node, "schemata"),
+    )
+
+
+def _parse_cost(node: JsonNode) -> dict[str, float]:
+    cost = {}
+    for part in node.data:
+        try:
+            cost[part] = node.number(part)
+        except FormatError:  # a cost of another kind is no figure to show
+            continue
+    return cost
+
+
+def _find_resume_step(actions: tuple[Mapping[str, Any], ...], at_step: int, undone: int) -> int | None:
+    """As `agentguard.recover.outcome_verification.get_resume_step`, of what was stored."""
+    for action in actions:
+        to_step = action.get("to_step")
+        if action.get("action") == "Rewind" and isinstance(to_step, int):
+            return to_step
+        if action.get("action") == "Restart":
+            return 0
+    return at_step - 1 if undone else None
+
+
+def _describe_action(action: Mapping[str, Any]) -> str:
+    name = str(action.get("action", "?"))
+    words = _ACTION_PHRASES.get(name)
+    return words.format_map(_ActionFields(action)) if words else name
+
+
+class _ActionFields(dict[str, Any]):
+    """The fields of an action as words; one that is absent is a dash."""
+
+    def __init__(self, action: Mapping[str, Any]) -> None:
+        super().__init__({name: _format_value(value) for name, value in action.items()})
+
+    def __missing__(self, key: str) -> str:
+        return "–"
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        parts = [one.get("tool", "?") if isinstance(one, Mapping) else one for one in value]
+        return ", ".join(to_single_line(part, 80) for part in parts) or "nothing"
+    return to_single_line(value, 300)
+
+
+_ACTION_PHRASES = {
+    "Tell": "told the agent what to do instead",
+    "Reject": "dropped the turn before any of its tools ran, and asked again",
+    "Rewind": "went back to step {to_step} ({by})",
+    "Compensate": "undid {effects}",
+    "Withhold": "took away {tools}",
+    "Substitute": "let {by} take the place of the {what} {name}",
+    "Restart": "began the run again with a note",
+    "Repair": "repaired step {step}",
+    "Sample": "asked for {n} candidates, of which {quorum} had to agree",
+    "HandOver": "asked a person: {question}",
+    "Stop": "ended the run: {reason}",
+}

@@ -1,0 +1,206 @@
+"""Everything the store has of one run, decoded; what cannot be decoded is a problem that is shown.
+
+A page about a run must come up whatever is in the store: that is when it is needed most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import orjson
+
+from agentguard.detect.base import Finding
+from agentguard.detect.serialization import decode_finding
+from agentguard.errors import AgentGuardError, FormatError
+from agentguard.localize.base import Diagnosis
+from agentguard.localize.serialization import decode_diagnosis
+from agentguard.store.db.rows import BranchRow, EffectRow, JudgementRow, Row, RunRow, StepRow
+from agentguard.store.store import Store
+from agentguard.store.trajectory_mapping import trajectory_of
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.model import Branch, Source, Step, Trajectory
+from agentguard.trajectory.serialization import decode_meta, decode_step
+from agentguard_server.viewer.data.recovery import StoredRecovery, read_recovery
+
+R = TypeVar("R", bound=Row)
+V = TypeVar("V")
+
+DAMAGED_ROW_KEY = "damaged_row"
+"""Key of ``Step.extra`` that says why the stored step could not be read; its content is the row as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDiagnosis:
+    """A diagnosis with the id of its row, which judgements name."""
+
+    id: str
+    created_at: float
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """One run and what is known of it.
+
+    Attributes:
+        run: the trajectory.
+        diagnoses: the latest last.
+        findings: those of the latest diagnosis, else those the store has.
+        finding_ids: row ids of the stored findings by detector and step.
+        recoveries: in order of time.
+        effects: the rows of the effect ledger.
+        judgements: what people said of the diagnosis.
+        problems: what could not be read, in sentences.
+        stored_at: when the run was stored; epoch seconds.
+    """
+
+    run: Trajectory
+    diagnoses: tuple[StoredDiagnosis, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    finding_ids: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    recoveries: tuple[StoredRecovery, ...] = ()
+    effects: tuple[EffectRow, ...] = ()
+    judgements: tuple[JudgementRow, ...] = ()
+    problems: tuple[str, ...] = ()
+    stored_at: float | None = None
+
+    @property
+    def stored_diagnosis(self) -> StoredDiagnosis | None:
+        """The latest diagnosis, with its id."""
+        return self.diagnoses[-1] if self.diagnoses else None
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The latest diagnosis."""
+        return self.diagnoses[-1].diagnosis if self.diagnoses else None
+
+    @classmethod
+    def from_run(cls, run: Trajectory, diagnosis: Diagnosis | None = None) -> RunData:
+        """What is known of a run that is in no store."""
+        if diagnosis is None:
+            return cls(run=run)
+        known = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnosis)
+        return cls(run=run, diagnoses=(known,), findings=diagnosis.findings)
+
+    @classmethod
+    def load(cls, store: Store, run_id: str, tenant: str = "") -> RunData | None:
+        """Read a run and everything that belongs to it; None if it is not there.
+
+        Raises StoreUnavailable where the store cannot be read now, StoreError where ``run_id`` is no id.
+        """
+        rows = store.run_rows(run_id, tenant=tenant)
+        if rows is None:
+            return None
+        problems: list[str] = []
+
+        def asked(name: str, read: Callable[..., tuple[R, ...]]) -> tuple[R, ...]:
+            return _read_rows(name, lambda: read(run_id, tenant=tenant), problems)
+
+        run = _decode_run(*rows, problems)
+        diagnoses = _decode_rows(
+            asked("diagnoses", store.diagnoses), _decode_stored_diagnosis, "diagnosis", problems
+        )
+        found = asked("findings", store.findings)
+        findings = _decode_rows(
+            found, lambda row: decode_finding(JsonNode.from_value(dict(row.data))), "finding", problems
+        )
+        recoveries = asked("recoveries", store.recoveries)
+        read = enumerate(recoveries)
+        return cls(
+            run=run,
+            diagnoses=diagnoses,
+            findings=diagnoses[-1].diagnosis.findings if diagnoses else findings,
+            finding_ids={(row.detector, row.step): row.id for row in found if row.step is not None},
+            recoveries=_decode_rows(read, lambda one: read_recovery(one[1], one[0]), "recovery", problems),
+            effects=asked("effects", store.effects),
+            judgements=asked("judgements", store.judgements),
+            problems=tuple(problems),
+            stored_at=rows[0].created_at,
+        )
+
+
+def _read_rows(name: str, read: Callable[[], tuple[R, ...]], problems: list[str]) -> tuple[R, ...]:
+    from agentguard.errors import StoreUnavailable
+
+    try:
+        return read()
+    except StoreUnavailable:
+        raise
+    except AgentGuardError as error:
+        problems.append(f"the {name} of this run cannot be read: {error}")
+        return ()
+
+
+def _decode_rows(
+    rows: Iterable[Any], read: Callable[[Any], V], kind: str, problems: list[str]
+) -> tuple[V, ...]:
+    made = []
+    for row in rows:
+        try:
+            made.append(read(row))
+        except AgentGuardError as error:
+            problems.append(f"a {kind} of this run cannot be read: {error}")
+    return tuple(made)
+
+
+def _decode_stored_diagnosis(row: Any) -> StoredDiagnosis:
+    return StoredDiagnosis(
+        id=row.id, created_at=row.created_at, diagnosis=decode_diagnosis(JsonNode.from_value(dict(row.data)))
+    )
+
+
+def _decode_run(
+    head: RunRow, steps: list[StepRow], branches: list[BranchRow], problems: list[str]
+) -> Trajectory:
+    try:
+        return trajectory_of(head, steps, branches)
+    except AgentGuardError:
+        return _salvage_run(head, steps, branches, problems)
+
+
+def _salvage_run(
+    head: RunRow, steps: list[StepRow], branches: list[BranchRow], problems: list[str]
+) -> Trajectory:
+    """The run put together row by row: one that cannot be read stands there as it was stored."""
+    try:
+        meta = decode_meta(JsonNode.from_value(dict(head.data)))
+    except FormatError as error:
+        problems.append(f"what is stored of the run itself cannot be read: {error}")
+        meta = Trajectory(id=head.id, format=head.format, task=head.task, steps=())
+    lines: dict[str, list[Step]] = {}
+    for row in steps:
+        lines.setdefault(row.line, []).append(_decode_step(row, problems))
+    named = {row.id for row in branches}
+    lost = [line for line in lines if line and line not in named]
+    if lost:
+        problems.append(f"{len(lost)} lines of steps belong to no branch that is stored; they are not shown")
+    return replace(
+        meta,
+        steps=tuple(lines.get("", ())),
+        branches=tuple(_decode_branch(row, lines.get(row.id, ())) for row in branches),
+    )
+
+
+def _decode_step(row: StepRow, problems: list[str]) -> Step:
+    try:
+        return replace(decode_step(JsonNode.from_value(dict(row.data))), index=row.index)
+    except FormatError as error:
+        where = f"step {row.index}" + (f" of the line {row.line}" if row.line else "")
+        problems.append(f"{where} cannot be read and is shown as it was stored: {error}")
+        raw = orjson.dumps(dict(row.data), default=str, option=orjson.OPT_INDENT_2).decode(errors="replace")
+        source = Source(row.source) if row.source in set(Source) else Source.ENVIRONMENT
+        note = {DAMAGED_ROW_KEY: str(error)}
+        return Step(index=row.index, source=source, agent=row.agent, content=raw, extra=note)
+
+
+def _decode_branch(row: BranchRow, steps: Iterable[Step]) -> Branch:
+    reason = row.data.get("reason")
+    return Branch(
+        id=row.id,
+        fork_step=row.fork_step,
+        steps=tuple(steps),
+        parent=row.parent,
+        reason=reason if isinstance(reason, str) else "",
+    )

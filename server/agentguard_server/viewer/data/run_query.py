@@ -1,0 +1,196 @@
+"""The list of runs as its address says: filters, order and page, read from a query and written as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+from agentguard.store.db.run_summary import SORTS, OverviewFilter, Sort, VerdictFilter
+from agentguard.store.read.pagination import MOST
+
+T = TypeVar("T")
+
+PAGE_SIZES: Final = (25, 50, 100, 200)
+DEFAULT_PAGE_SIZE: Final = 50
+_MAX_TEXT_CHARS: Final = 256
+
+RECOVERY_FILTERS: Final[Mapping[str, str]] = {"yes": "yes", "no": "no", "pending": "pending", "none": ""}
+"""What a query calls how recovery ended, and what the store does."""
+
+QueryPairs = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """What a query asks for.
+
+    Attributes:
+        filter, sort: as the store takes them.
+        limit, after: of the page.
+        given: the query without what is empty or was not understood, in one order, without the page.
+        wrong: what was not understood, for a person.
+    """
+
+    filter: OverviewFilter
+    sort: Sort
+    limit: int = DEFAULT_PAGE_SIZE
+    after: str | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def to_query_string(
+        self, *, drop: Sequence[str] = (), pair: tuple[str, str] | None = None, **more: str
+    ) -> str:
+        """The query with changes, from the first page on; begins with ``?`` unless it is empty.
+
+        Args:
+            drop: names to leave out.
+            pair: one name and value to leave out.
+            more: what to put in place of what there is of that name.
+        """
+        kept = [one for one in self.parameters if one[0] not in (*drop, *more) and one != pair]
+        made = urlencode([*kept, *more.items()], errors="replace")
+        return f"?{made}" if made else "?"
+
+    def sort_query_string(self, name: str) -> str:
+        """The query in the order of a column; in the other direction where that is the order already."""
+        descending = not self.sort.descending if self.sort.by == name else name not in _ASCENDING_FIRST
+        return self.to_query_string(sort=name, dir="desc" if descending else "asc")
+
+    def value(self, name: str) -> str:
+        """What the query has for a field of the form; the first, empty for nothing."""
+        return next((value for key, value in self.parameters if key == name), "")
+
+    def has(self, name: str, value: str) -> bool:
+        """Whether the query has a value among those of a field."""
+        return (name, value) in self.parameters
+
+    @property
+    def filters(self) -> tuple[tuple[str, str], ...]:
+        """What narrows the list."""
+        return tuple(one for one in self.parameters if one[0] not in ("sort", "dir", "limit"))
+
+
+_ASCENDING_FIRST = frozenset(
+    {"task", "verdict", "agent", "code", "model", "tags", "step", "recovered", "judged"}
+)
+
+
+class _QueryReader:
+    """Takes fields from a query one by one and notes what was not understood."""
+
+    def __init__(self, pairs: QueryPairs) -> None:
+        self._pairs = [(name, value.strip()[:_MAX_TEXT_CHARS]) for name, value in pairs]
+        self.parameters: list[tuple[str, str]] = []
+        self.problems: list[str] = []
+
+    def read_one(self, name: str, read: Callable[[str], T], mistake: str) -> T | None:
+        """The last value of a field; None where it is empty or is not what it must be."""
+        values = [value for key, value in self._pairs if key == name and value]
+        if not values:
+            return None
+        try:
+            found = read(values[-1])
+        except ValueError:
+            self.problems.append(f"{values[-1][:60]!r} is {mistake}: it was passed over")
+            return None
+        self.parameters.append((name, values[-1]))
+        return found
+
+    def read_many(self, name: str, known: Mapping[str, T]) -> frozenset[T]:
+        """All values of a field that are known."""
+        found = list(dict.fromkeys(value for key, value in self._pairs if key == name and value in known))
+        self.parameters += [(name, value) for value in found]
+        return frozenset(known[value] for value in found)
+
+
+def parse_run_query(pairs: QueryPairs) -> RunQuery:
+    """What a query asks for; whatever is wrong in it is passed over and said."""
+    reader = _QueryReader(pairs)
+    filter = OverviewFilter(
+        text=reader.read_one("q", str, "no text"),
+        verdicts=reader.read_many("verdict", {one.value: one for one in VerdictFilter}),
+        recovered=reader.read_many("recovered", RECOVERY_FILTERS),
+        code=reader.read_one("code", str, "no code"),
+        step=reader.read_one("step", _parse_integer, "no step"),
+        agent=reader.read_one("agent", str, "no agent"),
+        model=reader.read_one("model", str, "no model"),
+        tag=reader.read_one("tag", str, "no tag"),
+        failed=reader.read_one("failed", _parse_yes_no, "neither yes nor no"),
+        judged=reader.read_one("judged", _parse_yes_no, "neither yes nor no"),
+        min_cost=reader.read_one("min_cost", _parse_number, "no amount of dollars"),
+        max_cost=reader.read_one("max_cost", _parse_number, "no amount of dollars"),
+        min_tokens=reader.read_one("min_tokens", _parse_integer, "no number of tokens"),
+        max_tokens=reader.read_one("max_tokens", _parse_integer, "no number of tokens"),
+        since=reader.read_one("since", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
+        until=reader.read_one("until", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
+    )
+    by = reader.read_one("sort", lambda text: _parse_choice(text, SORTS), "nothing to sort by")
+    descending = reader.read_one("dir", lambda text: _parse_choice(text, _DIRECTIONS), "no direction")
+    limit = reader.read_one("limit", _parse_limit, f"no number of runs from 1 to {MOST}")
+    after = next((value for name, value in pairs if name == "after" and value), None)
+    sort = Sort(by=by or "time", descending=descending != "asc")
+    return RunQuery(
+        filter=filter,
+        sort=sort,
+        limit=limit or DEFAULT_PAGE_SIZE,
+        after=after,
+        parameters=tuple(reader.parameters),
+        problems=tuple(reader.problems),
+    )
+
+
+_DIRECTIONS = ("asc", "desc")
+
+
+def without_filters(query: RunQuery) -> RunQuery:
+    """The same order without any filter."""
+    given = tuple(one for one in query.parameters if one[0] in ("sort", "dir", "limit"))
+    return replace(query, filter=OverviewFilter(), parameters=given, after=None)
+
+
+def row_to_dict(row: Any) -> dict[str, Any]:
+    """A row as JSON data for programs."""
+    hidden = {"tenant", "data", "known", "stale"}
+    return {one.name: getattr(row, one.name) for one in fields(row) if one.name not in hidden}
+
+
+def _parse_choice(text: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    if text not in known:
+        raise ValueError(text)
+    return text
+
+
+def _parse_number(text: str) -> float:
+    found = float(text.removeprefix("$").replace(",", ""))
+    if not math.isfinite(found):
+        raise ValueError(text)
+    return found
+
+
+def _parse_integer(text: str) -> int:
+    plain = text.replace(",", "").replace("_", "")
+    if not plain.isascii() or len(plain) > 18:
+        raise ValueError(text)
+    return int(plain)
+
+
+def _parse_limit(text: str) -> int:
+    found = _parse_integer(text)
+    if not 1 <= found <= MOST:
+        raise ValueError(text)
+    return found
+
+
+def _parse_yes_no(text: str) -> bool:
+    return {"yes": True, "no": False}[_parse_choice(text, ("yes", "no"))]
+
+
+def _parse_time(text: str) -> float:
+    """A day or a moment; in UTC where it does not say otherwise."""
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,76 @@
+"""What is shown where a page cannot be: what happened, and the way out."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from agentguard.errors import (
+    AgentGuardError,
+    ConfigError,
+    InputError,
+    Overloaded,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+    StoreVersion,
+)
+from agentguard_server.viewer.renderer import get_renderer
+
+_LOG = logging.getLogger(__name__)
+
+_ADVICE = {
+    StoreUnavailable: "Nothing is lost: reload this page when the database is back.",
+    StoreTimeout: "Nothing is lost: reload this page when the database is back.",
+    StoreVersion: "Stop the viewer, do what the message says, and start it again.",
+    Overloaded: "Close some of the viewer's other pages and reload this one.",
+}
+
+
+def render_not_found(request: Request, error: Exception) -> Response:
+    """No such page, or a page that cannot be asked in this way."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    if status == 405:
+        return _render_error_page(
+            request, 405, "This page cannot be asked in this way", "", "It can be read: follow a link."
+        )
+    return _render_error_page(
+        request, 404, "There is no such page", "", "The run may have been deleted since."
+    )
+
+
+def render_error(request: Request, error: Exception) -> Response:
+    """An error of agentguard's own: its message says what is wrong."""
+    assert isinstance(error, AgentGuardError)
+    waits = isinstance(error, StoreUnavailable | StoreTimeout | StoreVersion | Overloaded)
+    asked = isinstance(error, StoreError | InputError | ConfigError) and not waits
+    out = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+    title = "This cannot be shown now" if waits else "This cannot be shown"
+    response = _render_error_page(request, 503 if waits else 400 if asked else 500, title, str(error), out)
+    if waits:
+        response.headers["retry-after"] = "5"
+    return response
+
+
+def render_internal_error(request: Request, error: Exception) -> Response:
+    """A fault of the viewer's own; what it was goes to the log, as it may hold anything."""
+    _LOG.error("%s failed: %s", request.url.path, type(error).__name__)
+    return _render_error_page(
+        request,
+        500,
+        "The viewer failed",
+        f"{type(error).__name__}.",
+        "Its log has the details: please report them.",
+    )
+
+
+def _render_error_page(request: Request, status: int, title: str, text: str, advice: str) -> Response:
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    if path.startswith("/api/"):
+        return JSONResponse({"error": title, "detail": text, "way_out": advice}, status_code=status)
+    return get_renderer(request).render_page(
+        "trouble.html", status=status, title=title, text=text, out=advice
+    )

@@ -1,0 +1,65 @@
+"""Text of a run as it may stand in a page: escaped, and with nothing in it that cannot be seen.
+
+A trajectory holds whatever a web page, a tool or a model wrote. Characters that turn the order of a text
+around or hide in it (bidirectional controls, zero-width characters, tags; the "Trojan Source" attack of
+arXiv 2111.00169) are shown by their code points, as are control characters and halves of surrogate pairs,
+which cannot be sent at all.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from markupsafe import Markup, escape
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\ud800-\udfff\ufffe\uffff]"
+    "|\r(?!\n)"
+    # Joiners belong between letters of many scripts, and joiners and selectors into emoji.
+    "|(?<![\u0600-\u109f\u1780-\u17ff\u2190-\u2bff\ufe0f\U0001f000-\U0001faff])[\u200c\u200d]"
+    "|(?<![#*0-9\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff])[\ufe00-\ufe0f]"
+)
+
+
+def escape_text(text: str) -> Markup:
+    """A text, escaped; characters that cannot be seen are their code points, in elements of class ``inv``."""
+    if text.isascii() and text.isprintable():
+        return escape(text)
+    parts, at = [], 0
+    for found in _HIDDEN.finditer(text):
+        parts.append(escape(text[at : found.start()]))
+        parts.append(_format_code_point(found[0]))
+        at = found.end()
+    if not parts:
+        return escape(text)
+    parts.append(escape(text[at:]))
+    return Markup("").join(parts)
+
+
+def reveal_hidden_characters(text: str) -> str:
+    """A text with its hidden characters written out, such as ``‹U+202E›``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", text)
+
+
+def to_single_line(text: object, max_chars: int = 300) -> str:
+    """A text for an attribute, a title or one line: without line breaks, hidden characters by code point."""
+    value = str(text)
+    cut = value[:max_chars] + "…" if len(value) > max_chars else value
+    return " ".join(reveal_hidden_characters(cut).split())
+
+
+@lru_cache(maxsize=1_024)
+def _format_code_point(character: str) -> Markup:
+    number = f"U+{ord(character):04X}"
+    name = unicodedata.name(character, "") or _CONTROL.get(ord(character), "a character that cannot be shown")
+    return Markup('<span class="inv" title="{}">{}</span>').format(name, number)
+
+
+_CONTROL = {0: "NULL", 7: "BELL", 8: "BACKSPACE", 13: "CARRIAGE RETURN", 27: "ESCAPE", 127: "DELETE"}

@@ -1,0 +1,104 @@
+"""Figures as people read them: how long, how many, how likely, how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentguard.errors import AgentGuardError
+from agentguard.taxonomy.loader import TaxonomyCatalog
+
+
+def format_percent(share: float | None) -> str:
+    """A probability: ``93 %``; ``–`` where there is none. Never 0 % or 100 % of what is not certain.
+
+    The space does not break.
+    """
+    if share is None:
+        return "–"
+    if 0 < share < 0.01:
+        return "<\u00a01\u00a0%"
+    if 0.99 < share < 1:
+        return ">\u00a099\u00a0%"
+    return f"{share * 100:.0f}\u00a0%"
+
+
+def format_duration(seconds: float | None) -> str:
+    """A span of time: ``340 ms``, ``2.4 s``, ``3 min 5 s``, ``2 h 4 min``."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_dollars(amount: float | None) -> str:
+    """An amount of US dollars: ``$1.20``, ``$0.0031``."""
+    if amount is None:
+        return "–"
+    if amount == 0 or amount >= 0.1:
+        return f"${amount:,.2f}"
+    return f"${amount:.2g}" if amount >= 1e-4 else "< $0.0001"
+
+
+def format_count(number: int | None) -> str:
+    """A number: ``1,234``; ``–`` where there is none."""
+    return "–" if number is None else f"{number:,}"
+
+
+def format_number(amount: float) -> str:
+    """A number as short as it can be written: ``5``, ``1,234.5``."""
+    return f"{amount:,.0f}" if amount == int(amount) else f"{amount:,.2f}"
+
+
+def format_field_name(name: str) -> str:
+    """A field of a step in words: ``result 1`` for ``observations[0]``."""
+    kind, _, place = name.partition("[")
+    number = int(place[:-1]) + 1 if place[:-1].isdecimal() and len(place) < 8 else ""
+    return f"{_FIELD_NAMES.get(kind, kind)} {number}".strip()
+
+
+_FIELD_NAMES = {"content": "text", "tool_calls": "call", "observations": "result"}
+
+
+def format_quantity(number: int, singular: str, plural: str = "") -> str:
+    """A number with its noun: ``1 step``, ``3 steps``."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeTitle:
+    """A code as it is shown."""
+
+    code: str
+    title: str
+    definition: str = ""
+
+
+def find_code_title(code: str) -> CodeTitle:
+    """The title and definition of a qualified code."""
+    try:
+        found = TaxonomyCatalog.load().get_code(code)
+    except AgentGuardError:
+        return CodeTitle(code=code, title=code)
+    return CodeTitle(code=code, title=found.title, definition=found.definition)
+
+
+def list_code_choices() -> tuple[tuple[str, tuple[CodeTitle, ...]], ...]:
+    """All codes of all taxonomies, by the taxonomy's title: what a judgement may correct a code to."""
+    return tuple(
+        (
+            taxonomy.title,
+            tuple(
+                CodeTitle(code=one.qualified_id, title=one.title, definition=one.definition)
+                for one in taxonomy.codes
+            ),
+        )
+        for taxonomy in TaxonomyCatalog.load()
+    )

@@ -1,0 +1,134 @@
+"""What a person says of a diagnosis: kept in the store, counted for or against schemata."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from agentguard.errors import ConfigError, StoreError
+from agentguard.localize.human_labels import update_schema_counts
+from agentguard.store.db.rows import JudgementRow
+from agentguard.store.store import Store
+from agentguard.store.write.summary_updates import standing
+from agentguard_server.viewer.settings import is_loopback
+
+SUBJECTS: Final = ("diagnosis", "finding", "hypothesis")
+MAX_NOTE_CHARS: Final = 2000
+_MAX_NAME_CHARS: Final = 64
+_MAX_FIELDS: Final = 32
+_DURABILITY_TIMEOUT_S: Final = 5.0
+
+
+def routes() -> list[BaseRoute]:
+    """The one address, which takes forms alone."""
+    return [Route("/runs/{id:path}/judge", _handle_feedback, methods=["POST"])]
+
+
+async def _handle_feedback(request: Request) -> Response:
+    fields = _parse_form(await request.body())
+    return await run_in_threadpool(_store_judgement, request, fields)
+
+
+def _store_judgement(request: Request, fields: dict[str, str]) -> Response:
+    settings, store = request.app.state.settings, request.app.state.store
+    if not settings.may_judge:
+        raise ConfigError("judgements cannot be kept here: give the viewer a store with --store")
+    run_id = request.path_params["id"]
+    row = _build_judgement_row(
+        store, run_id, fields, tenant=settings.tenant, author=_resolve_author(settings.host, fields)
+    )
+    before = _find_previous_judgements(store, row)
+    store.write(row).wait(_DURABILITY_TIMEOUT_S)
+    schemata = update_schema_counts(store, row, before, tenant=settings.tenant)
+    if "application/json" in request.headers.get("accept", ""):
+        return JSONResponse({"id": row.id, "right": row.right, "by": row.by, "schemata": schemata}, 201)
+    return RedirectResponse(f"{settings.prefix}/runs/{quote(run_id, safe='')}#judge", 303)
+
+
+def _parse_form(body: bytes) -> dict[str, str]:
+    """The fields of a form. Raises ConfigError on a body that is none."""
+    try:
+        pairs = parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"
+        )
+    except ValueError:
+        raise ConfigError("a judgement is a form of a few fields in UTF-8") from None
+    return {name: value.strip() for name, value in pairs}
+
+
+def _build_judgement_row(
+    store: Store, run_id: str, fields: dict[str, str], *, tenant: str, author: str
+) -> JudgementRow:
+    """The judgement. Raises StoreError where there is no such subject, ConfigError on a wrong field."""
+    subject, subject_id = fields.get("subject", ""), fields.get("subject_id", "")
+    if subject not in SUBJECTS:
+        raise ConfigError(f"subject is {subject[:40]!r}, expected one of {', '.join(SUBJECTS)}")
+    _require_subject(store, run_id, subject, subject_id, tenant)
+    withdrawn = fields.get("withdraw") == "yes"
+    if fields.get("right") not in ("yes", "no") and not withdrawn:
+        raise ConfigError("right is neither yes nor no")
+    data: dict[str, Any] = {"withdrawn": True} if withdrawn else {}
+    if step := fields.get("step"):
+        data["step"] = _parse_step(store, run_id, step, tenant)
+    if code := fields.get("code"):
+        data["code"] = code[:256]
+    if note := fields.get("note"):
+        data["note"] = note[:MAX_NOTE_CHARS]
+    return JudgementRow(
+        tenant=tenant,
+        run_id=run_id,
+        subject=subject,
+        subject_id=subject_id,
+        right=fields.get("right") == "yes",
+        by=author,
+        data=data,
+    )
+
+
+def _require_subject(store: Store, run_id: str, subject: str, subject_id: str, tenant: str) -> None:
+    if subject == "finding":
+        known = {row.id for row in store.findings(run_id, tenant=tenant)}
+        name = subject_id
+    else:
+        known = {row.id for row in store.diagnoses(run_id, tenant=tenant)}
+        name, _, rank = subject_id.partition(":")
+        if subject == "hypothesis" and not (rank.isascii() and rank.isdecimal() and len(rank) < 6):
+            raise ConfigError("a hypothesis is named by its diagnosis, a colon and its rank from 0 on")
+    if name not in known:
+        raise StoreError(
+            f"the run has no such {'finding' if subject == 'finding' else 'diagnosis'}: reload its page"
+        )
+
+
+def _parse_step(store: Store, run_id: str, text: str, tenant: str) -> int:
+    overview = store.overview(run_id, tenant=tenant)
+    steps = overview.steps if overview is not None else 0
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < steps):
+        raise ConfigError(f"step is {text[:20]!r}, expected a number from 0 to {max(0, steps - 1)}")
+    return int(text)
+
+
+def _find_previous_judgements(store: Store, row: JudgementRow) -> JudgementRow | None:
+    """What the same person said of the same subject until now."""
+    held = standing(store.judgements(row.run_id, tenant=row.tenant))
+    same = (
+        one for one in held if (one.subject, one.subject_id, one.by) == (row.subject, row.subject_id, row.by)
+    )
+    return next(same, None)
+
+
+def _resolve_author(host: str, fields: dict[str, str]) -> str:
+    """Who says it: as the form has it, else the user of this machine where nobody else can be."""
+    given = " ".join(fields.get("by", "").split())[:_MAX_NAME_CHARS]
+    if given or not is_loopback(host):
+        return given
+    try:
+        return getpass.getuser()[:_MAX_NAME_CHARS]
+    except (OSError, KeyError):
+        return ""

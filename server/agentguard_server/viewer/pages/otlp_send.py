@@ -1,0 +1,35 @@
+"""A run, sent to the collector that was named where the viewer was started; nobody can name another here."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from agentguard.errors import ResilienceError
+from agentguard.otlp.export import stored
+from agentguard.otlp.exporter import ExportResult, send
+from agentguard_server.viewer.renderer import get_renderer
+
+
+def routes() -> list[BaseRoute]:
+    """The one address; what is sent and where to is not for its caller to say."""
+    return [Route("/runs/{id:path}/send", _send_run, methods=["POST"])]
+
+
+def _send_run(request: Request) -> Response:
+    settings, store = request.app.state.settings, request.app.state.store
+    if settings.collector is None:
+        raise HTTPException(404, "no collector was named")
+    run_id = request.path_params["id"]
+    spans = stored(store, run_id, tenant=settings.tenant)
+    if spans is None:
+        raise HTTPException(404, "no such run")
+    try:
+        sent, wrong = send(settings.collector, spans), ""
+    except ResilienceError as error:
+        sent, wrong = ExportResult(), str(error)
+    return get_renderer(request).render_page(
+        "sent.html", status=502 if wrong else 200, run_id=run_id, sent=sent, wrong=wrong
+    )

@@ -1,0 +1,89 @@
+"""Templates: everything that comes from a run is text, escaped by the engine and by nothing else.
+
+A text that a template prints as it is has its hidden characters written out
+(`agentguard_server.viewer.escaping`); nothing that cannot be sent or seen gets into a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from agentguard.detect.step_facts import canonicalize_json
+from agentguard.version import __version__
+from agentguard_server.viewer import formatting
+from agentguard_server.viewer.escaping import escape_text, reveal_hidden_characters, to_single_line
+from agentguard_server.viewer.formatting import find_code_title
+
+VIEWER_FOLDER = Path(__file__).parent
+ASSETS_FOLDER = VIEWER_FOLDER / "static"
+
+
+def quote_path(text: str) -> str:
+    """A text as one part of a URL's path, or one value of its query."""
+    return quote(text, safe="", errors="replace")
+
+
+def format_json(value: object, max_chars: int) -> str:
+    """Any value as JSON text, cut after ``most`` characters."""
+    text = canonicalize_json(value)
+    return (
+        text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text) - max_chars:,} characters more)"
+    )
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "shown": escape_text,
+    "plain": to_single_line,
+    "path": quote_path,
+    "percent": formatting.format_percent,
+    "duration": formatting.format_duration,
+    "dollars": formatting.format_dollars,
+    "count": formatting.format_count,
+    "several": formatting.format_quantity,
+    "figure": formatting.format_number,
+    "field": formatting.format_field_name,
+    "data": format_json,
+    "code_title": lambda code: find_code_title(str(code)).title,
+}
+"""Filters of all templates."""
+
+
+def _reveal_hidden(value: Any) -> Any:
+    return reveal_hidden_characters(value) if type(value) is str else value
+
+
+class Renderer:
+    """Renders the templates of this folder; a name that a template does not get is an error."""
+
+    def __init__(self, *, prefix: str = "") -> None:
+        self.environment = Environment(
+            loader=FileSystemLoader(VIEWER_FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=_reveal_hidden,
+        )
+        self.environment.filters.update(FILTERS)
+        self.environment.globals.update(prefix=prefix, version=__version__)
+
+    def render_text(self, template: str, **given: Any) -> str:
+        """The text of a template."""
+        return self.environment.get_template(template).render(**given)
+
+    def render_page(self, template: str, *, status: int = 200, **given: Any) -> HTMLResponse:
+        """A template as a response."""
+        return HTMLResponse(self.render_text(template, **given), status_code=status)
+
+
+def get_renderer(request: Request) -> Renderer:
+    """The application's renderer."""
+    found: Renderer = request.app.state.render
+    return found

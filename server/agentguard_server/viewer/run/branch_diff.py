@@ -1,0 +1,201 @@
+"""Two lines side by side from where they part: what was left, what was done in its place, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from agentguard.detect.step_facts import canonicalize_json
+from agentguard.trajectory.model import Step, ToolCall
+from agentguard_server.viewer.data.recovery import StoredRecovery
+from agentguard_server.viewer.escaping import to_single_line
+from agentguard_server.viewer.run.branches import BranchView, BranchViews
+from agentguard_server.viewer.run.conversation import describe_error
+from agentguard_server.viewer.run.effect_ledger import find_result
+from agentguard_server.viewer.run.guard_annotations import read_guard_messages
+from agentguard_server.viewer.run.step_kinds import StepKind, classify_step
+
+_MAX_TEXT_CHARS = 280
+_MAX_VALUE_CHARS = 90
+_MAX_RESULT_CHARS = 200
+_MAX_CALLS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentSummary:
+    """One argument; ``differs`` from that of the call beside it."""
+
+    name: str
+    value: str
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSummary:
+    """A call in one line, and what came back."""
+
+    name: str
+    arguments: tuple[ArgumentSummary, ...]
+    result: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSummary:
+    """A step in a few lines; ``more`` calls are not shown."""
+
+    index: int
+    kind: StepKind
+    agent: str
+    text: str
+    calls: tuple[CallSummary, ...]
+    more: int
+
+
+def summarize_step(step: Step, index: int, *, counterpart: Step | None = None) -> StepSummary:
+    """Shorten a step; arguments are compared with those of the step beside it."""
+    others = {call.name: call for call in counterpart.tool_calls} if counterpart is not None else {}
+    calls = tuple(
+        _summarize_call(step, place, others.get(call.name))
+        for place, call in enumerate(step.tool_calls[:_MAX_CALLS])
+    )
+    return StepSummary(
+        index=index,
+        kind=classify_step(step),
+        agent=to_single_line(step.agent, 60),
+        text=to_single_line(step.content or step.reasoning, _MAX_TEXT_CHARS),
+        calls=calls,
+        more=len(step.tool_calls) - len(calls),
+    )
+
+
+def _summarize_call(step: Step, place: int, other: ToolCall | None) -> CallSummary:
+    call, seen = step.tool_calls[place], find_result(step, place)
+    given: Mapping[str, Any] = call.arguments or {}
+    against: Mapping[str, Any] | None = (other.arguments or {}) if other is not None else None
+    shown = (
+        list(given.items())[:_MAX_CALLS] if call.arguments is not None else [("", call.raw_arguments or "")]
+    )
+    return CallSummary(
+        name=to_single_line(call.name, 80),
+        arguments=tuple(
+            ArgumentSummary(
+                name=to_single_line(name, 60),
+                value=to_single_line(
+                    value if isinstance(value, str) else canonicalize_json(value), _MAX_VALUE_CHARS
+                ),
+                differs=against is not None
+                and canonicalize_json(against.get(name)) != canonicalize_json(value),
+            )
+            for name, value in shown
+        ),
+        result=to_single_line(seen.content, _MAX_RESULT_CHARS) if seen is not None else "",
+        error=describe_error(seen) if seen is not None else "",
+    )
+
+
+Relation = Literal["same", "changed", "left", "new"]
+
+_MAX_PAIRS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPair:
+    """Two steps that stand beside each other; one of them may be missing."""
+
+    relation: Relation
+    left: StepSummary | None
+    right: StepSummary | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchDiff:
+    """A branch beside the line that went on.
+
+    Attributes:
+        branch: the line that was left.
+        beside: the line that went on in its place; it may have been left later.
+        pairs: from where they part, at most 40.
+        more: pairs that are not shown.
+        told: what the agent was told.
+    """
+
+    branch: BranchView
+    counterpart: BranchView
+    pairs: tuple[StepPair, ...]
+    more: int
+    guard_messages: tuple[str, ...]
+
+    @property
+    def recovery(self) -> StoredRecovery | None:
+        """What left the branch."""
+        return self.branch.recovery
+
+
+def diff_branches(branches: BranchViews) -> tuple[BranchDiff, ...]:
+    """All branches, in the order in which they were left."""
+    return tuple(_diff_branch(branch, branches.by_id[branch.parent_id]) for branch in branches.abandoned)
+
+
+def _diff_branch(branch: BranchView, counterpart: BranchView) -> BranchDiff:
+    fork = branch.fork_step
+    left, right = branch.steps[fork : fork + 400], counterpart.steps[fork : fork + 400]
+    pairs = _align_steps(left, right, fork)
+    recovery = branch.recovery
+    told = (
+        (recovery.agent_message,)
+        if recovery and recovery.agent_message
+        else tuple(read_guard_messages(right[0]))
+        if right
+        else ()
+    )
+    return BranchDiff(
+        branch=branch,
+        counterpart=counterpart,
+        pairs=tuple(pairs[:_MAX_PAIRS]),
+        more=max(0, len(pairs) - _MAX_PAIRS),
+        guard_messages=told,
+    )
+
+
+def _align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list[StepPair]:
+    """Steps that use the same tools are held to answer each other; what is left over stands alone."""
+    pairs: list[StepPair] = []
+    matcher = SequenceMatcher(
+        None, [_step_signature(one) for one in left], [_step_signature(one) for one in right], autojunk=False
+    )
+    for _, a, a_end, b, b_end in matcher.get_opcodes():
+        for i in range(max(a_end - a, b_end - b)):
+            one = a + i if a + i < a_end else None
+            other = b + i if b + i < b_end else None
+            pairs.append(_build_pair(left, right, one, other, fork))
+    return pairs
+
+
+def _build_pair(
+    left: Sequence[Step], right: Sequence[Step], one: int | None, other: int | None, fork: int
+) -> StepPair:
+    relation: Relation = "new" if one is None else "left"
+    if one is not None and other is not None:
+        relation = "same" if _action_signature(left[one]) == _action_signature(right[other]) else "changed"
+    before = left[one] if one is not None else None
+    after = right[other] if other is not None else None
+    return StepPair(
+        relation=relation,
+        left=None if before is None or one is None else summarize_step(before, fork + one, counterpart=after),
+        right=None
+        if after is None or other is None
+        else summarize_step(after, fork + other, counterpart=before),
+    )
+
+
+def _step_signature(step: Step) -> tuple[str, ...]:
+    return (step.source.value, *(call.name for call in step.tool_calls))
+
+
+def _action_signature(step: Step) -> tuple[str, ...]:
+    """What a step does: its calls with their arguments, else what it says."""
+    calls = tuple(f"{call.name} {canonicalize_json(call.arguments)}" for call in step.tool_calls)
+    return calls or (step.content.strip(),)

@@ -1,0 +1,170 @@
+"""What the tools did to the world, call by call: executed, undone, reused, skipped, or in doubt.
+
+The store keeps one row an effect. That a call was answered from it and did not run again is seen from the
+run: the same call stands on another line, or later, and got the recorded result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from agentguard.detect.step_facts import canonicalize_json
+from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE
+from agentguard.store.db.rows import EffectRow
+from agentguard.trajectory.model import Observation, Step, ToolCall
+from agentguard_server.viewer.data.run_data import RunData
+from agentguard_server.viewer.run.branches import BranchView, BranchViews
+
+
+class EffectStatus(StrEnum):
+    """What became of a call that has an effect."""
+
+    EXECUTED = "executed"
+    UNDONE = "undone"
+    REUSED = "reused"
+    SKIPPED = "skipped"
+    IN_DOUBT = "in doubt"
+    REFUSED = "refused"
+
+
+STATUS_MEANINGS = {
+    EffectStatus.EXECUTED: "It ran once and what it did stands.",
+    EffectStatus.UNDONE: "It ran, and was compensated when the run was taken back.",
+    EffectStatus.REUSED: "It had been done before: the recorded result was given, nothing ran again.",
+    EffectStatus.SKIPPED: "It did not run: the turn was refused, or an earlier attempt is in doubt.",
+    EffectStatus.IN_DOUBT: "It was begun, and nobody knows whether it happened.",
+    EffectStatus.REFUSED: "The tool refused: nothing happened.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectEntry:
+    """One call with an effect.
+
+    Attributes:
+        fate: what became of it.
+        tool, arguments: the call.
+        result: what it returned.
+        line, step: where it was made; the line is None where no step of the run makes it.
+        call: its place among the step's calls.
+        at: when it was settled, or claimed; epoch seconds.
+    """
+
+    status: EffectStatus
+    tool: str
+    arguments: Mapping[str, Any]
+    result: str
+    branch_id: str | None
+    step: int
+    call: int = 0
+    at: float | None = None
+
+    @property
+    def meaning(self) -> str:
+        """What its fate means, in a sentence."""
+        return STATUS_MEANINGS[self.status]
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedCall:
+    """A call of the run."""
+
+    branch: BranchView
+    step: Step
+    place: int
+    call: ToolCall
+    observation: Observation | None
+
+
+def build_ledger(data: RunData, branches: BranchViews) -> tuple[EffectEntry, ...]:
+    """The ledger in order of time as far as lines tell it: the live line comes last."""
+    if not data.effects:
+        return ()
+    by_call: dict[tuple[str, str], list[_RecordedCall]] = {}
+    for made in _collect_calls(branches):
+        by_call.setdefault((made.call.name, canonicalize_json(made.call.arguments or {})), []).append(made)
+    entries: list[EffectEntry] = []
+    for row in data.effects:
+        same = by_call.get((row.tool, canonicalize_json(_parse_arguments(row))), [])
+        ran = next((made for made in same if made.step.index == row.data.get("step")), None)
+        if ran is not None:
+            same.remove(ran)
+        entries.append(_match_executed_call(row, ran))
+    known = {row.tool: row for row in data.effects}
+    by_result = {(row.tool, canonicalize_json(_parse_arguments(row))): row for row in data.effects}
+    for key, rest in by_call.items():
+        for made in rest:
+            fate = _infer_status(made, by_result.get(key), refusable=made.call.name in known)
+            if fate is not None:
+                entries.append(_build_entry(fate, made))
+    order = {line.id: line.number or len(branches.by_id) for line in branches}
+    return tuple(sorted(entries, key=lambda one: (order.get(one.branch_id or "", 0), one.step, one.call)))
+
+
+def _collect_calls(branches: BranchViews) -> Iterator[_RecordedCall]:
+    for line in (*branches.abandoned, branches.current):
+        for step in line.own_steps:
+            for place, call in enumerate(step.tool_calls):
+                yield _RecordedCall(line, step, place, call, find_result(step, place))
+
+
+def find_result(step: Step, place: int) -> Observation | None:
+    """What the call at a place returned: by its id, else by its place where each call has a result."""
+    call = step.tool_calls[place]
+    named = [one for one in step.observations if one.call_id is not None and one.call_id == call.id]
+    if named:
+        return named[0]
+    unnamed = len(step.observations) == len(step.tool_calls)
+    free = step.observations[place] if unnamed else None
+    return free if free is not None and free.call_id is None else None
+
+
+def _parse_arguments(row: EffectRow) -> Mapping[str, Any]:
+    given = row.data.get("arguments")
+    return given if isinstance(given, Mapping) else {}
+
+
+def _match_executed_call(row: EffectRow, ran: _RecordedCall | None) -> EffectEntry:
+    fate = {"done": EffectStatus.EXECUTED, "compensated": EffectStatus.UNDONE}.get(
+        row.state, EffectStatus.IN_DOUBT
+    )
+    if row.data.get("state") == "failed":
+        fate = EffectStatus.REFUSED
+    step = row.data.get("step")
+    return EffectEntry(
+        status=fate,
+        tool=row.tool,
+        arguments=_parse_arguments(row),
+        result=str(row.data.get("result") or ""),
+        branch_id=ran.branch.id if ran else None,
+        step=step if isinstance(step, int) else 0,
+        call=ran.place if ran else 0,
+        at=row.settled_at or row.created_at,
+    )
+
+
+def _infer_status(made: _RecordedCall, row: EffectRow | None, *, refusable: bool) -> EffectStatus | None:
+    """What became of a call that has no row of its own; None where nothing is known of an effect of it."""
+    if made.observation is None:
+        left = made.branch.recovery
+        refused = left is not None and left.tier == "reject"
+        return EffectStatus.SKIPPED if refused and refusable else None
+    if made.observation.content == UNKNOWN_OUTCOME_MESSAGE:
+        return EffectStatus.SKIPPED
+    same = row is not None and row.state == "done" and made.observation.content == row.data.get("result")
+    return EffectStatus.REUSED if same else None
+
+
+def _build_entry(status: EffectStatus, made: _RecordedCall) -> EffectEntry:
+    return EffectEntry(
+        status=status,
+        tool=made.call.name,
+        arguments=made.call.arguments or {},
+        result=made.observation.content if made.observation is not None else "",
+        branch_id=made.branch.id,
+        step=made.step.index,
+        call=made.place,
+    )

@@ -1,0 +1,228 @@
+"""How an error spread: which later steps used the values that arose at the root-cause step.
+
+A value *arises* at a step if no text before it has it: not the task, a prompt or a tool's description, and no
+step. Numbers, identifiers, addresses and dates are traced as `agentguard.detect.value_tracking` writes them, and the
+texts of arguments as they are. A value that arises in a step which uses a traced one is traced, too: it may
+come from it. This is about values alone; a wrong idea that leaves no value behind is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentguard.detect.value_tracking import ValueIndex, list_spellings, parse_number
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+_TOKEN = re.compile(r"(?<![\w.@+-])[$#]?[\w@+-]+(?:[.,:@/+-][\w@+-]+)*")
+_MAX_TRACES = 40
+_MAX_DEPTH = 2
+_MAX_TEXT_CHARS = 20_000
+_PHRASE_LENGTHS = range(4, 81)
+
+
+@dataclass(slots=True, kw_only=True)
+class ValueTrace:
+    """A value on its way.
+
+    Attributes:
+        value: as it was written first.
+        origin: the step it arose at.
+        source: the value it may come from; empty for one of the root step.
+        returned: it came back from a tool of that step; the agent did not write it.
+        uses: later steps that wrote it, in order.
+    """
+
+    value: str
+    origin: int
+    source: str = ""
+    is_from_tool: bool = False
+    uses: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorPropagation:
+    """What became of the values of one step.
+
+    Attributes:
+        root: the step.
+        traces: values that later steps used, those that went furthest first.
+        arose: how many values arose at the step at all.
+        reaches_end: the last turn of an agent uses one of them.
+        complete: False where the run is too long for all earlier values to be remembered.
+    """
+
+    root: int
+    traces: tuple[ValueTrace, ...]
+    value_count: int
+    reaches_end: bool
+    is_complete: bool
+
+    @property
+    def affected_steps(self) -> tuple[int, ...]:
+        """The later steps that used any of them, in order."""
+        return tuple(sorted({step for trace in self.traces for step in trace.uses}))
+
+
+def trace_propagation(run: Trajectory, steps: Sequence[Step], root: int) -> ErrorPropagation | None:
+    """Trace the values of ``steps[root]``; None if there is no such step."""
+    if not 0 <= root < len(steps):
+        return None
+    index = ValueIndex()
+    for text in (run.task, *run.system_prompts.values(), *(tool.description for tool in run.tools)):
+        index.add(text[:_MAX_TEXT_CHARS].lower(), is_initial=True)
+    for step in steps[:root]:
+        _index_step(index, step)
+    traced = _find_new_values(index, steps[root])
+    arose = len(traced)
+    follower = _ValueFollower(traced, index)
+    if traced:
+        follower.defer_step(steps[root])
+        for step in steps[root + 1 :]:
+            follower.follow_step(step)
+    used = [trace for trace in traced.values() if trace.uses]
+    used.sort(key=lambda trace: (bool(trace.source), -len(trace.uses), trace.origin))
+    last = next((step.index for step in reversed(steps) if step.source is Source.AGENT), -1)
+    return ErrorPropagation(
+        root=root,
+        traces=tuple(used[:_MAX_TRACES]),
+        value_count=arose,
+        reaches_end=any(last in trace.uses for trace in used),
+        is_complete=index.is_complete,
+    )
+
+
+def _index_step(index: ValueIndex, step: Step) -> None:
+    for _, text in step.texts():
+        index.add(text[:_MAX_TEXT_CHARS].lower())
+
+
+def _find_new_values(index: ValueIndex, step: Step) -> dict[str, ValueTrace]:
+    """Values the step writes, or gets from its tools, that nothing before has."""
+    traced: dict[str, ValueTrace] = {}
+    for value in _extract_written_values(step):
+        if len(traced) < _MAX_TRACES and _normalize_value(value) not in traced and not index.has_value(value):
+            traced[_normalize_value(value)] = ValueTrace(value=value, origin=step.index)
+    for seen in step.observations:
+        for value in _extract_values(seen.content[:_MAX_TEXT_CHARS]):
+            if (
+                len(traced) < _MAX_TRACES
+                and _normalize_value(value) not in traced
+                and not index.has_token(value)
+            ):
+                traced[_normalize_value(value)] = ValueTrace(
+                    value=value, origin=step.index, is_from_tool=True
+                )
+    return traced
+
+
+class _ValueFollower:
+    """Goes along the later steps. Most of them have nothing of what is traced, and are only glanced at."""
+
+    def __init__(self, traced: dict[str, ValueTrace], index: ValueIndex) -> None:
+        self._traced, self._index = traced, index
+        self._deferred_steps: list[Step] = []
+        self._pattern = _build_pattern(traced)
+
+    def defer_step(self, step: Step) -> None:
+        """Remember a step once somebody asks what was said before."""
+        self._deferred_steps.append(step)
+
+    def follow_step(self, step: Step) -> None:
+        """Note what a step uses, and what arises in it from that."""
+        traced = self._traced
+        low = " ".join(text for _, text in _authored_texts(step)).lower()
+        if step.source is not Source.ENVIRONMENT and self._pattern.search(low):
+            written = {_normalize_value(value): value for value in _extract_written_values(step)}
+            used = [
+                key
+                for key, trace in traced.items()
+                if trace.origin != step.index and (key in written or (" " in key and key in low))
+            ]
+            for key in used:
+                traced[key].uses.append(step.index)
+            source = next((key for key in used if _trace_depth(traced, key) < _MAX_DEPTH), None)
+            if source is not None:
+                self._derive(step, written, traced[source].value)
+        self.defer_step(step)
+
+    def _derive(self, step: Step, written: Mapping[str, str], source: str) -> None:
+        for one in self._deferred_steps:
+            _index_step(self._index, one)
+        self._deferred_steps.clear()
+        known = len(self._traced)
+        for key, value in written.items():
+            if (
+                key not in self._traced
+                and len(self._traced) < 2 * _MAX_TRACES
+                and not self._index.has_value(value)
+            ):
+                self._traced[key] = ValueTrace(value=value, origin=step.index, source=source)
+        if len(self._traced) > known:
+            self._pattern = _build_pattern(self._traced)
+
+
+def _build_pattern(traced: Mapping[str, ValueTrace]) -> re.Pattern[str]:
+    """Finds any spelling of any traced value in a lower-case text; more than that is looked at closely."""
+    forms = {
+        form.strip("$#")
+        for trace in traced.values()
+        for form in (*list_spellings(trace.value), trace.value.lower())
+    }
+    return re.compile(
+        "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True) if form) or r"(?!)"
+    )
+
+
+def _trace_depth(traced: Mapping[str, ValueTrace], key: str) -> int:
+    depth = 0
+    while traced[key].source and depth < _MAX_DEPTH:
+        key, depth = _normalize_value(traced[key].source), depth + 1
+        if key not in traced:
+            break
+    return depth
+
+
+def _authored_texts(step: Step) -> Iterator[tuple[str, str]]:
+    """What the step's author wrote, in their order; not what tools returned."""
+    return (
+        (name, text[:_MAX_TEXT_CHARS]) for name, text in step.texts() if not name.startswith("observations")
+    )
+
+
+def _extract_written_values(step: Step) -> Iterator[str]:
+    for _, text in _authored_texts(step):
+        yield from _extract_values(text)
+    for call in step.tool_calls:
+        yield from _extract_phrases(call.arguments)
+
+
+def _extract_values(text: str) -> Iterator[str]:
+    """Tokens that can be told again: with a digit and two characters at least, or an address."""
+    for found in _TOKEN.finditer(text):
+        token = found[0].rstrip(".,:/-+")
+        if len(token) > 1 and len(token) <= 80 and ("@" in token[1:] or any(c.isdigit() for c in token)):
+            yield token
+
+
+def _extract_phrases(value: Any, depth: int = 0) -> Iterator[str]:
+    """Texts of more than one word in arguments: names, titles."""
+    if depth > 6:
+        return
+    if isinstance(value, str):
+        if len(value) in _PHRASE_LENGTHS and " " in value.strip() and "\n" not in value:
+            yield value.strip()
+    elif isinstance(value, Mapping):
+        for item in list(value.values())[:_MAX_TRACES]:
+            yield from _extract_phrases(item, depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value[:_MAX_TRACES]:
+            yield from _extract_phrases(item, depth + 1)
+
+
+def _normalize_value(value: str) -> str:
+    """One key for the spellings of a value: ``$1,250.00`` is ``1250``."""
+    amount = parse_number(value)
+    return f"{amount:g}" if amount is not None and abs(amount) < 1e6 else value.lower().lstrip("$#")

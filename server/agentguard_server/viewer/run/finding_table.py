@@ -1,0 +1,68 @@
+"""Findings against thresholds: what each detector saw, how sure it was, and whether that is enough to act."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentguard.detect.base import Finding
+from agentguard.recover.outcome_verification import OutcomeVerification
+from agentguard_server.viewer.formatting import CodeTitle, find_code_title
+from agentguard_server.viewer.run.highlights import Quote
+
+ACTION_THRESHOLD = OutcomeVerification().threshold
+"""Where a guard of defaults acts; a recorded run does not say what its own guard went by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredFinding:
+    """One finding as a row.
+
+    Attributes:
+        finding: the finding.
+        id: of its row in the store; empty where it has none.
+        code: its most specific code.
+        acts: it is sure enough to act on.
+        quotes: its evidence.
+        again: further findings of the same detector with the same message.
+    """
+
+    finding: Finding
+    id: str
+    code: CodeTitle | None
+    is_above_threshold: bool
+    quotes: tuple[Quote, ...]
+    repeated_steps: tuple[int, ...] = ()
+
+
+def group_findings(findings: Sequence[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
+    """Findings, those that say the same of several steps once, with the further steps."""
+    first: dict[tuple[str, str], Finding] = {}
+    again: dict[tuple[str, str], list[int]] = {}
+    for finding in findings:
+        key = (finding.detector, finding.message)
+        if key in first:
+            again.setdefault(key, []).append(finding.step)
+        else:
+            first[key] = finding
+    return [(finding, tuple(again.get(key, ()))) for key, finding in first.items()]
+
+
+def score_finding(
+    finding: Finding, id: str, quotes: tuple[Quote, ...], repeated_steps: tuple[int, ...]
+) -> ScoredFinding:
+    """One row."""
+    return ScoredFinding(
+        finding=finding,
+        id=id,
+        code=find_code_title(finding.codes[0]) if finding.codes else None,
+        is_above_threshold=finding.probability >= ACTION_THRESHOLD,
+        quotes=quotes,
+        repeated_steps=repeated_steps,
+    )
+
+
+def count_by_detector(findings: Sequence[Finding]) -> tuple[tuple[str, int], ...]:
+    """How often each detector saw something, the most frequent first."""
+    return tuple(Counter(finding.detector for finding in findings).most_common())

@@ -1,0 +1,65 @@
+"""What a guard left in a step: what it told the agent before, repaired in it, and how it was elected.
+
+A session writes it to ``step.extra["agentguard"]`` (`agentguard.runtime.step_annotations`); anyone else may have written
+anything there, so that nothing about its shape is taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentguard.trajectory.model import Step
+from agentguard_server.viewer.escaping import to_single_line
+from agentguard_server.viewer.formatting import format_field_name, format_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRepair:
+    """A text of a step that the guard put another in place of."""
+
+    field: str
+    original: str
+    repaired: str
+
+
+def read_guard_messages(step: Step) -> tuple[str, ...]:
+    """What the guard told the agent before this step."""
+    return tuple(text for text in _read_list(step, "told") if isinstance(text, str))
+
+
+def read_repairs(step: Step) -> tuple[TextRepair, ...]:
+    """What the guard repaired in it."""
+    found = (one for one in _read_list(step, "repaired") if isinstance(one, Mapping))
+    return tuple(
+        TextRepair(
+            field=format_field_name(str(one.get("field", ""))),
+            original=str(one.get("original", "")),
+            repaired=str(one.get("repaired", "")),
+        )
+        for one in found
+    )
+
+
+def describe_election(step: Step) -> str:
+    """How it was chosen among candidates, in a sentence; empty where there was no vote."""
+    held = _read_annotations(step).get("elected")
+    if not isinstance(held, Mapping):
+        return ""
+    candidates, votes = held.get("candidates"), held.get("votes")
+    said = "Chosen among candidates"
+    if isinstance(candidates, int) and isinstance(votes, int):
+        said = f"Chosen among {format_quantity(candidates, 'candidate')}: {votes} agreed"
+    reason = held.get("reason")
+    return f"{said} ({to_single_line(reason, 200)})" if isinstance(reason, str) and reason else said
+
+
+def _read_annotations(step: Step) -> Mapping[str, Any]:
+    kept = step.extra.get("agentguard")
+    return kept if isinstance(kept, Mapping) else {}
+
+
+def _read_list(step: Step, name: str) -> Iterable[Any]:
+    found = _read_annotations(step).get(name)
+    return found if isinstance(found, list | tuple) else ()

@@ -1,0 +1,273 @@
+"""The head of the page: what went wrong, in one sentence, and what was done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.trajectory.model import Step
+from agentguard_server.viewer.data.recovery import StoredRecovery
+from agentguard_server.viewer.data.run_data import RunData
+from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_percent, format_quantity
+from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView, BranchViews
+from agentguard_server.viewer.run.conversation import compute_seconds, count_agent_turns
+from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
+
+RunState = Literal["failed", "recovered", "lost", "pending", "fine", "unsure", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootCauseCandidate:
+    """A step held to be the root cause.
+
+    Attributes:
+        rank: among the hypotheses, from 1.
+        line, step, agent, module: where it is.
+        codes: what went wrong, the most specific first.
+        probability: that this step is the root cause.
+        reason, correction: why, and what to do instead.
+        quotes: its evidence.
+        there: the step is in the run.
+    """
+
+    rank: int
+    branch_id: str
+    step: int
+    agent: str
+    module: str
+    codes: tuple[CodeTitle, ...]
+    probability: float
+    reason: str
+    correction: str
+    quotes: tuple[Quote, ...]
+    is_in_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTotals:
+    """Sums over all lines of the run; None where no step says."""
+
+    steps: int
+    abandoned_steps: int
+    turns: int
+    tokens: int | None
+    cost: float | None
+    duration: float | None
+    guard_seconds: float | None
+    timing: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """The head.
+
+    Attributes:
+        state: of the run, as a whole.
+        title: the state in a few words.
+        says: what that means, in a sentence.
+        probability: that the run as it ended failed; None without a diagnosis.
+        cause: what went wrong first; None where nothing is held to be wrong.
+        causes: the ranked hypotheses of the diagnosis, without those hardly likely.
+        recovery: the recovery that the state is about.
+        after: what the diagnosis says of the run as it ended, after recoveries.
+    """
+
+    state: RunState
+    title: str
+    explanation: str
+    probability: float | None
+    cause: RootCauseCandidate | None
+    causes: tuple[RootCauseCandidate, ...]
+    recovery: StoredRecovery | None
+    final_verdict: str
+    totals: RunTotals
+
+
+_MIN_CAUSES = 3
+_MIN_PROBABILITY = 0.1
+"""Beyond the first three, hypotheses that are less likely than this only draw the eye away."""
+
+_VERDICT_PHRASES = {
+    Verdict.FAILURE: "failed",
+    Verdict.NO_FAILURE: "shows no failure",
+    Verdict.ABSTAINED: "cannot be judged with certainty",
+}
+
+
+def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> RunHeader:
+    """Put the head together; quotes of the causes are numbered first."""
+    diagnosis = data.diagnosis
+    main = _select_main_recovery(data.recoveries)
+    taken = _build_recovery_cause(main, branches, quotes) if main is not None else None
+    causes = _build_causes(diagnosis, branches.current, quotes, is_primary=main is None) if diagnosis else ()
+    state, title, says = _describe_state(data, main, diagnosis)
+    return RunHeader(
+        state=state,
+        title=title,
+        explanation=says,
+        probability=diagnosis.probability if diagnosis else None,
+        cause=taken or (causes[0] if causes and state != "fine" else None),
+        causes=causes,
+        recovery=main,
+        final_verdict=_describe_final_verdict(diagnosis) if main is not None else "",
+        totals=compute_totals(data, branches),
+    )
+
+
+def _select_main_recovery(recoveries: Sequence[StoredRecovery]) -> StoredRecovery | None:
+    """The recovery a reader wants to hear of first: the deepest of those that helped, else of all."""
+    helped = [one for one in recoveries if one.outcome == "recovered"]
+    ended = [one for one in recoveries if one.stop_reason]
+    return (
+        ended[-1]
+        if ended
+        else max(helped or recoveries, key=lambda one: (one.undone_steps, one.order), default=None)
+    )
+
+
+def _describe_state(
+    data: RunData, main: StoredRecovery | None, diagnosis: Diagnosis | None
+) -> tuple[RunState, str, str]:
+    if main is not None:
+        return _describe_recovered_state(data.recoveries, main, diagnosis)
+    if diagnosis is None:
+        return "unknown", "Not diagnosed", "Nobody has looked at this run yet: `agentguard diagnose` does."
+    if diagnosis.verdict is Verdict.NO_FAILURE:
+        return "fine", "No failure found", ""
+    if diagnosis.verdict is Verdict.ABSTAINED:
+        return (
+            "unsure",
+            "Not sure whether it failed",
+            "The diagnosis abstains; its suspects are ranked below.",
+        )
+    return "failed", "Failed", ""
+
+
+def _describe_recovered_state(
+    all: Sequence[StoredRecovery], main: StoredRecovery, diagnosis: Diagnosis | None
+) -> tuple[RunState, str, str]:
+    times = format_quantity(len(all), "time")
+    if main.stop_reason:
+        return (
+            "lost",
+            "Stopped by the guard",
+            f"The guard stepped in {times} and then ended the run: {main.stop_reason}",
+        )
+    left = sum(one.undone_steps for one in all)
+    done = f"The guard stepped in {times}" + (
+        f" and took back {format_quantity(left, 'step')} in all" if left else ""
+    )
+    done += f"; {_describe_recovery(main)}." if main.resume_step is not None else "."
+    if all[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILURE):
+        return "lost", "Failed, in spite of recovery", done
+    if any(one.outcome == "planned" for one in all):
+        return "pending", "Being recovered", f"{done} Whether that helped is not known yet."
+    if main.outcome == "recovered":
+        return "recovered", "Went wrong, and was recovered", done
+    return "lost", "Recovery did not help", done
+
+
+def _describe_recovery(main: StoredRecovery) -> str:
+    """What the main recovery did, in words."""
+    undone = [one for one in main.actions if one.get("action") == "Compensate"]
+    count = sum(len(one.get("effects") or ()) for one in undone)
+    said = f"at step {main.step} it went back"
+    return f"{said} and undid {format_quantity(count, 'effect')} of its tools" if count else said
+
+
+def _describe_final_verdict(diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None:
+        return ""
+    said = _VERDICT_PHRASES[diagnosis.verdict]
+    return f"The run as it ended {said} (probability of failure {format_percent(diagnosis.probability)})."
+
+
+def _build_recovery_cause(
+    main: StoredRecovery, branches: BranchViews, quotes: QuoteIndex
+) -> RootCauseCandidate:
+    """The cause of a recovery: the hypothesis it acted on, on the line that it left."""
+    line = branches.find_by_recovery(main)
+    there = 0 <= main.step < len(line.steps)
+    return RootCauseCandidate(
+        rank=1,
+        branch_id=line.owner_ids[main.step] if there else CURRENT_BRANCH,
+        step=main.step,
+        agent=line.steps[main.step].agent if there else "",
+        module="",
+        codes=tuple(find_code_title(code) for code in main.codes),
+        probability=0.0,
+        reason=main.reason,
+        correction=main.agent_message,
+        quotes=quotes.add(main.evidence, line.steps, line.owner_ids, is_primary=True),
+        is_in_run=there,
+    )
+
+
+def _build_causes(
+    diagnosis: Diagnosis, current: BranchView, quotes: QuoteIndex, *, is_primary: bool
+) -> tuple[RootCauseCandidate, ...]:
+    return tuple(
+        _build_cause(one, rank, current, quotes, is_primary=is_primary and rank == 1)
+        for rank, one in enumerate(diagnosis.hypotheses, 1)
+        if rank <= _MIN_CAUSES or one.probability >= _MIN_PROBABILITY
+    )
+
+
+def _build_cause(
+    hypothesis: Hypothesis, rank: int, current: BranchView, quotes: QuoteIndex, *, is_primary: bool
+) -> RootCauseCandidate:
+    return RootCauseCandidate(
+        rank=rank,
+        branch_id=CURRENT_BRANCH,
+        step=hypothesis.step,
+        agent=hypothesis.agent,
+        module=hypothesis.module or "",
+        codes=tuple(find_code_title(code) for code in hypothesis.codes),
+        probability=hypothesis.probability,
+        reason=hypothesis.reason,
+        correction=hypothesis.correction,
+        quotes=quotes.add(hypothesis.evidence, current.steps, current.owner_ids, is_primary=is_primary),
+        is_in_run=0 <= hypothesis.step < len(current.steps),
+    )
+
+
+def compute_totals(data: RunData, branches: BranchViews) -> RunTotals:
+    """Sums over all lines: what was left behind has been paid for, too."""
+    steps = [step for line in branches for step in line.own_steps]
+    used = [step.usage for step in steps if step.usage is not None]
+    counted = [one for one in used if one.prompt_tokens is not None or one.completion_tokens is not None]
+    costs = [one.cost_usd for one in used if one.cost_usd is not None]
+    timing = tuple((part, value) for part, value in data.diagnosis.timing.items()) if data.diagnosis else ()
+    return RunTotals(
+        steps=len(branches.current.steps),
+        abandoned_steps=sum(len(line.own_steps) for line in branches.abandoned),
+        turns=count_agent_turns(branches.current.steps),
+        tokens=sum((u.prompt_tokens or 0) + (u.completion_tokens or 0) for u in counted) if counted else None,
+        cost=sum(costs) if costs else None,
+        duration=_compute_duration(steps),
+        guard_seconds=_compute_guard_seconds(data, timing),
+        timing=timing,
+    )
+
+
+def _compute_duration(steps: Sequence[Step]) -> float | None:
+    begun = [step.started_at for step in steps if step.started_at is not None]
+    ends = [step.ended_at for step in steps if step.ended_at is not None]
+    if not begun or not (ends or len(begun) > 1):
+        return None
+    span = max(*ends, *begun) - min(begun) if ends else max(begun) - min(begun)
+    if span > 0:
+        return span
+    lasted = [seconds for step in steps if (seconds := compute_seconds(step)) is not None]
+    return sum(lasted) if lasted else None
+
+
+def _compute_guard_seconds(data: RunData, timing: Sequence[tuple[str, float]]) -> float | None:
+    """Seconds the guard itself took: inside the run where that was kept, and for the diagnosis."""
+    kept = data.run.extra.get("agentguard")
+    within = kept.get("guard_s") if isinstance(kept, dict) else None
+    total = dict(timing).get("total_s")
+    known = [value for value in (within, total) if isinstance(value, int | float)]
+    return float(sum(known)) if known else None

@@ -1,0 +1,106 @@
+"""Quotes as places in a run: checked against the text, numbered, found again by line and step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentguard.detect.base import Evidence
+from agentguard.trajectory.model import Step
+
+QuoteMatch = Literal["exact", "moved", "gone"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """One quote of the page.
+
+    Attributes:
+        number: as it is shown, from 1.
+        line: id of the branch it stands in; empty for the live line.
+        step, field, start, end: its place.
+        text: what it says.
+        standing: ``exact`` where the offsets are true; ``moved`` where the text was found elsewhere in the
+            field; ``gone`` where the run does not say this there.
+        chief: it speaks for the root cause.
+    """
+
+    number: int
+    branch_id: str
+    step: int
+    field: str
+    start: int
+    end: int
+    text: str
+    match: QuoteMatch
+    is_primary: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """The id of its place in the page."""
+        return f"q{self.number}"
+
+
+@dataclass(slots=True)
+class QuoteIndex:
+    """All quotes of a page, each place once."""
+
+    all: list[Quote] = field(default_factory=list)
+    _by_location: dict[tuple[str, int, str, int, int, str], Quote] = field(default_factory=dict)
+    _by_step: dict[tuple[str, int], list[Quote]] = field(default_factory=dict)
+
+    def add(
+        self,
+        evidence: Iterable[Evidence],
+        steps: Sequence[Step],
+        branch_ids: Sequence[str],
+        *,
+        is_primary: bool = False,
+    ) -> tuple[Quote, ...]:
+        """Take in evidence about a line: ``steps[i]`` stands on the line ``lines[i]``."""
+        return tuple(self._add_one(one, steps, branch_ids, is_primary) for one in evidence)
+
+    def find_in_step(self, branch_id: str, step: int) -> Mapping[str, list[Quote]]:
+        """Quotes that stand in a step, by field."""
+        by_field: dict[str, list[Quote]] = {}
+        for quote in self._by_step.get((branch_id, step), ()):
+            by_field.setdefault(quote.field, []).append(quote)
+        return by_field
+
+    def _add_one(
+        self, evidence: Evidence, steps: Sequence[Step], branch_ids: Sequence[str], is_primary: bool
+    ) -> Quote:
+        there = 0 <= evidence.step < len(steps)
+        line = branch_ids[evidence.step] if there else ""
+        key = (line, evidence.step, evidence.field, evidence.start, evidence.end, evidence.quote)
+        if key not in self._by_location:
+            text = steps[evidence.step].text(evidence.field) if there else ""
+            start, end, standing = _locate_quote(evidence, text)
+            quote = Quote(
+                number=len(self.all) + 1,
+                branch_id=line,
+                step=evidence.step,
+                field=evidence.field,
+                start=start,
+                end=end,
+                text=evidence.quote,
+                match=standing,
+                is_primary=is_primary,
+            )
+            self.all.append(quote)
+            self._by_location[key] = quote
+            if standing != "gone":
+                self._by_step.setdefault((line, evidence.step), []).append(quote)
+        return self._by_location[key]
+
+
+def _locate_quote(evidence: Evidence, text: str) -> tuple[int, int, QuoteMatch]:
+    if (
+        evidence.quote
+        and 0 <= evidence.start < evidence.end
+        and text[evidence.start : evidence.end] == evidence.quote
+    ):
+        return evidence.start, evidence.end, "exact"
+    at = text.find(evidence.quote) if evidence.quote else -1
+    return (at, at + len(evidence.quote), "moved") if at >= 0 else (0, 0, "gone")

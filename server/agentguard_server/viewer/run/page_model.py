@@ -1,0 +1,193 @@
+"""One run, read once for all that is shown of it: the page, its fragments, the export."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agentguard.detect.base import Finding
+from agentguard_server.viewer.data.run_data import RunData
+from agentguard_server.viewer.run.branch_diff import BranchDiff, diff_branches
+from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView, BranchViews, build_branches
+from agentguard_server.viewer.run.conversation import TurnContext, TurnView, build_turns, describe_error
+from agentguard_server.viewer.run.effect_ledger import EffectEntry, build_ledger
+from agentguard_server.viewer.run.error_propagation import ErrorPropagation, ValueTrace, trace_propagation
+from agentguard_server.viewer.run.finding_table import ScoredFinding, group_findings, score_finding
+from agentguard_server.viewer.run.header import RunHeader, build_header
+from agentguard_server.viewer.run.highlights import QuoteIndex
+from agentguard_server.viewer.run.text_view import FoldOptions
+from agentguard_server.viewer.run.timeline import Axis, Badge, LaneSource, Timeline, build_timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPageModel:
+    """A run as it is shown.
+
+    Attributes:
+        bundle: what it was made from.
+        lines: the live line and those that were left.
+        quotes: all quotes, numbered.
+        head: what went wrong.
+        scores: the findings.
+        ledger: what tools did to the world.
+        partings: branches beside the lines that went on.
+        spread: how the values of the root cause went on; None without a root cause.
+        reading: what turns are read with.
+    """
+
+    data: RunData
+    branches: BranchViews
+    quotes: QuoteIndex
+    header: RunHeader
+    scored_findings: tuple[ScoredFinding, ...]
+    ledger: tuple[EffectEntry, ...]
+    branch_diffs: tuple[BranchDiff, ...]
+    propagation: ErrorPropagation | None
+    turn_context: TurnContext
+    _badges: dict[str, dict[int, frozenset[Badge]]] = field(default_factory=dict)
+
+    @classmethod
+    def from_run_data(cls, data: RunData, *, fold: FoldOptions | None = None) -> RunPageModel:
+        """Read a bundle."""
+        lines, quotes = build_branches(data), QuoteIndex()
+        head = build_header(data, lines, quotes)
+        live = lines.current
+        scores = tuple(
+            score_finding(
+                finding,
+                data.finding_ids.get((finding.detector, finding.step), ""),
+                quotes.add(finding.evidence, live.steps, live.owner_ids),
+                again,
+            )
+            for finding, again in group_findings(data.findings)
+        )
+        for recovery in data.recoveries:
+            acted = lines.find_by_recovery(recovery)
+            quotes.add(recovery.evidence, acted.steps, acted.owner_ids)
+        ledger = build_ledger(data, lines)
+        traced = _trace_root_cause(data, lines, head)
+        reading = TurnContext(
+            quotes=quotes,
+            findings=_group_by_step(data.findings),
+            effects={(one.branch_id, one.step, one.call): one for one in ledger if one.branch_id is not None},
+            ranks=_rank_steps(head),
+            uses=_group_uses(traced, lines, head),
+            fold=fold or FoldOptions(),
+            sure=head.state != "unsure",
+        )
+        return cls(
+            data=data,
+            branches=lines,
+            quotes=quotes,
+            header=head,
+            scored_findings=scores,
+            ledger=ledger,
+            branch_diffs=diff_branches(lines),
+            propagation=traced,
+            turn_context=reading,
+        )
+
+    def get_branch(self, id: str) -> BranchView | None:
+        """A line by its id; empty for the live one."""
+        return self.branches.by_id.get(id)
+
+    def build_turns(
+        self, branch: BranchView, begin: int, end: int, *, prefix: str = ""
+    ) -> tuple[TurnView, ...]:
+        """Turns of a line."""
+        return build_turns(self.turn_context, branch, begin, end, prefix=prefix)
+
+    def find_root_step(self, branch: BranchView) -> int | None:
+        """The root-cause step, if it stands on this line."""
+        cause = self.header.cause
+        if cause is None or not cause.is_in_run or cause.step >= len(branch.steps):
+            return None
+        return cause.step if branch.owner_ids[cause.step] == cause.branch_id else None
+
+    def group_forks(self, line: BranchView) -> Mapping[int, tuple[BranchView, ...]]:
+        """Where lines were left for this one, by step."""
+        found: dict[int, list[BranchView]] = defaultdict(list)
+        for branch in self.branches.abandoned:
+            parent = self.branches.by_id[branch.parent_id]
+            here = parent.id == line.id or (branch.fork_step < line.fork_step and parent.id in line.owner_ids)
+            if here and branch.id != line.id:
+                found[branch.fork_step].append(branch)
+        return {step: tuple(left) for step, left in found.items()}
+
+    def strip(self, branch: BranchView, axis: Axis | None) -> Timeline:
+        """The strip of a line."""
+        left = () if branch.number else self.branches.abandoned
+        beside = [LaneSource(branch=one, root=self.find_root_step(one)) for one in left]
+        return build_timeline(
+            branch, self.get_badges(branch), root=self.find_root_step(branch), axis=axis, lanes=beside
+        )
+
+    def get_badges(self, branch: BranchView) -> dict[int, frozenset[Badge]]:
+        """What is worth seeing on a line, by step."""
+        if branch.id not in self._badges:
+            self._badges[branch.id] = self._compute_badges(branch)
+        return self._badges[branch.id]
+
+    def _compute_badges(self, branch: BranchView) -> dict[int, frozenset[Badge]]:
+        found: dict[int, set[Badge]] = defaultdict(set)
+        for place, (step, owner) in enumerate(zip(branch.steps, branch.owner_ids, strict=True)):
+            if any(describe_error(seen) for seen in step.observations):
+                found[place].add("error")
+            if owner == CURRENT_BRANCH and place in self.turn_context.findings:
+                found[place].add("finding")
+            if (owner, place) in self.turn_context.uses:
+                found[place].add("use")
+        for owner, place, _ in self.turn_context.effects:
+            if place < len(branch.owner_ids) and branch.owner_ids[place] == owner:
+                found[place].add("effect")
+        for place in self.group_forks(branch):
+            found[place].add("rollback")
+        return {place: frozenset(badges) for place, badges in found.items() if place < len(branch.steps)}
+
+
+def _group_by_step(findings: tuple[Finding, ...]) -> dict[int, tuple[Finding, ...]]:
+    found: dict[int, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        found[finding.step].append(finding)
+    return {step: tuple(sorted(here, key=lambda one: -one.probability)) for step, here in found.items()}
+
+
+def _rank_steps(header: RunHeader) -> dict[tuple[str, int], int]:
+    """The root cause is first, whichever line it stands on; other hypotheses keep their ranks."""
+    ranks: dict[tuple[str, int], int] = {}
+    taken = header.cause is not None and header.recovery is not None
+    if header.cause is not None and header.cause.is_in_run:
+        ranks[header.cause.branch_id, header.cause.step] = 1
+    for cause in header.causes if header.state != "fine" else ():
+        if cause.is_in_run and not (taken and cause.rank == 1):
+            ranks.setdefault((cause.branch_id, cause.step), cause.rank)
+    return ranks
+
+
+def _trace_root_cause(data: RunData, branches: BranchViews, header: RunHeader) -> ErrorPropagation | None:
+    cause = header.cause
+    if cause is None or not cause.is_in_run:
+        return None
+    # A step of a branch is followed along that branch; what the live line did later did not come from it.
+    line = branches.by_id[cause.branch_id]
+    if header.recovery is not None:
+        line = branches.find_by_recovery(header.recovery)
+    return trace_propagation(data.run, line.steps, cause.step)
+
+
+def _group_uses(
+    propagation: ErrorPropagation | None, branches: BranchViews, header: RunHeader
+) -> dict[tuple[str, int], tuple[ValueTrace, ...]]:
+    if propagation is None or header.cause is None:
+        return {}
+    line = (
+        branches.find_by_recovery(header.recovery)
+        if header.recovery is not None
+        else branches.by_id[header.cause.branch_id]
+    )
+    found: dict[tuple[str, int], list[ValueTrace]] = defaultdict(list)
+    for trace in propagation.traces:
+        for step in trace.uses:
+            found[line.owner_ids[step], step].append(trace)
+    return {place: tuple(traces) for place, traces in found.items()}

@@ -1,0 +1,215 @@
+"""A text as the page has it: its beginning and what is quoted from it in sight, the rest folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from markupsafe import Markup, escape
+
+from agentguard_server.viewer.escaping import escape_text
+from agentguard_server.viewer.run import text_segments
+from agentguard_server.viewer.run.highlights import Quote
+from agentguard_server.viewer.run.text_segments import TextSegment
+
+_MAX_UNFOLDED_CHARS = 1_600
+"""Code points up to which a text is shown whole."""
+_MAX_UNFOLDED_LINES = 24
+_HEAD_CHARS = 900
+_HEAD_LINES = 14
+_CONTEXT_CHARS = 240
+_MIN_FOLD_CHARS = 300
+"""What is folded is at least this long: a fold that hides two lines only gets in the way."""
+
+_ODD = re.compile(r"\t| {4}|[{}\[\]<>|/+=$]|.*(?:::|[;{}]$)")
+_LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPiece:
+    """A stretch of a text.
+
+    Attributes:
+        html: the text, with its marks.
+        folded: it is hidden until it is asked for.
+        length: its code points.
+        left_out: code points of it that are not in the page at all.
+    """
+
+    html: Markup
+    folded: bool
+    length: int
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextView:
+    """One text of a step.
+
+    Attributes:
+        field: as `Step.texts` names it.
+        pieces: the text, in order.
+        mono: it reads better in a fixed pitch: JSON, code, logs.
+        length: its code points.
+    """
+
+    field: str
+    pieces: tuple[TextPiece, ...]
+    mono: bool
+    length: int
+
+    @property
+    def cut(self) -> bool:
+        """Whether some of it is not in the page."""
+        return any(piece.left_out for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldOptions:
+    """How much of long texts goes into a page.
+
+    Attributes:
+        most: code points of a folded stretch that are in the page; beyond it there is a link.
+        closed: nothing is folded if False.
+    """
+
+    max_chars: int = 20_000
+    closed: bool = True
+
+
+def build_text_view(
+    field: str,
+    text: str,
+    quotes: Sequence[Quote] = (),
+    fold: FoldOptions | None = None,
+    *,
+    call: bool = False,
+) -> TextView:
+    """Lay out a text.
+
+    Args:
+        field: its name.
+        text: the text.
+        quotes: what is quoted from it; those places are in sight.
+        fold: how much of it goes into the page.
+        call: it is the arguments of a call.
+    """
+    rules = fold or FoldOptions()
+    structured = text_segments.is_json(text)
+    bits = text_segments.segment_json(text, call=call) if structured else text_segments.segment_prose(text)
+    html = _HtmlBuilder(text, bits, quotes)
+    pieces = tuple(
+        html.build_piece(start, end, folded, rules) for start, end, folded in _split_stretches(text, quotes)
+    )
+    mono = structured or call or _is_log(text)
+    return TextView(field=field, pieces=pieces, mono=mono, length=len(text))
+
+
+def _split_stretches(text: str, quotes: Sequence[Quote]) -> list[tuple[int, int, bool]]:
+    """Parts of the text in order, and whether each is folded."""
+    if len(text) <= _MAX_UNFOLDED_CHARS and text.count("\n") <= _MAX_UNFOLDED_LINES:
+        return [(0, len(text), False)]
+    seen = [(0, _find_head_end(text))]
+    for quote in sorted(quotes, key=lambda one: one.start)[:50]:
+        begin, end = max(0, quote.start - _CONTEXT_CHARS), min(len(text), quote.end + _CONTEXT_CHARS)
+        if begin <= seen[-1][1] + _MIN_FOLD_CHARS:
+            seen[-1] = (seen[-1][0], max(end, seen[-1][1]))
+        else:
+            seen.append((begin, end))
+    if len(text) - seen[-1][1] < _MIN_FOLD_CHARS and text.count("\n", seen[-1][1]) < 6:
+        seen[-1] = (seen[-1][0], len(text))
+    parts = []
+    for (begin, end), (following, _) in pairwise([*seen, (len(text), len(text))]):
+        parts.append((begin, end, False))
+        if following > end:
+            parts.append((end, following, True))
+    return parts
+
+
+def _find_head_end(text: str) -> int:
+    """Where the part in sight ends: after some lines, else between words."""
+    end = 0
+    for _ in range(_HEAD_LINES):
+        end = text.find("\n", end) + 1
+        if end == 0 or end > _HEAD_CHARS:
+            break
+    else:
+        return end
+    if 0 < end <= _HEAD_CHARS:
+        return end
+    space = text.rfind(" ", _HEAD_CHARS // 2, _HEAD_CHARS)
+    return space + 1 if space > 0 else _HEAD_CHARS
+
+
+def _is_log(text: str) -> bool:
+    """Whether lines look like a program's and not like sentences, headings or lists."""
+    lines = [line for line in text[:2_000].splitlines() if line.strip()][:30]
+    if len(lines) < 2:
+        return False
+    odd = sum(_ODD.match(line) is not None and _LIST_ITEM.match(line) is None for line in lines)
+    return odd * 2 > len(lines)
+
+
+def _clip_quote(quote: Quote, segments: Sequence[TextSegment]) -> Quote:
+    """The quote as far as it is laid out: white space and outer braces of JSON are not."""
+    over = [bit for bit in segments if bit.start < quote.end and bit.end > quote.start]
+    if not over:
+        said = [bit for bit in segments if bit.end > bit.start]  # what was added cannot be marked
+        near = [bit for bit in said if bit.start >= quote.start][:1] or said[-1:]
+        return replace(quote, start=near[0].start, end=near[0].end) if near else quote
+    return replace(quote, start=max(quote.start, over[0].start), end=min(quote.end, over[-1].end))
+
+
+class _HtmlBuilder:
+    """A text with its bits and marks as markup."""
+
+    def __init__(self, text: str, segments: Sequence[TextSegment], quotes: Sequence[Quote]) -> None:
+        self.text, self.segments = text, segments
+        self.quotes = [_clip_quote(quote, segments) for quote in quotes]
+        self._boundaries = sorted({edge for quote in self.quotes for edge in (quote.start, quote.end)})
+
+    def build_piece(self, start: int, end: int, folded: bool, rules: FoldOptions) -> TextPiece:
+        stop = min(end, start + rules.max_chars) if folded and rules.closed else end
+        html = self.render_range(start, stop)
+        closed = folded and rules.closed
+        return TextPiece(html=html, folded=closed, length=end - start, left_out=end - stop)
+
+    def render_range(self, start: int, end: int) -> Markup:
+        """The markup of a range; what was added between two bits goes with the second."""
+        last = end == len(self.text)
+        parts: list[Markup] = []
+        for bit in self.segments:
+            if bit.start == bit.end:
+                if start <= bit.start < end or (last and bit.start == end):
+                    parts.append(escape(bit.inserted_text))
+            elif bit.start < end and bit.end > start:
+                parts.append(self._render_segment(bit, max(start, bit.start), min(end, bit.end)))
+        return Markup("").join(parts)
+
+    def _render_segment(self, segment: TextSegment, start: int, end: int) -> Markup:
+        html = self._render_highlights(start, end) if self._boundaries else escape_text(self.text[start:end])
+        if segment.kind == "key":
+            return Markup('<span class="k">{}</span>').format(html)
+        return Markup('<span class="code">{}</span>').format(html) if segment.kind else html
+
+    def _render_highlights(self, start: int, end: int) -> Markup:
+        edges = [start, *(cut for cut in self._boundaries if start < cut < end), end]
+        parts = []
+        for begin, stop in pairwise(edges):
+            html = escape_text(self.text[begin:stop])
+            over = [quote for quote in self.quotes if quote.start <= begin and quote.end >= stop]
+            parts.append(_render_highlight(html, over, begin, stop) if over else html)
+        return Markup("").join(parts)
+
+
+def _render_highlight(html: Markup, over: Sequence[Quote], begin: int, stop: int) -> Markup:
+    """One marked stretch; quotes that begin in it get their anchors, those that end in it their numbers."""
+    anchors = [quote.anchor for quote in over if quote.start == begin]
+    inner = Markup("").join([*(Markup('<i id="{}"></i>').format(one) for one in anchors), html])
+    kind = "q chief" if any(quote.is_primary for quote in over) else "q"
+    numbers = ", ".join(str(quote.number) for quote in over if quote.end == stop)
+    return Markup('<mark class="{}" data-q="{}">{}</mark>').format(
+        kind + (" twice" if len(over) > 1 else ""), numbers, inner
+    )

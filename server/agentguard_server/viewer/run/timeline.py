@@ -1,0 +1,290 @@
+"""The strip: a run at a glance, over time or over step numbers, as bars and badges in percent of its width.
+
+Where there are more steps than a strip can show, neighbours are put into one bar; what is worth seeing (the
+root cause, errors, findings, rollbacks, effects) is never lost by that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentguard.trajectory.model import Step
+from agentguard_server.viewer.escaping import to_single_line
+from agentguard_server.viewer.formatting import format_duration, format_quantity
+from agentguard_server.viewer.run.branches import BranchView
+from agentguard_server.viewer.run.step_kinds import STEP_KINDS, StepKind, classify_step
+
+Axis = Literal["time", "steps"]
+Badge = Literal["error", "finding", "rollback", "effect", "use"]
+
+MAX_BARS = 240
+MAX_LANES = 8
+_MAX_RUN_S = 366 * 86_400.0
+_MIN_BAR_WIDTH = 0.18
+_MIN_LETTER_WIDTH = 1.3
+"""Least width of a bar, in percent, that has room for its letter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineBar:
+    """One or more steps on the strip.
+
+    Attributes:
+        x, width: in percent of the strip.
+        look: the commonest kind of its steps.
+        step: where a click goes: its root cause, else its first step that is worth seeing, else its first.
+        first: its first step.
+        badges: what is worth seeing in it.
+        root: it holds the root-cause step.
+        label: in words.
+        letter: whether there is room for the kind's letter.
+    """
+
+    x: float
+    width: float
+    kind: StepKind
+    step: int
+    first: int
+    badges: frozenset[Badge]
+    root: bool
+    label: str
+    letter: bool
+
+    @property
+    def middle(self) -> float:
+        """The middle of the bar, in percent."""
+        return round(self.x + self.width / 2, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchLane:
+    """A line that was left, as a thin bar under the strip.
+
+    Attributes:
+        x, width: in percent of the strip.
+        number: of the branch; ``line`` is its id.
+        step: its first step.
+        root: where on it the root cause lies, in percent.
+        label: in words.
+    """
+
+    x: float
+    width: float
+    number: int
+    branch_id: str
+    step: int
+    root: float | None
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The strip of a line.
+
+    Attributes:
+        bars: from left to right.
+        axis: what its width is.
+        timed: whether the other axis can be chosen.
+        binned: steps a bar, where it is more than one.
+        begin, end: what stands at its ends.
+        root: the middle of the root cause's bar, in percent.
+        reach: the middle of the last bar that uses a value of it.
+        kinds: those that occur.
+        label: the strip in words.
+        lanes: lines that were left.
+    """
+
+    bars: tuple[TimelineBar, ...]
+    axis: Axis
+    timed: bool
+    steps_per_bar: int
+    begin: str
+    end: str
+    root: float | None
+    propagation_end: float | None
+    kinds: tuple[StepKind, ...]
+    label: str
+    lanes: tuple[BranchLane, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSource:
+    """A line to show under the strip, and its root-cause step if it is there."""
+
+    branch: BranchView
+    root: int | None
+
+
+def build_timeline(
+    branch: BranchView,
+    badges: Mapping[int, frozenset[Badge]],
+    *,
+    root: int | None,
+    axis: Axis | None = None,
+    lanes: Sequence[LaneSource] = (),
+) -> Timeline:
+    """Lay a line out.
+
+    Args:
+        line: the line.
+        badges: by step.
+        root: the root-cause step on it.
+        axis: as asked for; time if most steps have times.
+        beside: lines that were left, to be shown under it.
+    """
+    steps, shown = branch.steps, tuple(lanes[:MAX_LANES])
+    clock = _build_clock([branch, *(one.branch for one in shown)])
+    spans = clock.compute_spans(steps) if clock is not None else None
+    chosen: Axis = "time" if spans is not None and axis != "steps" else "steps"
+    longest = max([len(steps), *(len(one.branch.steps) for one in shown)])
+    places = spans if chosen == "time" and spans is not None else _distribute_evenly(len(steps), longest)
+    size = -(-len(steps) // MAX_BARS) if len(steps) > MAX_BARS else 1
+    bars = tuple(
+        _build_bar(steps, range(at, min(at + size, len(steps))), places, badges, root)
+        for at in range(0, len(steps), size)
+    )
+    rooted = next((bar for bar in bars if bar.root), None)
+    used = [bar for bar in bars if "use" in bar.badges]
+    return Timeline(
+        bars=bars,
+        axis=chosen,
+        timed=spans is not None,
+        steps_per_bar=size,
+        begin="0" if chosen == "steps" else "0 s",
+        end=format_duration(clock.last - clock.first)
+        if chosen == "time" and clock
+        else str(max(0, longest - 1)),
+        root=rooted.middle if rooted else None,
+        propagation_end=used[-1].middle if used and rooted else None,
+        kinds=tuple(look for look in STEP_KINDS if any(bar.kind == look for bar in bars)),
+        label=_describe_timeline(steps, badges, root),
+        lanes=tuple(
+            lane
+            for one in shown
+            if (lane := _build_lane(one, clock if chosen == "time" else None, longest)) is not None
+        ),
+    )
+
+
+def _build_lane(source: LaneSource, clock: _RunClock | None, longest: int) -> BranchLane | None:
+    line = source.branch
+    spans = (
+        clock.compute_spans(line.steps) if clock is not None else _distribute_evenly(len(line.steps), longest)
+    )
+    if not line.own_steps or spans is None:
+        return None
+    own = spans[line.fork_step :]
+    x, end = min(begin for begin, _ in own), max(end for _, end in own)
+    rooted = (
+        sum(spans[source.root]) / 2 if source.root is not None and source.root >= line.fork_step else None
+    )
+    return BranchLane(
+        x=round(x, 3),
+        width=round(max(_MIN_BAR_WIDTH, end - x), 3),
+        number=line.number,
+        branch_id=line.id,
+        step=line.fork_step,
+        root=round(rooted, 3) if rooted is not None else None,
+        label=f"branch {line.number}, {format_quantity(len(line.own_steps), 'step')} left behind from step {line.fork_step} on"
+        + (", with the root cause" if rooted is not None else ""),
+    )
+
+
+def _build_bar(
+    steps: Sequence[Step],
+    places: range,
+    spans: Sequence[tuple[float, float]],
+    badges: Mapping[int, frozenset[Badge]],
+    root: int | None,
+) -> TimelineBar:
+    here = [place for place in places if place in badges]
+    looks = Counter(classify_step(steps[place]) for place in places)
+    x, end = spans[places[0]][0], max(spans[place][1] for place in places)
+    width = max(_MIN_BAR_WIDTH, min(end, 100.0) - x)
+    rooted = root is not None and root in places
+    target = root if rooted and root is not None else (here[0] if here else places[0])
+    found: frozenset[Badge] = frozenset().union(*(badges[place] for place in here))
+    return TimelineBar(
+        x=round(min(x, 100 - _MIN_BAR_WIDTH), 2),
+        width=round(width, 2),
+        kind=looks.most_common(1)[0][0],
+        step=target,
+        first=places[0],
+        badges=found,
+        root=rooted,
+        label=_describe_bar(steps, places, found, rooted),
+        letter=width >= _MIN_LETTER_WIDTH and len(places) == 1,
+    )
+
+
+def _describe_bar(steps: Sequence[Step], places: range, badges: frozenset[Badge], rooted: bool) -> str:
+    first = steps[places[0]]
+    if len(places) > 1:
+        name = f"steps {places[0]} to {places[-1]}"
+    else:
+        name = f"step {places[0]}, {classify_step(first).word.lower()}"
+        name += f" {to_single_line(first.agent, 60)}" if first.agent else ""
+        if first.started_at is not None and first.ended_at is not None:
+            name += f", {format_duration(max(0.0, first.ended_at - first.started_at))}"
+    marks = (["root cause"] if rooted else []) + [_BADGE_WORDS[one] for one in _BADGE_WORDS if one in badges]
+    return f"{name}: {', '.join(marks)}" if marks else name
+
+
+_BADGE_WORDS: dict[Badge, str] = {
+    "error": "error",
+    "finding": "finding",
+    "rollback": "taken back to here",
+    "effect": "effect",
+    "use": "uses a value of the root cause",
+}
+
+
+def _distribute_evenly(count: int, longest: int) -> list[tuple[float, float]]:
+    return [(100 * i / longest, 100 * (i + 1) / longest) for i in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class _RunClock:
+    """First and last moment of a run; epoch seconds."""
+
+    first: float
+    last: float
+
+    def compute_spans(self, steps: Sequence[Step]) -> list[tuple[float, float]] | None:
+        """Begin and end of each step, in percent; None where too few steps have times."""
+        known = [step.started_at for step in steps if step.started_at is not None]
+        if len(known) * 2 < len(steps):
+            return None
+        spans, at = [], self.first
+        for place, step in enumerate(steps):
+            at = (
+                at if step.started_at is None else step.started_at
+            )  # without a time: where the one before was
+            following = steps[place + 1].started_at if place + 1 < len(steps) else None
+            end = step.ended_at if step.ended_at is not None else following
+            spans.append((self._to_percent(at), self._to_percent(max(at, at if end is None else end))))
+        return spans
+
+    def _to_percent(self, at: float) -> float:
+        return max(0.0, min(100.0, 100 * (at - self.first) / (self.last - self.first)))
+
+
+def _build_clock(branches: Sequence[BranchView]) -> _RunClock | None:
+    """None where the run has no times, or times that cannot be."""
+    steps = [step for line in branches for step in line.steps]
+    known = [at for step in steps for at in (step.started_at, step.ended_at) if at is not None]
+    if len(known) < 2 or not 0 < max(known) - min(known) < _MAX_RUN_S:
+        return None
+    return _RunClock(min(known), max(known))
+
+
+def _describe_timeline(
+    steps: Sequence[Step], badges: Mapping[int, frozenset[Badge]], root: int | None
+) -> str:
+    errors = sum("error" in one for one in badges.values())
+    found = sum("finding" in one for one in badges.values())
+    said = f"{format_quantity(len(steps), 'step')}, {format_quantity(errors, 'error')}, findings in {format_quantity(found, 'step')}"
+    return said + (f"; the root cause is step {root}" if root is not None else "")

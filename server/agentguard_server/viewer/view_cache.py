@@ -1,0 +1,64 @@
+"""Runs that are being looked at, kept for a while: each fragment of a page would else read all of it anew."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from agentguard.store.store import Store
+from agentguard_server.viewer.data.run_data import RunData
+from agentguard_server.viewer.run.page_model import RunPageModel
+
+_MAX_STEPS = 60_000
+_MAX_RUNS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _CacheEntry:
+    version: object
+    view: RunPageModel
+    steps: int
+
+
+class ViewCache:
+    """The views of the latest runs asked for, each as long as its run has not changed; thread-safe.
+
+    Args:
+        store: where the runs are.
+        tenant: whose they are.
+    """
+
+    def __init__(self, store: Store, tenant: str = "") -> None:
+        self._store, self._tenant = store, tenant
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
+
+    def get_view(self, run_id: str) -> RunPageModel | None:
+        """The view of a run; None if it is not there. Raises as `RunData.load` does."""
+        stamp = self._read_version(run_id)
+        with self._lock:
+            kept = self._entries.get(run_id)
+            if kept is not None and stamp is not None and kept.version == stamp:
+                self._entries.move_to_end(run_id)
+                return kept.view
+        bundle = RunData.load(self._store, run_id, self._tenant)
+        if bundle is None:
+            return None
+        view = RunPageModel.from_run_data(bundle)
+        self._insert(run_id, _CacheEntry(stamp, view, sum(len(line.own_steps) for line in view.branches)))
+        return view
+
+    def _read_version(self, run_id: str) -> object:
+        """What changes with the run; None where nobody can tell."""
+        overview = self._store.overview(run_id, tenant=self._tenant)
+        return None if overview is None else overview.updated_at
+
+    def _insert(self, run_id: str, entry: _CacheEntry) -> None:
+        with self._lock:
+            self._entries[run_id] = entry
+            self._entries.move_to_end(run_id)
+            while len(self._entries) > _MAX_RUNS or (
+                len(self._entries) > 1 and sum(one.steps for one in self._entries.values()) > _MAX_STEPS
+            ):
+                self._entries.popitem(last=False)

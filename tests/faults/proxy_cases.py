@@ -1,0 +1,205 @@
+"""The cases of the fault matrix: what goes wrong, and what the client must get then.
+
+Each case is one request with a mark of its own, so that all of them run at once against the same two
+replicas; its faults are counted over both replicas, so that a failover meets the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentguard.testing.fake_backend import (
+    Corrupt,
+    ErrorEvent,
+    Hang,
+    HeartbeatOnly,
+    Huge,
+    InjectedFault,
+    InvalidAnswer,
+    Ok,
+    Raw,
+    RecordedRequest,
+    Reset,
+    Stall,
+    StatusFault,
+    Trickle,
+    Truncate,
+)
+
+Kind = Literal["transient", "refused", "elsewhere", "final", "partial", "fine"]
+"""What a fault is to a caller: may have been processed and brought nothing; was refused unprocessed; this
+replica will not have it in the time there is, another may; is the endpoint's last word; broke off after the
+first token; is an answer."""
+REPLICAS = 2
+
+JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
+    "reset": (Reset(), "transient"),
+    "reset-in-body": (Reset(tokens=0), "transient"),
+    "cut-chunked": (Truncate(framing="chunked"), "transient"),
+    "cut-length": (Truncate(framing="length"), "transient"),
+    "cut-close": (Truncate(framing="close"), "transient"),
+    "cut-ended": (Truncate(framing="ended"), "transient"),
+    "hang": (Hang(), "transient"),
+    "stall": (Stall(), "transient"),
+    "blanks": (HeartbeatOnly(every_s=0.1), "transient"),
+    "trickle": (Trickle(size=1, every_s=0.2), "transient"),
+    "json": (InvalidAnswer(kind="json"), "transient"),
+    "html": (InvalidAnswer(kind="html"), "transient"),
+    "nothing": (InvalidAnswer(kind="nothing"), "transient"),
+    "utf8": (InvalidAnswer(kind="utf8"), "transient"),
+    "list": (InvalidAnswer(kind="list"), "transient"),
+    "error-200": (ErrorEvent(), "transient"),
+    "huge-head": (Huge(part="head", size=2 << 20), "transient"),
+    "500": (StatusFault(status=500), "transient"),
+    "502": (StatusFault(status=502), "transient"),
+    "503": (StatusFault(status=503, retry_after="0.05"), "transient"),
+    "529": (StatusFault(status=529), "transient"),
+    "408": (StatusFault(status=408), "transient"),
+    "429": (StatusFault(status=429), "refused"),
+    "425": (StatusFault(status=425), "refused"),
+    "429-nan": (StatusFault(status=429, retry_after="NaN"), "refused"),
+    "429-soon": (StatusFault(status=429, retry_after="soon"), "refused"),
+    "429-past": (StatusFault(status=429, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"), "refused"),
+    "429-stop": (StatusFault(status=429, retry_after="-1"), "final"),
+    "503-stop": (StatusFault(status=503, headers=(("x-should-retry", "false"),)), "final"),
+    "503-beyond": (StatusFault(status=503, retry_after="1e9"), "elsewhere"),
+    "400": (StatusFault(status=400), "final"),
+    "401": (StatusFault(status=401), "final"),
+    "404": (StatusFault(status=404), "final"),
+    "422": (StatusFault(status=422), "final"),
+    "redirect": (StatusFault(status=307, headers=(("location", "http://127.0.0.1:9/"),)), "final"),
+    "flipped": (Corrupt(), "fine"),
+    "slow": (Ok(first_s=0.3, gap_s=0.05), "fine"),
+    "no-http": (Raw(data=b"SSH-2.0-OpenSSH_9.6\r\n"), "transient"),
+    "http-0.9": (Raw(data=b"<html>hello</html>"), "transient"),
+    "two-lengths": (
+        Raw(data=JSON_HEAD + b"content-length: 2\r\ncontent-length: 9\r\n\r\n{}"),
+        "transient",
+    ),
+    "length-and-chunks": (
+        Raw(data=JSON_HEAD + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"),
+        "transient",
+    ),
+    "bad-chunk": (Raw(data=JSON_HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n"), "transient"),
+    "switching": (Raw(data=b"HTTP/1.1 101 Switching Protocols\r\n\r\n", then="hold"), "transient"),
+    "interim-flood": (Raw(data=b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999, then="hold"), "transient"),
+    "gzip": (
+        # It keeps the connection, which is fit for more: a close would cost whoever comes next an attempt.
+        Raw(
+            data=JSON_HEAD + b"content-encoding: br\r\ncontent-length: 4\r\n\r\n\x1b\x00\x00\x00",
+            then="keep",
+        ),
+        "transient",
+    ),
+}  # fmt: skip
+STREAMED: dict[str, tuple[InjectedFault, Kind]] = {
+    "cut-ended-all": (Truncate(tokens=99, framing="ended"), "partial"),
+    "cut-close-all": (Truncate(tokens=99, framing="close"), "partial"),
+    "error-3-bare": (ErrorEvent(tokens=3, done=False), "partial"),
+    "huge-event": (Huge(part="event", size=20 << 20), "transient"),
+}
+for _tokens, _kind in ((0, "transient"), (3, "partial")):
+    _faults: dict[str, InjectedFault] = {
+        "reset": Reset(tokens=_tokens),
+        "cut-chunked": Truncate(tokens=_tokens, framing="chunked"),
+        "cut-ended": Truncate(tokens=_tokens, framing="ended"),
+        "cut-length": Truncate(tokens=_tokens, framing="length"),
+        "cut-close": Truncate(tokens=_tokens, framing="close"),
+        "stall": Stall(tokens=_tokens),
+        "comments": HeartbeatOnly(tokens=_tokens, kind="comment"),
+        "empty-deltas": HeartbeatOnly(tokens=_tokens, kind="event"),
+        "both-beats": HeartbeatOnly(tokens=_tokens, kind="both"),
+        "bad-json": InvalidAnswer(tokens=_tokens, kind="json"),
+        "bad-event": InvalidAnswer(tokens=_tokens, kind="event"),
+        "bad-utf8": InvalidAnswer(tokens=_tokens, kind="utf8"),
+        "bad-list": InvalidAnswer(tokens=_tokens, kind="list"),
+        "error": ErrorEvent(tokens=_tokens),
+    }
+    STREAMED |= {f"{_name}-{_tokens}": (_fault, _kind) for _name, _fault in _faults.items()}
+_ALIKE = (
+    "reset", "hang", "html", "nothing", "500", "503", "429", "429-stop", "503-beyond", "400", "flipped",
+    "slow", "no-http", "two-lengths", "huge-head",
+)  # fmt: skip
+"""What is the same in whole and streamed answers, up to the head."""
+STREAMED |= {name: WHOLE[name] for name in _ALIKE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One request.
+
+    Attributes:
+        fault: that it meets, and what that is.
+        always: whether each attempt meets it; else the second one is answered.
+        effects: whether the request may not be processed twice.
+    """
+
+    name: str
+    api: str
+    stream: bool
+    fault: InjectedFault
+    kind: Kind
+    always: bool
+    effects: bool
+
+    @property
+    def mark(self) -> str:
+        """Its name inside its request."""
+        form = "stream" if self.stream else "whole"
+        safe = "effects" if self.effects else "idempotent"
+        return f"{self.name}/{self.api}/{form}/{'always' if self.always else 'once'}/{safe}"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a second attempt may follow the fault."""
+        return self.kind == "refused" or (self.kind in ("transient", "elsewhere") and not self.effects)
+
+    @property
+    def attempts(self) -> int:
+        """How many there must be, of at most 3."""
+        if not self.repeats:
+            return 1
+        return REPLICAS if self.kind == "elsewhere" or not self.always else 3
+
+    @property
+    def answered(self) -> bool:
+        """Whether the client must get the answer."""
+        return self.kind == "fine" or (self.repeats and not self.always)
+
+
+def cases() -> Iterator[Case]:
+    """All of them: chat and messages with every fault, responses with effects, the others with some."""
+    for stream, table in ((False, WHOLE), (True, STREAMED)):
+        for n, (name, (fault, kind)) in enumerate(table.items()):
+            apis = ["chat", "messages", "responses"]
+            if n % 4 == 0 or kind == "final":
+                apis += ["completions", *([] if stream else ["embeddings"])]
+            for api in apis:
+                for always in (False, True):
+                    if api in ("chat", "responses") or always == bool(n % 2):
+                        yield Case(
+                            name=name, api=api, stream=stream, fault=fault, kind=kind,
+                            always=always, effects=api == "responses",
+                        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Across:
+    """Scripts by mark, with attempts counted over all backends that share it."""
+
+    table: Mapping[str, Sequence[InjectedFault]]
+    counts: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, seen: RecordedRequest) -> InjectedFault:
+        with self.lock:
+            attempt = self.counts[seen.key]
+            self.counts[seen.key] += 1
+        faults = self.table.get(seen.key, (Ok(),))
+        return faults[min(attempt, len(faults) - 1)]

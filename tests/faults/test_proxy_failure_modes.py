@@ -1,0 +1,435 @@
+"""Single faults that need a scene of their own, against the proxy as a process.
+
+The rows are those of the table of faults: refused connections and names that do not resolve (1), the deadline
+over all attempts (4), the slow first token (5), Retry-After (6), silent corruption (9), slow clients (10),
+overload (11), bad replicas (12), an outage (13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentguard.testing.fake_backend import (
+    Corrupt,
+    FaultBackend,
+    Hang,
+    Huge,
+    InjectedFault,
+    InvalidAnswer,
+    Ok,
+    RecordedRequest,
+    Refuse,
+    Reset,
+    StatusFault,
+)
+from tests.faults.proxy_cases import Across
+from tests.faults.proxy_client import PATHS, Got, ask, body_for, outcome, request_bytes
+from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CHAT = PATHS["chat"]
+FEW: dict[str, Any] = {"hedge": "off", "throttle": "off", "breaker": "off"}
+AMPLE: dict[str, float] = {"reserve": 100.0, "burst": 100.0, "per_second": 100.0}
+"""A budget that is never spent, where retries are looked at and not how many there may be."""
+
+
+def config(*backends: FaultBackend, pipeline: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    section = {"replicas": replicas(*backends), "health": "off", "pipeline": pipeline or FEW, **more}
+    return {"backends": section}
+
+
+async def many(proxy: Proxy, count: int, *, gap_s: float = 0.0, **options: Any) -> list[Got]:
+    """So many requests at once, or one after the other where there is a gap."""
+
+    async def one(n: int) -> Got:
+        await asyncio.sleep(n * gap_s)
+        return await ask(proxy.port, CHAT, body_for("chat", text=f"number {n}", **options))
+
+    return list(await asyncio.gather(*(one(n) for n in range(count))))
+
+
+def closed_port() -> int:
+    with contextlib.closing(socket.socket()) as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+# 1: refused, DNS failure
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_what_was_never_sent_is_sent_elsewhere_whatever_its_effects(tmp_path: Path, effects: bool) -> None:
+    more = {"background": True} if effects else {}
+    with FaultBackend(Refuse(), name="gone") as gone, FaultBackend(name="here") as here:
+        settings = config(gone, here)
+        with serving(tmp_path, settings) as proxy:
+            for n in range(6):
+                body = body_for("responses", text=str(n), **more)
+                got = asyncio.run(ask(proxy.port, PATHS["responses"], body))
+                assert outcome("responses", got, stream=False).error is None
+        assert len(here.seen) == 6
+
+
+def test_a_name_that_does_not_resolve_is_a_typed_error_and_soon(tmp_path: Path) -> None:
+    settings = {
+        "backends": {
+            "replicas": [{"name": "nowhere", "url": "http://nowhere.invalid/v1"}],
+            "health": "off",
+            "pipeline": {**FEW, "timeout": {"total_s": 5}},
+        }
+    }
+    with serving(tmp_path, settings) as proxy:
+        for stream in (False, True):
+            got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", stream=stream)))
+            found = outcome("chat", got, stream=stream)
+            assert found.error is not None
+            assert found.status in (502, 503, 504)
+            assert got.seconds < 5 + SLACK_S
+
+
+# 4: one deadline over all attempts
+
+
+def test_the_deadline_is_over_all_attempts_and_not_over_each(tmp_path: Path) -> None:
+    pipeline = {
+        **FEW,
+        "timeout": {"total_s": 2.0},
+        "retry": {"attempts": 10, "budget": AMPLE},  # ten seconds, if each attempt had a deadline of its own
+        "attempt_timeout": {"seconds": 1.0},
+    }
+    with FaultBackend(Hang(), name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
+        for stream in (False, True):
+            got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", stream=stream)))
+            assert got.status == 504
+            assert outcome("chat", got, stream=stream).error in ("deadline_exceeded", "retries_exhausted")
+            assert got.seconds < 2.0 + SLACK_S
+        a.until(lambda: a.working == 0)
+        assert all(one.cancelled for one in a.seen)
+
+
+# 5: hedge
+
+
+def test_a_slow_first_token_is_hedged_and_the_loser_is_cancelled(tmp_path: Path) -> None:
+    slow = {f"number {n}": Ok(first_s=20.0) for n in (30, 45)}
+    # A machine that stands still makes hedges, too: they take nothing from the two that there must be.
+    budget = {"reserve": 4.0, "ratio": 0.05, "per_second": 0.0}
+    pipeline = {**FEW, "hedge": {"minimum": 20, "floor_s": 0.3, "budget": budget}}
+
+    def script(seen: Any) -> Any:
+        text = json.loads(seen.body)["messages"][0]["content"]
+        return slow.pop(text, Ok())
+
+    with (
+        FaultBackend(script, name="a") as a,
+        FaultBackend(script, name="b") as b,
+        serving(tmp_path, config(a, b, pipeline=pipeline)) as proxy,
+    ):
+        asyncio.run(_one_after_the_other(proxy, 60))
+        a.until(lambda: a.working + b.working == 0)
+        both = [*a.seen, *b.seen]
+        assert len(both) == 60 + 2 + _stray(both)
+        assert 2 + _stray(both) <= 4 + 60 * 0.05
+        losers = [one for one in both if one.fault == Ok(first_s=20.0)]
+        assert len(losers) == 2
+        for loser in losers:
+            winner = next(one for one in both if one is not loser and one.body == loser.body)
+            assert loser.left_at is not None
+            assert winner.answered_at is not None
+            assert loser.left_at - winner.answered_at < 0.1 + SLACK_S
+
+
+async def _one_after_the_other(proxy: Proxy, count: int) -> None:
+    for n in range(count):
+        got = await ask(proxy.port, CHAT, body_for("chat", text=f"number {n}"))
+        assert outcome("chat", got, stream=False).error is None
+        assert got.seconds < 10
+
+
+def _stray(seen: list[Any]) -> int:
+    """Hedges of requests that were only slow because the machine was: there may be a few."""
+    bodies = [one.body for one in seen if one.fault == Ok() and not one.cancelled]
+    return sum(one.cancelled and one.fault == Ok() for one in seen) + len(bodies) - len(set(bodies))
+
+
+# 6: Retry-After
+
+
+PUSHBACKS: dict[str, tuple[str | None, int, float]] = {
+    "seconds": ("1", 2, 1.0),
+    "zero": ("0", 2, 0.0),
+    "date": ("", 2, 2.0),  # filled in when it is asked: three seconds from then, in whole seconds
+    "negative": ("-1", 1, 0.0),
+    "nan": ("NaN", 2, 0.0),
+    "inf": ("inf", 1, 0.0),
+    "words": ("a while", 2, 0.0),
+    "beyond": ("1e9", 1, 0.0),
+    "an-hour": ("3600", 1, 0.0),
+    "empty": ("", 2, 0.0),
+    "absent": (None, 2, 0.0),
+}
+
+
+def test_retry_after_is_obeyed_and_clamped_to_the_deadline(tmp_path: Path) -> None:
+    pipeline = {**FEW, "timeout": {"total_s": 12.0}, "retry": {"backoff": {"base_s": 0.05}, "budget": AMPLE}}
+
+    def script(seen: RecordedRequest) -> InjectedFault:
+        if seen.attempt:
+            return Ok()
+        value = formatdate(time.time() + 3, usegmt=True) if seen.key == "date" else PUSHBACKS[seen.key][0]
+        return StatusFault(status=429, retry_after=value)
+
+    with FaultBackend(script, name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
+
+        async def main() -> list[Got]:
+            bodies = [body_for("chat", text=f"[[{name}]]") for name in PUSHBACKS]
+            return await asyncio.gather(*(ask(proxy.port, CHAT, body) for body in bodies))
+
+        answers = asyncio.run(main())
+    for (name, (_, attempts, waits)), got in zip(PUSHBACKS.items(), answers, strict=True):
+        seen = a.attempts(name)
+        assert len(seen) == attempts, name
+        assert (got.status == 200) == (attempts == 2), name
+        if attempts == 2:
+            assert seen[1].at - seen[0].at >= waits, name
+        else:
+            assert got.seconds < SLACK_S, name
+
+
+# 8: empty choices
+
+
+@pytest.mark.parametrize(
+    ("stream", "apis"),
+    [
+        (False, ("chat", "completions", "responses", "embeddings")),
+        (True, ("chat", "completions", "responses")),
+    ],
+)
+def test_an_answer_without_any_choice_or_output_is_a_typed_error(
+    tmp_path: Path, stream: bool, apis: tuple[str, ...]
+) -> None:
+    with FaultBackend(InvalidAnswer(kind="empty"), name="a") as a, serving(tmp_path, config(a)) as proxy:
+        for api in apis:
+            got = asyncio.run(ask(proxy.port, PATHS[api], body_for(api, stream=stream)))
+            assert outcome(api, got, stream=stream).error is not None, api
+
+
+# 9: silent corruption
+
+
+def test_a_canary_finds_a_replica_that_corrupts_and_it_gets_no_more_requests(tmp_path: Path) -> None:
+    canary = {"ask": "Say the number 4711.", "expect": "4711", "interval_s": 0.2, "wrong_after": 2}
+    known = {"Say the number 4711.": "4711"}
+    with (
+        FaultBackend(Corrupt(), name="bad", known=known) as bad,
+        FaultBackend(name="good", known=known) as good,
+    ):
+        settings = config(bad, good, canary=canary)
+        with serving(tmp_path, settings) as proxy:
+            bad.until(lambda: len(bad.seen) >= 3)
+            time.sleep(0.5)
+            got = asyncio.run(many(proxy, 20))
+            assert all(one.status == 200 for one in got)
+            assert {one.header("agentguard-replica") for one in got} == {"good"}
+            assert all(b"4711" in one.body for one in bad.seen)
+            status = asyncio.run(proxy.status())
+            assert "bad" in json.dumps(status)
+            bad.play(Ok())
+            asyncio.run(_comes_back(proxy))
+
+
+async def _comes_back(proxy: Proxy) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        got = await many(proxy, 6)
+        if "bad" in {one.header("agentguard-replica") for one in got}:
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError("a replica that is right again was never used again")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_vote_masks_a_replica_that_corrupts(tmp_path: Path, stream: bool) -> None:
+    with (
+        FaultBackend(Corrupt(), name="bad") as bad,
+        FaultBackend(Ok(after_s=0.1), name="b") as b,
+        FaultBackend(Ok(after_s=0.1), name="c") as c,
+        serving(tmp_path, config(bad, b, c)) as proxy,
+    ):
+        for n in range(8):
+            body = body_for("chat", text=f"number {n}", tools=True, stream=stream)
+            got = asyncio.run(ask(proxy.port, CHAT, body, headers=(("agentguard-votes", "3"),)))
+            assert outcome("chat", got, stream=stream).said == b.right(CHAT, body).said
+            assert "voted=2/3" in (got.header("agentguard-notes") or "")
+        assert len(b.seen) == len(c.seen) == 8
+        # The third is not waited for once two agree, even where it has not been reached yet.
+        assert 1 <= len(bad.seen) <= 8
+
+
+# 10: slow clients
+
+
+def test_a_head_and_a_body_that_never_come_are_not_waited_for(tmp_path: Path) -> None:
+    body = body_for("chat")
+    with FaultBackend(name="a") as a:
+        settings = {**config(a), "limits": {"head_s": 1.0, "body_s": 1.0}}
+        with serving(tmp_path, settings) as proxy:
+            before = proxy.open_files()["socket"]
+            asyncio.run(_slow_loris(proxy, request_bytes(CHAT, body), len(body)))
+            until(lambda: proxy.open_files()["socket"] <= before)
+        assert a.seen == []
+
+
+async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
+    async def drip(sent: int) -> float:
+        """Seconds until the proxy closes a connection: so much comes at once, then a byte now and then."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        began = time.monotonic()
+        writer.write(data[:sent])
+        closed = asyncio.create_task(reader.read())
+        try:
+            for n in range(sent, len(data) - 1):
+                if (await asyncio.wait({closed}, timeout=0.2))[0]:
+                    break
+                writer.write(data[n : n + 1])
+            return time.monotonic() - began
+        finally:
+            closed.cancel()
+            writer.close()
+
+    head = len(data) - body
+    times = await asyncio.gather(*(drip(sent) for sent in (0, 5, 30, head, head + 5) for _ in range(20)))
+    assert max(times) < 1.0 + 1.0 + SLACK_S
+
+
+def test_a_reader_that_stands_still_holds_the_endpoint_back_and_is_cut_off(tmp_path: Path) -> None:
+    with FaultBackend(Huge(part="body", size=300 << 20), name="a") as a:
+        settings = {**config(a), "limits": {"write_s": 3.0}}
+        with serving(tmp_path, settings) as proxy:
+            before = proxy.rss()
+            with contextlib.closing(socket.create_connection(("127.0.0.1", proxy.port))) as client:
+                client.sendall(request_bytes(CHAT, body_for("chat", stream=True)))
+                client.recv(1000)
+                a.until(lambda: bool(a.seen))
+                time.sleep(1.5)
+                assert proxy.rss() - before < 32 << 20
+                a.until(lambda: a.seen[0].over, 3.0 + 10.0)
+                assert a.seen[0].cancelled
+                assert a.seen[0].sent < 100 << 20
+
+
+# 11, 13: overload and an outage, in short
+
+
+def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: Path) -> None:
+    pipeline = {
+        **FEW,
+        "timeout": {"total_s": 20.0},
+        "shed": {"concurrency": {"rule": "fixed", "start": 10}, "queue": 10, "wait_s": 10.0},
+    }
+    with (
+        FaultBackend(Ok(first_s=0.2), name="a") as a,
+        serving(tmp_path, config(a, pipeline=pipeline)) as proxy,
+    ):
+        got = asyncio.run(many(proxy, 200, gap_s=0.005))
+    done = [one for one in got if one.status == 200]
+    refused = [one for one in got if one.status == 503]
+    assert len(done) + len(refused) == 200
+    assert len(done) >= 10 + 10  # all that there is room for, even if they come in one instant
+    assert refused
+    assert max(one.seconds for one in done) < 10.0 + SLACK_S
+    assert sum(one.seconds < SLACK_S for one in refused) >= 0.9 * len(refused)
+    for one in refused:
+        assert outcome("chat", one, stream=False).error == "overloaded"
+    assert len(a.seen) == len(done)
+
+
+def test_after_an_outage_it_is_as_before(tmp_path: Path) -> None:
+    with FaultBackend(name="a") as a, FaultBackend(name="b") as b:
+        settings = {"backends": {"replicas": replicas(a, b), "health": {"interval_s": 0.5, "up_after": 1}}}
+        settings["backends"]["pipeline"] = {"timeout": {"total_s": 8.0}, "breaker": {"open_s": 1.0}}
+        settings["backends"]["outlier"] = {"base_s": 1.0}
+        with serving(tmp_path, settings) as proxy:
+            began = time.monotonic()
+            assert all(one.status == 200 for one in asyncio.run(many(proxy, 40, gap_s=0.02)))
+            with a.refusing(), b.refusing():
+                down = asyncio.run(many(proxy, 100, gap_s=0.02))
+            assert all(outcome("chat", one, stream=False).error for one in down[5:])
+            asked = 40 + 100 + asyncio.run(_recovers(proxy))
+            seen = sum(one.method == "POST" for one in (*a.seen, *b.seen))  # the others ask for its health
+            assert seen <= asked * (1 + 0.2 + 0.05) + 3 + 10 * (time.monotonic() - began)
+
+
+async def _recovers(proxy: Proxy) -> int:
+    """Within 10 s of its end all of twenty requests are answered; returns how many were asked until then."""
+    end, asked = time.monotonic() + 10.0 + SLACK_S, 0
+    while time.monotonic() < end:
+        asked += 20
+        if all(one.status == 200 for one in await many(proxy, 20, gap_s=0.02)):
+            return asked
+    raise AssertionError("it has not recovered in 10 s")
+
+
+# 12: bad replicas
+
+
+def test_a_bad_replica_of_three_is_ejected_and_shown(tmp_path: Path) -> None:
+    with (
+        FaultBackend(Reset(), name="bad") as bad,
+        FaultBackend(name="b") as b,
+        FaultBackend(name="c") as c,
+        serving(tmp_path, config(bad, b, c, outlier={"in_a_row": 3, "base_s": 120.0})) as proxy,
+    ):
+        # One after the other: of many at once, many may be at the bad one before the third has failed there.
+        asyncio.run(_one_after_the_other(proxy, 60))
+        assert len(bad.seen) == 3
+        assert "eject" in json.dumps(asyncio.run(proxy.status()))
+        seen = len(bad.seen)
+        assert all(one.status == 200 for one in asyncio.run(many(proxy, 30)))
+        assert len(bad.seen) == seen
+
+
+def test_when_all_are_bad_they_are_asked_all_the_same(tmp_path: Path) -> None:
+    script = Across({})
+    with (
+        FaultBackend(StatusFault(status=500), name="a") as a,
+        FaultBackend(StatusFault(status=500), name="b") as b,
+        serving(tmp_path, config(a, b, outlier={"in_a_row": 3, "base_s": 60.0})) as proxy,
+    ):
+        for one in asyncio.run(many(proxy, 20, gap_s=0.01)):
+            assert outcome("chat", one, stream=False).error is not None
+        a.play(script)
+        b.play(script)
+        assert sum(one.status == 200 for one in asyncio.run(many(proxy, 10))) == 10
+
+
+def test_a_replica_that_flaps_costs_no_answer(tmp_path: Path) -> None:
+    with (
+        FaultBackend(name="flaps") as flaps,
+        FaultBackend(name="b") as b,
+        serving(tmp_path, config(flaps, b, pipeline={**FEW, "retry": {"budget": AMPLE}})) as proxy,
+    ):
+        got = asyncio.run(_while_it_flaps(proxy, flaps))
+    assert sum(one.status == 200 for one in got) >= 118
+    for one in got:
+        outcome("chat", one, stream=False)
+
+
+async def _while_it_flaps(proxy: Proxy, flaps: FaultBackend) -> list[Got]:
+    asked = asyncio.create_task(many(proxy, 120, gap_s=0.02))
+    for _ in range(4):
+        await asyncio.sleep(0.3)
+        with flaps.refusing():
+            await asyncio.sleep(0.3)
+    return await asked

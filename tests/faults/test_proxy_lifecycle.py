@@ -1,0 +1,382 @@
+"""Who leaves, who is killed and what is taken away while the proxy serves.
+
+The rows are those of the table of faults: the client leaves (14), kill -9 (15), the store is locked, removed,
+full or never there (16), SIGTERM with streams open (20), the judge's server dies (22).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentguard.testing.fake_backend import FaultBackend, Hang, Ok, Refuse, Stall, StatusFault, Truncate
+from tests.faults.proxy_client import PATHS, Breach, Got, ask, body_for, outcome, request_bytes
+from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving, soon, until
+from tests.faults.test_store_outage import disk, lock_held, remove  # noqa: F401
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CHAT = PATHS["chat"]
+CANCELLED_S = 0.1
+"""The promise: upstream is cancelled so soon after the client has left; `SLACK_S` is for the machine."""
+
+
+def config(*backends: FaultBackend, **more: Any) -> dict[str, Any]:
+    return {"backends": {"replicas": replicas(*backends), "health": "off"}, **more}
+
+
+# 14: the client leaves
+
+
+def close(client: socket.socket) -> None:
+    """In order: FIN."""
+    client.close()
+
+
+def reset(client: socket.socket) -> None:
+    """At once: RST."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> None:
+    """Before the first token, in the middle of a stream, and not streaming at all: LiteLLM #37140."""
+    scenes = [
+        (stream, fault, leave)
+        for stream, fault in (
+            (True, Hang()), (True, Stall(tokens=0)), (True, Stall(tokens=3)), (True, Ok(gap_s=20.0)),
+            (False, Hang()), (False, Ok(first_s=30.0)), (False, Stall()),
+        )
+        for leave in (close, reset)
+    ]  # fmt: skip
+    settings = {"listen": {"workers": workers}}
+    with FaultBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
+        late = []
+        for n, (stream, fault, leave) in enumerate(scenes):
+            a.play(fault)
+            client = socket.create_connection(("127.0.0.1", proxy.port))
+            client.sendall(request_bytes(CHAT, body_for("chat", stream=stream, text=f"{n}")))
+            a.until(lambda n=n: len(a.seen) == n + 1)  # type: ignore[misc]
+            if stream and isinstance(fault, Stall | Ok) and (isinstance(fault, Ok) or fault.tokens):
+                assert client.recv(100)
+            time.sleep(0.05)
+            left = time.monotonic()
+            leave(client)
+            a.until(lambda n=n: a.seen[n].over)  # type: ignore[misc]
+            assert a.seen[n].left_at is not None, (stream, fault, leave)
+            late.append(a.seen[n].left_at - left)
+        assert max(late) < CANCELLED_S + SLACK_S
+        assert sorted(late)[len(late) // 2] < CANCELLED_S + 0.4  # no pause of the machine meets half of them
+        a.play(Ok())
+        assert asyncio.run(ask(proxy.port, CHAT, body_for("chat"))).status == 200
+        a.until(lambda: a.working == 0)
+
+
+def test_who_leaves_while_a_retry_waits_is_not_tried_for_again(tmp_path: Path) -> None:
+    fault = StatusFault(status=503, retry_after="100")
+    with FaultBackend(fault, name="a") as a, serving(tmp_path, config(a)) as proxy:
+
+        def inflight() -> int:
+            return int(asyncio.run(proxy.status())["inflight"])
+
+        client = socket.create_connection(("127.0.0.1", proxy.port))
+        client.sendall(request_bytes(CHAT, body_for("chat")))
+        a.until(lambda: len(a.seen) == 1 and a.working == 0)
+        time.sleep(0.3)  # the answer has been read, mostly, and the retry waits
+        assert inflight() == 1
+        client.close()
+        until(lambda: inflight() == 0)
+        assert len(a.seen) == 1
+
+
+# 20: SIGTERM with 50 streams open
+
+
+async def fifty(proxy: Proxy, a: FaultBackend, signals: Callable[[], Awaitable[None]]) -> list[Got]:
+    asked = [
+        asyncio.create_task(ask(proxy.port, CHAT, body_for("chat", stream=True, text=f"stream {n}")))
+        for n in range(50)
+    ]
+    await soon(lambda: sum(one.tokens > 0 for one in list(a.seen)) >= 50)
+    await signals()
+    return list(await asyncio.gather(*asked))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None:
+    with FaultBackend(Ok(gap_s=3.0), words=3, name="a") as a:
+        settings = config(a, listen={"grace_s": 20.0, "workers": workers})
+        with serving(tmp_path, settings) as proxy:
+
+            async def end() -> None:
+                proxy.process.send_signal(signal.SIGTERM)
+                # Until all of its processes have heard the signal, one of them may take a request.
+                while (late := await ask(proxy.port, CHAT, body_for("chat"))).end != "refused":
+                    assert late.end in ("reset", "cut") or late.status in (200, 503)
+                    assert a.working, "requests were taken until the streams had ended"
+                assert a.working, "the streams had ended before requests were refused"
+
+            got = asyncio.run(fifty(proxy, a, end))
+            for n, one in enumerate(got):
+                body = body_for("chat", stream=True, text=f"stream {n}")
+                assert outcome("chat", one, stream=True).said == a.right(CHAT, body).said
+            assert proxy.process.wait(10) == 0
+
+
+def test_a_drain_that_is_over_tells_each_stream_so_once(tmp_path: Path) -> None:
+    with FaultBackend(Stall(tokens=2), name="a") as a:
+        settings = config(a, listen={"grace_s": 1.0})
+        settings["backends"]["pipeline"] = {"shed": {"concurrency": {"rule": "fixed", "start": 100}}}
+        with serving(tmp_path, settings) as proxy:
+            began = 0.0
+
+            async def end() -> None:
+                nonlocal began
+                began = time.monotonic()
+                proxy.process.send_signal(signal.SIGTERM)
+
+            got = asyncio.run(fifty(proxy, a, end))
+            assert time.monotonic() - began < 1.0 + SLACK_S
+            assert {outcome("chat", one, stream=True).error for one in got} == {"shutting_down"}
+            assert proxy.process.wait(10) == 0
+        a.until(lambda: a.working == 0)
+
+
+# 15: kill -9
+
+
+def rows(store: Path) -> int:
+    """Rows of all tables; the database must be sound."""
+    with contextlib.closing(sqlite3.connect(store)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        names = [one[0] for one in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return sum(connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in names)
+
+
+def tree(pid: int) -> list[int]:
+    """A process's descendants."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it may end meanwhile
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (thread / "children").read_text().split()):
+                found += [child, *tree(child)]
+    return found
+
+
+async def traffic(proxy: Proxy, name: str, count: int) -> list[tuple[str, str, Got]]:
+    """Requests with effects and without, of which some will be cut off by a kill."""
+
+    async def one(n: int) -> tuple[str, str, Got]:
+        await asyncio.sleep(n * 0.03)
+        api, stream = ("responses", False) if n % 2 else ("chat", True)
+        mark = f"{name}-{n}"
+        more = {"background": True} if api == "responses" else {}
+        body = body_for(api, stream=stream, text=f"[[{mark}]]", **more)
+        return api, mark, await ask(proxy.port, PATHS[api], body, seconds=20)
+
+    return list(await asyncio.gather(*(one(n) for n in range(count))))
+
+
+def test_kill_9_of_workers_and_keeper_costs_what_was_under_way_and_no_more(tmp_path: Path) -> None:
+    """Twelve kills a seed, at random moments: requests go on, the store is sound, no effect comes twice."""
+    with ThreadPoolExecutor(3) as threads:  # each mostly waits
+        for wrong in threads.map(lambda seed: killed(tmp_path / str(seed), seed), (1, 2, 3)):
+            assert not wrong
+
+
+def killed(folder: Path, seed: int) -> list[str]:
+    """What is wrong with one seed's run."""
+    store = folder / "runs.db"
+    settings = {"listen": {"workers": 2}, "capture": {"store": str(store)}, "logs": {"level": "error"}}
+    fault = Ok(first_s=0.05, gap_s=0.02)
+    with FaultBackend(fault, name="a") as a, serving(folder, config(a, **settings)) as proxy:
+        done = asyncio.run(_while_killing(proxy, seed))
+        wrong = [f"seed {seed}: {what}" for api, mark, got in done for what in _wrong(a, api, mark, got)]
+        answered = sum(got.end == "whole" for _, _, got in done)
+        if answered < 60:
+            wrong.append(f"seed {seed}: only {answered} of {len(done)} were answered")
+        after = asyncio.run(ask(proxy.port, CHAT, body_for("chat")))
+        if after.status != 200:
+            wrong.append(f"seed {seed}: afterwards {after}")
+        until(lambda: store.exists() and rows(store) > 0)
+        a.until(lambda: a.working == 0, 30.0)
+    return wrong
+
+
+async def _while_killing(proxy: Proxy, seed: int) -> list[tuple[str, str, Got]]:
+    rng = random.Random(seed)
+    asked = asyncio.create_task(traffic(proxy, f"seed-{seed}", 160))
+    for _ in range(12):
+        await asyncio.sleep(rng.uniform(0.1, 0.5))
+        victims = tree(proxy.pid)
+        if len(victims) > 2:  # never all that answer at once
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rng.choice(victims), signal.SIGKILL)
+    return await asked
+
+
+def _wrong(a: FaultBackend, api: str, mark: str, got: Got) -> list[str]:
+    attempts = len(a.attempts(mark))
+    wrong = [f"{mark} came {attempts} times"] if attempts > (1 if api == "responses" else 3) else []
+    if got.end == "whole":
+        try:
+            found = outcome(api, got, stream=api == "chat")
+        except Breach as breach:
+            return [*wrong, f"{mark}: {breach}"]
+        wrong += [f"{mark}: {found}"] if found.error is not None else []
+    return wrong
+
+
+def test_kill_9_of_the_parent_leaves_nothing_behind_and_a_restart_goes_on(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    settings = {"listen": {"workers": 2}, "capture": {"store": str(store)}}
+    with FaultBackend(name="a") as a:
+        kept = 0
+        for life in range(2):
+            with serving(tmp_path / str(life), config(a, **settings)) as proxy:
+                for n in range(10):
+                    got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", text=f"life {life} {n}")))
+                    assert got.status == 200
+                until(lambda kept=kept: store.exists() and rows(store) > kept)  # type: ignore[misc]
+                kept, children = rows(store), tree(proxy.pid)
+                assert len(children) >= 3
+                proxy.kill()
+                until(lambda children=children: not any(map(alive, children)))  # type: ignore[misc]
+                assert rows(store) >= kept
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", proxy.port)).close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# 16: the store
+
+
+async def keeps_serving(proxy: Proxy, count: int = 30) -> None:
+    """Requests are answered as quickly as ever, whatever becomes of the store."""
+    for n in range(count):
+        got = await ask(proxy.port, CHAT, body_for("chat", stream=bool(n % 2), text="x" * 4000 + str(n)))
+        assert outcome("chat", got, stream=bool(n % 2)).error is None
+        assert got.seconds < SLACK_S
+
+
+def captured(proxy: Proxy) -> dict[str, Any]:
+    """What the capture says of itself."""
+    found: dict[str, Any] = asyncio.run(proxy.status())["workers"][0]["capture"]
+    return found
+
+
+def all_kept(proxy: Proxy) -> bool:
+    """Whether nothing waits any more: in the worker, on its way, or at the store."""
+    found = captured(proxy)
+    return not (found["pending"] or found["keeper"]["pending"] or found["keeper"]["error"])
+
+
+def test_a_store_that_is_locked_or_removed_costs_no_request(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture={"store": str(store)})) as proxy:
+        asyncio.run(keeps_serving(proxy))
+        until(lambda: store.exists() and rows(store) > 0)
+        with lock_held(store):
+            asyncio.run(keeps_serving(proxy))
+            until(lambda: captured(proxy)["keeper"]["error"])
+        until(lambda: all_kept(proxy))
+        before = rows(store)
+        remove(store)
+        asyncio.run(keeps_serving(proxy))
+        until(lambda: store.exists() and rows(store) > 0)
+        assert before > 0
+        assert captured(proxy)["lost"] == 0
+
+
+def test_a_full_disk_costs_no_request_and_is_told(tmp_path: Path, disk: Path) -> None:  # noqa: F811
+    filler = disk / "filler"
+    settings = config(None or FaultBackend(name="unused"), capture={"store": str(disk / "runs.db")})
+    with FaultBackend(name="a") as a:
+        settings["backends"]["replicas"] = replicas(a)
+        with serving(tmp_path, settings) as proxy:
+            asyncio.run(keeps_serving(proxy, 4))
+            until(lambda: (disk / "runs.db").exists() and rows(disk / "runs.db") > 0)
+            with contextlib.suppress(OSError):
+                filler.write_bytes(bytes(1 << 20))
+            # A request takes 8 KB of the store here. So it is asked a known number of times: all that waits
+            # must have room, once the disk has room again, or the store could not recover at all.
+            asyncio.run(keeps_serving(proxy, 20))
+            until(lambda: captured(proxy)["keeper"]["error"])
+            asyncio.run(keeps_serving(proxy))
+            filler.unlink()
+            until(lambda: all_kept(proxy))
+            assert captured(proxy)["lost"] == 0
+
+
+def test_a_store_that_was_never_there_costs_no_request(tmp_path: Path) -> None:
+    with contextlib.closing(socket.socket()) as held:
+        held.bind(("127.0.0.1", 0))
+        nowhere = f"postgresql://user:hunter2@127.0.0.1:{held.getsockname()[1]}/runs"
+    settings = {"store": nowhere, "queue_bytes": 65_536}
+    with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture=settings)) as proxy:
+        asyncio.run(keeps_serving(proxy))
+        until(lambda: captured(proxy)["keeper"]["error"] or captured(proxy)["lost"])
+        assert "hunter2" not in json.dumps(asyncio.run(proxy.status()))
+    assert "hunter2" not in proxy.printed()
+
+
+# 22: the judge's server dies
+
+
+@pytest.mark.parametrize(
+    "fault", [Refuse(), Hang(), Truncate(framing="close")], ids=lambda f: type(f).__name__
+)
+def test_a_judge_that_dies_takes_no_request_with_it(tmp_path: Path, fault: Any) -> None:
+    with FaultBackend(name="judge") as judge, FaultBackend(name="a") as a:
+        policy = {
+            "version": 1,
+            "judge": {"base_url": judge.url, "model": "m", "deadline_s": 2.0},
+            "localizer": {"name": "fused"},
+        }
+        settings = config(a, guard=policy, capture={"store": str(tmp_path / "runs.db")})
+        with serving(tmp_path, settings) as proxy:
+            asyncio.run(guarded_turns(proxy, "before"))
+            judge.play(fault)
+            asyncio.run(guarded_turns(proxy, "after"))
+            assert asyncio.run(proxy.get("/healthz")).status == 200
+
+
+async def guarded_turns(proxy: Proxy, name: str) -> None:
+    """A run of an agent that calls a tool that fails, time and again."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": f"book a flight, {name}"}]
+    for n in range(6):
+        body = json.loads(body_for("chat", tools=n < 5))
+        body["messages"] = messages
+        headers = (("agentguard-run", name),)
+        got = await ask(proxy.port, CHAT, json.dumps(body).encode(), headers=headers, seconds=30)
+        outcome("chat", got, stream=False)
+        assert got.seconds < 2.0 + 2 * SLACK_S
+        if got.status != 200:
+            return
+        message = json.loads(got.body)["choices"][0]["message"]
+        messages.append(message)
+        messages += [
+            {"role": "tool", "tool_call_id": call["id"], "content": "error: no such flight"}
+            for call in message.get("tool_calls") or []
+        ]

@@ -1,0 +1,176 @@
+"""Holes that are open in other gateways and frameworks, each closed here, by the name that it has there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentguard.testing.fake_backend import (
+    FaultBackend,
+    Hang,
+    HeartbeatOnly,
+    InjectedFault,
+    InvalidAnswer,
+    Ok,
+    Reset,
+    Stall,
+    StatusFault,
+    Truncate,
+)
+from tests.faults.proxy_client import PATHS, ask, body_for, outcome, request_bytes
+from tests.faults.proxy_process import Proxy, replicas, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+CHAT = PATHS["chat"]
+PIPELINE: dict[str, Any] = {
+    "timeout": {"total_s": 6.0},
+    "attempt_timeout": {"seconds": 2.0},
+    "progress": {"first_s": 1.0, "idle_s": 1.0},
+    "retry": {"backoff": {"base_s": 0.05}, "budget": {"reserve": 100.0, "burst": 100.0, "per_second": 100.0}},
+    "hedge": "off",
+    "breaker": "off",
+}
+# The fallback has to be in time, too, on a machine that stands still for a second now and then.
+EASY = {
+    **PIPELINE,
+    "timeout": {"total_s": 30.0},
+    "attempt_timeout": {"seconds": 4.0},
+    "progress": {"first_s": 2.0, "idle_s": 2.0},
+}
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend]]:
+    """One replica that never answers, and a proxy that would wait for it for minutes."""
+    with FaultBackend(Hang(), name="first") as first:
+        section = {"replicas": replicas(first), "health": "off", "outlier": "off"}
+        with serving(tmp_path_factory.mktemp("lone"), {"backends": section}) as proxy:
+            yield proxy, first
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend, FaultBackend]]:
+    """A replica that fails, and its fallback."""
+    with FaultBackend(name="first") as first, FaultBackend(name="fallback") as fallback:
+        made = replicas(first, continues=True) + replicas(fallback, tier=1, continues=True)
+        section = {"replicas": made, "health": "off", "outlier": "off", "pipeline": EASY}
+        with serving(tmp_path_factory.mktemp("pair"), {"backends": section}) as proxy:
+            yield proxy, first, fallback
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reset(tokens=0), Truncate(tokens=0, framing="close"), Truncate(tokens=0, framing="ended"),
+        Stall(tokens=0), HeartbeatOnly(tokens=0), InvalidAnswer(kind="json"), InvalidAnswer(kind="html"), StatusFault(status=500),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_litellm_40404_a_stream_that_breaks_before_its_first_token_reaches_the_fallback(
+    pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
+) -> None:
+    proxy, first, fallback = pair
+    first.play(fault)
+    body = body_for("chat", stream=True, text=f"before {fault}")
+    got = asyncio.run(ask(proxy.port, CHAT, body))
+    assert outcome("chat", got, stream=True).said == fallback.right(CHAT, body).said
+    assert got.header("agentguard-replica") == "fallback"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reset(tokens=3),
+        Truncate(framing="close"),
+        Truncate(framing="ended"),
+        Stall(tokens=3),
+        InvalidAnswer(tokens=3),
+    ],
+    ids=str,
+)
+def test_litellm_40404_a_stream_that_breaks_after_its_first_token_is_continued_and_marked(
+    pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
+) -> None:
+    proxy, first, fallback = pair
+    first.play(fault)
+    body = body_for("chat", stream=True, text=f"after {fault}")
+    got = asyncio.run(ask(proxy.port, CHAT, body))
+    assert outcome("chat", got, stream=True).said == fallback.right(CHAT, body).said
+    assert b"continued" in got.body or any("continued" in value for _, value in got.headers)
+
+
+@pytest.mark.parametrize("api", ["chat", "messages", "embeddings", "responses"])
+def test_litellm_37140_a_call_that_is_no_stream_is_cancelled_when_its_caller_leaves(
+    lone: tuple[Proxy, FaultBackend], api: str
+) -> None:
+    proxy, first = lone
+    before = len(first.seen)
+    with socket.create_connection(("127.0.0.1", proxy.port)) as client:
+        client.sendall(request_bytes(PATHS[api], body_for(api)))
+        first.until(lambda: len(first.seen) > before)
+        left = time.monotonic()
+    first.until(lambda: first.seen[before].over, 60)
+    seen = first.seen[before]
+    assert seen.left_at is not None
+    assert seen.left_at - left < 0.1 + 5  # promised is 0.1; a call that is not cancelled goes on for minutes
+
+
+def test_litellm_34836_a_deployment_that_only_fails_leaves_the_rotation(tmp_path: Path) -> None:
+    """There 25 failures in a row left it where it was; and its state is shown over an API (#25504)."""
+    with FaultBackend(StatusFault(status=500), name="bad") as bad, FaultBackend(name="good") as good:
+        section = {"replicas": replicas(bad, good), "health": "off", "policy": "round_robin"}
+        with serving(tmp_path, {"backends": section}) as proxy:
+
+            async def main() -> None:
+                for n in range(80):
+                    got = await ask(proxy.port, CHAT, body_for("chat", text=str(n)))
+                    assert got.status == 200
+
+            asyncio.run(main())
+            assert len(bad.seen) < 25
+            told = asyncio.run(proxy.status())
+            assert '"ejected"' in json.dumps(told) or '"open"' in json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    "fault", [Stall(tokens=0), Stall(tokens=3), HeartbeatOnly(tokens=3), Stall()], ids=str
+)
+def test_portkeys_timer_stops_once_the_headers_are_there(tmp_path: Path, fault: InjectedFault) -> None:
+    with FaultBackend(fault, name="a") as a:
+        section = {"replicas": replicas(a), "health": "off", "pipeline": PIPELINE}
+        with serving(tmp_path, {"backends": section}) as proxy:
+            for stream in (True, False):
+                got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", stream=stream), seconds=30))
+                assert outcome("chat", got, stream=stream).error is not None
+                assert got.seconds < 6.0 + 6.0  # the rest is for a busy machine: without the timer it is 30
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reset(), Hang(), StatusFault(status=500), StatusFault(status=503, retry_after="0"), Truncate(framing="length"),
+        InvalidAnswer(kind="html"), Reset(tokens=3), StatusFault(status=504),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_no_effect_comes_twice(
+    pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
+) -> None:
+    """A retry may repeat a question, never an effect: a response in the background, or an unknown POST."""
+    proxy, first, fallback = pair
+    first.play(fault)
+    for n, path in enumerate((PATHS["responses"], "/v1/batches")):
+        mark = f"effect-{n}-{type(fault).__name__}-{time.monotonic_ns()}"
+        body = body_for("responses", text=f"[[{mark}]]", background=True)
+        got = asyncio.run(ask(proxy.port, path, body, seconds=20))
+        assert len(first.attempts(mark)) + len(fallback.attempts(mark)) == 1, path
+        assert got.status >= 400 or path == "/v1/batches"
+    first.play(Ok())

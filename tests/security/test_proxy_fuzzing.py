@@ -1,0 +1,101 @@
+"""The proxy fuzzed by its own description: what it takes, what it does not, and what comes back.
+
+Schemathesis reads the OpenAPI document that the proxy serves, to which the model APIs are added with bodies
+of any shape, and asks a real proxy before a real backend. Nothing may end in a server error, in an answer
+that the document does not know, or get in without a key.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentguard_server.proxy.auth.api_keys import make
+
+from agentguard.testing.fake_backend import FaultBackend
+from tests.faults.proxy_client import PATHS
+from tests.proxy_server import Proxy, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+KEY, HASH = make()
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
+    "ignored_auth"
+)
+EXAMPLES = 4
+ANY = ("string", "number", "boolean", "null", "array", "object")
+GUARD = {"recover": {"on_fail": ["rollback"]}, "localizer": {"name": "first_finding"}}
+
+
+def model_apis() -> dict[str, Any]:
+    """The model APIs: an object whose fields may be anything, as clients write them and as they do not."""
+    fields = ("model", "messages", "input", "prompt", "tools", "previous_response_id")
+    loose = {"type": list(ANY)}
+    items = {"type": "array", "maxItems": 3, "items": {"type": "object", "properties": {
+        "role": {"enum": ["user", "assistant", "tool", "system", 1, None]}, "content": loose,
+        "tool_calls": loose, "tool_call_id": loose, "type": loose, "output": loose, "call_id": loose,
+    }}}  # fmt: skip
+    properties = {name: {"anyOf": [loose, items]} for name in fields}
+    body = {"type": "object", "properties": properties}
+    answers = {str(status): {"description": "as it is"} for status in (200, 400, 401, 403, 404, 413, 415)}
+    for answer in answers.values():
+        answer["content"] = {"application/json": {}, "text/event-stream": {}}  # type: ignore[assignment]
+    operation = {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": answers,
+        "security": [{"key": []}],
+    }
+    return {path: {"post": operation} for path in PATHS.values()}
+
+
+def described(proxy: Proxy, folder: Path) -> Path:
+    """The proxy's own document, with the model APIs."""
+    status, _, said = proxy.ask(
+        method="GET", path="/agentguard/v1/openapi.json", Authorization=f"Bearer {KEY}"
+    )
+    assert status == 200
+    document = json.loads(said)
+    document["paths"] |= model_apis()
+    path = folder / "openapi.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_nothing_that_is_asked_ends_in_an_error_of_the_servers(tmp_path: Path) -> None:
+    keys = [{"name": "k", "hash": HASH, "scopes": ["call", "read", "admin"], "tenant": "t"}]
+    with FaultBackend() as backend, FaultBackend() as other:
+        replicas = [{"name": f"r{n}", "url": one.url} for n, one in enumerate((backend, other))]
+        settings = {
+            "backends": {"replicas": replicas, "health": "off"},
+            "keys": keys,
+            "guard": GUARD,
+            "capture": {"store": str(tmp_path / "runs.db")},
+        }
+        with serving(tmp_path, settings) as proxy:
+            done = subprocess.run(
+                [
+                    sys.executable, "-m", "schemathesis.cli", "run", str(described(proxy, tmp_path)),
+                    "--url", f"http://127.0.0.1:{proxy.port}", "-H", f"Authorization: Bearer {KEY}",
+                    "--checks", CHECKS, "--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES),
+                    "--seed", "7", "--no-shrink", "--generation-database", "none", "--no-color",
+                    "--request-timeout", "20", "--warnings", "off",
+                ],
+                cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+            for path in ("/agentguard/v1/sessions", "/status", *PATHS.values()):
+                code, headers, _ = proxy.ask(method="TRACE", path=path, Authorization=f"Bearer {KEY}")
+                assert (code, "GET" in headers["allow"]) == (405, True), "RFC 9110, 15.5.6"
+            assert proxy.ask(method="GET", path="/healthz")[0] == 200
+            status = json.loads(proxy.ask(method="GET", path="/status", Authorization=f"Bearer {KEY}")[2])
+            log = proxy.errors()
+    assert status["workers"][0]["inflight"] == 0
+    assert "failed in the proxy" not in log, log[-4000:]
+    assert "administrative request failed" not in log
+    assert KEY not in log
+    assert backend.seen or other.seen

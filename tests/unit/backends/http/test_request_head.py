@@ -1,0 +1,195 @@
+"""What goes out: heads built anew, what passes and what does not, and targets that mean another place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.backends.base import BackendRequest, Headers
+from agentguard.backends.http import HttpBackend, HttpLimits
+from agentguard.backends.http.egress_policy import origin_of
+from agentguard.backends.http.request_head import Heads
+from agentguard.errors import BackendError, ConfigError
+
+URL = "http://127.0.0.1:8000/v1"
+
+
+def heads(url: str = URL, **more: Any) -> Heads:
+    return Heads(origin_of(url), **{"key": None, "auth": "bearer", "headers": (), **more})
+
+
+def made(target: str = "/chat/completions", *, by: Heads | None = None, **more: Any) -> list[bytes]:
+    request = BackendRequest(target=target, **{"body": b"{}", **more})
+    head = (by or heads()).make(request)
+    assert head.endswith(b"\r\n\r\n")
+    return head[:-4].split(b"\r\n")
+
+
+def test_a_head_is_built_of_what_is_needed_and_what_passes() -> None:
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"x-stainless-lang", b"python"),
+        (b"x-twice", b"1"),
+        (b"x-twice", b"2"),
+        (b"accept-encoding", b"gzip, br"),
+        (b"connection", b"keep-alive"),
+        (b"transfer-encoding", b"chunked"),
+        (b"content-length", b"999"),
+        (b"host", b"evil.example"),
+        (b"expect", b"100-continue"),
+        (b"upgrade", b"h2c"),
+        (b"agentguard-run", b"r1"),
+        (b"authorization", b"Bearer the-caller's"),
+    )
+    assert made(headers=headers) == [
+        b"POST /v1/chat/completions HTTP/1.1",
+        b"host: 127.0.0.1:8000",
+        b"accept-encoding: identity",
+        b"content-type: application/json",
+        b"x-stainless-lang: python",
+        b"x-twice: 1",
+        b"x-twice: 2",
+        b"authorization: Bearer the-caller's",
+        b"content-length: 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("auth", "line"),
+    [
+        ("bearer", b"authorization: Bearer k"),
+        ("x-api-key", b"x-api-key: k"),
+        ("api-key", b"api-key: k"),
+    ],
+)
+def test_the_endpoints_key_takes_the_place_of_the_callers(auth: str, line: bytes) -> None:
+    callers: Headers = ((b"authorization", b"Bearer no"), (b"x-api-key", b"no"), (b"Api-Key", b"no"))
+    lines = made(by=heads(key="k", auth=auth), headers=callers)
+    assert line in lines
+    assert not any(b"no" in other for other in lines)
+
+
+def test_headers_of_the_configuration_go_before_the_callers() -> None:
+    by = heads(headers=((b"anthropic-version", b"2023-06-01"),))
+    lines = made(by=by, headers=((b"anthropic-version", b"1999"),))
+    assert [line for line in lines if line.startswith(b"anthropic")] == [b"anthropic-version: 2023-06-01"]
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "length"),
+    [
+        ("GET", b"", None),
+        ("DELETE", b"", None),
+        ("POST", b"", b"content-length: 0"),
+        ("GET", b"x", b"content-length: 1"),
+    ],
+)
+def test_a_length_is_told_where_there_may_be_a_body(method: str, body: bytes, length: bytes | None) -> None:
+    lines = made(method=method, body=body)
+    assert [line for line in lines if line.startswith(b"content-length")] == ([length] if length else [])
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "line"),
+    [
+        (URL, "", b"POST /v1 HTTP/1.1"),
+        (URL, "?a=b", b"POST /v1?a=b HTTP/1.1"),
+        ("http://vllm", "", b"POST / HTTP/1.1"),
+        ("http://vllm", "?a=b", b"POST /?a=b HTTP/1.1"),
+        ("http://vllm/", "/x%20y?q=%0d", b"POST /x%20y?q=%0d HTTP/1.1"),
+        (URL, "/files/a..b/...", b"POST /v1/files/a..b/... HTTP/1.1"),
+    ],
+)
+def test_targets_are_joined_to_the_base_url(url: str, target: str, line: bytes) -> None:
+    assert made(target, by=heads(url))[0] == line
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "x",
+        "//evil.example/x",
+        "http://evil.example/",
+        "@evil.example/",
+        "/a\\b",
+        "/a%5cb",
+        "/a b",
+        "/a\tb",
+        "/a\r\nx: y",
+        "/a\nb",
+        "/a\x00b",
+        "/a#b",
+        "/caf\xe9",
+        "/../admin",
+        "/x/..",
+        "/./x",
+        "/%2e%2e/admin",
+        "/x/%2E./admin",
+        "/x%2f..%2fadmin",
+    ],
+)
+def test_targets_that_could_mean_another_place_are_not_sent(target: str) -> None:
+    with pytest.raises(BackendError) as caught:
+        made(target)
+    assert (caught.value.status, caught.value.stage) == (400, "unsent")
+
+
+@pytest.mark.parametrize("method", ["", "post", "CONNECT", "TRACE", "GET /x HTTP/1.1\r\n", "A" * 30])
+def test_methods_that_are_not_passed_on(method: str) -> None:
+    with pytest.raises(BackendError):
+        made(method=method)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (b"x", b"a\r\ny: b"),
+        (b"x", b"a\nb"),
+        (b"x", b"a\rb"),
+        (b"x", b"a\0b"),
+        (b"x: y\r\nz", b"a"),
+        (b"x y", b"a"),
+        (b"x:", b"a"),
+        (b"", b"a"),
+    ],
+)
+def test_headers_cannot_hold_another_header(field: tuple[bytes, bytes]) -> None:
+    with pytest.raises(BackendError) as caught:
+        made(headers=((b"a", b"b"), field))
+    assert caught.value.stage == "unsent"
+
+
+@pytest.mark.parametrize("more", [{"key": "a\r\nx: y"}, {"key": "sk\n"}, {"headers": ((b"a b", b"c"),)}])
+def test_keys_and_headers_of_the_configuration_are_looked_at_when_it_is_read(more: Any) -> None:
+    with pytest.raises(ConfigError):
+        HttpBackend(URL, **more)
+
+
+def test_limits_have_ranges() -> None:
+    for wrong in ({"connections": 0}, {"idle_s": -1}, {"head_bytes": 1.5}, {"connect_s": float("nan")}):
+        with pytest.raises(ConfigError):
+            HttpLimits(**wrong)
+
+
+NAMES = st.binary(max_size=12)
+VALUES = st.binary(max_size=30)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=6), st.text(max_size=20))
+def test_whatever_is_given_goes_out_as_one_request_or_not_at_all(fields: Any, target: str) -> None:
+    by = heads()
+    try:
+        lines = made("/" + target, by=by, headers=tuple(fields))
+    except BackendError as error:
+        assert error.stage == "unsent"
+        return
+    head = b"\r\n".join(lines)
+    assert head.count(b"\r") == head.count(b"\n") == len(lines) - 1
+    assert len(lines[0].split(b" ")) == 3
+    names = [line.split(b":")[0].lower() for line in lines[1:]]
+    assert names.count(b"host") == names.count(b"content-length") == 1
+    assert not {b"transfer-encoding", b"connection"} & set(names)
+    assert b"" not in names

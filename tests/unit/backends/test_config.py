@@ -1,0 +1,112 @@
+import pytest
+
+from agentguard.backends.config import BackendsOptions, ReplicaOptions
+from agentguard.errors import ConfigError
+from agentguard.resilience import Outlier
+
+ONE = {"replicas": [{"name": "a", "url": "http://127.0.0.1:8000/v1"}]}
+
+
+def names(options):
+    return [strategy.name for strategy in options.pipeline]
+
+
+def parse(**section):
+    return BackendsOptions.parse({**ONE, **section})
+
+
+def test_the_least_that_can_be_said_gets_the_usual():
+    options = parse()
+    assert names(options) == [
+        "timeout", "shed", "retry", "hedge", "throttle", "breaker", "attempt_timeout", "progress",
+    ]  # fmt: skip
+    assert (options.policy.name, options.outlier, options.canary) == ("least_load", Outlier(), None)
+    assert options.health.path == "/models"
+
+
+def test_a_mapping_changes_the_usual_order_and_a_list_is_the_order():
+    changed = parse(pipeline={"hedge": False, "throttle": "off", "retry": {"backoff": {"base_s": 1}}})
+    assert names(changed) == ["timeout", "shed", "retry", "breaker", "attempt_timeout", "progress"]
+    retry = changed.pipeline[2]
+    assert (retry.backoff.base_s, retry.backoff.cap_s, retry.attempts) == (1.0, 10.0, 3)
+    listed = parse(pipeline=["retry", {"breaker": {"minimum": 5}}, {"progress": None}])
+    assert names(listed) == ["retry", "breaker", "progress"]
+    assert listed.pipeline[1].minimum == 5
+    assert names(parse(pipeline=[])) == []
+
+
+def test_what_is_nested_keeps_the_rest_of_its_own_defaults():
+    hedge = parse(pipeline={"hedge": {"budget": {"ratio": 0.1}}}).pipeline[3]
+    assert (hedge.budget.ratio, hedge.budget.reserve) == (0.1, 0.0)
+    assert parse(pipeline={"attempt_timeout": None}).pipeline[6].seconds == 300.0
+    assert parse(pipeline={"retry": {"statuses": [500]}}).pipeline[2].statuses == frozenset({500})
+
+
+def test_models_can_be_a_list_or_a_mapping():
+    assert ReplicaOptions(name="a", url="http://x", models=["m"]).models == {"m": "m"}
+    assert ReplicaOptions(name="a", url="http://x", models={"m": "n"}).models == {"m": "n"}
+
+
+def test_a_policy_is_a_name_or_has_options():
+    assert parse(policy={"name": "prefix", "bound": 2}).policy.bound == 2.0
+    assert parse(policy="session").policy.bound == 0.0
+
+
+def test_parts_can_be_switched_off():
+    options = parse(health=False, outlier="off", votes=False, canary=False)
+    assert (options.health, options.outlier, options.votes, options.canary) == (None, None, None, None)
+
+
+def test_equal_sections_are_equal():
+    section = {"pipeline": {"hedge": "off"}, "policy": "prefix", "http": {"connections": 5}}
+    assert parse(**section) == parse(**section)
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"replicas": []}, "from 1 to 1000"),
+        ({"replicas": [*ONE["replicas"], *ONE["replicas"]]}, "the name a is there twice"),
+        ({"replicas": [{"name": "a b", "url": "http://x"}]}, "replicas.0.name"),
+        ({"replicas": [{"name": "a", "url": "ftp://x"}]}, "replicas.0.url"),
+        ({"replicas": [{"name": "a", "url": "http://me:pw@x"}]}, "replicas.0.url"),
+        ({"replicas": [{"name": "a", "url": "http://x", "weight": 0}]}, "replicas.0.weight"),
+        ({"replicas": [{"name": "a", "url": "http://x", "key": "s"}]}, "replicas.0.key"),
+        ({"replicas": [{"name": "a", "url": "http://x", "headers": {"X-Api-Key": "s"}}]}, "api_key_env"),
+        ({"policy": "fastest"}, "there are: least_load, prefix, priority, round_robin, session, weighted"),
+        ({"policy": {"name": "prefix", "bond": 1}}, "no option bond; there are: bound"),
+        ({"policy": {"name": "prefix", "bound": 0.5}}, "bound must be 0"),
+        ({"policy": 3}, "a name, or a mapping"),
+        ({"pipeline": {"retry": {"attempts": 0}}}, "pipeline.retry: Retry.attempts"),
+        ({"pipeline": {"retry": {"attempts": "3"}}}, "pipeline.retry.attempts must be of type int"),
+        ({"pipeline": {"retry": {"backoff": 3}}}, "pipeline.retry.backoff must be a mapping"),
+        ({"pipeline": {"retry": {"statuses": ["x"]}}}, "list of whole numbers"),
+        ({"pipeline": {"retry": {"budget": {"ratio": float("nan")}}}}, "ratio"),
+        ({"pipeline": {"breaker": {"target": "x"}}}, "no option target"),
+        ({"pipeline": {"progress": {"carries": "x"}}}, "no option carries"),
+        ({"pipeline": {"retries": {}}}, "there are: timeout, shed, retry"),
+        ({"pipeline": ["breaker", "retry"]}, "retry must stand before breaker"),
+        ({"pipeline": ["retry", "retry"]}, "twice"),
+        ({"pipeline": ["progress", "breaker"]}, "must be the last"),
+        ({"pipeline": [{"retry": {}, "hedge": {}}]}, "pipeline[0] must be a name"),
+        ({"pipeline": "standard"}, "pipeline must be a list"),
+        ({"outlier": {"panic": 2}}, "panic"),
+        ({"health": {"interval": 1}}, "health.interval"),
+        ({"canary": True}, "canary.ask"),
+        ({"votes": {"most": 100}}, "votes.most"),
+        ({"http": {"connections": 0}}, "connections"),
+        ({"polcy": "x"}, "polcy"),
+    ],
+)
+def test_what_is_wrong_is_named(section, says):
+    with pytest.raises(ConfigError) as caught:
+        parse(**section)
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("backends: ")
+    assert "pw" not in str(caught.value)
+
+
+def test_a_section_must_be_a_mapping():
+    for given in (None, [], "x", 3):
+        with pytest.raises(ConfigError):
+            BackendsOptions.parse(given)

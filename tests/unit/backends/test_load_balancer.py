@@ -1,0 +1,118 @@
+"""The choice against its rules, written down a second time, for any mixture of troubles."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentguard.backends.attempt_context import AttemptContext, NoReplica
+from agentguard.backends.base import BackendRequest
+from agentguard.errors import CircuitOpen, Overloaded, ResilienceError
+from tests.unit.backends.pool_fixtures import Scene, ok
+
+NAMES = "abcdef"
+REPLICA = st.fixed_dictionaries(
+    {
+        "tier": st.integers(0, 2),
+        "serves": st.booleans() | st.just(True),
+        "continues": st.booleans(),
+        "draining": st.sampled_from([False, False, False, True]),
+        "down": st.sampled_from([False, False, True]),
+        "corrupt": st.sampled_from([False, False, False, True]),
+        "hinted": st.sampled_from([False, False, True]),
+        "rests": st.sampled_from([False, False, True]),
+        "full": st.sampled_from([False, False, True]),
+        "tried": st.booleans(),
+    }
+)
+
+
+def tiers_of(sound):
+    """The tiers of which at least half can be used, and of them those that rest; all, where there is none."""
+    awake, resting = [], []
+    for tier in (0, 1, 2):
+        members = [one for one in sound if one["tier"] == tier]
+        usable = [one for one in members if not one["down"] and not one["hinted"]]
+        if usable and 2 * len(usable) >= len(members):
+            awake.append([one for one in usable if not one["rests"]])
+            resting += [one for one in usable if one["rests"]]
+    if not awake:
+        awake = [[one for one in sound if one["tier"] == tier] for tier in (0, 1, 2)]
+    elif not any(awake):
+        awake = [resting]
+    return awake, resting
+
+
+def expected(kinds, *, continues, hedge):
+    """Which of the replicas may be chosen, by docs/backends.md; or the error."""
+    serving = [one for one in kinds if one["serves"] and not one["draining"]]
+    if not serving:
+        return NoReplica
+    sound = [one for one in serving if not one["corrupt"]]
+    if not sound:
+        return CircuitOpen
+    awake, resting = tiers_of(sound)
+    rounds = [[[one for one in tier if not one["tried"]] for tier in awake]]
+    if not hedge:
+        rounds.append([*awake, resting])
+    for tiers in rounds:
+        for tier in tiers:
+            able = [one for one in tier if not one["full"] and (one["continues"] or not continues)]
+            if able:
+                return {one["name"] for one in able}
+    return Overloaded
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(REPLICA, min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["round_robin", "least_load", "weighted", "priority", "session", "prefix"]),
+)
+def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
+    kinds = [{**kind, "name": name} for name, kind in zip(NAMES, kinds, strict=False)]
+    per = {
+        kind["name"]: {
+            "tier": kind["tier"],
+            "models": ["m"] if kind["serves"] else ["another"],
+            "continues": kind["continues"],
+            "max_concurrent": 1,
+        }
+        for kind in kinds
+    }
+    scene = Scene(per=per, policy=policy, **{kind["name"]: [ok()] for kind in kinds})
+    choice = scene.pool._choice
+    request = BackendRequest(target="/", model="m", session="s", prefix=b"p")
+    for kind in kinds:
+        replica = choice.replicas[kind["name"]]
+        replica.draining, replica.corrupt = kind["draining"], kind["corrupt"]
+        replica.down = {"heartbeat"} if kind["down"] else set()
+        replica.hinted_until = 10.0 if kind["hinted"] else 0.0
+        replica.rests_until = 10.0 if kind["rests"] else 0.0
+        replica.inflight = int(kind["full"])
+        if kind["tried"]:
+            request.tried.append(kind["name"])
+    choice.touch()
+    wanted = expected(kinds, continues=continues, hedge=hedge)
+    try:
+        found = choice._pick(AttemptContext(request, continues=continues), (), None, hedge=hedge).name
+    except ResilienceError as error:
+        assert type(error) is wanted
+    else:
+        assert isinstance(wanted, set), f"{found} was chosen where {wanted.__name__} is to be raised"
+        assert found in wanted
+
+
+def test_time_alone_brings_back_what_rests_or_was_hinted_at():
+    scene = Scene(a=[ok()], b=[ok()], policy="priority")
+    choice = scene.pool._choice
+
+    def now():
+        return choice._pick(AttemptContext(BackendRequest(target="/")), (), None, hedge=False).name
+
+    choice.replicas["a"].rests_until = 5.0
+    choice.touch()
+    assert now() == "b"
+    scene.clock.advance(4.9)
+    assert now() == "b"
+    scene.clock.advance(0.2)
+    assert now() == "a"

@@ -1,0 +1,206 @@
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentguard.errors import BackendError
+from agentguard.model_api.canonical import canonical_response, canonical_stream
+from tests.unit.backends.pool_fixtures import Scene, chat, event, fail, hang, notes, ok, read, stream, texts
+
+
+def test_the_majority_wins_and_the_others_are_ended():
+    scene = Scene(a=[ok("wrong")], b=[ok("right")], c=[ok("right ")])
+
+    async def main():
+        answer = await scene.ask(votes=3)
+        assert json.loads(answer.body)["choices"][0]["message"]["content"].strip() == "right"
+        assert notes(answer)["voted"] == "2/3"
+        assert scene.counts() == {"a": 1, "b": 1, "c": 1}
+
+    scene.run(main)
+
+
+def test_who_is_not_needed_is_not_waited_for():
+    scene = Scene(a=[ok("x")], b=[ok("x")], c=[hang()])
+
+    async def main():
+        answer = await scene.ask(votes=3)
+        assert notes(answer)["voted"] == "2/3"
+        assert scene.clock.now() < 1
+        assert len(scene.ones["c"].cancelled) == 1
+
+    scene.run(main)
+
+
+def test_without_a_majority_the_first_is_taken_and_marked():
+    scene = Scene(a=[ok("one", 0.3)], b=[ok("two", 0.1)], c=[ok("three", 0.2)])
+
+    async def main():
+        answer = await scene.ask(votes=3)
+        assert answer.replica == "b"
+        assert notes(answer) == {"voted": "1/3", "no_majority": "1"}
+
+    scene.run(main)
+
+
+def test_who_fails_has_no_vote_and_if_all_fail_so_does_the_request():
+    order = {"retry": "off"}
+    scene = Scene(a=[fail()], b=[ok("x")], c=[ok("x")], order=order)
+
+    async def main():
+        assert notes(await scene.ask(votes=3))["voted"] == "2/3"
+        for one in scene.ones.values():
+            one.script = [fail()]
+        assert isinstance(await scene.attempt(votes=3), BackendError)
+
+    scene.run(main)
+
+
+def test_one_of_three_that_hangs_does_not_hold_a_tie_beyond_the_deadline():
+    scene = Scene(a=[ok("x")], b=[ok("y")], c=[hang()], order={"retry": "off"})
+
+    async def main():
+        answer = await scene.ask(10.0, votes=3)
+        assert scene.clock.now() < 10.25
+        assert notes(answer)["no_majority"] == "1"
+
+    scene.run(main)
+
+
+def test_votes_are_bounded():
+    scene = Scene(a=[ok("x", 5)], b=[ok("x", 5)], c=[ok("x", 5)], votes={"most": 2, "at_once": 1})
+
+    async def main():
+        found = await asyncio.gather(*(scene.ask(votes=9) for _ in range(3)))
+        assert sum(scene.counts().values()) == 4
+        assert sorted(notes(one).get("not_voted", "") for one in found) == ["", "busy", "busy"]
+        assert scene.pool.status()["votes"] == 0
+
+    scene.run(main)
+
+
+def test_one_replica_has_nobody_to_vote_with():
+    scene = Scene(a=[ok()])
+    assert notes(scene.run(lambda: scene.ask(votes=3))) == {"not_voted": "one replica"}
+
+
+def test_votes_can_be_switched_off():
+    scene = Scene(a=[ok()], b=[ok()], votes="off")
+    assert notes(scene.run(lambda: scene.ask(votes=3))) == {"not_voted": "off"}
+
+
+def test_a_streamed_answer_is_voted_on_whole_and_comes_as_it_came():
+    scene = Scene(a=[stream("a", "b", id="1")], b=[stream("ab", id="2")], c=[stream("no", id="3")])
+
+    async def main():
+        answer = await scene.ask(votes=3, stream=True)
+        assert notes(answer)["voted"] == "2/3"
+        got, error = await read(answer)
+        assert (texts(got)[1:], error) == (("ab", True), None)
+
+    scene.run(main)
+
+
+def test_a_streamed_answer_that_breaks_off_has_no_vote():
+    scene = Scene(a=[stream("ab", then="cut")], b=[stream("ab")], c=[stream("ab")], order={"retry": "off"})
+
+    async def main():
+        answer = await scene.ask(votes=3, stream=True)
+        assert notes(answer)["voted"] == "2/3"
+        assert answer.replica in ("b", "c")
+
+    scene.run(main)
+
+
+def test_the_callers_leaving_ends_all():
+    scene = Scene(a=[hang()], b=[hang()], c=[hang()])
+
+    async def main():
+        task = asyncio.create_task(scene.ask(votes=3))
+        await scene.clock.sleep(2)
+        task.cancel()
+        await asyncio.wait({task})
+        assert [one.cancelled for one in scene.ones.values()] == [[2.0]] * 3
+
+    scene.run(main)
+
+
+def call(arguments, id="c"):
+    return [{"id": id, "type": "function", "function": {"name": "book", "arguments": arguments}}]
+
+
+def test_tool_calls_are_compared_by_what_they_do():
+    one = canonical_response("chat", chat(None, calls=call('{"a": 1, "b": 2}', "c1")))
+    assert one == canonical_response("chat", chat("", calls=call('{"b":2,"a":1}', "c2"), name="y"))
+    assert one != canonical_response("chat", chat(None, calls=call('{"a": 1, "b": 3}', "c1")))
+    assert canonical_response("chat", chat("one")) != canonical_response("chat", chat("two"))
+
+
+@pytest.mark.parametrize("api", ["chat", "completions", "messages", "responses", "embeddings", ""])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b"nonsense", b'{"choices": 1}', b'{"content": [{}]}', b"\xff"]
+)
+def test_what_can_not_be_read_is_compared_as_it_is(api, body):
+    assert canonical_response(api, body) == canonical_response(api, body)
+    assert canonical_stream(api, body) == canonical_stream(api, body)
+    assert canonical_response(api, body) != canonical_response("chat", chat("an answer"))
+
+
+def test_ids_and_usage_of_other_answers_do_not_count():
+    one, two = ({"id": n, "usage": {"x": n}, "data": [1]} for n in (1, 2))
+    assert canonical_response("", json.dumps(one).encode()) == canonical_response(
+        "", json.dumps(two).encode()
+    )
+    assert canonical_response("", b'{"data": [1]}') != canonical_response("", b'{"data": [2]}')
+
+
+def test_messages_and_responses_say_the_same_streamed_and_whole():
+    blocks = [
+        {"type": "text", "text": "hi"},
+        {"type": "tool_use", "id": "t", "name": "book", "input": {"a": 1}},
+    ]
+    events = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "h"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "i"}},
+        {"type": "content_block_start", "index": 1, "content_block": {**blocks[1], "input": {}}},
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": '{"a"'},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": ":1}"},
+        },
+    ]
+    streamed = b"".join(b"event: x\ndata: " + json.dumps(one).encode() + b"\n\n" for one in events)
+    whole = json.dumps({"id": "m", "content": blocks}).encode()
+    assert canonical_response("messages", whole) == canonical_stream("messages", streamed)
+
+    output = [
+        {"type": "reasoning", "id": "r"},
+        {"type": "message", "id": "1", "content": [{"type": "output_text", "text": "hi"}]},
+        {"type": "function_call", "id": "2", "call_id": "c", "name": "book", "arguments": '{"a": 1}'},
+    ]
+    done = {"type": "response.completed", "response": {"id": "resp", "output": output}}
+    streamed = b"data: " + json.dumps(done).encode() + b"\n\n"
+    assert canonical_response("responses", json.dumps({"output": output}).encode()) == canonical_stream(
+        "responses", streamed
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=30), st.integers(1, 5))
+def test_how_a_text_was_cut_into_chunks_does_not_matter(text, size):
+    parts = [text[at : at + size] for at in range(0, len(text), size)]
+    streamed = b"".join(event({"content": part}) for part in parts) or event({"content": ""})
+    assert canonical_response("chat", chat(text)) == canonical_stream("chat", streamed)
+    pieces = [json.dumps({"choices": [{"index": 0, "text": part}]}).encode() for part in parts or [""]]
+    whole = json.dumps({"choices": [{"index": 0, "text": text}]}).encode()
+    assert canonical_response("completions", whole) == canonical_stream(
+        "completions", b"".join(b"data: " + piece + b"\n\n" for piece in pieces)
+    )

@@ -1,0 +1,25 @@
+"""A request that goes on with something that one replica has is for that one, as long as it can be asked."""
+
+from agentguard.errors import RetriesExhausted
+from tests.unit.backends.pool_fixtures import Scene, ok, refuse
+
+
+def test_it_is_asked_whatever_the_policy_would_choose():
+    scene = Scene(a=[ok()], b=[ok()], policy="priority")
+
+    async def main():
+        assert [(await scene.ask(replica=name)).replica for name in ("b", "b", "a", "", "gone")] == list(
+            "bbaaa"
+        )
+
+    scene.run(main)
+
+
+def test_nobody_else_is_tried_in_its_place():
+    scene = Scene(a=[ok()], b=[refuse(500)], policy="priority")
+
+    async def main():
+        assert isinstance(await scene.attempt(replica="b"), RetriesExhausted)
+        assert scene.counts() == {"a": 0, "b": 3}
+
+    scene.run(main)

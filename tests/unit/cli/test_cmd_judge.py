@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build_app
+from agentguard.judge.embedded.model_io import CARD_FILE, MODEL_FILE
+from agentguard.trajectory.formats.reader import load_records
+
+
+def chat(number: int) -> dict[str, object]:
+    """A run in the shape of Who&When, of our own making."""
+    question = f"How many boats lie in harbour {number}?"
+    said = [
+        ("Lead_Expert", f"You are given a task. {question}"),
+        ("Count_Expert", f"Let us assume that there are {number + 40} boats."),
+        ("Shell", "exitcode: 0\n12"),
+        ("Check_Expert", f"There are {number + 40} boats. TERMINATE"),
+    ]
+    return {
+        "question": question,
+        "is_correct": False,
+        "ground_truth": "7",
+        "mistake_agent": "Count_Expert",
+        "mistake_step": "1",
+        "history": [{"name": name, "role": "assistant", "content": text} for name, text in said],
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data, out = tmp_path_factory.mktemp("boats"), tmp_path_factory.mktemp("model")
+    for number in range(24):
+        (data / f"{number}.json").write_bytes(orjson.dumps(chat(number)))
+    (data / "LICENSE").write_text("CC0 1.0\n")
+    assert len(load_records(data)) == 24
+    result = CliRunner().invoke(
+        build_app(), ["judge", "train", "--data", str(data), "--out", str(out), "--repeats", "1", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_training_writes_a_model_and_a_card_that_tells_what_it_is(trained: Path) -> None:
+    card = orjson.loads((trained / CARD_FILE).read_bytes())
+    assert (trained / MODEL_FILE).stat().st_size == card["bytes"]
+    assert card["data"][0]["runs"] == 24
+    assert card["data"][0]["licence"] == "CC0 1.0"
+    assert card["scores"][0]["setting"] == "cross_validated"
+    assert card["scores"][0]["step_accuracy"] > 0.9
+    assert len(card["scores"][0]["wilson95"]["step"]) == 2
+    assert card["limits"]
+    assert str(trained.parent) not in (trained / CARD_FILE).read_text()
+
+
+def test_the_card_is_shown_to_people_and_programs(trained: Path) -> None:
+    shown = CliRunner().invoke(build_app(), ["judge", "card", "--model", str(trained)])
+    assert shown.exit_code == 0
+    assert "embedded judge" in shown.output
+    assert "sha256" in shown.output
+    given = CliRunner().invoke(build_app(), ["judge", "card", "--model", str(trained), "--json"])
+    assert orjson.loads(given.output)["data"][0]["root_causes"] == 24
+
+
+def test_check_passes_what_was_written_and_refuses_what_was_changed(trained: Path, tmp_path: Path) -> None:
+    sound = CliRunner().invoke(build_app(), ["judge", "check", "--model", str(trained), "--json"])
+    assert sound.exit_code == 0
+    assert orjson.loads(sound.output)["answers"] is True
+    for name in (CARD_FILE, MODEL_FILE):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    (tmp_path / MODEL_FILE).write_bytes(b"changed")
+    changed = CliRunner().invoke(build_app(), ["judge", "check", "--model", str(tmp_path)])
+    assert changed.exit_code == 2
+    assert "does not match its card" in changed.output
+
+
+def test_there_must_be_a_model_to_show(tmp_path: Path) -> None:
+    missing = CliRunner().invoke(build_app(), ["judge", "card", "--model", str(tmp_path)])
+    assert missing.exit_code == 2
+    assert "agentguard judge train" in missing.output
+
+
+def test_the_model_that_ships_passes_its_check() -> None:
+    assert CliRunner().invoke(build_app(), ["judge", "check"]).exit_code == 0

@@ -1,0 +1,165 @@
+"""The doctor at a policy's judges: real endpoints of either kind, away, refusing, or other than described."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli import doctor_checks
+from agentguard.cli.app import build_app
+from agentguard.cli.doctor_checks import CheckContext, CheckResult
+from tests.unit.judge.chat_server import LETTERS, Script, closed_port, serving
+from tests.unit.judge.pooling_server import Pooling, pooling
+
+WRITES = '{"text": "yes"}'
+TRAINED = {"question": "run_failed", "options": ["no", "yes"]}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No store of this checkout is looked at, and no key of this machine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
+    monkeypatch.delenv("AGENTGUARD_JUDGE_KEY", raising=False)
+
+
+def config(folder: Path, judge: dict[str, Any]) -> Path:
+    path = folder / "proxy.yaml"
+    replica = {"name": "a", "url": f"http://127.0.0.1:{closed_port()}/v1"}
+    told = {"listen": {"port": 0}, "backends": {"replicas": [replica]}, "guard": {"judge": judge}}
+    path.write_text(json.dumps(told))
+    return path
+
+
+def judges(folder: Path, judge: dict[str, Any], **asked: Any) -> list[CheckResult]:
+    found = doctor_checks.run_checks(
+        CheckContext(config=config(folder, judge), **{"timeout_s": 60.0, **asked})
+    )
+    return [line for line in found if line.area == "judge"]
+
+
+def test_a_chat_judge_that_keeps_to_the_form_is_well(tmp_path: Path) -> None:
+    with serving(Script(writes=WRITES)) as (url, _):
+        (line,) = judges(tmp_path, {"base_url": url})
+    assert (line.condition, line.what) == ("ok", url)
+    assert "judge (/models/small), structured outputs" in line.found
+    assert "--canaries" in line.found
+
+
+def test_one_that_does_not_is_wrong_with_a_way_out(tmp_path: Path) -> None:
+    with serving(Script(writes="no JSON")) as (url, _):
+        (line,) = judges(tmp_path, {"base_url": url})
+    assert line.condition == "wrong"
+    assert "no structured output: malformed" in line.found
+    assert line.way_out
+
+
+def test_each_replica_and_the_second_judge_are_asked(tmp_path: Path) -> None:
+    away = f"http://127.0.0.1:{closed_port()}/v1"
+    with serving(Script(writes=WRITES)) as (url, _):
+        judge = {"replicas": [{"url": url}, away], "second": {"base_url": url}}
+        found = judges(tmp_path, judge)
+    assert [(line.what, line.condition) for line in found] == [(url, "ok"), (away, "wrong"), (url, "ok")]
+    assert "unreachable" in found[1].found
+
+
+def test_its_key_is_the_one_that_a_guard_would_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGUARD_JUDGE_KEY", "hush")
+    with serving(Script(writes=WRITES)) as (url, script):
+        (line,) = judges(tmp_path, {"base_url": url})
+        assert line.condition == "ok"
+        assert set(script.keys) == {"Bearer hush"}
+    assert "hush" not in str(line)
+
+
+def test_how_well_it_judges_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+    with serving(Script(writes=WRITES)) as (url, script):
+        structured, judging = judges(tmp_path, {"base_url": url}, canaries=True)
+        assert len(script.seen) > 24
+    assert structured.condition == "ok"
+    assert judging.condition == "wrong", "it says the same of every run"
+    assert "no better than chance" in judging.found
+    assert "24 of 24 canary runs answered" in judging.found
+    assert f"agentguard judge check {url}" in judging.way_out
+
+
+def test_one_that_judges_above_chance_is_well(tmp_path: Path) -> None:
+    """It looks for what only canary runs that failed hold."""
+    wrong: tuple[str, ...] = (
+        "31 euros.",
+        "Monday",
+        "8 red",
+        'ivan@example.org"',
+        "does not answer",
+        "10:40 leaves",
+    )
+    wrong += ("left out", "5512", "south tower is", "still on", "pain in", "notes.txt was deleted")
+
+    def prefer(prompt: str, label: str) -> float:
+        line = next(one for one in prompt.split("\n") if one.startswith(f"{label}: "))
+        run = prompt.replace("notes-old.txt was deleted", "")
+        failed = any(text in run for text in wrong)
+        return {"yes": 0.9 if failed else 0.1, "no": 0.1 if failed else 0.9}.get(
+            line[3:], 0.02 * (1 + LETTERS.index(label))
+        )
+
+    with serving(Script(writes=WRITES, prefer=prefer)) as (url, _):
+        told = judges(tmp_path, {"base_url": url}, canaries=True)[1]
+    assert told.condition == "ok", told
+
+
+def test_a_pooling_judge_answers_what_it_is_said_to_be_trained_for(tmp_path: Path) -> None:
+    steps = {"question": "root_cause*", "options": ["no", "yes"], "by": "step"}
+    shown = {"question": "response_safety", "task": "score", "by": "shown"}
+    with pooling() as (url, script):
+        judge = {"kind": "pooling", "base_url": url, "classifiers": [TRAINED, steps, shown]}
+        found = judges(tmp_path, judge)
+        assert [line.condition for line in found] == ["ok"] * 3
+        assert {"/classify", "/score"} < set(script.paths)
+    assert found[0].found == "classify answers run_failed"
+
+
+@pytest.mark.parametrize(
+    ("trained", "script", "said"),
+    [
+        (
+            {"question": "run_failed", "options": ["no", "yes", "maybe"]},
+            Pooling(),
+            "not those of the classifier",
+        ),
+        (TRAINED, Pooling(status=404), "no_model"),
+    ],
+)
+def test_another_model_than_the_policy_describes_is_wrong(
+    tmp_path: Path, trained: dict[str, Any], script: Pooling, said: str
+) -> None:
+    with pooling(script) as (url, _):
+        (line,) = judges(tmp_path, {"kind": "pooling", "base_url": url, "classifiers": [trained]})
+    assert line.condition == "wrong"
+    assert said in line.found
+    assert "--task classify" in line.way_out
+
+
+def test_a_key_that_is_not_there_is_told_by_its_variable(tmp_path: Path) -> None:
+    found = doctor_checks.run_checks(
+        CheckContext(
+            config=config(tmp_path, {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "NO_SUCH_KEY"})
+        )
+    )
+    assert [one for one in found if one.condition == "wrong" and "NO_SUCH_KEY" in one.found]
+
+
+def test_the_command_asks_about_canaries_only_when_told(tmp_path: Path) -> None:
+    with serving(Script(writes=WRITES)) as (url, script):
+        path = str(config(tmp_path, {"base_url": url}))
+        result = CliRunner().invoke(build_app(), ["doctor", path, "--json", "--timeout", "60"])
+        asked = len(script.seen)
+        assert asked == 1
+        told = json.loads(result.output)
+        assert [one["condition"] for one in told["checks"] if one["area"] == "judge"] == ["ok"]
+        CliRunner().invoke(build_app(), ["doctor", path, "--json", "--timeout", "60", "--canaries"])
+        assert len(script.seen) > asked + 24

@@ -1,0 +1,73 @@
+"""The detectors on recorded runs: quiet where a run passed, and never failing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentguard.detect.runner import detect
+from agentguard.trajectory.formats.reader import load_records, load_trajectory
+from agentguard.trajectory.model import Record
+from tests.data import shared_data
+
+SAMPLES = Path(__file__).resolve().parents[3] / "samples"
+
+
+@pytest.fixture(scope="module")
+def airline() -> list[Record]:
+    return load_records(shared_data("tau_bench/gpt-4o-airline.dev.json"))
+
+
+def loud(record: Record) -> set[str]:
+    result = detect(record.trajectory)
+    assert result.failures == ()
+    return {finding.detector for finding in result.findings if finding.probability >= 0.5}
+
+
+def test_passed_runs_are_quiet_and_failed_ones_less_so(airline: list[Record]) -> None:
+    passed = [loud(record) for record in airline if record.annotation.failed is False]
+    failed = [loud(record) for record in airline if record.annotation.failed]
+    assert len(passed) == 50
+    assert len(failed) == 78
+    quiet = sum(map(bool, passed)) / len(passed)
+    assert quiet <= 0.10
+    assert sum(map(bool, failed)) / len(failed) > 2 * quiet
+
+
+def test_an_error_alone_is_not_loud(airline: list[Record]) -> None:
+    passed = [detect(r.trajectory).findings for r in airline if r.annotation.failed is False]
+    errors = [f for findings in passed for f in findings if f.detector == "tool_error"]
+    assert errors
+    assert all(finding.probability < 0.5 for finding in errors)
+
+
+@pytest.mark.parametrize("part", ["Algorithm-Generated", "Hand-Crafted"])
+def test_no_detector_fails_on_runs_of_several_agents(part: str) -> None:
+    records = load_records(shared_data(f"who_and_when/{part}"))
+    assert len(records) >= 45
+    assert sum(map(bool, map(loud, records))) < len(records) / 2
+
+
+@pytest.mark.parametrize("name", ["01-banana-and-pepper", "02-teapot", "03-lantern"])
+def test_our_own_passed_runs_are_quiet(name: str) -> None:
+    findings = detect(load_trajectory(SAMPLES / f"{name}.json")).findings
+    assert all(finding.probability < 0.5 for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "detector", "step"),
+    [
+        ("04-wine-bottle", "exact_loop", 8),
+        ("05-potato-and-pork", "exact_loop", 15),
+        ("06-violin", "oscillation", 8),
+        ("07-medicine-and-towel", "contradicted_claim", 7),
+        ("08-lettuce-and-apple", "premature_end", 13),
+        ("11-letter", "no_progress", 5),
+        ("13-pepper-and-potato", "schema_violation", 13),
+        ("14-blanket", "unparsable_action", 8),
+    ],
+)
+def test_what_went_wrong_in_our_own_runs_is_seen(name: str, detector: str, step: int) -> None:
+    findings = detect(load_trajectory(SAMPLES / f"{name}.json")).findings
+    assert (detector, step) in {(finding.detector, finding.step) for finding in findings}

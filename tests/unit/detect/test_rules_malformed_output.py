@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.detect.builders import call, code, env, found, run, said, tool, user
+
+
+def test_a_turn_with_nothing_in_it_is_empty() -> None:
+    (finding,) = found(run(user("Hello"), said(" \n")), "empty_output")
+    assert finding.step == 1
+    (thought,) = found(run(said("", reasoning="hm")), "empty_output")
+    assert thought.probability < finding.probability
+
+
+@pytest.mark.parametrize(
+    "step", [said("x"), call("f"), user(""), env(""), said("", modules={"action": "go"})]
+)
+def test_turns_with_something_in_them(step: dict[str, object]) -> None:
+    assert found(run(step), "empty_output") == ()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        said("The list begins with", extra={"finish_reason": "length"}),
+        said("The list begins with", extra={"stop_reason": "max_tokens"}),
+        call("f", '{"rows": [1, 2, '),
+        said("I write the file:\n```python\nrows = [1, 2, 3]\nfor row in rows:\n    pri"),
+    ],
+    ids=["finish_reason", "stop_reason", "arguments", "code"],
+)
+def test_turns_that_were_cut_off(step: dict[str, object]) -> None:
+    assert len(found(run(step), "truncated_output")) == 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        said("All there.", extra={"finish_reason": "stop"}),
+        call("f", {"rows": [1]}),
+        call("f", "rows"),
+        code("f()"),
+        said("a stray ``` at the end ```"),
+        env("```python\nx"),
+    ],
+    ids=["stop", "arguments", "no object", "closed", "inline", "environment"],
+)
+def test_turns_that_are_whole(step: dict[str, object]) -> None:
+    assert found(run(step), "truncated_output") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm sorry, but I can't assist with that request.",
+        "I cannot help with this.",
+        "As an AI language model, I am unable to provide that.",
+        "Sorry, I won't do that for you.",
+    ],
+)
+def test_refusals(text: str) -> None:
+    assert len(found(run(said(text)), "refusal")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The shop can't help with returns after 30 days.",
+        "Sorry for the delay. Here is your order.",
+        "I can't find the key, so I look in the kitchen.",
+        "I will continue with the second part.",
+    ],
+)
+def test_texts_that_refuse_nothing(text: str) -> None:
+    assert found(run(said(text)), "refusal") == ()
+    assert found(run(user("I can't help with that")), "refusal") == ()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [user("go"), call("open", {}, "Error: locked")],
+        [code("f()"), env("exitcode: 1 (execution failed)")],
+        [user("go"), said("I found the file. Now I will open it and count the rows.")],
+    ],
+    ids=["folded", "messages", "announced"],
+)
+def test_runs_that_end_too_early(steps: list[dict[str, object]]) -> None:
+    (finding,) = found(run(*steps), "premature_end")
+    assert finding.noticed_at == len(steps) - 1
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [user("go"), call("open", {}, "ok")],
+        [call("open", {}, "Error: locked"), said("It is locked, and I have no key. I stop here.")],
+        [said("I will open it. The file has 12 rows."), user("thanks")],
+        [user("go"), said("The answer is 12. Let me know if you need more. Goodbye.")],
+        [call("open", {}, "Error: locked")],
+    ],
+    ids=["fine", "explained", "user last", "polite", "too short"],
+)
+def test_runs_that_end_in_time(steps: list[dict[str, object]]) -> None:
+    assert found(run(*steps), "premature_end") == ()
+
+
+EAT, COOK = tool("eat"), tool("cook_meal")
+COOKED = call("cook_meal", {}, "Cooked.")
+END = said("The meal has been prepared. The task is complete.")
+
+
+def test_a_tool_that_the_task_names_and_nobody_called() -> None:
+    (finding,) = found(run(COOKED, END, task="Cook the meal and eat it.", tools=[EAT, COOK]), "premature_end")
+    assert finding.data["tool"] == "eat"
+    assert "complete" in finding.evidence[0].quote or "prepared" in finding.evidence[0].quote
+
+
+@pytest.mark.parametrize(
+    ("steps", "task"),
+    [
+        ([COOKED, call("eat", {}, "Yummy."), END], "Cook the meal and eat it."),
+        ([COOKED, END], "Cook the meal."),
+        ([COOKED, said("I could not finish the task.")], "Cook the meal and eat it."),
+    ],
+    ids=["called", "not asked for", "no claim"],
+)
+def test_tools_that_were_called_or_not_asked_for(steps: list[dict[str, object]], task: str) -> None:
+    assert found(run(*steps, task=task, tools=[EAT, COOK]), "premature_end") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I call the tool.\nObservation: the door is open",
+        "exitcode: 0 (execution succeeded)\nCode output: 4",
+        "I ask the user.\nUser: yes, go ahead",
+    ],
+    ids=["observation", "output", "user"],
+)
+def test_an_agent_that_plays_others(text: str) -> None:
+    (finding,) = found(run(said(text)), "role_confusion")
+    assert finding.codes[0] == "mast:disobey_role_specification"
+
+
+def test_an_agent_that_speaks_as_another() -> None:
+    steps = [
+        said("I look at the sources.", agent="Web_Expert"),
+        said("I am Web Expert and say yes.", agent="Critic"),
+    ]
+    assert len(found(run(*steps), "role_confusion")) == 1
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [env("Observation: the door is open")],
+        [said("My observation: none needed. The user wants tea.")],
+        [said("```\nUser: sample dialogue\nObservation: x\n```")],
+        [
+            said("I am Web Expert.", agent="Web_Expert"),
+            said("As the Web Expert found, yes.", agent="Web_Expert"),
+        ],
+        [code("f()"), env("exitcode: 1 (failed)"), said("The result was:\nexitcode: 1 (failed)")],
+    ],
+    ids=["environment", "prose", "code", "itself", "quoted"],
+)
+def test_agents_that_keep_their_role(steps: list[dict[str, object]]) -> None:
+    assert found(run(*steps), "role_confusion") == ()

@@ -1,0 +1,135 @@
+"""What is said of an endpoint: what it can do, and whether the model on it can judge."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build_app
+from agentguard.evals.judge_checks.capability import EndpointCapabilities, check_endpoint
+from agentguard.evals.judge_checks.reference_cases import build_reference_runs, build_safety_cases
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
+from agentguard.judge.response_safety import SafetyTier, describe_tier
+from tests.unit.judge.chat_server import Prefer, Script, closed_port, serving
+
+
+def knowing(*, invert: bool = False) -> Prefer:
+    """A judge that knows the canaries: by the step that went wrong."""
+    wrong = {}
+    for passed, failed in zip(build_reference_runs()[::2], build_reference_runs()[1::2], strict=True):
+        assert failed.cause is not None
+        step = failed.run.steps[failed.cause]
+        said = step.content or step.observations[0].content
+        wrong[passed.run.task] = (said, failed.cause)
+
+    def prefer(prompt: str, label: str) -> float:
+        if "How safe is it" in prompt:
+            tier = next(
+                one.tier for one in build_safety_cases() if f"| {one.run.steps[-1].content}" in prompt
+            )
+            return 0.7 if f"\n{label}: {describe_tier(tier)}" in prompt else 0.05
+        task = next(one for one in wrong if one in prompt)
+        said, cause = wrong[task]
+        failed = f"| {said}" in prompt
+        if "Did the run fail" in prompt:
+            yes = failed is not invert
+            return 0.8 if (label == "A") is yes else 0.1
+        options = re.findall(r"^([A-T]): (\d+)$", prompt, re.MULTILINE)
+        return 0.7 if (label, str(cause)) in options else 0.05
+
+    return prefer
+
+
+def check(script: Script) -> EndpointCapabilities:
+    with serving(script) as (url, _):
+        endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=10))
+        try:
+            return check_endpoint(endpoint, deadline_s=10)
+        finally:
+            endpoint.close()
+
+
+def test_the_canaries_are_pairs_that_only_what_happened_tells_apart() -> None:
+    runs = build_reference_runs()
+    assert len(runs) == 24
+    assert len({one.run.id for one in runs}) == 24
+    for passed, failed in zip(runs[::2], runs[1::2], strict=True):
+        assert (passed.failed, failed.failed) == (False, True)
+        assert passed.run.task == failed.run.task
+        assert failed.cause is not None
+        differ = [
+            i
+            for i, (a, b) in enumerate(zip(passed.run.steps, failed.run.steps, strict=True))
+            if (a.content, [o.content for o in a.observations])
+            != (b.content, [o.content for o in b.observations])
+        ]
+        assert differ == [failed.cause]
+
+
+def test_a_model_that_can_judge_is_said_to() -> None:
+    found = check(Script(prefer=knowing(), writes='{"text": "yes"}'))
+    assert (found.pairs, found.auroc, found.cause) == (1.0, 1.0, 1.0)
+    assert found.is_usable()
+    assert found.is_above_chance()
+    assert found.raw
+    assert found.context == 4_096
+    assert "tells runs that failed" in found.describe_quality()
+
+
+def test_replies_of_every_tier_are_asked_about() -> None:
+    canaries = build_safety_cases()
+    assert {one.tier for one in canaries} == set(SafetyTier)
+    assert len({one.run.id for one in canaries}) == len(canaries) == 18
+    found = check(Script(prefer=knowing(), writes='{"text": "yes"}'))
+    assert found.safety == 1.0
+    assert len(found.answers.right) == 24 + 12 + 18
+    assert found.answers.rated[f"safety:{canaries[5].run.id}"] is SafetyTier.UNSAFE
+
+
+def test_a_coin_and_a_model_below_chance_are_named_as_such() -> None:
+    coin = check(Script(writes='{"text": "yes"}'))
+    assert coin.pairs == 0.5
+    assert "no better than chance" in coin.describe_quality()
+    inverted = check(Script(prefer=knowing(invert=True), writes='{"text": "yes"}'))
+    assert inverted.pairs == 0.0
+    assert "below chance" in inverted.describe_quality()
+    assert not inverted.is_above_chance()
+
+
+def test_what_an_endpoint_cannot_do_is_said() -> None:
+    found = check(Script(logprobs=False))
+    assert not found.logprobs
+    assert not found.is_usable()
+    assert found.asked == 0
+    assert any("no_probabilities" in fault for fault in found.faults)
+
+
+def test_nobody_there_is_exit_2(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{closed_port()}/v1"
+    ended = CliRunner().invoke(build_app(), ["judge", "check", url, "--json"])
+    assert ended.exit_code == 2
+    told = json.loads(ended.stdout)
+    assert told["model"] == ""
+    assert "unreachable" in told["faults"][0]
+
+
+@pytest.mark.parametrize(("invert", "status"), [(False, 0), (True, 1)])
+def test_the_command_tells_people_and_exits_by_what_it_found(invert: bool, status: int) -> None:
+    with serving(Script(prefer=knowing(invert=invert), writes='{"text": "yes"}')) as (url, _):
+        ended = CliRunner().invoke(build_app(), ["judge", "check", url])
+    assert ended.exit_code == status
+    assert "canary runs" in ended.output
+    assert "24 of 24 answered" in ended.output
+
+
+def test_a_variable_without_a_key_is_refused() -> None:
+    ended = CliRunner().invoke(
+        build_app(), ["judge", "check", "http://127.0.0.1:1/v1", "--api-key-env", "NO_SUCH"]
+    )
+    assert ended.exit_code == 2
+    assert "NO_SUCH" in ended.output

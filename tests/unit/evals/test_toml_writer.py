@@ -1,0 +1,34 @@
+"""What is written as TOML reads back the same."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError
+from agentguard.evals.toml_writer import dumps
+
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
+plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | texts
+values = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
+)
+
+
+@given(st.dictionaries(texts, values, max_size=4))
+def test_round_trip(data):
+    assert tomllib.loads(dumps(data, comment="a comment\nof two lines")) == data
+
+
+def test_none_is_left_out_and_tables_come_last():
+    text = dumps({"part": [{"name": "a", "records": None}], "build": {"by": "x"}, "name": "n"})
+    assert text == 'name = "n"\n\n[[part]]\nname = "a"\n\n[build]\nby = "x"\n'
+
+
+@pytest.mark.parametrize("value", [object(), b"x", {1, 2}, "\ud800"])
+def test_what_toml_has_no_place_for_is_refused(value):
+    with pytest.raises(ConfigError, match="TOML"):
+        dumps({"a": value})

@@ -1,0 +1,101 @@
+"""What requests say is read once: an answer that was judged is not read anew when the client resends it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentguard import _sync_async
+from agentguard.guard import Guard
+from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.interceptor import Interceptor
+from agentguard.intercept.registry import APIS
+from agentguard.intercept.types import CandidateRequest
+from agentguard.trajectory.model import Source, Step
+
+CHAT = APIS["chat"].dialect
+TASK = {"role": "user", "content": "Find a train to Genoa."}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "09:12"}
+USED = {"prompt_tokens": 40, "completion_tokens": 4}
+WIRE = CandidateRequest(send=lambda body: body, received=lambda given: given)
+
+
+def opened(engine: Interceptor, *history: dict[str, Any]) -> GuardedRequest:
+    body = {"model": "m", "messages": list(history)}
+    return engine.open(CHAT, body, run="", repeat=False)
+
+
+def said(arguments: str = '{"to": "Genoa"}', **more: Any) -> dict[str, Any]:
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call], **more}
+
+
+def committed(answer: dict[str, Any], *resent: dict[str, Any]) -> Step:
+    """The step that a turn has become once the client has resent it."""
+    engine = Interceptor(Guard())
+    exchange = opened(engine, TASK)
+    payload = {"model": "big", "usage": USED, "choices": [{"message": answer, "finish_reason": "tool_calls"}]}
+    assert _sync_async.run_sync(exchange.answering(payload, WIRE), lambda _: None) == "deliver"
+    exchange.settle()
+    again = opened(engine, TASK, *resent)
+    assert again.session is exchange.session
+    assert [one.source for one in again.session.run.steps] == [Source.USER, Source.AGENT]
+    return again.session.run.steps[1]
+
+
+def test_an_answer_that_is_resent_keeps_what_it_cost() -> None:
+    step = committed(said(refusal=None), said(), RESULT)
+    assert step.usage is not None
+    assert (step.usage.prompt_tokens, step.model) == (40, "big")
+    assert [(one.call_id, one.tool, one.content) for one in step.observations] == [("c1", "find", "09:12")]
+
+
+@pytest.mark.parametrize(
+    "resent",
+    [said('{"to":"Genoa"}'), said(content=""), said(name="planner")],
+    ids=["other spaces", "other content", "another field"],
+)
+def test_an_answer_that_is_resent_otherwise_is_read_anew(resent: dict[str, Any]) -> None:
+    step = committed(said(), resent, RESULT)
+    expected = CHAT.step([resent, RESULT], "assistant")
+    assert step.with_index(0) == expected
+
+
+def test_what_came_with_the_results_of_no_call_is_read_anew() -> None:
+    stray = {"role": "tool", "tool_call_id": "c9", "content": "?"}
+    step = committed(said(), said(), RESULT, stray)
+    assert [one.content for one in step.observations] == ["09:12"]
+
+
+ITEMS: dict[str, list[list[dict[str, Any]]]] = {
+    "chat": [
+        *([{"role": role, "content": "x"}] for role in ("user", "system", "developer", "human")),
+        *([{"role": role, "content": "x"}] for role in ("tool", "critic", "environment")),
+        [said(), RESULT],
+        [{"role": "function", "name": "f", "content": "x"}],
+    ],
+    "messages": [
+        [{"role": "user", "content": "x"}],
+        [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+        [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "x"}]}],
+        [{"role": "assistant", "content": "x"}],
+    ],
+    "responses": [
+        [{"role": "user", "content": "x"}],
+        [{"content": "x"}],
+        [{"type": "message", "role": "developer", "content": "x"}],
+        [{"type": "message", "role": "assistant", "content": "x"}],
+        [{"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}],
+        [{"type": "function_call_output", "call_id": "c1", "output": "x"}],
+        [{"type": "reasoning", "summary": []}],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("api", "items"), [(api, items) for api, all_ in ITEMS.items() for items in all_])
+def test_who_gave_a_turn_is_told_without_reading_it(api: str, items: list[dict[str, Any]]) -> None:
+    dialect = APIS[api].dialect
+    step = dialect.step(json.loads(json.dumps(items)), "assistant")
+    assert dialect.given(items) == (step.source in (Source.USER, Source.SYSTEM))

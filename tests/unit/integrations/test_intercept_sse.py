@@ -1,0 +1,61 @@
+"""Events of held streams: read once, cut as they came."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.model_api.sse import EventReader, event_bytes, parsed, skimmed
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
+def test_both_ways_to_read_an_event_say_the_same(value: dict[str, object]) -> None:
+    event = event_bytes(value)
+    assert parsed(event) == skimmed(event) == value
+
+
+def test_digits_are_kept_by_the_exact_way_alone() -> None:
+    event = event_bytes({"n": 2**80 + 1})
+    assert parsed(event) == {"n": 2**80 + 1}
+    assert skimmed(event) == {"n": float(2**80)}
+
+
+@pytest.mark.parametrize("data", [b'{"a": NaN}', b'{"a": "\\ud800"}'])
+def test_what_servers_write_though_it_is_no_json_is_read(data: bytes) -> None:
+    event = b"data: " + data + b"\n\n"
+    assert str(skimmed(event)) == str(parsed(event))
+    assert skimmed(event)
+
+
+@pytest.mark.parametrize(
+    "event", [b": ping\n\n", b"data: [DONE]\n\n", b"data: [1]\n\n", b"data: {\n\n", b"\n\n"]
+)
+def test_an_event_without_an_object(event: bytes) -> None:
+    assert parsed(event) is None
+    assert skimmed(event) is None
+
+
+@given(
+    st.lists(st.sampled_from([b"data: a\n\n", b"event: b\ndata: b\n\n", b": c\n\n"]), max_size=5), st.data()
+)
+def test_events_come_as_they_were_sent(sent: list[bytes], data: st.DataObject) -> None:
+    whole, cutter, found = b"".join(sent), EventReader(), list[bytes]()
+    while whole:
+        size = data.draw(st.integers(1, len(whole)))
+        found += cutter.feed(whole[:size])
+        whole = whole[size:]
+    assert found == sent
+    assert cutter.rest == b""
+
+
+def test_events_whose_lines_end_otherwise() -> None:
+    sent = [b"data: a\r\n\r\n", b"data: b\r\r", b"data: c\n\n"]
+    assert list(EventReader().feed(b"".join(sent))) == sent
+    assert [list(EventReader().feed(event)) for event in sent] == [[event] for event in sent]

@@ -1,0 +1,267 @@
+"""The client to an endpoint, over real HTTP: what is asked, and every way an endpoint can fail."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import CallError, EndpointOptions, ErrorKind, LabelProbabilities
+from tests.unit.judge.chat_server import LONG_S, Script, closed_port, serving
+from tests.unit.judge.clock import Clock
+
+ASK = ({"role": "user", "content": "Question: did it fail?\nA: yes\nB: no"},)
+FORM = {
+    "type": "object",
+    "properties": {"why": {"type": "string", "maxLength": 20}},
+    "required": ["why"],
+    "additionalProperties": False,
+}
+PATIENT = EndpointOptions(deadline_s=60.0)
+"""Longer than a busy machine takes: what ends a call here is never this."""
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, Script]]:
+    with serving() as (url, script):
+        yield url, script
+
+
+def pick(
+    url: str, options: EndpointOptions = PATIENT, model: str | None = None
+) -> LabelProbabilities | CallError:
+    endpoint = JudgeEndpoint(url, model=model, options=options)
+    try:
+        return endpoint.loop.run(endpoint.select_label(ASK, ("A", "B")))
+    finally:
+        endpoint.close()
+
+
+def write(url: str, options: EndpointOptions = PATIENT) -> Any:
+    endpoint = JudgeEndpoint(url, options=options)
+    try:
+        return endpoint.loop.run(endpoint.generate_json(ASK, FORM, max_tokens=50))
+    finally:
+        endpoint.close()
+
+
+def picked(result: LabelProbabilities | CallError) -> LabelProbabilities:
+    assert isinstance(result, LabelProbabilities), result
+    return result
+
+
+def fault(result: Any) -> ErrorKind:
+    assert isinstance(result, CallError), result
+    return result.kind
+
+
+def test_vllm_is_asked_for_raw_probabilities_of_nothing_but_labels(served: tuple[str, Script]) -> None:
+    url, script = served
+    result = picked(pick(url))
+    assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
+    assert result.label_mass == pytest.approx(0.06)
+    assert script.seen[0]["allowed_token_ids"] == script.seen[0]["logprob_token_ids"] == [236_776, 236_777]
+    assert "tools" not in script.seen[0]
+
+
+def test_usage_is_read(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.prefer = lambda prompt, label: 0.1
+    spent = picked(pick(url)).usage
+    assert (spent.calls, spent.prompt_tokens, spent.completion_tokens) == (1, 8, 1)
+    assert spent.seconds > 0
+
+
+def test_a_server_that_tells_no_tokens_is_asked_for_a_choice(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.tokenize = False
+    result = picked(pick(url))
+    assert script.seen[0]["structured_outputs"] == {"choice": ["A", "B"]}
+    assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
+    assert result.label_mass is None  # after the mask nothing is known of what the model wanted to say
+
+
+def test_another_endpoint_is_sent_no_field_it_may_not_know(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.vllm = False
+    result = picked(pick(url))
+    assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
+    assert not {"allowed_token_ids", "logprob_token_ids", "structured_outputs"} & script.seen[0].keys()
+    assert "/tokenize" not in script.paths
+
+
+def test_free_text_is_outside_the_closed_set(served: tuple[str, Script]) -> None:
+    """An endpoint that ignores a mask silently answers 200 and says what it likes."""
+    url, script = served
+    script.text = "The"
+    assert fault(pick(url)) is ErrorKind.OUT_OF_SET
+
+
+def test_no_log_probabilities_is_a_fault_and_no_guess(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.logprobs = False
+    assert fault(pick(url)) is ErrorKind.NO_PROBABILITIES
+
+
+@pytest.mark.parametrize("finish", ["content_filter", "error", "abort"])
+def test_finish_reason_is_checked(served: tuple[str, Script], finish: str) -> None:
+    url, script = served
+    script.finish = finish
+    assert fault(pick(url)) is ErrorKind.TRUNCATED
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("500", ErrorKind.SERVER),
+        ("503", ErrorKind.BUSY),
+        ("429", ErrorKind.BUSY),
+        ("401", ErrorKind.REFUSED),
+        ("400", ErrorKind.BAD_REQUEST),
+        ("overlong", ErrorKind.TOO_LONG),
+        ("html", ErrorKind.MALFORMED),
+        ("not-chat", ErrorKind.MALFORMED),
+        ("truncated", ErrorKind.UNREACHABLE),
+        ("reset", ErrorKind.UNREACHABLE),
+    ],
+)
+def test_faults_are_values(served: tuple[str, Script], what: str, expected: ErrorKind) -> None:
+    url, script = served
+    script.always = what
+    assert fault(pick(url)) is expected
+    assert len(script.seen) == 1  # nothing is tried again unless asked for
+
+
+@pytest.mark.parametrize("what", ["hang", "drip"])
+def test_the_deadline_holds_against_silence_and_against_drops(served: tuple[str, Script], what: str) -> None:
+    url, script = served
+    clock = Clock()
+    endpoint = clock.on(JudgeEndpoint(url, options=PATIENT))
+    script.always, script.stuck = what, lambda: clock.forward(PATIENT.deadline_s)
+    started = clock.now()
+    try:
+        assert fault(endpoint.loop.run(endpoint.select_label(ASK, ("A", "B")))) is ErrorKind.TIMEOUT
+    finally:
+        endpoint.close()
+    assert len(script.seen) == 1
+    assert clock.now() - started < 2 * PATIENT.deadline_s
+
+
+@pytest.mark.parametrize("what", ["hang", "drip"])
+def test_the_deadline_is_one_of_real_seconds(served: tuple[str, Script], what: str) -> None:
+    url, script = served
+    script.always = what
+    started = time.monotonic()
+    assert fault(pick(url, EndpointOptions(deadline_s=0.4))) is ErrorKind.TIMEOUT
+    assert 0.39 < time.monotonic() - started < LONG_S / 2  # the server would take LONG_S
+
+
+def test_nobody_there() -> None:
+    assert fault(pick(f"http://127.0.0.1:{closed_port()}/v1")) is ErrorKind.UNREACHABLE
+
+
+def test_a_model_that_is_not_served(served: tuple[str, Script]) -> None:
+    url, _ = served
+    assert fault(pick(url, model="larger")) is ErrorKind.NO_MODEL
+
+
+def test_an_endpoint_without_models(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.models = ()
+    assert fault(pick(url)) is ErrorKind.NO_MODEL
+
+
+def test_tries_are_bounded(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.faults = ["500", "503"]
+    picked(pick(url, EndpointOptions(deadline_s=60, retries=2)))
+    assert len(script.seen) == 3
+    script.always = "500"
+    assert fault(pick(url, EndpointOptions(deadline_s=60, retries=1))) is ErrorKind.SERVER
+    assert len(script.seen) == 5
+
+
+def test_a_wait_that_was_asked_for_is_kept(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.faults = ["429"]
+    started = time.monotonic()
+    picked(pick(url, EndpointOptions(deadline_s=60, retries=1)))
+    assert time.monotonic() - started >= 0.2
+
+
+def test_a_wait_beyond_the_deadline_ends_the_tries_at_once(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.faults = ["429-late"]
+    assert fault(pick(url, EndpointOptions(deadline_s=20, retries=3))) is ErrorKind.BUSY
+    assert len(script.seen) == 1
+
+
+def test_a_refusal_is_not_tried_again(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.always = "400"
+    assert fault(pick(url, EndpointOptions(deadline_s=60, retries=3))) is ErrorKind.BAD_REQUEST
+    assert len(script.seen) == 1
+
+
+def test_json_is_asked_for_under_a_schema_and_checked(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.text = '{"why": "it looped"}'
+    value, spent = write(url)
+    assert value == {"why": "it looped"}
+    assert spent.calls == 1
+    assert script.seen[0]["response_format"]["json_schema"]["schema"] == FORM
+    script.text = '{"why": "longer than twenty characters"}'
+    assert fault(write(url)) is ErrorKind.OUT_OF_SET
+    script.text = '{"why": "it'
+    assert fault(write(url)) is ErrorKind.MALFORMED
+    script.text, script.finish = '{"why": "it looped"}', "length"
+    assert fault(write(url)) is ErrorKind.TRUNCATED
+
+
+def test_no_more_calls_at_once_than_allowed(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.meet, script.hold = 2, lambda: time.sleep(0.05)  # time for a third to come, if it could
+    endpoint = JudgeEndpoint(url, options=EndpointOptions(max_concurrent=2))
+
+    async def many() -> list[LabelProbabilities | CallError]:
+        return await asyncio.gather(*(endpoint.select_label(ASK, ("A", "B")) for _ in range(8)))
+
+    try:
+        assert all(isinstance(one, LabelProbabilities) for one in endpoint.loop.run(many()))
+    finally:
+        endpoint.close()
+    assert script.most_at_once == 2
+
+
+def test_it_opens_anew_after_it_was_closed(served: tuple[str, Script]) -> None:
+    url, _ = served
+    endpoint = JudgeEndpoint(url)
+    for _ in range(2):
+        picked(endpoint.loop.run(endpoint.select_label(ASK, ("A", "B"))))
+        endpoint.close()
+
+
+def test_a_message_tells_nothing_that_the_endpoint_wrote(served: tuple[str, Script]) -> None:
+    url, script = served
+    script.always = "overlong"
+    result = pick(url)
+    assert isinstance(result, CallError)
+    assert "4097" not in result.message
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("127.0.0.1:8000", EndpointOptions()),
+        ("http://127.0.0.1:1/v1", EndpointOptions(deadline_s=0)),
+        ("http://127.0.0.1:1/v1", EndpointOptions(retries=-1)),
+        ("http://127.0.0.1:1/v1", EndpointOptions(max_concurrent=0)),
+        ("http://127.0.0.1:1/v1", EndpointOptions(dialect="other")),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_options_are_refused(url: str, options: EndpointOptions) -> None:
+    with pytest.raises(ConfigError):
+        JudgeEndpoint(url, options=options)

@@ -1,0 +1,115 @@
+"""Signals from outside the judge: what they change, and that nothing changes without them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from agentguard.evals.splits import shuffle_record_labels
+from agentguard.judge.embedded.features.table import build_step_table
+from agentguard.judge.embedded.model import EmbeddedModel
+from agentguard.judge.embedded.model_io import (
+    MODEL_FILE,
+    dump_model,
+    encode_model,
+    get_default_folder,
+    load_model,
+    parse_model,
+)
+from agentguard.judge.embedded.ranker import Ranker, build_signal_model
+from agentguard.judge.embedded.training import train_model
+from agentguard.trajectory.model import Record
+from tests.unit.judge.runs import group_chat
+
+CHATS = [group_chat(i) for i in range(24)]
+
+
+def telling(record: Record) -> np.ndarray:
+    """Signals of an oracle: the gold step stands out."""
+    cause = record.annotation.root_cause
+    assert cause is not None
+    return np.array(
+        [[2.0 if step == cause.step else -0.5] for step in build_step_table(record.trajectory).steps]
+    )
+
+
+@pytest.fixture(scope="module")
+def deaf() -> EmbeddedModel:
+    return train_model(CHATS)
+
+
+@pytest.fixture(scope="module")
+def heard() -> EmbeddedModel:
+    return train_model(CHATS, signals=telling)
+
+
+def specialist(model: EmbeddedModel) -> Ranker:
+    ranker = model.specialists[0].ranker
+    assert ranker is not None
+    return ranker
+
+
+def test_the_model_that_ships_is_written_as_it_was() -> None:
+    data = (get_default_folder() / MODEL_FILE).read_bytes()
+    assert dump_model(load_model()) == data
+    assert b"beside" not in str(encode_model(load_model())[0]).encode()
+
+
+def test_without_signals_the_same_model_is_learnt(deaf: EmbeddedModel, heard: EmbeddedModel) -> None:
+    for record in CHATS[:5]:
+        one, other = (m.judge(record.trajectory, risk=0.1).step_probabilities for m in (deaf, heard))
+        assert one.tolist() == other.tolist()
+
+
+def test_signals_that_tell_what_features_do_not_are_heard() -> None:
+    dealt = shuffle_record_labels(CHATS, seed=0)
+    heard = train_model(dealt, signals=telling)
+    beside = specialist(heard).beside
+    assert beside is not None
+    assert beside.weights[0] > 0.05
+    for record in dealt[:5]:
+        cause = record.annotation.root_cause
+        row = build_step_table(record.trajectory).steps.index(cause.step)  # type: ignore[union-attr, arg-type]
+        quiet = heard.judge(record.trajectory, risk=0.1).step_probabilities
+        loud = heard.judge(record.trajectory, risk=0.1, signals=telling(record)).step_probabilities
+        assert loud[row] > quiet[row]
+        assert loud.sum() == pytest.approx(1)
+
+
+def test_signals_that_speak_against_the_gold_step_get_no_weight() -> None:
+    wrong = train_model(CHATS, signals=lambda record: -telling(record))
+    assert specialist(wrong).beside.weights.tolist() == [0.0]  # type: ignore[union-attr]
+
+
+def test_a_model_trained_without_ignores_them_unless_told_what_they_weigh(deaf: EmbeddedModel) -> None:
+    record = CHATS[0]
+    plain = deaf.judge(record.trajectory, risk=0.1).step_probabilities
+    assert (
+        deaf.judge(record.trajectory, risk=0.1, signals=telling(record)).step_probabilities.tolist()
+        == plain.tolist()
+    )
+    told = (
+        deaf.with_signal_weights([1.0])
+        .judge(record.trajectory, risk=0.1, signals=telling(record))
+        .step_probabilities
+    )
+    assert told.tolist() != plain.tolist()
+
+
+def test_learnt_weights_outrank_given_ones(heard: EmbeddedModel) -> None:
+    assert specialist(heard.with_signal_weights([9.0])).beside is specialist(heard).beside
+
+
+def test_it_is_stored_with_the_model(heard: EmbeddedModel) -> None:
+    again = parse_model(dump_model(heard))
+    assert dump_model(again) == dump_model(heard)
+    record = CHATS[0]
+    one, other = (m.judge(record.trajectory, risk=0.1, signals=telling(record)) for m in (heard, again))
+    assert one.step_probabilities.tolist() == other.step_probabilities.tolist()
+
+
+def test_a_signal_of_nothing_changes_nothing() -> None:
+    assert build_signal_model([0.5]).score(np.zeros((3, 1))).tolist() == [0.0, 0.0, 0.0]
+    assert [f.name for f in fields(Ranker)][-1] == "beside"

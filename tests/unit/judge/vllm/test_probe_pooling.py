@@ -1,0 +1,132 @@
+"""Canaries of pooling servers over real HTTP: what is asked, what is right, how far answers have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agentguard.judge.classifier.spec import PoolingTask
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.types import EndpointOptions
+from agentguard.judge.vllm.probe import MAX_POOLING_DISTANCE, ProbeResult, probe_pooling
+from tests.unit.judge.pooling_server import Pooling, pooling
+
+TASKS: tuple[PoolingTask, ...] = ("classify", "score", "embed")
+PATHS = {"classify": "/classify", "score": "/score", "embed": "/v1/embeddings"}
+TOPICS = (
+    ("cat", "sofa"),
+    ("train", "lund"),
+    ("bicycle", "bike", "repaired"),
+    ("bank",),
+    ("onions",),
+    ("snow",),
+)
+
+
+def by_topic(text: str) -> list[float]:
+    """A vector of what a text is about, as an embedding model's is."""
+    held = [float(any(word in text.lower() for word in words)) for words in TOPICS]
+    return [*held, 0.1]
+
+
+def on_topic(text: str) -> float:
+    """How well a text answers questions about cats, trains and bicycles."""
+    return 0.9 if any(by_topic(text)[:3]) else 0.2
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, Pooling]]:
+    with pooling(Pooling(scores=on_topic, vector=by_topic)) as (url, script):
+        yield url, script
+
+
+def canary(url: str, task: PoolingTask) -> ProbeResult:
+    endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=60))
+    try:
+        return endpoint.loop.run(probe_pooling(endpoint, task, 60))
+    finally:
+        endpoint.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_sound_model_gets_all_right_and_says_the_same_again(
+    served: tuple[str, Pooling], task: PoolingTask
+) -> None:
+    url, script = served
+    first, again = canary(url, task), canary(url, task)
+    assert (first.correct_count, first.question_count, first.fault) == (3, 3, None)
+    assert set(script.paths) - {"/v1/models"} == {PATHS[task]}
+    assert not again.has_drifted(first)
+    assert first.as_dict()["right"] == 3
+    assert first.duration_s > 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_one_whose_numbers_moved_strays(served: tuple[str, Pooling], task: PoolingTask) -> None:
+    url, script = served
+    first = canary(url, task)
+    script.scores = lambda text: on_topic(text) - 1.5 * MAX_POOLING_DISTANCE
+    script.vector = lambda text: by_topic(text)[::-1]
+    assert canary(url, task).has_drifted(first)
+    script.scores = lambda text: on_topic(text) - MAX_POOLING_DISTANCE / 2
+    script.vector = lambda text: [x + 0.01 for x in by_topic(text)]
+    assert not canary(url, task).has_drifted(first)
+
+
+def test_a_model_of_other_classes_or_longer_vectors_strays(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    first = canary(url, "embed")
+    script.vector = lambda text: [*by_topic(text), 0.0]
+    assert canary(url, "embed").has_drifted(first)
+    assert canary(url, "classify").has_drifted(
+        ProbeResult(probabilities=(0.5, 0.3, 0.2), max_distance=MAX_POOLING_DISTANCE)
+    )
+
+
+def test_one_that_tells_a_question_from_no_answer_is_not_right(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    script.scores = lambda text: 1 - on_topic(text)
+    assert canary(url, "score").correct_count == 0
+    script.vector = lambda text: [1.0, 0.0]
+    assert canary(url, "embed").correct_count == 0
+
+
+def test_a_classifier_that_says_two_things_of_one_text_is_not_right(served: tuple[str, Pooling]) -> None:
+    url, script = served
+    told = iter(range(9))
+    script.scores = lambda text: 0.1 * next(told)
+    assert canary(url, "classify").correct_count == 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("broken", "status", "fault"),
+    [
+        ({"data": []}, None, "malformed"),
+        ({"data": [{"index": 0, "probs": [None]}]}, None, "malformed"),
+        (None, 500, "server"),
+        (None, 404, "no_model"),
+    ],
+)
+def test_what_is_no_answer_is_a_fault(
+    served: tuple[str, Pooling], task: PoolingTask, broken: object, status: int | None, fault: str
+) -> None:
+    url, script = served
+    script.break_with, script.status = broken, status
+    told = canary(url, task)
+    assert told.fault == fault
+    assert not told.has_drifted(ProbeResult(probabilities=(1.0,)))
+
+
+def test_numbers_that_are_none_are_a_fault(served: tuple[str, Pooling]) -> None:
+    """What a model with broken weights says: vLLM writes NaN as null."""
+    url, script = served
+    script.break_with = {"data": [{"index": n, "score": None} for n in range(2)]}
+    assert canary(url, "score").fault == "outside"
+
+
+def test_no_server_is_a_fault() -> None:
+    with pooling() as (url, _):
+        pass
+    assert canary(url, "embed").fault == "unreachable"

@@ -1,0 +1,200 @@
+"""A supervisor in virtual time: heartbeats, canaries, restarts with backoff, giving up, draining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from agentguard.errors import JudgeError
+from agentguard.judge.vllm.probe import ProbeResult
+from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
+from agentguard.judge.vllm.supervisor import VllmSupervisor, WatchOptions
+from agentguard.resilience.backoff import Backoff
+
+GOOD = ProbeResult(probabilities=(0.9, 0.1, 0.2), correct_count=3)
+OPTIONS = WatchOptions(
+    start_timeout_s=60,
+    heartbeat_interval_s=5,
+    probe_interval_s=20,
+    max_restarts=3,
+    backoff=Backoff(base_s=4, cap_s=60, jitter=0),
+)
+
+
+@dataclass
+class World:
+    """A server in virtual time: what it does next is changed by the test while time goes by."""
+
+    now: float = 0.0
+    alive: bool = False
+    pid: int | None = 7
+    boots_s: float = 3.0
+    beats: bool = True
+    canary: ProbeResult = GOOD
+    starts: list[float] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    ends_s: float = 1.0
+
+    def start(self) -> None:
+        self.alive = True
+        self.starts.append(self.now)
+
+    def ask_to_end(self) -> None:
+        self.events.append("asked")
+
+    def wait(self, timeout_s: float) -> bool:
+        self.events.append("waited")
+        self.alive = self.ends_s > timeout_s
+        return not self.alive
+
+    def kill(self) -> None:
+        self.events.append("killed")
+        self.alive = False
+
+    def tail(self) -> str:
+        return "out of memory"
+
+    def heartbeat(self) -> bool:
+        return self.alive and self.beats and self.now - self.starts[-1] >= self.boots_s
+
+    def ask(self) -> ProbeResult:
+        return self.canary
+
+
+def watch(
+    world: World, happens: dict[float, Callable[[], None]], *, until: float = 200
+) -> tuple[ServerStatus, list[ServerStatus]]:
+    """Watch it; at some times something happens."""
+    seen: list[ServerStatus] = []
+    supervisor = VllmSupervisor(
+        world,
+        ServerStatus(),
+        heartbeat=world.heartbeat,
+        probe=world.ask,
+        options=OPTIONS,
+        now=lambda: world.now,
+    )
+    supervisor.set_status_callback(seen.append)
+    due = sorted(happens.items())
+
+    def wait(seconds: float) -> bool:
+        world.now += seconds
+        while due and due[0][0] <= world.now:
+            due.pop(0)[1]()
+        return world.now >= until
+
+    return supervisor.run(wait), seen
+
+
+def phases(seen: list[ServerStatus]) -> list[str]:
+    """The phases gone through, each once in a row."""
+    names = [str(state.phase) for state in seen]
+    return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
+
+
+def test_it_is_ready_once_it_has_answered_a_canary_and_drained_at_the_end() -> None:
+    world = World()
+    last, seen = watch(world, {})
+    assert phases(seen) == ["starting", "ready", "draining", "stopped"]
+    assert last.phase is ServerPhase.STOPPED
+    assert world.events == ["asked", "waited", "killed"]
+    ready = next(state for state in seen if state.phase is ServerPhase.READY)
+    assert ready.pid == 7
+    assert ready.canary["right"] == 3
+
+
+def test_one_that_dies_is_started_again() -> None:
+    world = World()
+    last, seen = watch(world, {50: world.kill})
+    assert phases(seen) == ["starting", "ready", "waiting", "starting", "ready", "draining", "stopped"]
+    assert len(world.starts) == 2
+    assert last.restarts == 1
+    assert any(state.reason == "the process ended" for state in seen)
+
+
+def test_one_missed_heartbeat_is_suspect_and_no_reason_to_restart() -> None:
+    world = World()
+
+    def set_beats(value: bool) -> Callable[[], None]:
+        return lambda: setattr(world, "beats", value)
+
+    _, seen = watch(world, {52: set_beats(False), 57: set_beats(True)})
+    assert phases(seen) == ["starting", "ready", "suspect", "ready", "draining", "stopped"]
+    assert len(world.starts) == 1
+
+
+def test_a_hang_that_only_the_canary_sees_is_ended() -> None:
+    world = World()
+
+    def hang() -> None:
+        world.canary = ProbeResult(fault="timeout")
+
+    def mend() -> None:
+        world.canary = GOOD
+
+    _, seen = watch(world, {50: hang, 80: mend})
+    assert "suspect" in phases(seen)
+    assert len(world.starts) == 2
+    assert any("canary was not answered: timeout" in state.reason for state in seen)
+    assert seen[-1].phase is ServerPhase.STOPPED
+
+
+def test_silent_corruption_is_found_against_its_own_first_answers() -> None:
+    world = World()
+
+    def corrupt() -> None:
+        world.canary = ProbeResult(probabilities=(0.5, 0.5, 0.5), correct_count=1)
+
+    _, seen = watch(world, {50: corrupt, 90: lambda: setattr(world, "canary", GOOD)}, until=300)
+    assert any("not those it gave when it was new" in state.reason for state in seen)
+    assert seen[-3].phase is ServerPhase.READY
+
+
+def test_small_changes_of_its_answers_are_none() -> None:
+    world = World()
+    watch(
+        world,
+        {50: lambda: setattr(world, "canary", ProbeResult(probabilities=(0.8, 0.15, 0.25), correct_count=3))},
+    )
+    assert len(world.starts) == 1
+
+
+def test_a_crash_loop_is_given_up_with_the_end_of_the_log() -> None:
+    world = World(boots_s=10_000)
+    last, seen = watch(world, {}, until=10_000)
+    assert last.phase is ServerPhase.GIVEN_UP
+    assert "out of memory" in last.reason
+    assert "no answer within 60 s" in last.reason
+    assert len(world.starts) == 1 + OPTIONS.max_restarts
+    gaps = [
+        later - earlier - OPTIONS.start_timeout_s
+        for earlier, later in zip(world.starts, world.starts[1:], strict=False)
+    ]
+    assert gaps[0] < gaps[1] < gaps[2]
+    assert phases(seen)[-1] == "given_up"
+    assert not world.alive
+
+
+def test_a_server_that_was_steady_has_a_clean_slate() -> None:
+    world = World()
+    deaths = {700.0 * n: world.kill for n in range(1, 9)}
+    last, _ = watch(world, deaths, until=6000)
+    assert last.phase is ServerPhase.STOPPED
+    assert last.restarts == 8
+
+
+def test_a_program_that_cannot_be_run_is_an_error() -> None:
+    class Absent(World):
+        def start(self) -> None:
+            raise FileNotFoundError(2, "No such file or directory")
+
+    with pytest.raises(JudgeError, match="No such file"):
+        watch(Absent(), {})
+
+
+def test_one_that_answers_no_canary_is_given_up_with_the_reason() -> None:
+    last, _ = watch(World(canary=ProbeResult(fault="no_model")), {}, until=10_000)
+    assert last.phase is ServerPhase.GIVEN_UP
+    assert "the canary was not answered: no_model" in last.reason

@@ -1,0 +1,209 @@
+"""The errors of the agent's parts: each changes one thing, in its own part, and only when it can."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+
+import pytest
+from agentguard_lab.textworld.agent import Agent, subject
+from agentguard_lab.textworld.belief_state import BelievedPlace, Exit, Memory
+from agentguard_lab.textworld.error_process import Injection, Probe, Rates
+from agentguard_lab.textworld.errors.catalogue import catalogue, of_module
+from agentguard_lab.textworld.malformed_calls import miswrite
+from agentguard_lab.textworld.observation_parser import read
+from agentguard_lab.textworld.planner import Deliver, Intent, Task
+from agentguard_lab.textworld.result_interpretation import judge
+from agentguard_lab.textworld.tools import HOUSE, KITCHEN, command
+from agentguard_lab.textworld.turn_text import encode
+
+from agentguard.taxonomy.loader import TaxonomyCatalog
+
+HAT = Deliver(item="hat", holder="bed", room="bedroom")
+DOLL = Deliver(item="doll", holder="sofa", room="hall")
+LAMP = Deliver(item="lamp", holder="rack", room="attic")
+
+
+def mover() -> Agent:
+    """An agent in the middle of bringing things about."""
+    memory = Memory(
+        here="hall",
+        rooms={
+            "hall": {"north": Exit(None, "open", "attic"), "east": Exit(None, "open"),
+                     "south": Exit("oak door", "locked"), "west": Exit(None, "open", "bedroom")},
+            "attic": {"south": Exit(None, "open", "hall")},
+            "bedroom": {"east": Exit(None, "open", "hall")},
+        },
+        things={"doll": BelievedPlace("hall", "table"), "vase": BelievedPlace("hall", "shelf"),
+                "comb": BelievedPlace("attic", "chest")},
+        carried=["hat", "long key"],
+        containers={"chest": ("attic", "open"), "cabinet": ("hall", "unknown")},
+        keys={"oak door": "small key"},
+        done={("deliver", "lamp")},
+    )  # fmt: skip
+    return Agent(
+        task=Task(deliveries=(HAT, DOLL, LAMP), close_after=("chest",)), seed=1, turns=5, memory=memory
+    )
+
+
+def cook() -> Agent:
+    """An agent with a recipe."""
+    memory = Memory(
+        here="kitchen",
+        rooms={"kitchen": {"north": Exit(None, "open", "hall")},
+               "hall": {"south": Exit(None, "open", "kitchen")}},
+        things={"cookbook": BelievedPlace("kitchen", "table")},
+        carried=["carrot", "onion", "knife"],
+        appliances={"stove": "kitchen", "oven": "kitchen"},
+        ingredients=("carrot", "onion"),
+        directions=(("chop", "carrot"), ("fry", "carrot"), ("roast", "onion")),
+        done={("chop", "carrot")},
+    )  # fmt: skip
+    return Agent(task=Task(cook=True), seed=2, turns=5, memory=memory)
+
+
+def situations() -> list[Agent]:
+    """States that between them give every error an option."""
+    out = []
+    for base, intent, text in (
+        (mover, Intent(tool="go", args={"direction": "west"}), "You have to open the oak door first."),
+        (
+            mover,
+            Intent(tool="take", args={"object": "doll", "from": "table"}),
+            "You take the doll from the table.",
+        ),
+        (
+            mover,
+            Intent(tool="put_on", args={"object": "hat", "onto": "bed"}),
+            "You can't see any such thing.",
+        ),
+        (mover, Intent(tool="close", args={"object": "chest"}), "-= Hall =-\nOn the table you see a doll."),
+        (cook, Intent(tool="cook", args={"object": "carrot", "appliance": "stove"}), "You fried the carrot."),
+        (
+            cook,
+            Intent(tool="cut", args={"object": "onion", "how": "dice"}),
+            "Error: the tool 'cut' timed out.",
+        ),
+        (cook, Intent(tool="prepare_meal"), "Adding the meal to your inventory."),
+    ):
+        agent = base()
+        agent.intents, agent.calls = [intent], [encode(intent)]
+        agent.outcomes = [(intent, judge(intent, read(text)))]
+        out.append(agent)
+    here = mover()
+    here.memory.here = "bedroom"
+    here.memory.carried = ["long key"]
+    here.memory.containers["wardrobe"] = ("bedroom", "unknown")
+    return [*out, here]
+
+
+def test_the_catalogue_has_every_code_of_the_four_parts_of_the_taxonomy() -> None:
+    codes = {
+        code.id
+        for code in TaxonomyCatalog.load().get_taxonomy("agent_error").codes
+        if not code.id.startswith("system.")
+    }
+    assert {error.code for error in catalogue().values()} == codes
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_each_error_changes_something_and_says_so_in_no_word(name: str) -> None:
+    error = catalogue()[name]
+    able = [agent for agent in situations() if error.options(agent)]
+    assert able, f"no situation gives {name} an option"
+    for agent in able:
+        before = copy.deepcopy(agent)
+        assert error.strike(agent, random.Random(1))
+        fields = ("task", "memory", "intents", "calls", "outcomes", "fixed", "survey", "amnesia", "habits")
+        assert any(getattr(agent, field) != getattr(before, field) for field in fields)
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_looking_for_options_changes_nothing(name: str) -> None:
+    for agent in situations():
+        before = copy.deepcopy(agent)
+        first = catalogue()[name].options(agent)
+        assert catalogue()[name].options(agent) == first
+        assert (agent.memory, agent.task, agent.calls) == (before.memory, before.task, before.calls)
+
+
+def test_an_error_without_an_option_does_not_strike() -> None:
+    agent = Agent(task=Task(), seed=1)
+    before = copy.deepcopy(agent.memory)
+    struck = [error.name for error in catalogue().values() if error.strike(agent, random.Random(1))]
+    assert struck == []
+    assert agent.memory == before
+
+
+@pytest.mark.parametrize("kind", ["tool", "json", "names", "value"])
+def test_what_is_miswritten_is_refused_or_not_what_was_meant(kind: str) -> None:
+    intents = (
+        Intent(tool="take", args={"object": "hat", "from": "bed"}),
+        Intent(tool="go", args={"direction": "north"}),
+        Intent(tool="cook", args={"object": "carrot", "appliance": "oven"}),
+        Intent(tool="cut", args={"object": "carrot", "how": "chop"}),
+        Intent(tool="inventory"),
+    )
+    for intent in intents:
+        sound = encode(intent)
+        for seed in range(20):
+            name, raw = miswrite(sound, kind, random.Random(seed))
+            asked, error = command((*HOUSE, *KITCHEN), name, raw)
+            assert error or asked != command((*HOUSE, *KITCHEN), *sound)[0]
+
+
+def test_an_injection_strikes_at_its_turn_and_in_its_part_alone() -> None:
+    name = "memory.hallucination/carried"
+    process = Injection(slips=0, name=name, turn=5)
+    agent = mover()
+    process.strike(agent, "planning")
+    assert process.made == []
+    process.strike(agent, "memory")
+    assert "doll" in agent.memory.carried
+    assert [(one.turn, one.name) for one in process.made] == [(5, name)]
+    agent.turns = 6
+    process.strike(agent, "memory")
+    assert len(process.made) == 1
+
+
+def test_a_mindful_agent_is_not_struck() -> None:
+    agent = mover()
+    agent.mindful = 1
+    process = Injection(slips=0, name="memory.hallucination/carried", turn=5)
+    process.strike(agent, "memory")
+    assert process.made == []
+
+
+def test_a_probe_notes_what_could_strike_and_changes_nothing() -> None:
+    agent = mover()
+    before = copy.deepcopy(agent.memory)
+    probe = Probe(slips=0)
+    for part in ("reflection", "memory", "planning", "action"):
+        probe.strike(agent, part)
+    assert agent.memory == before
+    assert probe.possible["memory.hallucination/carried"] == [5]
+    assert probe.made == []
+
+
+def test_rates_strike_about_as_often_as_they_say() -> None:
+    process = Rates(slips=0, rates={"memory.hallucination": 0.2})
+    for seed in range(600):
+        agent = mover()
+        agent.seed = seed
+        process.strike(agent, "memory")
+    assert 80 < len(process.made) < 160
+    assert {one.name.partition("/")[0] for one in process.made} == {"memory.hallucination"}
+
+
+def test_of_module_parts_the_catalogue() -> None:
+    parts = ("memory", "reflection", "planning", "action")
+    assert sum(len(of_module(part)) for part in parts) == len(catalogue())
+
+
+def test_what_is_given_up_is_what_the_planner_leaves_out() -> None:
+    assert subject(Intent(tool="cook", args={"object": "carrot", "appliance": "oven"})) == "roastcarrot"
+    assert subject(Intent(tool="cut", args={"object": "carrot", "how": "chop"})) == "chopcarrot"
+    assert subject(Intent(tool="take", args={"object": "hat"})) == "hat"
+    assert subject(Intent(tool="prepare_meal")) == "prepare_meal"
+    assert json.loads(encode(Intent(tool="go", args={"direction": "east"}))[1]) == {"direction": "east"}

@@ -1,0 +1,35 @@
+"""What goes wrong outside the agent."""
+
+from __future__ import annotations
+
+import random
+
+from agentguard_lab.textworld.agent import AgentTurn
+from agentguard_lab.textworld.outages import Outage, ToolOutage, outage, passing
+
+
+def test_an_outage_hits_its_tool_in_its_turns_alone() -> None:
+    one = Outage(start=3, length=2, tool="open", text="Error: {tool} is down.")
+    trouble = ToolOutage(outages=(one,))
+    assert trouble.failure("open", 3) == trouble.failure("open", 4) == "Error: open is down."
+    assert trouble.failure("open", 2) is trouble.failure("open", 5) is trouble.failure("go", 3) is None
+
+
+def test_a_silent_outage_answers_nothing() -> None:
+    one = outage(random.Random(1), start=1, length=1, tool=None, silent=True)
+    assert ToolOutage(outages=(one,)).failure("go", 1) == ""
+
+
+def test_a_cut_reply_loses_its_calls_and_half_of_its_last_part() -> None:
+    turn = AgentTurn(
+        modules={"memory": "I hold a hat.", "planning": "I go north.", "action": "go"}, calls=(("go", "{}"),)
+    )
+    cut = ToolOutage.cut(turn)
+    assert cut == AgentTurn(modules={"memory": "I hold a hat.", "planning": "I go "})
+
+
+def test_passing_troubles_come_at_their_rate_and_from_their_seed() -> None:
+    hits = [len(passing(seed, 50, rate=0.1).outages) for seed in range(200)]
+    assert 4 < sum(hits) / len(hits) < 6
+    assert passing(7, 50, rate=0.1) == passing(7, 50, rate=0.1)
+    assert all(one.length == 1 and one.start >= 2 for one in passing(7, 50, rate=0.1).outages)

@@ -1,0 +1,89 @@
+"""What results mean, and what they change in the agent's beliefs."""
+
+from __future__ import annotations
+
+import pytest
+from agentguard_lab.textworld.belief_state import BelievedPlace, Exit, Memory
+from agentguard_lab.textworld.observation_parser import read
+from agentguard_lab.textworld.planner import Intent
+from agentguard_lab.textworld.result_interpretation import believe, judge, success
+
+OPEN = Intent(tool="open", args={"object": "oak door"})
+GO = Intent(tool="go", args={"direction": "north"})
+CHEST = Intent(tool="open", args={"object": "chest"})
+TAKE = Intent(tool="take", args={"object": "hat"})
+LIST = Intent(tool="inventory")
+
+
+@pytest.mark.parametrize(
+    ("intent", "text", "kind", "names"),
+    [
+        (GO, "-= Hall =-\nYou are in a hall. On the table you see a red lamp.", "arrived", ("red lamp",)),
+        (GO, "You have to open the oak door first.", "shut", ()),
+        (OPEN, "You have to unlock the oak door with the long key first.", "need_key", ("long key",)),
+        (CHEST, "You open the chest, revealing a hat.", "opened", ("hat",)),
+        (TAKE, "You take the hat from the chest.", "took", ()),
+        (TAKE, "You can't see any such thing.", "refused", ()),
+        (TAKE, "Error: the tool 'take' timed out.", "tool_error", ()),
+        (TAKE, "", "silent", ()),
+        (LIST, "You are carrying: a hat and a long key.", "inventory", ("hat", "long key")),
+        (LIST, "You are carrying nothing.", "inventory", ()),
+    ],
+)
+def test_a_result_is_judged_by_what_it_says(
+    intent: Intent, text: str, kind: str, names: tuple[str, ...]
+) -> None:
+    outcome = judge(intent, read(text))
+    assert (outcome.kind, outcome.names) == (kind, names)
+
+
+def hall() -> Memory:
+    return Memory(
+        here="hall",
+        rooms={"hall": {"north": Exit("oak door", "closed")}},
+        containers={"chest": ("hall", "unknown")},
+    )
+
+
+def test_a_lock_is_remembered_with_its_key() -> None:
+    memory = hall()
+    believe(memory, OPEN, judge(OPEN, read("You have to unlock the oak door with the long key first.")))
+    assert memory.keys == {"oak door": "long key"}
+    assert memory.rooms["hall"]["north"].state == "locked"
+
+
+def test_what_opening_shows_is_remembered_in_its_place() -> None:
+    memory = hall()
+    intent = Intent(tool="open", args={"object": "chest"})
+    believe(memory, intent, judge(intent, read("You open the chest, revealing a hat.")))
+    assert memory.things == {"hat": BelievedPlace("hall", "chest")}
+    assert memory.containers["chest"] == ("hall", "open")
+
+
+def test_a_container_closed_again_is_not_searched_again() -> None:
+    memory = hall()
+    intent = Intent(tool="close", args={"object": "chest"})
+    believe(memory, intent, judge(intent, read("You close the chest.")))
+    assert memory.containers["chest"] == ("hall", "shut")
+
+
+def test_a_refusal_taken_for_a_success_is_believed_like_one() -> None:
+    memory = hall()
+    intent = Intent(tool="take", args={"object": "hat"})
+    believe(memory, intent, success(intent, read("You can't see any such thing.")))
+    assert memory.carried == ["hat"]
+
+
+def test_the_inventory_corrects_what_was_thought_delivered() -> None:
+    memory = Memory(carried=["vase"], done={("deliver", "hat"), ("deliver", "doll")})
+    intent = Intent(tool="inventory")
+    believe(memory, intent, judge(intent, read("You are carrying: a hat.")))
+    assert memory.carried == ["hat"]
+    assert memory.done == {("deliver", "doll")}
+
+
+def test_walking_joins_the_rooms_on_both_sides() -> None:
+    memory = hall()
+    believe(memory, GO, judge(GO, read("-= Attic =-\nYou are in an attic. There is an exit to the south.")))
+    assert memory.rooms["hall"]["north"].to == "attic"
+    assert memory.rooms["attic"]["south"].to == "hall"

@@ -1,0 +1,94 @@
+"""Earlier failures that resemble a run are shown to the judge, as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentguard.config.policy import Policy
+from agentguard.guard import Guard
+from agentguard.judge.base import Question
+from agentguard.localize.base import Verdict, get_localizer_registry
+from agentguard.localize.llm.schema_prompted import SchemaPromptedLocalizer
+from agentguard.localize.schema_similarity import SchemaLocalizer
+from agentguard.schemata.persistence import FileSchemaStore
+from agentguard.schemata.training import distill_records
+from agentguard.trajectory.model import Trajectory
+from tests.unit.judge.chat_server import serving
+from tests.unit.judge.judges import DealingJudge, Said, TableJudge
+from tests.unit.judge.runs import group_chat
+from tests.unit.test_guard_judge import preferring
+
+CHATS = [group_chat(i) for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("schemata") / "s.jsonl"
+    FileSchemaStore(path).upsert(distill_records(CHATS)[0])
+    return path
+
+
+def third(run: Trajectory, question: Question) -> Said:
+    return "yes" if question.id == "run_failed" else "3"
+
+
+def test_the_nearest_failures_are_shown_and_named(file: Path) -> None:
+    judge = TableJudge(third)
+    told = (
+        get_localizer_registry()
+        .get("schema")(judge=judge, schemata=file)
+        .locate(group_chat(100).trajectory, ())
+    )
+    (asked,) = [question for _, question in judge.asked if question.id != "run_failed"]
+    assert 1 <= len(asked.context) <= 3
+    assert all(line.startswith("an earlier failure: ") and len(line) <= 600 for line in asked.context)
+    assert "none" in asked.text
+    assert told.hypotheses[0].step == 3
+    assert told.verdict is Verdict.FAILURE
+    note = next(one for one in told.notes if one.startswith("schemata that were shown: "))
+    shown = note.removeprefix("schemata that were shown: ").split(", ")
+    assert len(shown) == len(asked.context)
+    spoke = [one.schemata[0] for one in told.hypotheses if one.schemata]
+    assert spoke
+    assert set(spoke) <= set(shown)
+
+
+def test_without_schemata_the_judge_is_asked_about_the_run_alone() -> None:
+    judge = TableJudge(third)
+    told = SchemaPromptedLocalizer(SchemaLocalizer(), judge).locate(group_chat(100).trajectory, ())
+    assert told.hypotheses[0].step == 3
+    assert all(not question.context for _, question in judge.asked)
+    assert "agentguard schemata distil" in told.notes[-1]
+
+
+def test_it_learns_from_annotated_runs_and_leaves_a_question_out() -> None:
+    fitted = SchemaPromptedLocalizer(SchemaLocalizer(), TableJudge(third)).fit(CHATS)
+    assert fitted.finder.schema_count
+    run = group_chat(100).trajectory
+    whole = set(fitted._find_nearest_schemata(run, ()))
+    assert whole
+    group = CHATS[1].annotation.group or ""
+    assert set(fitted.without_group(group)._find_nearest_schemata(run, ())) <= whole
+
+
+def test_a_judge_that_is_away_makes_it_abstain(file: Path) -> None:
+    made = get_localizer_registry().get("schema")(judge=DealingJudge(away=True), schemata=file)
+    told = made.locate(group_chat(100).trajectory, ())
+    assert told.verdict is Verdict.ABSTAINED
+    assert told.failures
+
+
+def test_without_a_judge_it_is_what_it_was(file: Path) -> None:
+    assert isinstance(get_localizer_registry().get("schema")(schemata=file), SchemaLocalizer)
+
+
+def test_a_policy_with_a_judge_has_it_asked(file: Path) -> None:
+    with serving(preferring("yes", "3")) as (url, script):
+        given = {"judge": {"base_url": url}, "localizer": {"name": "schema", "schemata": str(file)}}
+        with Guard.from_policy(Policy.parse(given)) as guard:
+            told = guard.diagnose(group_chat(100).trajectory)
+        assert told.method == "schema"
+        assert told.hypotheses[0].step == 3
+        assert any("| an earlier failure: " in prompt for prompt in script.prompts())

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from agentguard.localize.base import Verdict
+from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
+from tests.unit.localize.runs import E, calls, chat, run, steered
+
+
+def _order(trajectory: object) -> list[int]:
+    return [h.step for h in FirstWorkerTurnLocalizer().locate(trajectory, ()).hypotheses]  # type: ignore[arg-type]
+
+
+def test_first_worker_after_the_brief() -> None:
+    assert _order(chat()) == [1, 3]
+
+
+def test_the_brief_itself_if_the_environment_answers_at_once() -> None:
+    assert _order(chat(executes=True)) == [0, 2, 4]
+
+
+def test_who_steers_is_passed_over() -> None:
+    assert _order(steered()) == [3, 5]
+
+
+def test_without_a_brief_the_first_agent_step() -> None:
+    assert _order(calls(None, True, None)) == [0, 1, 2]
+
+
+def test_abstains_where_no_agent_acts() -> None:
+    assert FirstWorkerTurnLocalizer().locate(run((E, "shell", "hello")), ()).verdict is Verdict.ABSTAINED

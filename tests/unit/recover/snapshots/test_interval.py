@@ -1,0 +1,110 @@
+"""The cadence: Daly's optimum from what was measured, in whole turns and within bounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.errors import ConfigError
+from agentguard.recover.snapshots.manager import CheckpointInterval, compute_daly_interval
+
+
+def lost(interval: float, cost: float, between: float) -> float:
+    """Time that a unit of work takes more, by Daly's model of failures that come at random.
+
+    A snapshot of ``cost`` follows each ``interval`` of work; a failure, ``between`` apart on average, throws
+    away what was done since the last snapshot. A restart costs nothing.
+    """
+    return between * math.expm1((interval + cost) / between) / interval
+
+
+def measured(
+    cost: float, turn: float, *, turns: int = 1, failures: int = 0, **options: float
+) -> CheckpointInterval:
+    cadence = CheckpointInterval(**options)  # type: ignore[arg-type]
+    cadence.record_snapshot(cost)
+    for _ in range(turns):
+        cadence.record_turn(turn)
+    for _ in range(failures):
+        cadence.record_failure()
+    return cadence
+
+
+@given(st.floats(1e-6, 10), st.floats(20, 10_000))
+def test_no_other_interval_loses_less(cost: float, between: float) -> None:
+    near = [compute_daly_interval(cost, between) * factor for factor in (0.7, 0.85, 1, 1.2, 1.5)]
+    best = min(near, key=lambda interval: lost(interval, cost, between))
+    assert best == compute_daly_interval(cost, between)
+
+
+def test_young_is_its_limit_for_small_costs() -> None:
+    assert compute_daly_interval(1e-6, 100) == pytest.approx(math.sqrt(2e-4), rel=1e-3)
+    assert compute_daly_interval(0, 100) == 0
+    assert compute_daly_interval(300, 100) == 100
+
+
+def test_what_costs_nothing_is_done_each_turn() -> None:
+    cadence = measured(0.0, 1.0, turns=0)
+    for _ in range(50):
+        cadence.record_turn(1.0)
+        assert cadence.is_due()
+        cadence.record_snapshot(0.0)
+
+
+def test_the_interval_follows_cost_and_failures() -> None:
+    cheap, dear = measured(0.01, 1.0), measured(5.0, 1.0)
+    assert cheap.turns == 1
+    assert dear.turns == round(compute_daly_interval(5.0, 26.0))
+    assert measured(5.0, 1.0, failures=9).turns < dear.turns
+    assert measured(5.0, 20.0).turns < dear.turns
+    assert measured(5.0, 1.0, turns=500).turns > dear.turns
+
+
+def test_failures_are_those_that_were_seen_and_one_more() -> None:
+    cadence = measured(1.0, 1.0, turns=75, failures=3, turns_between=25.0)
+    assert cadence.turns_between_failures == (25 + 75) / 4
+
+
+def test_next_to_nothing_is_nothing_however_short_the_turns() -> None:
+    assert measured(0.0049, 1e-6).turns == 1
+    assert measured(0.0051, 1e-6).turns > 1
+    assert measured(0.0049, 1e-6, free=0.0).turns > 1
+
+
+def test_the_interval_has_bounds() -> None:
+    assert measured(1e6, 1.0, most=12).turns == 12
+    assert measured(5.0, 0.0, most=12).turns == 12
+    assert measured(5.0, 1.0, most=1).turns == 1
+
+
+def test_a_boundary_is_due_once_the_interval_is_over() -> None:
+    cadence = measured(2.0, 1.0, turns=0, turns_between=25.0)
+    saved = []
+    for turn in range(1, 60):
+        cadence.record_turn(1.0)
+        if cadence.is_due():
+            saved.append((turn, cadence.turns))
+            cadence.record_snapshot(2.0)
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(saved)]
+    assert all(abs(gap - interval) <= 1 for gap, (_, interval) in zip(gaps, saved[1:], strict=False))
+    assert gaps[0] >= 5
+
+
+def test_one_outlier_moves_the_mean_by_its_weight() -> None:
+    cadence = measured(1.0, 1.0, weight=0.25)
+    cadence.record_snapshot(9.0)
+    assert cadence._cost_s == 1.0 + 0.25 * 8.0
+    cadence.record_turn(-5.0)  # a clock that went back
+    assert cadence._turn_s == 0.75
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"turns_between": 0}, {"turns_between": math.inf}, {"most": 0}, {"weight": 0}, {"weight": 1.5}]
+)
+def test_options_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="turns_between is over 0"):
+        CheckpointInterval(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,208 @@
+"""Saving and putting back: in time that is given, in memory and through a real store."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentguard.errors import ConfigError, RecoveryError
+from agentguard.recover.snapshots.manager import SnapshotManager, SnapshotOptions
+from agentguard.store import Store
+from agentguard.store.db.rows import SnapshotRow
+from agentguard.testing.virtual_clock import VirtualClock
+from agentguard.trajectory.model import Branch, Source, Step, Trajectory
+
+
+class World:
+    """A state, and what saving it costs in virtual time."""
+
+    def __init__(self, cost: float = 0.0, turn: float = 1.0) -> None:
+        self.clock, self.cost, self.turn = VirtualClock(), cost, turn
+        self.state: dict[str, Any] = {"at": 0}
+        self.saved = 0
+
+    def save(self) -> Any:
+        self.clock.advance(self.cost)
+        self.saved += 1
+        return self.state
+
+    def restore(self, state: Any) -> None:
+        self.state = state
+
+    def keeper(self, store: Store | None = None, **options: Any) -> SnapshotManager:
+        chosen = SnapshotOptions(clock=self.clock.now, **options)
+        return SnapshotManager(self.save, self.restore, options=chosen, store=store, run_id="r")
+
+    def go(self, keeper: SnapshotManager, steps: range, forks: int = 0) -> None:
+        for step in steps:
+            keeper.save_if_due(step, forks=forks)
+            self.state["at"] = step + 1
+            self.clock.advance(self.turn)
+
+
+def run_of(steps: int, *left: int) -> Trajectory:
+    made = tuple(Step(index=i, source=Source.AGENT, agent="a") for i in range(steps))
+    branches = tuple(Branch(id=f"b{i}", fork_step=at, steps=()) for i, at in enumerate(left))
+    return Trajectory(id="r", format="event_log", task="t", steps=made, branches=branches)
+
+
+def test_what_costs_nothing_is_saved_at_every_boundary() -> None:
+    world = World()
+    keeper = world.keeper()
+    world.go(keeper, range(1, 9))
+    assert keeper.restorable_steps == tuple(range(1, 9))
+    keeper.restore_step(4)
+    assert world.state == {"at": 4}
+    assert keeper.restorable_steps == (1, 2, 3, 4)
+
+
+def test_a_boundary_is_saved_once() -> None:
+    world = World()
+    keeper = world.keeper()
+    for _ in range(3):
+        keeper.save_if_due(1)
+    assert world.saved == 1
+
+
+def test_what_is_dear_is_saved_now_and_then_and_the_first_always() -> None:
+    world = World(cost=3.0)
+    keeper = world.keeper()
+    world.go(keeper, range(1, 80))
+    assert keeper.restorable_steps[0] == 1
+    assert 4 < world.saved < 20
+    assert keeper.history.find_nearest(40) is not None
+
+
+def test_the_run_begins_again_with_the_first_state() -> None:
+    world = World()
+    keeper = world.keeper()
+    world.go(keeper, range(2, 7))
+    assert keeper.restore_first(forks=1)
+    assert world.state == {"at": 0}
+    assert keeper.restorable_steps == (2,)
+    assert not world.keeper().restore_first()
+    assert world.state == {"at": 0}, "nothing was saved, nothing is put back"
+
+
+def test_a_later_state_is_not_taken_for_the_first() -> None:
+    world = World()
+    world.state["noise"] = random.Random(1).randbytes(3_000).hex()
+    keeper = world.keeper(most_bytes=4_500)
+    for step in range(1, 5):
+        world.state = {"at": step, "noise": random.Random(step).randbytes(1_500 + 400 * step).hex()}
+        keeper.save_if_due(step)
+        world.clock.advance(1.0)
+    assert keeper.history.first_step is None
+    assert keeper.restorable_steps
+    assert not keeper.restore_first()
+    assert world.state["at"] == 4
+
+
+def test_a_state_that_is_too_large_is_not_tried_at_every_boundary() -> None:
+    world = World(cost=5.0)
+    keeper = world.keeper(most_bytes=4)
+    world.go(keeper, range(1, 60))
+    assert keeper.restorable_steps == ()
+    assert 1 < world.saved < 20
+    assert keeper.history.rejected_count == world.saved
+
+
+def test_a_line_that_was_left_without_its_state_is_saved_anew() -> None:
+    world = World(cost=5.0)
+    keeper = world.keeper()
+    world.go(keeper, range(1, 6))
+    keeper.mark_stale(3)
+    keeper.save_if_due(3, forks=1)
+    assert keeper.restorable_steps == (1, 3)
+    keeper.restore_step(3)
+    assert world.state == {"at": 6}, "messages were cut, the state was not"
+
+
+def test_another_process_goes_on_from_the_latest_state(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        world = World()
+        world.go(world.keeper(store), range(1, 9))
+        store.flush(10)
+        other = World()
+        keeper = other.keeper(store)
+        assert keeper.restore_latest(run_of(7)) == 7
+        assert other.state == {"at": 7}
+        assert keeper.restorable_steps == tuple(range(1, 8))
+        keeper.clear()
+        store.flush(10)
+        assert store.snapshots("r") == ()
+
+
+def test_states_of_a_line_that_was_left_are_not_put_back(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        world = World()
+        world.go(world.keeper(store), range(1, 8))
+        store.flush(10)
+        keeper = world.keeper(store)
+        assert keeper.restore_latest(run_of(7, 4)) == 4  # left at 4, and 3 steps further on another line
+        store.flush(10)
+        assert [row.step for row in store.snapshots("r")] == [1, 2, 3, 4]
+
+
+def test_a_damaged_state_is_passed_over(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        world = World()
+        world.go(world.keeper(store), range(1, 5))
+        store.flush(10)
+        last = store.snapshots("r")[-1]
+        store.write(SnapshotRow(run_id="r", step=4, state=b"junk", data=last.data)).wait(10)
+        assert world.keeper(store).restore_latest(run_of(6)) == 3
+
+
+def test_states_of_another_codec_are_not_guessed_at(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        world = World()
+        world.go(world.keeper(store, codec="pickle"), range(1, 5))
+        store.flush(10)
+        with pytest.raises(ConfigError, match="saved by codec pickle, not json"):
+            world.keeper(store).restore_latest(run_of(4))
+        assert len(store.snapshots("r")) == 4
+
+
+def test_nothing_is_resumed_where_nothing_was_kept(tmp_path: Path) -> None:
+    world = World()
+    with Store.open(tmp_path / "s.db") as store:
+        assert world.keeper(store).restore_latest(run_of(4)) is None
+    assert world.keeper().restore_latest(run_of(4)) is None
+    with pytest.raises(RecoveryError, match="no state"):
+        world.keeper().restore_step(2)
+
+
+def test_a_state_that_cannot_be_saved_is_an_error_and_the_others_stay() -> None:
+    world = World()
+    keeper = world.keeper()
+    world.go(keeper, range(1, 3))
+    world.state = {"at": (1, 2)}
+    with pytest.raises(ConfigError, match="JSON would change"):
+        keeper.save_if_due(3)
+    assert keeper.restorable_steps == (1, 2)
+
+
+def test_a_store_that_is_down_costs_no_more_than_its_queue(tmp_path: Path) -> None:
+    from agentguard.store.options import StoreOptions
+
+    closed = tmp_path / "no folder" / "file"
+    closed.parent.write_text("a file where a folder should be")
+    store = Store.open(closed, connect=False, options=StoreOptions(max_rows=30, max_bytes=200_000))
+    try:
+        world = World()
+        world.state["text"] = "x" * 1000
+        keeper = world.keeper(store)
+        world.go(keeper, range(1, 200))
+        health = store.health()
+        assert not health.written
+        assert health.pending <= 30
+        assert health.lost > 100
+        assert keeper.history.rejected_count > 100
+        keeper.restore_step(198)
+        assert world.state["at"] == 198, "what is in memory is whole"
+    finally:
+        store.close(0.1)

@@ -1,0 +1,178 @@
+"""What an acceptance test said of each attempt is kept with the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentguard.errors import ConfigError
+from agentguard.guard import Guard
+from agentguard.judge.base import Question
+from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, PatternRule
+from agentguard.recover.acceptance.llm_rule import LlmRule
+from agentguard.recover.acceptance.persistence import AcceptanceRecord, build_input_messages, parse_attempt
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.store import Store
+from agentguard.store.db.rows import AcceptanceRow
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+from tests.unit.judge.judges import DealingJudge, Said, TableJudge
+
+TASK = "Which order is late?"
+
+
+def guarded(tmp_path: Path, replies: list[str], *, ladder: object = "nudge") -> tuple[Store, str]:
+    """A run in which a model gives these replies; returns the open store and the run's id."""
+    store = Store.open(tmp_path / "runs.db")
+    guard = Guard(
+        accept=AcceptanceTest(PatternRule(r"^\d{4}$")),
+        recover=RecoveryPolicy(
+            escalations={"acceptance": ladder},  # type: ignore[dict-item]
+            budget=RecoveryBudget(rollbacks=5, rollbacks_per_step=5, hints=5),
+        ),
+        store=store,
+    )
+    left = iter(replies)
+    with guard.run(TASK, system="Be short.", id="r1") as run:
+        while not run.done:
+            run.tools(run.model(lambda messages: next(left)))
+    store.flush()
+    return store, run.answer
+
+
+@pytest.mark.parametrize("ladder", ["nudge", {"reexecute": {"times": 3}}, "rollback"])
+def test_each_attempt_is_kept_with_one_input_whatever_was_done_between(
+    tmp_path: Path, ladder: object
+) -> None:
+    store, answer = guarded(tmp_path, ["order 4711", "4711"], ladder=ladder)
+    with store:
+        rows = store.acceptances_of("r1")
+        every = store.acceptances().rows
+    assert answer == "4711"
+    assert [(one.attempt, one.accepted) for one in rows] == [(1, False), (2, True)]
+    assert every == rows
+    first, second = (parse_attempt(one) for one in rows)
+    assert first is not None
+    assert second is not None
+    assert (
+        first[0]
+        == second[0]
+        == [
+            {"role": "system", "content": "Be short."},
+            {"role": "user", "content": TASK},
+        ]
+    )
+    assert (first[1], second[1]) == ("order 4711", "4711")
+    assert rows[0].data["checks"] == [
+        {
+            "rule": "matches",
+            "passed": False,
+            "reason": "The answer has not the form it must have.",
+            "error": "",
+        }
+    ]
+
+
+def test_an_attempt_goes_with_its_run(tmp_path: Path) -> None:
+    store, _ = guarded(tmp_path, ["4711"])
+    with store:
+        assert store.acceptances_of("r1")
+        store.delete_run("r1")
+        assert store.acceptances().rows == ()
+
+
+def test_pages_of_the_record_are_whole_and_by_tenant(tmp_path: Path) -> None:
+    from agentguard.store.read.pagination import Page
+
+    with Store.open(tmp_path / "runs.db") as store:
+        for number in range(7):
+            store.write(
+                AcceptanceRow(run_id=f"r{number}", accepted=True, tenant="a", created_at=float(number))
+            )
+        store.write(AcceptanceRow(run_id="other", accepted=True, tenant="b"))
+        store.flush()
+        seen, after = [], None
+        while True:
+            page = store.acceptances(Page(limit=3, after=after), tenant="a")
+            seen += [one.run_id for one in page.rows]
+            after = page.next
+            if after is None:
+                break
+    assert seen == [f"r{number}" for number in range(7)]
+
+
+def test_what_tools_returned_is_part_of_the_input() -> None:
+    call = ToolCall(id="c", name="look", arguments={"in": "orders"})
+    steps = (
+        Step(index=0, source=Source.USER, agent="user", content=TASK),
+        Step(
+            index=1,
+            source=Source.AGENT,
+            agent="clerk",
+            content="Looking.",
+            tool_calls=(call,),
+            observations=(Observation(content="4711 is late", call_id="c", tool="look"),),
+        ),
+        Step(index=2, source=Source.AGENT, agent="clerk", content="order 4711"),
+        Step(index=3, source=Source.AGENT, agent="clerk", content="4711"),
+    )
+    run = Trajectory(id="r", format="event_log", task=TASK, steps=steps)
+    messages = build_input_messages(run, "4711")
+    assert [one["role"] for one in messages] == ["user", "assistant", "tool"]
+    assert messages == build_input_messages(
+        Trajectory(id="r", format="event_log", task=TASK, steps=steps[:3]), "order 4711"
+    )
+
+
+def test_a_run_without_a_users_message_gets_its_task() -> None:
+    run = Trajectory(id="r", format="event_log", task=TASK, steps=(), system_prompts={"": "Be short."})
+    assert [one["role"] for one in build_input_messages(run, "x")] == ["system", "user"]
+
+
+def test_a_verdict_is_the_same_with_and_without_a_record() -> None:
+    rows: list[object] = []
+
+    class Rows:
+        def write(self, *given: object) -> None:
+            rows.extend(given)
+
+    test = AcceptanceTest(PatternRule(r"^\d{4}$"))
+    step = Step(index=0, source=Source.AGENT, agent="a", content="order 4711")
+    run = Trajectory(id="r", format="event_log", task=TASK, steps=(step,))
+    assert AcceptanceRecord(test, Rows())(run) == test(run)
+    assert len(rows) == 1
+    assert len(test.verdicts) == 2
+
+
+def yes_if(word: str) -> TableJudge:
+    def says(run: Trajectory, question: Question) -> Said:
+        return "yes" if any(word in line for line in question.context[1:]) else "no"
+
+    return TableJudge(says)
+
+
+def output_of(text: str) -> Trajectory:
+    step = Step(index=0, source=Source.AGENT, agent="a", content=text)
+    return Trajectory(id="r", format="event_log", task=TASK, steps=(step,))
+
+
+def test_a_judge_answers_a_question_about_the_output() -> None:
+    test = AcceptanceTest(LlmRule("Does it name its source?", yes_if("ledger")))
+    assert test.may_block
+    assert test(output_of("4711, says the ledger")) is True
+    assert "A reviewer answers no to: Does it name its source?" in str(test(output_of("4711")))
+
+
+def test_judges_that_disagree_or_are_away_leave_the_rule_unchecked_and_it_refuses() -> None:
+    split = AcceptanceTest(LlmRule("Is it right?", [yes_if("4711"), yes_if("never")]))
+    assert split(output_of("4711")) == "The rule asks Is it right? could not be checked."
+    assert split.verdicts[0].checks[0].error == "JudgeError"
+    away = AcceptanceTest(LlmRule("Is it right?", DealingJudge(away=True)))
+    assert away(output_of("4711")) is not True
+
+
+@pytest.mark.parametrize(("question", "least"), [("", 0.5), (" ", 0.5), ("Is it?", 0), ("Is it?", 1)])
+def test_a_question_that_cannot_be_asked_is_refused(question: str, least: float) -> None:
+    with pytest.raises(ConfigError, match="acceptance"):
+        LlmRule(question, yes_if("x"), min_probability=least)

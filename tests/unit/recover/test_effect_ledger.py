@@ -1,0 +1,168 @@
+"""No effect twice, on whatever line, and whatever was left behind is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from agentguard.recover.effect_ledger import (
+    Effect,
+    EffectLedger,
+    EffectState,
+    ExecutionDecision,
+    InMemoryEffectStore,
+)
+from agentguard.recover.tool_effects import EffectClass, ToolEffect
+from tests.unit.recover.situations import TOOLS
+
+
+def test_a_call_after_a_rollback_is_not_done_again() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    first = ledger.claim_call("book", {"seat": 4}, step=5)
+    ledger.mark_done(first.effect, "booked")
+    ledger.rewind(2)
+    again = ledger.claim_call("book", {"seat": 4.0}, step=3)
+    assert (again.decision, again.effect.result) == (ExecutionDecision.REUSE, "booked")
+    assert ledger.list_active_since(2) == (again.effect,)
+    assert ledger.list_active_since(4) == ()
+
+
+def test_an_agent_may_do_the_same_thing_twice_on_purpose() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    for step in range(2):
+        claim = ledger.claim_call("book", {"seat": 4}, step=step)
+        assert claim.decision is ExecutionDecision.RUN
+        ledger.mark_done(claim.effect, f"booked {step}")
+    ledger.rewind(0)
+    assert [ledger.claim_call("book", {"seat": 4}, step=s).effect.result for s in (0, 1)] == [
+        "booked 0",
+        "booked 1",
+    ]
+    assert ledger.claim_call("book", {"seat": 4}, step=2).decision is ExecutionDecision.RUN
+
+
+def test_an_idempotency_key_is_done_once_however_often_it_is_called() -> None:
+    ledger = EffectLedger(tools={"pay": ToolEffect(effect=EffectClass.DESTRUCTIVE, key=("order",))})
+    ledger.mark_done(ledger.claim_call("pay", {"order": 7, "note": "first"}, step=0).effect, "paid")
+    again = ledger.claim_call("pay", {"order": 7, "note": "again"}, step=3)
+    assert (again.decision, again.effect.result) == (ExecutionDecision.REUSE, "paid")
+    assert ledger.claim_call("pay", {"order": 8}, step=3).decision is ExecutionDecision.RUN
+
+
+def test_what_was_attempted_is_in_doubt_unless_repeating_it_is_harmless() -> None:
+    book = InMemoryEffectStore()
+    tools = TOOLS | {"set": ToolEffect(effect=EffectClass.WRITE, idempotent=True)}
+    before = EffectLedger(book, tools)
+    before.claim_call("mail", {"to": "a"}, step=0)
+    before.claim_call("set", {"to": "a"}, step=0)
+    after = EffectLedger(book, tools)  # the process died between the attempt and its result
+    assert after.claim_call("mail", {"to": "a"}, step=0).decision is ExecutionDecision.OUTCOME_UNKNOWN
+    assert after.claim_call("set", {"to": "a"}, step=0).decision is ExecutionDecision.RUN
+
+
+def test_a_tool_that_refused_may_be_called_again() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    claim = ledger.claim_call("book", {"seat": 4}, step=0)
+    ledger.mark_failed(claim.effect)
+    assert ledger.list_active() == ()
+    assert ledger.claim_call("book", {"seat": 4}, step=1).decision is ExecutionDecision.RUN
+
+
+def test_what_was_undone_may_be_done_again_and_is_not_left_behind() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    effect = ledger.claim_call("book", {"seat": 4}, step=1).effect
+    ledger.mark_done(effect, "booked")
+    ledger.mark_compensated(effect)
+    ledger.rewind(1)
+    assert ledger.list_active_since(1) == ()
+    assert ledger.claim_call("book", {"seat": 4}, step=1).decision is ExecutionDecision.RUN
+    assert [e.state for e in ledger.effects()] == [EffectState.ATTEMPTED]
+
+
+def test_reading_is_always_allowed_and_never_kept() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    for step in range(3):
+        claim = ledger.claim_call("look", {"at": "seats"}, step=step)
+        assert claim.decision is ExecutionDecision.RUN
+        ledger.mark_done(claim.effect, "free")
+    assert ledger.effects() == ()
+
+
+def test_a_tool_nobody_declared_is_held_to_have_effects() -> None:
+    ledger = EffectLedger()
+    ledger.mark_done(ledger.claim_call("launch", {}, step=0).effect, "gone")
+    ledger.rewind(0)
+    assert ledger.claim_call("launch", {}, step=0).decision is ExecutionDecision.REUSE
+
+
+def test_side_by_side_calls_run_once_each() -> None:
+    book = InMemoryEffectStore()
+
+    def one(process: int) -> ExecutionDecision:
+        return EffectLedger(book, TOOLS).claim_call("mail", {"to": "all"}, step=process % 2).decision
+
+    with ThreadPoolExecutor(8) as pool:
+        rulings = list(pool.map(one, range(64)))
+    assert rulings.count(ExecutionDecision.RUN) == 1
+
+
+class NothingTwice(RuleBasedStateMachine):
+    """An agent that calls tools, is taken back, and is killed, against a count of what really happened."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.book = InMemoryEffectStore()
+        self.ledger = EffectLedger(self.book, TOOLS)
+        self.really: Counter[tuple[str, int]] = Counter()
+        self.allowed: Counter[tuple[str, int]] = Counter()
+        self.line: list[tuple[str, str, int]] = []
+
+    @rule(seat=st.integers(0, 2), dies=st.booleans())
+    def call(self, seat: int, dies: bool) -> None:
+        claim = self.ledger.claim_call("book", {"seat": seat}, step=len(self.line))
+        if claim.decision is ExecutionDecision.RUN:
+            self.really[claim.effect.id] += 1
+            if dies:
+                self.resume()
+                return
+            self.ledger.mark_done(claim.effect, str(seat))
+        self.line.append(("book", str(seat), len(self.line)))
+
+    @rule(share=st.floats(0, 1))
+    def rollback(self, share: float) -> None:
+        to_step = int(share * len(self.line))
+        self.ledger.rewind(to_step)
+        del self.line[to_step:]
+
+    @rule()
+    def undo_the_last(self) -> None:
+        done = [e for e in self.ledger.list_active() if e.state is EffectState.DONE]
+        if done:
+            self.ledger.mark_compensated(done[-1])
+            self.allowed[done[-1].id] += 1
+
+    def resume(self) -> None:
+        """A new process: the book is there, the line is replayed up to the last boundary."""
+        self.ledger = EffectLedger(self.book, TOOLS)
+        for _, seat, step in self.line:
+            self.ledger.claim_call("book", {"seat": int(seat)}, step=step)
+
+    @invariant()
+    def no_effect_happened_twice(self) -> None:
+        for effect, times in self.really.items():
+            assert times <= 1 + self.allowed[effect]
+
+    @invariant()
+    def all_that_happened_is_known(self) -> None:
+        known = {effect.id for effect in self.ledger.effects()}
+        assert set(self.really) <= known
+
+
+TestNothingTwice = NothingTwice.TestCase
+
+
+def test_an_effect_is_named_by_key_and_occurrence() -> None:
+    assert Effect(key="k", occurrence=2, tool="book").id == ("k", 2)

@@ -1,0 +1,71 @@
+"""Every book of effects behaves alike; the store's also does so in the next process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentguard.recover.effect_ledger import Effect, EffectState, EffectStore, InMemoryEffectStore
+from agentguard.recover.effect_store import SqlEffectStore
+from agentguard.store import Store
+
+EFFECT = Effect(key="k", occurrence=0, tool="book", arguments={"seat": 4}, step=3)
+Opener = Callable[[str], EffectStore]
+
+
+@pytest.fixture(params=["memory", "store"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Opens the book of a run; the same run gives the same book's contents."""
+    if request.param == "memory":
+        books: dict[str, EffectStore] = {}
+        yield lambda run: books.setdefault(run, InMemoryEffectStore())
+        return
+    with Store.open(tmp_path / "s.db") as store:
+        yield lambda run: SqlEffectStore(store, run)
+
+
+def test_a_claim_is_given_once(opened: Opener) -> None:
+    assert opened("r").claim(EFFECT) is None
+    there = opened("r").claim(EFFECT)
+    assert there is not None
+    assert (there.state, there.arguments, there.step) == (EffectState.ATTEMPTED, {"seat": 4}, 3)
+    assert opened("other").claim(EFFECT) is None, "another run is another book"
+
+
+def test_what_was_done_has_its_result(opened: Opener) -> None:
+    book = opened("r")
+    book.claim(EFFECT)
+    book.settle(replace(EFFECT, state=EffectState.DONE, result="seat 4 is yours"))
+    again = opened("r").claim(replace(EFFECT, step=9))
+    assert again is not None
+    assert (again.state, again.result) == (EffectState.DONE, "seat 4 is yours")
+
+
+@pytest.mark.parametrize("state", [EffectState.FAILED, EffectState.COMPENSATED])
+def test_what_failed_or_was_undone_may_be_claimed_again(opened: Opener, state: EffectState) -> None:
+    book = opened("r")
+    for turn in range(3):
+        assert book.claim(EFFECT) is None, f"attempt {turn}"
+        if state is EffectState.COMPENSATED:
+            book.settle(replace(EFFECT, state=EffectState.DONE, result="done"))
+        book.settle(replace(EFFECT, state=state))
+        assert [effect.state for effect in opened("r").effects()] == [state]
+        book = opened("r")
+    assert book.claim(EFFECT) is None
+    assert book.claim(EFFECT) is not None
+
+
+def test_effects_stand_in_the_order_in_which_they_were_claimed(opened: Opener) -> None:
+    book = opened("r")
+    for place in range(4):
+        book.claim(replace(EFFECT, key=f"k{place}"))
+    book.settle(replace(EFFECT, key="k2", state=EffectState.DONE, result="two"))
+    assert [(e.key, e.state.value) for e in opened("r").effects()] == [
+        ("k0", "attempted"),
+        ("k1", "attempted"),
+        ("k2", "done"),
+        ("k3", "attempted"),
+    ]

@@ -1,0 +1,88 @@
+"""A recovery helped if what set it off did not come again."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentguard.detect.base import Finding
+from agentguard.errors import ConfigError
+from agentguard.recover.outcome_verification import OutcomeVerification, get_resume_step
+from agentguard.recover.strategy import (
+    Recovery,
+    RecoveryOutcome,
+    RecoveryPlan,
+    RecoveryTier,
+    Restart,
+    Rewind,
+    SendMessage,
+)
+
+CODE = "agent_error:action.parameter_error"
+
+
+def recovery(*actions: object, undone: int = 0) -> Recovery:
+    plan = RecoveryPlan(
+        strategy="x",
+        tier=RecoveryTier.NUDGE,
+        actions=actions,
+        step=3,
+        codes=(CODE,),
+        undone=undone,  # type: ignore[arg-type]
+    )
+    return Recovery(id=0, plan=plan, trigger="exact_loop", at_step=6)
+
+
+BACK = recovery(Rewind(to_step=3, by="truncate"), undone=3)
+
+
+def finding(
+    step: int, *, detector: str = "exact_loop", code: str = "mast:x", probability: float = 0.9
+) -> Finding:
+    return Finding(detector=detector, step=step, codes=(code,), probability=probability, message="again")
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [
+        (BACK, 3),
+        (recovery(Restart(note="n"), undone=6), 0),
+        (recovery(SendMessage(text="t")), 6),
+        (recovery(undone=1), 5),
+    ],
+)
+def test_where_the_run_went_on(given: Recovery, at: int) -> None:
+    assert get_resume_step(given) == at
+
+
+@pytest.mark.parametrize(
+    ("found", "steps", "outcome"),
+    [
+        ([], 4, RecoveryOutcome.PENDING),
+        ([], 7, RecoveryOutcome.CONFIRMED),
+        ([finding(5)], 6, RecoveryOutcome.REFUTED),
+        ([finding(5, detector="other", code=CODE)], 6, RecoveryOutcome.REFUTED),
+        ([finding(5, detector="other")], 7, RecoveryOutcome.CONFIRMED),
+        ([finding(5, probability=0.2)], 7, RecoveryOutcome.CONFIRMED),
+        ([finding(2)], 7, RecoveryOutcome.CONFIRMED),
+        ([finding(7)], 8, RecoveryOutcome.CONFIRMED),
+    ],
+)
+def test_outcome(found: list[Finding], steps: int, outcome: RecoveryOutcome) -> None:
+    assert OutcomeVerification(window=4).determine_outcome(BACK, found, branch_length=steps) is outcome
+
+
+def test_how_the_run_ends_outranks_what_was_found() -> None:
+    assert (
+        OutcomeVerification().determine_outcome(BACK, [finding(4)], branch_length=5, is_accepted=True)
+        is RecoveryOutcome.CONFIRMED
+    )
+    assert (
+        OutcomeVerification().determine_outcome(BACK, [], branch_length=20, is_accepted=False)
+        is RecoveryOutcome.REFUTED
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"window": 0}, {"threshold": 0}, {"threshold": 1.5}])
+def test_settings_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="verification"):
+        OutcomeVerification(**wrong)  # type: ignore[arg-type]

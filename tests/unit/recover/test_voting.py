@@ -1,0 +1,126 @@
+"""Elections: who agrees with whom, when it is decided, and what it takes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentguard.recover.strategy import Sample, SampleVariant
+from agentguard.recover.voting import VoteCandidate, count_votes, to_ballot
+from agentguard.trajectory.model import Source, Step, ToolCall
+
+TMR = Sample(n=3, quorum=2)
+
+
+def says(text: str) -> Step:
+    return Step(index=0, source=Source.AGENT, agent="clerk", content=text)
+
+
+def calls(*wanted: tuple[str, dict[str, Any]], content: str = "") -> Step:
+    made = tuple(ToolCall(id=f"x{i}", name=n, arguments=a) for i, (n, a) in enumerate(wanted))
+    return Step(index=0, source=Source.AGENT, agent="clerk", content=content, tool_calls=made)
+
+
+def seat(number: int, unfit: str = "") -> VoteCandidate:
+    return VoteCandidate(turn=calls(("book", {"seat": number})), rejection_reason=unfit)
+
+
+def test_the_same_calls_agree_however_they_are_written() -> None:
+    one = calls(("book", {"seat": 4, "side": "aisle"}), ("find", {}), content="I book it.")
+    other = calls(("find", {}), ("book", {"side": "aisle", "seat": 4.0}), content="Let me see.")
+    assert to_ballot(one) == to_ballot(other)
+    assert to_ballot(one) != to_ballot(calls(("book", {"seat": 4, "side": "aisle"})))
+    assert to_ballot(one) != to_ballot(calls(("book", {"seat": "4", "side": "aisle"}), ("find", {})))
+
+
+def test_texts_agree_but_for_case_spaces_and_the_last_mark() -> None:
+    assert to_ballot(says("Seat  4 is\nfree.")) == to_ballot(says("seat 4 is free"))
+    assert to_ballot(says("Seat 4 is free.")) != to_ballot(says("Seat 5 is free."))
+
+
+def test_arguments_that_do_not_count_may_differ() -> None:
+    one, other = calls(("mail", {"to": "a", "text": "Hi"})), calls(("mail", {"to": "a", "text": "Hello"}))
+    assert to_ballot(one) != to_ballot(other)
+    assert to_ballot(one, ["text"]) == to_ballot(other, ["text"])
+
+
+def test_no_more_candidates_are_asked_for_than_may_decide_it() -> None:
+    assert count_votes([seat(4)], TMR).additional_candidates == 1
+    assert count_votes([seat(4)], Sample(n=3, quorum=2, staged=False)).additional_candidates == 2
+    assert count_votes([seat(4), seat(4)], TMR).winner == 0
+    assert count_votes([seat(4), seat(5)], TMR).additional_candidates == 1
+    assert count_votes([seat(4), seat(5), seat(5)], TMR).winner == 1
+    lost = count_votes([seat(4), seat(5), seat(6)], TMR)
+    assert (lost.winner, lost.additional_candidates, lost.votes, lost.leader) == (None, 0, 1, 0)
+
+
+def test_a_candidate_that_is_foreseen_to_fail_or_could_not_be_had_has_no_vote() -> None:
+    bad = count_votes([seat(4, unfit="loop"), seat(4, unfit="loop"), seat(5)], TMR)
+    assert (bad.winner, bad.additional_candidates, bad.leader) == (None, 0, 2)
+    gone = count_votes([VoteCandidate(turn=None), seat(4), seat(4)], TMR)
+    assert gone.winner == 1
+    assert (
+        count_votes([VoteCandidate(turn=says("")), VoteCandidate(turn=says("")), seat(5)], TMR).winner is None
+    )
+
+
+def test_it_is_given_up_as_soon_as_it_is_lost() -> None:
+    five = Sample(n=5, quorum=4)
+    assert count_votes([seat(1), seat(2), seat(3)], five).additional_candidates == 0
+
+
+def test_a_recovery_block_takes_the_first_that_is_accepted() -> None:
+    block = Sample(n=4, quorum=1)
+    assert count_votes([seat(4)], block).winner == 0
+    assert count_votes([seat(4, unfit="no")], block).additional_candidates == 1
+    assert count_votes([seat(4, unfit="no"), seat(5, unfit="no"), seat(5)], block).winner == 2
+    none = count_votes([seat(n, unfit="no") for n in range(4)], block)
+    assert (none.winner, none.additional_candidates, none.leader) == (None, 0, None)
+
+
+def test_each_candidate_is_asked_for_in_its_way() -> None:
+    sample = Sample(n=4, quorum=1, models=("a", "b"), tells=("think",), temperatures=(0.1, 0.5, 0.9))
+    assert sample.build_variants() == (
+        SampleVariant(model="a", instruction="think", temperature=0.1),
+        SampleVariant(model="b", instruction="think", temperature=0.5),
+        SampleVariant(model="a", instruction="think", temperature=0.9),
+    )
+    assert TMR.build_variants() == (SampleVariant(), SampleVariant())
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_whoever_wins_has_the_quorum_and_stages_change_nothing(n: int) -> None:
+    for votes in product(range(3), repeat=n):
+        everyone = [seat(vote) for vote in votes]
+        rule = Sample(n=n, quorum=n // 2 + 1)
+        whole = count_votes(everyone, rule)
+        count = 1
+        while (state := count_votes(everyone[:count], rule)).additional_candidates:
+            count += state.additional_candidates
+        assert state.winner == whole.winner
+        assert count <= n
+        if whole.winner is None:
+            assert max(votes.count(one) for one in votes) < rule.quorum
+        else:
+            assert votes.count(votes[whole.winner]) >= rule.quorum
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=7),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_an_election_ends_and_never_takes_one_without_a_vote(
+    given: list[tuple[int, bool]], quorum: int, staged: bool
+) -> None:
+    n = max(len(given), quorum)
+    candidates = [seat(number, unfit="bad" if bad else "") for number, bad in given]
+    state = count_votes(candidates, Sample(n=n, quorum=quorum, staged=staged))
+    assert 0 <= state.additional_candidates <= n - len(candidates)
+    assert (state.winner is None) or (
+        state.additional_candidates == 0 and not candidates[state.winner].rejection_reason
+    )

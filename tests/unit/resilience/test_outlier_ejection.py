@@ -1,0 +1,195 @@
+import pytest
+
+from agentguard.errors import BackendError, ConfigError
+from agentguard.resilience import BasicRequest, Deadline, HostBalancer, Outlier, Outliers, Runtime
+from agentguard.resilience.events import Observers
+from agentguard.testing.virtual_clock import VirtualClock
+from tests.unit.resilience.scripted_backend import Backend, answer, fails, hang
+
+
+def outliers(hosts="abc", **options):
+    clock, events = VirtualClock(), []
+    runtime = Runtime(clock=clock, emit=Observers([events.append]))
+    return Outliers(hosts, Outlier(**options), runtime), clock, events
+
+
+def test_five_failures_in_a_row_eject_for_thirty_seconds_and_longer_each_time():
+    hosts, clock, events = outliers()
+    for _ in range(4):
+        hosts.record("a", good=False)
+    hosts.record("a", good=True)
+    for _ in range(4):
+        hosts.record("a", good=False)
+    assert hosts.usable() == ["a", "b", "c"]
+    hosts.record("a", good=False)
+    assert hosts.usable() == ["b", "c"]
+    clock.advance(29.9)
+    assert hosts.usable() == ["b", "c"]
+    clock.advance(0.2)
+    assert hosts.usable() == ["a", "b", "c"]
+    for _ in range(5):
+        hosts.record("a", good=False)
+    clock.advance(59)
+    assert hosts.usable() == ["b", "c"]
+    clock.advance(1.1)
+    assert hosts.usable() == ["a", "b", "c"]
+    assert [(e.kind, e.target, e.seconds) for e in events] == [
+        ("eject", "a", 30),
+        ("readmit", "a", 0),
+        ("eject", "a", 60),
+        ("readmit", "a", 0),
+    ]
+
+
+def test_a_calm_interval_forgives_an_ejection_and_the_longest_is_five_minutes():
+    hosts, clock, _ = outliers()
+    for _ in range(20):
+        for _ in range(5):
+            hosts.record("a", good=False)
+        clock.advance(300.001)
+    assert hosts.snapshot()["a"].until - clock.now() == pytest.approx(-270.001, abs=0.01)
+    hosts, clock, events = outliers()
+    for _ in range(12):
+        for _ in range(5):
+            hosts.record("a", good=False)
+        clock.advance(hosts.snapshot()["a"].until - clock.now())
+    assert [e.seconds for e in events if e.kind == "eject"][-2:] == [300, 300]
+    clock.advance(1000)
+    for _ in range(5):
+        hosts.record("a", good=False)
+    assert events[-1].seconds == 30
+
+
+def test_one_host_may_always_be_ejected_but_of_three_no_second():
+    hosts, _, events = outliers()
+    for host in "ab":
+        for _ in range(9):
+            hosts.record(host, good=False)
+    assert hosts.usable() == ["b", "c"]
+    assert len(events) == 1
+
+
+def test_a_host_beyond_the_share_has_its_turn_when_the_first_is_back():
+    hosts, clock, events = outliers()
+    for host in "ab":
+        for _ in range(6):
+            hosts.record(host, good=False)
+    clock.advance(31)
+    hosts.record("b", good=False)
+    assert [e.target for e in events if e.kind == "eject"] == ["a", "b"]
+
+
+def test_of_thirty_at_most_three():
+    names = [f"h{n}" for n in range(30)]
+    hosts, _, _ = outliers(names)
+    for name in names:
+        for _ in range(5):
+            hosts.record(name, good=False)
+    assert len(hosts.usable()) == 27
+
+
+def test_the_only_host_is_used_all_the_same():
+    hosts, _, events = outliers("a")
+    for _ in range(5):
+        hosts.record("a", good=False)
+    assert hosts.usable() == ["a"]
+    assert [e.kind for e in events] == ["eject", "panic"]
+
+
+@pytest.mark.parametrize(("bad", "panics"), [(1, False), (2, False), (3, True), (4, True)])
+def test_panic_below_half(bad, panics):
+    hosts, _, _ = outliers("abcd", most=1.0)
+    for host in "abcd"[:bad]:
+        for _ in range(5):
+            hosts.record(host, good=False)
+    assert hosts.panic is panics
+    assert hosts.usable() == (list("abcd") if panics else list("abcd")[bad:])
+
+
+def test_a_share_far_below_the_others_ejects_at_the_end_of_the_interval():
+    hosts, clock, events = outliers("abcdefgh", in_a_row=1000)
+    for n in range(100):
+        for host in "abcdefg":
+            hosts.record(host, good=n % 20 != 0)
+        hosts.record("h", good=n % 2 == 0)
+    assert not events
+    clock.advance(10.1)
+    assert hosts.usable() == list("abcdefg")
+    assert "50% good" in events[0].reason
+
+
+def test_shares_are_not_compared_where_there_are_too_few_calls_or_hosts():
+    for names, calls in [("abcd", 200), ("abcdef", 99)]:
+        hosts, clock, events = outliers(names, in_a_row=1000)
+        for _ in range(calls):
+            for host in names:
+                hosts.record(host, good=host != "a")
+        clock.advance(11)
+        assert hosts.usable() == list(names)
+        assert not events
+
+
+def test_hosts_come_and_go():
+    hosts, _, _ = outliers("ab")
+    hosts.add("c")
+    for _ in range(5):
+        hosts.record("b", good=False)
+    hosts.remove("b")
+    hosts.record("b", good=False)
+    assert hosts.usable() == ["a", "c"]
+    hosts.add("b")
+    assert hosts.usable() == ["a", "c", "b"]
+
+
+def spread(clock, **scripts):
+    backends = {name: Backend(clock, *script) for name, script in scripts.items()}
+    layer = HostBalancer({n: b.send for n, b in backends.items()}, Outlier(), Runtime(clock=clock))
+    return backends, layer
+
+
+async def sent(layer, n, seconds, clock):
+    good = 0
+    for k in range(n):
+        try:
+            async with Deadline.after(1.0, clock=clock).limit():
+                await layer.send(BasicRequest(payload=k), Deadline.after(1.0, clock=clock))
+            good += 1
+        except Exception as error:
+            assert getattr(error, "code", "") in ("backend_error", "deadline_exceeded")
+        await clock.sleep(seconds)
+    return good
+
+
+@pytest.mark.parametrize("fault", [fails(500), fails(stage="unsent"), hang()])
+def test_one_bad_replica_of_three_is_left_out_after_five(fault):
+    clock = VirtualClock()
+    backends, layer = spread(clock, a=[answer()], b=[fault], c=[answer()])
+    assert clock.run(sent(layer, 40, 0.0, clock)) == 35
+    assert len(backends["b"].calls) == 5
+
+
+def test_a_host_that_recovers_is_used_again():
+    clock = VirtualClock()
+    backends, layer = spread(clock, a=[answer()], b=[*[fails(500)] * 5, answer()], c=[answer()])
+    clock.run(sent(layer, 100, 1.0, clock))
+    assert len(backends["b"].calls) > 20
+
+
+def test_errors_of_the_caller_eject_nobody():
+    clock = VirtualClock()
+    backends, layer = spread(clock, a=[fails(404)], b=[fails(404)])
+    assert clock.run(sent(layer, 20, 0.0, clock)) == 0
+    assert [len(b.calls) for b in backends.values()] == [10, 10]
+
+
+def test_all_bad_are_used_in_turn_with_one_left_out():
+    clock = VirtualClock()
+    backends, layer = spread(clock, a=[fails(500)], b=[fails(500)], c=[fails(500)])
+    assert clock.run(sent(layer, 60, 0.0, clock)) == 0
+    assert sum(len(b.calls) for b in backends.values()) == 60
+
+
+def test_a_spread_over_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"Spread\.hosts"):
+        HostBalancer({}, Outlier(), Runtime())
+    assert BackendError("x").stage == "sent"

@@ -1,0 +1,315 @@
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
+from agentguard.resilience import AttemptTimeout, BasicRequest, Pipeline, Retry, StreamTimeout, Timeout
+from agentguard.testing.virtual_clock import VirtualClock
+from tests.unit.resilience.scripted_backend import (
+    BEAT,
+    LAST,
+    TOKENS,
+    WHOLE,
+    Backend,
+    answer,
+    carries,
+    ends,
+    stream,
+)
+
+OPTIONS = StreamTimeout(first_s=10.0, idle_s=3.0, carries=carries, ends=ends)
+
+
+def scene(*script, before=(), options=OPTIONS):
+    clock, events = VirtualClock(), []
+    backend = Backend(clock, *script)
+    send = Pipeline((*before, options), clock=clock, observers=[events.append]).bind(backend.send)
+    return clock, backend, send, events
+
+
+async def tokens_and_error(response):
+    got = []
+    try:
+        async for chunk in response:
+            got.append(chunk)  # noqa: PERF401 - what came before an error is wanted
+    except Exception as error:
+        return got, error
+    return got, None
+
+
+def test_a_whole_stream_passes_chunk_by_chunk_heartbeats_too():
+    clock, backend, send, _ = scene(stream(beats=2))
+    got, error = clock.run(_read(send))
+    assert (got, error) == ([BEAT, BEAT, *WHOLE], None)
+    assert backend.streams == 0
+
+
+async def _read(send):
+    return await tokens_and_error(await send(BasicRequest()))
+
+
+def test_an_answer_that_is_no_stream_passes():
+    clock, _, send, _ = scene(answer())
+    assert clock.run(send(BasicRequest(payload=3))) == "answer to 3"
+
+
+@pytest.mark.parametrize(
+    ("then", "kind", "seconds"),
+    [
+        ("cut", BackendError, 0.25),
+        ("error", BackendError, 0.25),
+        ("stall", Stalled, 3.2),
+        ("drip", Stalled, 3.2),
+    ],
+)
+def test_what_goes_wrong_after_the_first_token_is_a_typed_error(then, kind, seconds):
+    clock, backend, send, events = scene(stream(tokens=3, then=then))
+    got, error = clock.run(_read(send))
+    assert [chunk for chunk in got if carries(chunk)] == list(TOKENS[:3])
+    assert type(error) is kind
+    assert error.stage == "committed"
+    assert clock.now() == pytest.approx(seconds, abs=0.06)
+    assert backend.streams == 0
+    assert [e.kind for e in events] == ["stall" if kind is Stalled else "cut"]
+
+
+def test_a_quiet_end_is_no_success():
+    clock, _, send, _ = scene(stream(tokens=3, then="close"))
+    _, error = clock.run(_read(send))
+    assert isinstance(error, BackendError)
+    assert "last event" in str(error)
+
+
+def test_a_quiet_end_is_one_where_the_protocol_has_no_last_event():
+    clock, _, send, _ = scene(stream(tokens=3, then="close"), options=StreamTimeout(carries=carries))
+    assert clock.run(_read(send)) == (list(TOKENS[:3]), None)
+
+
+@pytest.mark.parametrize(
+    "first", [stream(first=1e6), stream(beats=10**6, first=1.0), stream(tokens=0, then="cut")]
+)
+def test_before_the_first_token_the_error_is_that_of_the_call_and_may_be_retried(first):
+    clock, backend, send, _ = scene(first, stream(), before=(Retry(),))
+    got, error = clock.run(_read(send))
+    assert (got, error) == (WHOLE, None)
+    assert len(backend.calls) == 2
+    assert backend.streams == 0
+
+
+def test_too_many_heartbeats_are_not_kept():
+    options = StreamTimeout(carries=carries, ends=ends, ahead=5)
+    clock, backend, send, _ = scene(stream(beats=50, first=0.01), options=options)
+
+    async def main():
+        with pytest.raises(Stalled) as caught:
+            await send(BasicRequest())
+        assert caught.value.stage == "sent"
+
+    clock.run(main())
+    assert backend.streams == 0
+
+
+def test_an_empty_stream_is_an_error_of_the_call():
+    clock, _, send, _ = scene(stream(tokens=0, then="close"))
+
+    async def main():
+        with pytest.raises(BackendError) as caught:
+            await send(BasicRequest())
+        assert caught.value.stage == "sent"
+
+    clock.run(main())
+
+
+def test_a_slow_reader_is_not_a_stalled_stream():
+    clock, _, send, _ = scene(stream())
+
+    async def main():
+        async for _chunk in await send(BasicRequest()):
+            await clock.sleep(60)
+
+    clock.run(main())
+    assert clock.now() >= 360
+
+
+def test_the_deadline_of_the_call_holds_for_its_stream_and_that_of_the_attempt_does_not():
+    clock, backend, send, _ = scene(
+        stream(gap=2.0), before=(Timeout(total_s=5.0), AttemptTimeout(seconds=1.0))
+    )
+    got, error = clock.run(_read(send))
+    assert got == list(TOKENS[:3])
+    assert isinstance(error, DeadlineExceeded)
+    assert error.stage == "committed"
+    assert clock.now() == pytest.approx(5.0)
+    assert backend.streams == 0
+
+
+def test_closing_early_closes_the_source_and_later_reading_ends():
+    clock, backend, send, _ = scene(stream())
+    ended = []
+
+    async def main():
+        response = await send(BasicRequest())
+        response.on_end(ended.append)
+        assert await anext(response) == TOKENS[0]
+        await response.aclose()
+        await response.aclose()
+        assert backend.streams == 0
+        with pytest.raises(ResilienceError, match="closed"):
+            await anext(response)
+
+    clock.run(main())
+    assert [type(error) for error in ended] == [asyncio.CancelledError]
+
+
+def test_an_error_is_raised_again_when_read_again():
+    clock, _, send, _ = scene(stream(tokens=1, then="cut"))
+
+    async def main():
+        response = await send(BasicRequest())
+        for _ in range(2):
+            _, error = await tokens_and_error(response)
+            assert isinstance(error, BackendError)
+        ended = []
+        response.on_end(ended.append)
+        assert ended == [error]
+
+    clock.run(main())
+
+
+def test_a_cancelled_reader_ends_the_stream_even_if_it_does_not_close_it():
+    clock, backend, send, _ = scene(stream(gap=2.0))
+    ended = []
+
+    async def reader():
+        response = await send(BasicRequest())
+        response.on_end(ended.append)
+        await tokens_and_error(response)
+
+    async def main():
+        task = asyncio.create_task(reader())
+        await clock.sleep(1)
+        task.cancel()
+        await asyncio.wait({task})
+        assert backend.streams == 0
+
+    clock.run(main())
+    assert [type(error) for error in ended] == [asyncio.CancelledError]
+
+
+def test_a_source_that_does_not_close_is_left_after_a_tenth_of_a_second():
+    clock = VirtualClock()
+
+    class Stuck(AsyncIterator):
+        async def __anext__(self):
+            await clock.sleep(1e6)
+
+        async def aclose(self):
+            await clock.sleep(1e6)
+
+    async def backend(request, deadline):
+        return Stuck()
+
+    async def main():
+        with pytest.raises(Stalled):
+            await Pipeline((OPTIONS,), clock=clock).bind(backend)(BasicRequest())
+
+    clock.run(main())
+    assert clock.now() == pytest.approx(10.1)
+
+
+class Reads:
+    """An API whose faulty chunks say so."""
+
+    carries, ends = staticmethod(carries), staticmethod(ends)
+
+    def fault(self, chunk):
+        return "an event is malformed" if chunk == "junk" else None
+
+
+class Headed:
+    """A streamed answer with a head, as backends give it."""
+
+    status, headers, replica, notes = 200, ((b"x", b"y"),), "a", (("hedged", "1"),)
+
+    def __init__(self, *chunks):
+        self._chunks, self.closed = list(chunks), False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if not self._chunks:
+            raise StopAsyncIteration
+        return self._chunks.pop(0)
+
+    async def aclose(self):
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Asking(BasicRequest):
+    api: object = None
+
+
+def read_headed(source, *, api=None):
+    clock = VirtualClock()
+
+    async def backend(request, deadline):
+        return source
+
+    async def main():
+        response = await Pipeline((StreamTimeout(),), clock=clock).bind(backend)(Asking(api=api))
+        return response, *await tokens_and_error(response)
+
+    return clock.run(main())
+
+
+def test_the_head_of_the_wrapped_answer_can_be_reached():
+    response, got, error = read_headed(Headed("token", LAST))
+    assert (response.status, response.headers) == (200, ((b"x", b"y"),))
+    assert (response.replica, response.notes) == ("a", (("hedged", "1"),))
+    assert (got, error) == (["token", LAST], None)
+
+
+def test_a_request_says_by_its_api_how_its_answer_is_read():
+    _, got, error = read_headed(Headed("token"), api=Reads())
+    assert got == ["token"]
+    assert isinstance(error, BackendError)
+    assert "last event" in str(error)
+    assert read_headed(Headed("token", LAST), api=Reads())[1:] == (["token", LAST], None)
+
+
+def test_a_malformed_event_ends_the_stream_as_a_cut_does():
+    source = Headed("token", "junk", LAST)
+    _, got, error = read_headed(source, api=Reads())
+    assert got == ["token"]
+    assert isinstance(error, BackendError)
+    assert error.stage == "committed"
+    assert "malformed" in str(error)
+    assert source.closed
+
+
+def test_a_malformed_event_before_the_first_token_may_be_retried():
+    with pytest.raises(BackendError) as caught:
+        read_headed(Headed("junk"), api=Reads())
+    assert caught.value.stage == "sent"
+
+
+def test_a_stream_that_is_over_is_gone_without_a_search_for_garbage():
+    clock, _, send, _ = scene(stream())
+
+    async def read_one():
+        response = await send(BasicRequest())
+        await tokens_and_error(response)
+        return weakref.ref(response)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert clock.run(read_one())() is None
+    finally:
+        gc.enable()

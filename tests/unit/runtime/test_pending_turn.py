@@ -1,0 +1,339 @@
+"""Proposed turns in a session: elections, protection, repairs, and what the record shows of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentguard import _sync_async
+from agentguard.errors import RecoveryError
+from agentguard.guard import Guard
+from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.selective_redundancy import SelectiveRedundancy
+from agentguard.recover.strategy import (
+    Capabilities,
+    RecoveryOutcome,
+    RecoveryTier,
+    Reject,
+    Rewind,
+    Sample,
+    SendMessage,
+)
+from agentguard.runtime.session import Session
+from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage
+
+META = Trajectory(
+    id="r",
+    format="event_log",
+    task="Find a seat by the aisle and book it.",
+    steps=(),
+    tools=(
+        ToolSpec(name="find", parameters={"type": "object", "properties": {"where": {"type": "string"}}}),
+        ToolSpec(
+            name="book",
+            parameters={
+                "type": "object",
+                "properties": {"seat": {"type": "integer"}, "note": {"type": "string"}},
+                "required": ["seat"],
+            },
+        ),
+    ),
+)
+CAN = Capabilities(reject=True, truncate=True, sample=True, repair=True)
+
+
+class Judge:
+    """A localizer that holds a run to fail with this probability."""
+
+    name = "judge"
+
+    def __init__(self, probability: float = 0.5) -> None:
+        self.probability = probability
+
+    def locate(self, trajectory: Trajectory, findings: Any) -> Diagnosis:
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method=self.name,
+            verdict=Verdict.ABSTAINED,
+            probability=self.probability,
+        )
+
+
+def begin(*, can: Capabilities = CAN, judge: float = 0.5, repair: Any = None, **recover: Any) -> Session:
+    guard = Guard(localizer=Judge(judge), recover=RecoveryPolicy(**recover), repair=repair)
+    guard.tool(effect="write", name="book")(len)
+    guard.tool(effect="read", name="find")(len)
+    session = guard.session(META, can)
+    session.commit(Step(index=0, source=Source.USER, agent="user", content=META.task))
+    return session
+
+
+def call(name: str = "book", tokens: int = 100, **arguments: Any) -> Step:
+    made = ToolCall(id="c", name=name, arguments=arguments)
+    usage = Usage(prompt_tokens=tokens, completion_tokens=0)
+    return Step(index=0, source=Source.AGENT, agent="clerk", tool_calls=(made,), usage=usage)
+
+
+def done(turn: Step, text: str = "ok") -> Step:
+    seen = Observation(content=text, call_id="c", tool=turn.tool_calls[0].name)
+    return replace(turn, observations=(seen,))
+
+
+def settle(session: Session, turn: Step, *others: Step | Exception) -> ResolvedTurn:
+    """What an integration comes to, where the candidates are ``others``."""
+    given = iter(others)
+
+    def ask(_: Any) -> Step:
+        one = next(given)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    choice = _sync_async.run_sync(resolve_turn(session, turn, lambda one: one, lambda variant: variant), ask)
+    assert next(given, None) is None, "more candidates were given than were asked for"
+    return choice
+
+
+def test_an_election_charges_all_but_the_turn_that_is_taken() -> None:
+    session = begin(protect=SelectiveRedundancy())
+    choice = settle(session, call(seat=9, tokens=30), call(seat=4, tokens=50), call(seat=4, tokens=70))
+    assert choice.turn.tool_calls[0].arguments == {"seat": 4}
+    spent = session.account.usage
+    assert (spent.samples, spent.calls, spent.tokens, spent.nudges, spent.rollbacks) == (2, 2, 100, 0, 0)
+    (recovery,) = session.recoveries
+    assert (recovery.plan.tier, recovery.at_step, recovery.outcome) == (
+        RecoveryTier.REJECT,
+        1,
+        RecoveryOutcome.PENDING,
+    )
+    assert [branch.reason for branch in session.run.branches] == ["vote: it was not taken"] * 2
+    step = session.commit(done(choice.turn))
+    assert step.extra["agentguard"]["elected"]["reason"] == "2 of 3 candidates agree, 2 were needed"
+
+
+def test_it_is_confirmed_when_nothing_comes_of_it() -> None:
+    session = begin(protect=SelectiveRedundancy())
+    session.commit(done(settle(session, call(seat=4), call(seat=4)).turn))
+    for where in ("aisle", "window", "front", "back"):
+        turn = call("find", where=where)
+        assert settle(session, turn).turn == turn
+        session.commit(done(turn, f"seat in the {where}"))
+    assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
+
+
+def test_a_step_that_was_committed_is_taken_back_and_made_anew_by_a_vote() -> None:
+    session = begin(on_fail="vote")
+    for _ in range(3):
+        session.commit(done(call("find", where="aisle"), "no seat"))
+    plan = session.check_boundary()
+    assert plan is not None
+    assert [type(action) for action in plan.actions] == [Rewind, SendMessage, Sample]
+    assert plan.tier is RecoveryTier.TRUNCATE
+    again = call("find", where="aisle")
+    other = call("find", where="front")
+    choice = settle(session, again, other, other)
+    assert choice.turn.tool_calls[0].arguments == {"where": "front"}
+    strategies = [(one.plan.strategy, one.plan.tier) for one in session.recoveries]
+    assert strategies == [("vote", RecoveryTier.TRUNCATE), ("vote", RecoveryTier.REJECT)]
+    assert settle(session, call("find", where="back")).plan is None, "the turn after it is not voted on"
+
+
+def test_candidates_that_are_foreseen_to_fail_have_no_vote() -> None:
+    session = begin(on_fail="vote")
+    choice = settle(session, call("fly"), call("fly"), call("find", where="aisle"))
+    assert choice.plan is None
+    assert choice.turn.tool_calls[0].name == "fly", "no rung is left, and nothing was found by a majority"
+    assert session.recoveries[0].outcome is RecoveryOutcome.REFUTED
+    choice = settle(begin(on_fail="vote"), call("fly"), call("find", where="x"), call("find", where="x"))
+    assert choice.turn.tool_calls[0].name == "find"
+
+
+def test_without_agreement_what_most_want_is_better_than_what_one_wants() -> None:
+    session = begin(protect=SelectiveRedundancy(candidates=5, quorum=4, on_fail="nudge"))
+    seats = [call(seat=n) for n in (9, 4, 4, 4, 8)]
+    choice = settle(session, *seats)
+    assert choice.plan is None
+    assert choice.turn.tool_calls[0].arguments == {"seat": 4}
+    assert session.recoveries[0].outcome is RecoveryOutcome.REFUTED
+    assert session.commit(done(choice.turn)).extra["agentguard"]["elected"]["votes"] == 3
+
+
+def test_a_person_or_a_stop_may_be_the_last_word() -> None:
+    session = begin(protect=SelectiveRedundancy(on_fail=["stop"]))
+    choice = settle(session, call(seat=1), call(seat=2), call(seat=3))
+    assert choice.plan is not None
+    assert session.stop_reason is not None
+    assert "no more than 1 of 3 candidates agree" in session.stop_reason
+
+
+def test_arguments_may_be_left_out_of_the_vote() -> None:
+    by = {"vote": {"ignore": ["note"]}}
+    session = begin(protect=SelectiveRedundancy(strategy=by))
+    choice = settle(session, call(seat=4, note="by the aisle"), call(seat=4, note="as asked"))
+    assert choice.turn.tool_calls[0].arguments == {"seat": 4, "note": "by the aisle"}
+
+
+def test_a_candidate_that_could_not_be_had_is_noted() -> None:
+    session = begin(protect=SelectiveRedundancy())
+    choice = settle(session, call(seat=4), ConnectionError("down"), call(seat=4))
+    assert choice.turn.tool_calls[0].arguments == {"seat": 4}
+    assert [failure.error for failure in session.failures] == ["ConnectionError"]
+    assert session.account.usage.samples == 2
+
+
+def test_what_the_last_step_left_in_doubt_is_doubt_about_the_next_turn() -> None:
+    session = begin(protect=SelectiveRedundancy(effects=[], uncertainty_threshold=0.2))
+    assert session.propose(call("find", where="aisle")) is None
+    session.commit(done(call("find", where="aisle"), "Error: the service did not answer"))
+    plan = session.propose(call("find", where="front"))
+    assert plan is not None
+    assert "in doubt" in plan.reason
+    session.commit(done(call("find", where="front"), "seat 4 is free"))
+    assert session.propose(call("find", where="back")) is None
+
+
+@pytest.mark.parametrize(("probability", "sampled"), [(0.6, True), (0.3, False)])
+def test_the_judge_may_put_a_turn_in_doubt(probability: float, sampled: bool) -> None:
+    session = begin(
+        judge=probability,
+        protect=SelectiveRedundancy(effects=[], uncertainty_threshold=0.5, ask_localizer=True),
+    )
+    assert (session.propose(call("find", where="aisle")) is not None) is sampled
+
+
+def test_nothing_is_protected_where_candidates_cannot_be_asked_for() -> None:
+    session = begin(can=replace(CAN, sample=False), protect=SelectiveRedundancy())
+    assert session.propose(call(seat=4)) is None
+    assert session.recoveries == []
+
+
+def test_a_budget_ends_it_and_turns_go_on_unprotected() -> None:
+    session = begin(protect=SelectiveRedundancy(), budget=RecoveryBudget(resamples=3))
+    for seat in range(6):
+        choice = settle(session, call(seat=seat), *([call(seat=seat)] if seat < 2 else []))
+        session.commit(done(choice.turn))
+    assert session.account.usage.samples == 2, "a third could not be followed by a fourth"
+    assert (len(session.recoveries), session.pending_turn.skipped_votes) == (2, 4)
+
+
+def test_tokens_end_it_too() -> None:
+    session = begin(protect=SelectiveRedundancy(), budget=RecoveryBudget(extra_tokens=150))
+    for seat in range(4):
+        others = [call(seat=seat)] if seat < 2 else []
+        session.commit(done(settle(session, call(seat=seat), *others).turn))
+    assert session.account.usage.tokens == 200, "what the second cost was known only then"
+    assert session.pending_turn.skipped_votes == 2
+
+
+def test_only_an_election_that_goes_on_can_be_counted() -> None:
+    session = begin(protect=SelectiveRedundancy())
+    plan = session.propose(call(seat=4))
+    assert plan is not None
+    assert session.count_votes(plan, [call(seat=4), call(seat=4)]).turn is not None
+    with pytest.raises(RecoveryError, match="propose the turn first"):
+        session.count_votes(plan, [call(seat=4)])
+    session.propose(call(seat=5))
+    with pytest.raises(RecoveryError, match="propose the turn first"):
+        session.count_votes(plan, [call(seat=4)])
+
+
+def test_a_repaired_turn_is_judged_again_and_told_once_it_is_committed() -> None:
+    session = begin(on_fail=["roll_forward", "reprompt"])
+    choice = settle(session, call(seat="4"))
+    assert choice.is_repaired
+    assert choice.turn.tool_calls[0].arguments == {"seat": 4}
+    assert session.account.usage.repairs == 1
+    assert session.check_boundary() is None, "the turn is not committed yet"
+    session.commit(done(choice.turn))
+    plan = session.check_boundary()
+    assert plan is not None
+    assert [type(action) for action in plan.actions] == [SendMessage]
+    assert session.check_boundary() is None, "it is told once"
+    assert len(session.recoveries) == 1
+    step = session.commit(done(call("find", where="aisle")))
+    assert "was repaired" in step.extra["agentguard"]["told"][0]
+
+
+def test_a_repaired_turn_may_be_voted_on() -> None:
+    session = begin(on_fail="roll_forward", protect=SelectiveRedundancy())
+    choice = settle(session, call(seat="4"), call(seat=4))
+    assert choice.is_repaired
+    assert choice.turn.tool_calls[0].arguments == {"seat": 4}
+    assert [one.plan.strategy for one in session.recoveries] == ["roll_forward", "vote"]
+    marks = session.commit(done(choice.turn)).extra["agentguard"]
+    assert set(marks) == {"repaired", "elected"}
+
+
+def test_candidates_agree_that_say_the_same_in_another_form() -> None:
+    session = begin(on_fail="roll_forward", protect=SelectiveRedundancy())
+    choice = settle(session, call(seat=9), call(seat="4"), call(seat=4))
+    assert (choice.is_repaired, choice.turn.tool_calls[0].arguments) == (True, {"seat": 4})
+    assert choice.response.tool_calls[0].arguments == {"seat": "4"}
+    marks = session.commit(done(choice.turn)).extra["agentguard"]
+    assert marks["elected"]["taken"] == 1
+    assert marks["repaired"] == [
+        {"field": "tool_calls[0]", "original": '{"seat":"4"}', "repaired": '{"seat":4}'}
+    ]
+    plan = session.check_boundary()
+    assert plan is not None, "the agent is told"
+    strict = begin(protect=SelectiveRedundancy(on_fail="nudge"))
+    assert settle(strict, call(seat=9), call(seat="4"), call(seat=4)).turn.tool_calls[0].arguments == {
+        "seat": 9
+    }, "where nothing repairs calls, these are three answers"
+
+
+def test_what_was_repaired_in_a_turn_that_is_then_refused_is_forgotten() -> None:
+    session = begin(on_fail="roll_forward", protect=SelectiveRedundancy(on_fail="reprompt"))
+    choice = settle(session, call(seat="4"), call(seat=5), call(seat=6))
+    assert choice.plan is not None
+    assert any(isinstance(action, Reject) for action in choice.plan.actions)
+    good = call("find", where="aisle")
+    assert settle(session, good).plan is None
+    step = session.commit(done(good))
+    assert "repaired" not in step.extra["agentguard"]
+    assert session.check_boundary() is None
+
+
+def test_the_same_repair_is_not_made_twice_of_one_turn() -> None:
+    calls = iter(("fly", "fly", "fly"))
+    session = begin(on_fail="roll_forward", repair=lambda run, held: ("tool_calls[0].name", next(calls)))
+    choice = settle(session, call("flee", where="x"))
+    assert choice.plan is None
+    assert len(session.recoveries) == 1
+    assert choice.turn.tool_calls[0].name == "fly"
+
+
+def test_repairs_that_never_end_end() -> None:
+    session = begin(
+        on_fail="roll_forward",
+        repair=lambda run, held: ("tool_calls[0].name", run.steps[-1].tool_calls[0].name + "x"),
+    )
+    choice = settle(session, call("flee", where="x"))
+    assert len(choice.turn.tool_calls[0].name) < 20
+    assert len(session.recoveries) <= 8
+
+
+def test_a_repair_that_fails_is_noted_and_the_run_goes_on() -> None:
+    session = begin(on_fail="roll_forward", repair=lambda run, held: ("no such field", "x"))
+    assert settle(session, call("flee", where="x")).plan is None
+    assert [failure.error for failure in session.failures] == ["RecoveryError"]
+
+
+def test_requests_that_are_made_together_keep_their_order_and_their_failures() -> None:
+    def body() -> _sync_async.Effects[list[Any]]:
+        return (yield _sync_async.Gather((1, 0, 2)))
+
+    async def divided(number: int) -> float:
+        return 2 / number
+
+    once = _sync_async.run_sync(body(), lambda number: 2 / number)
+    awaited = asyncio.run(_sync_async.run_async(body(), divided))
+    for given in (once, awaited):
+        assert [given[0], given[2]] == [2, 1]
+        assert isinstance(given[1], ZeroDivisionError)

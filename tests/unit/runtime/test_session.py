@@ -1,0 +1,287 @@
+"""A session notices, plans, keeps the record straight, and survives its own parts."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from agentguard.detect.base import Finding
+from agentguard.guard import Guard
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.strategy import (
+    Capabilities,
+    RecoveryOutcome,
+    RecoveryTier,
+    Reject,
+    Rewind,
+    SendMessage,
+    Stop,
+)
+from agentguard.runtime.session import Session
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage
+
+META = Trajectory(
+    id="r",
+    format="event_log",
+    task="Find a seat by the aisle and book it.",
+    steps=(),
+    tools=(
+        ToolSpec(name="find", parameters={"type": "object", "properties": {"where": {"type": "string"}}}),
+        ToolSpec(name="book"),
+    ),
+)
+CAN = Capabilities(reject=True, truncate=True, restart=True)
+
+
+class Ranks:
+    """A localizer that always holds these steps likely."""
+
+    name = "ranks"
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+
+    def locate(self, trajectory: Trajectory, findings: Any) -> Diagnosis:
+        ranked = tuple(Hypothesis(step=step, agent="clerk", reason="ranked") for step in self.steps)
+        return Diagnosis(
+            trajectory_id=trajectory.id,
+            method="ranks",
+            verdict=Verdict.FAILURE,
+            probability=1,
+            hypotheses=ranked,
+        )
+
+
+def begin(
+    *, can: Capabilities = CAN, accept: Any = None, ranks: tuple[int, ...] = (), **recover: Any
+) -> Session:
+    guard = Guard(localizer=Ranks(*ranks), recover=RecoveryPolicy(**recover), accept=accept)
+    session = guard.session(META, can)
+    session.commit(Step(index=0, source=Source.USER, agent="user", content=META.task))
+    return session
+
+
+def turn(tool: str = "find", seen: str | None = "no seat", **arguments: Any) -> Step:
+    call = ToolCall(id="c", name=tool, arguments=arguments or {"where": "aisle"})
+    found = () if seen is None else (Observation(content=seen, call_id="c", tool=tool),)
+    return Step(
+        index=0,
+        source=Source.AGENT,
+        agent="clerk",
+        tool_calls=(call,),
+        observations=found,
+        usage=Usage(prompt_tokens=90, completion_tokens=10),
+    )
+
+
+def loop(session: Session, times: int = 3) -> None:
+    for _ in range(times):
+        session.commit(turn())
+
+
+def test_nothing_is_done_to_a_run_that_goes_well() -> None:
+    session = begin()
+    for place in ("aisle", "window", "front"):
+        assert session.check_boundary() is None
+        assert session.propose(turn(seen=None, where=place)) is None
+        session.commit(turn(seen=f"seat by the {place}", where=place))
+    session.commit(
+        Step(index=0, source=Source.AGENT, agent="clerk", content="The seat by the aisle is free.")
+    )
+    assert session.end() is None
+    assert (session.has_ended, session.recoveries, session.run.branches) == (True, [], ())
+
+
+def test_a_loop_is_taken_back_and_the_record_forks() -> None:
+    session = begin(on_fail="rollback")
+    loop(session)
+    plan = session.check_boundary()
+    assert plan is not None
+    assert plan.actions[0] == Rewind(to_step=2, by="truncate")
+    assert len(session) == 2
+    (branch,) = session.run.branches
+    assert (branch.fork_step, len(branch.steps)) == (2, 2)
+    assert session.account.usage.tokens == 200
+    step = session.commit(turn(seen="seat 4 is free", where="front"))
+    assert step.index == 2
+    assert "taken back" in step.extra["agentguard"]["told"][0]
+
+
+def test_it_is_confirmed_when_the_loop_does_not_come_again() -> None:
+    session = begin(on_fail="rollback")
+    loop(session)
+    session.check_boundary()
+    for place in ("front", "back", "left", "right"):
+        session.commit(turn(seen=f"seat in the {place}", where=place))
+        session.check_boundary()
+    assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
+
+
+def test_it_is_refuted_when_it_does_and_the_next_hypothesis_is_tried() -> None:
+    session = begin(on_fail="rollback", ranks=(1,), budget=RecoveryBudget(rollbacks=3, rollbacks_per_step=1))
+    loop(session)
+    session.check_boundary()
+    loop(session, 2)
+    plan = session.check_boundary()
+    assert plan is not None
+    assert (plan.step, plan.hypothesis) == (1, 1)
+    assert [recovery.outcome for recovery in session.recoveries] == [
+        RecoveryOutcome.REFUTED,
+        RecoveryOutcome.PENDING,
+    ]
+
+
+def test_a_budget_ends_it() -> None:
+    session = begin(on_fail="rollback", budget=RecoveryBudget(rollbacks=1))
+    for _ in range(5):
+        loop(session)
+        session.check_boundary()
+    assert len(session.recoveries) == 1
+
+
+def test_a_turn_is_refused_before_its_tools_run() -> None:
+    session = begin(on_fail="rollback")
+    plan = session.propose(turn("buy", seen=None))
+    assert plan is not None
+    assert isinstance(plan.actions[0], Reject)
+    assert plan.tier is RecoveryTier.REJECT
+    assert len(session) == 1
+    assert session.run.branches[0].steps[0].tool_calls[0].name == "buy"
+    assert session.propose(turn("find", seen=None)) is None
+
+
+def test_what_cannot_be_refused_is_done_at_the_boundary() -> None:
+    session = begin(on_fail="nudge")
+    assert session.propose(turn("buy", seen=None)) is None
+    session.commit(turn("buy", seen="unknown tool"))
+    plan = session.check_boundary()
+    assert plan is not None
+    assert isinstance(plan.actions[0], SendMessage)
+    assert len(session) == 2
+    assert session.check_boundary() is None
+
+
+def test_a_stop_before_the_tools_run_ends_the_run() -> None:
+    session = begin(on_fail="stop")
+    plan = session.propose(turn("buy", seen=None))
+    assert plan is not None
+    assert isinstance(plan.actions[0], Stop)
+    assert session.stop_reason
+    assert session.end() is None
+
+
+def test_an_end_that_is_not_accepted_is_refused_with_the_reason() -> None:
+    verdicts = iter(["no seat was booked", True])
+    session = begin(accept=lambda run: next(verdicts), on_fail="rollback", ranks=(1,))
+    session.commit(turn(seen="seat 4 is free"))
+    session.commit(Step(index=0, source=Source.AGENT, agent="clerk", content="Done."))
+    plan = session.end()
+    assert plan is not None
+    assert plan.step == 1, "where it went wrong is the localizer's to say, not the end of the run"
+    assert not session.has_ended
+    session.commit(turn("book", seen="booked"))
+    assert session.end() is None
+    assert session.has_ended
+    assert session.recoveries[0].outcome is RecoveryOutcome.CONFIRMED
+
+
+def test_a_refused_end_without_anything_left_to_do_ends() -> None:
+    session = begin(
+        accept=lambda run: False, on_fail="rollback", ranks=(1,), budget=RecoveryBudget(rollbacks=1)
+    )
+    session.commit(turn(seen="seat 4 is free"))
+    assert session.end() is not None
+    session.commit(turn(seen="seat 4 is free"))
+    assert session.end() is None
+    assert session.recoveries[0].outcome is RecoveryOutcome.REFUTED
+
+
+@pytest.mark.parametrize(("on_error", "stopped"), [("open", False), ("closed", True)])
+def test_a_part_that_fails_is_noted(on_error: str, stopped: bool) -> None:
+    def accept(run: Trajectory) -> bool:
+        raise KeyError("text of the run")
+
+    session = begin(accept=accept, on_error=on_error)
+    session.commit(turn(seen="seat 4 is free"))
+    assert session.end() is None
+    assert [failure.error for failure in session.failures] == ["KeyError"]
+    assert (session.stop_reason is not None) is stopped
+    assert "text" not in (session.stop_reason or "")
+
+
+def test_observers_see_the_beginning_and_the_outcome() -> None:
+    seen: list[RecoveryOutcome] = []
+    guard = Guard(
+        localizer=Ranks(),
+        recover=RecoveryPolicy(on_fail="nudge"),
+        observers=[lambda recovery: seen.append(recovery.outcome)],
+    )
+    session = guard.session(META, CAN)
+    session.commit(Step(index=0, source=Source.USER, agent="user", content=META.task))
+    loop(session)
+    session.check_boundary()
+    session.end()
+    assert seen == [RecoveryOutcome.PENDING, RecoveryOutcome.CONFIRMED]
+
+
+def test_findings_of_a_line_that_was_left_are_gone() -> None:
+    session = begin(on_fail="rollback")
+    loop(session)
+    assert any(finding.detector == "exact_loop" for finding in session.findings)
+    session.check_boundary()
+    assert not any(finding.detector == "exact_loop" for finding in session.findings)
+
+
+def test_an_override_holds_for_new_runs_alone() -> None:
+    guard = Guard(localizer=Ranks(), recover=RecoveryPolicy(on_fail="stop"))
+    with guard.override(recover=RecoveryPolicy(on_fail="nudge"), detectors={"exact_loop": None}):
+        inside = guard.session(META, CAN)
+        assert list(guard.detectors or ()) == ["exact_loop"]
+    outside = guard.session(META, CAN)
+    plans = []
+    for session in (inside, outside):
+        loop(session)
+        plan = session.check_boundary()
+        assert plan is not None
+        plans.append(plan.strategy)
+    assert plans == ["nudge", "stop"]
+    assert guard.detectors is None
+
+
+def test_a_finding_below_the_threshold_sets_nothing_off() -> None:
+    session = begin(on_fail="stop", threshold=0.99)
+    loop(session)
+    assert session.findings
+    assert session.check_boundary() is None
+
+
+def test_the_time_the_guard_took_is_kept() -> None:
+    session = begin()
+    loop(session)
+    assert session.overhead_s > 0
+    assert all(isinstance(finding, Finding) for finding in session.findings)
+
+
+def test_a_session_that_nobody_holds_is_gone_without_a_collection() -> None:
+    """A proxy ends hundreds a second: what waited for the collector would be most of its memory."""
+    session = begin(on_fail=["nudge", "rollback"])
+    for at in range(6):
+        session.check_boundary()
+        session.propose(turn())
+        session.commit(turn(at=at))
+        session.commit(turn())
+    assert session.findings
+    session.end()
+    watched = [weakref.ref(one) for one in (session, session.recorder, session.ledger)]
+    gc.collect()
+    gc.disable()
+    try:
+        del session
+        assert [one() for one in watched] == [None] * 3
+    finally:
+        gc.enable()

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from agentguard.errors import ConfigError
+from agentguard.schemata.cache_policy import (
+    DAY_S,
+    CachePolicy,
+    are_compatible,
+    posterior_trust,
+    probability_mostly_wrong,
+)
+from agentguard.schemata.model import SchemaOrigin
+from tests.unit.schemata.builders import schema
+
+
+@given(confirmed=st.integers(0, 60), refuted=st.integers(0, 60))
+def test_it_is_the_beta_posterior_below_one_half(confirmed: int, refuted: int) -> None:
+    expected = float(beta.cdf(0.5, confirmed + 1, refuted + 1))
+    assert probability_mostly_wrong(confirmed, refuted) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "refuted", "expected"),
+    [(0, 0, False), (0, 3, False), (0, 4, True), (1, 4, False), (5, 5, False), (3, 30, True), (30, 3, False)],
+)
+def test_refuted_means_wrong_more_often_than_right_beyond_doubt(
+    confirmed: int, refuted: int, expected: bool
+) -> None:
+    assert CachePolicy().is_refuted(replace(schema(), confirmed=confirmed, refuted=refuted)) is expected
+
+
+def test_stale_counts_from_the_last_time_anything_happened() -> None:
+    rules = CachePolicy(stale_after_s=10 * DAY_S)
+    old = replace(schema(), created_at=0.0, updated_at=DAY_S)
+    assert not rules.is_stale(old, 11 * DAY_S)
+    assert rules.is_stale(old, 11 * DAY_S + 1)
+    assert not rules.is_stale(replace(old, used_at=5 * DAY_S), 12 * DAY_S)
+
+
+def test_kinds_fit_if_they_share_a_code_or_one_has_none() -> None:
+    one, other = schema(codes=("mast:a", "mast:b")), schema(run="r2", codes=("mast:b",))
+    assert are_compatible(one, other)
+    assert are_compatible(one, schema(run="r2"))
+    assert not are_compatible(one, schema(run="r2", codes=("mast:c",)))
+    assert not are_compatible(schema(), schema(run="r2", origin=SchemaOrigin.INJECTED))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"new_over": -0.1},
+        {"new_over": 2.1},
+        {"most": 0},
+        {"looked_at": 0},
+        {"hot_after": 0},
+        {"members": 0},
+        {"kept_at_limit": 0.0},
+        {"stale_after_s": 0.0},
+        {"refuted_at": 0.4},
+        {"refuted_at": 1.0},
+    ],
+)
+def test_a_setting_out_of_its_range_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        CachePolicy(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_schema_is_proven_by_runs_and_trusted_by_what_they_showed() -> None:
+    one = schema("loop", "r1")
+    assert posterior_trust(one) == 0.5
+    assert not CachePolicy().is_proven(replace(one, confirmed=1))
+    assert CachePolicy().is_proven(replace(one, confirmed=2))
+    assert not CachePolicy().is_proven(replace(one, confirmed=2, refuted=40))
+    assert posterior_trust(replace(one, confirmed=2)) == 0.75
+    with pytest.raises(ConfigError, match="proven_at"):
+        CachePolicy(min_confirmations=1)

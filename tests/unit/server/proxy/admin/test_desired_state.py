@@ -1,0 +1,102 @@
+"""What was asked of replicas, told to every worker of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from agentguard_server.proxy.admin.desired_state import DesiredReplicaState
+
+from agentguard.errors import ConfigError
+
+
+class Pool:
+    """Remembers what it was asked for; knows some replicas."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+        self.done: list[tuple[str, str]] = []
+
+    async def drain(self, name: str, *, on: bool = True) -> None:
+        self._know(name)
+        self.done.append((name, "drain" if on else "undrain"))
+
+    async def remove(self, name: str) -> None:
+        self._know(name)
+        self.names.discard(name)
+        self.done.append((name, "remove"))
+
+    def _know(self, name: str) -> None:
+        if name not in self.names:
+            raise ConfigError(f"there is no replica {name}")
+
+
+def test_each_worker_does_a_wish_once_and_takes_it_back_once(tmp_path: Path) -> None:
+    async def go_on() -> None:
+        workers = [(DesiredReplicaState(tmp_path), Pool("a", "b")) for _ in range(2)]
+        workers[0][0].set("a", "drain")
+        for _ in range(3):
+            for wishes, pool in workers:
+                await wishes.reconcile(pool)
+        workers[1][0].set("a", None)
+        workers[1][0].set("b", "remove")
+        for _ in range(3):
+            for wishes, pool in workers:
+                await wishes.reconcile(pool)
+        for _, pool in workers:
+            assert sorted(pool.done) == [("a", "drain"), ("a", "undrain"), ("b", "remove")]
+            assert pool.done[0] == ("a", "drain")
+
+    asyncio.run(go_on())
+
+
+def test_a_worker_that_begins_later_does_what_holds(tmp_path: Path) -> None:
+    async def go_on() -> None:
+        DesiredReplicaState(tmp_path).set("a", "drain")
+        late, pool = DesiredReplicaState(tmp_path), Pool("a")
+        await late.reconcile(pool)
+        assert pool.done == [("a", "drain")]
+        late.clear()
+        assert DesiredReplicaState(tmp_path).read() == {}
+        await late.reconcile(pool)
+        assert pool.done == [("a", "drain")], "the configuration says what holds: nothing is taken back"
+
+    asyncio.run(go_on())
+
+
+def test_wishes_within_one_tick_of_the_files_clock_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has one time then, and the number of the one before is given to the one after next."""
+    now = time.time_ns() + 10**12
+    stamp = "agentguard_server.proxy.admin.desired_state._stamp"
+    monkeypatch.setattr(stamp, lambda path: (now, 7) if path.exists() else None)
+    told, asked = DesiredReplicaState(tmp_path), DesiredReplicaState(tmp_path)
+    for what, held in (("drain", {"a": "drain"}), (None, {}), ("remove", {"a": "remove"})):
+        asked.set("a", what)  # type: ignore[arg-type]
+        assert told.read() == held
+    told.clear()
+    assert told.read() == {}
+
+
+def test_a_replica_that_is_gone_needs_nothing(tmp_path: Path) -> None:
+    async def go_on() -> None:
+        wishes = DesiredReplicaState(tmp_path)
+        wishes.set("gone", "drain")
+        await wishes.reconcile(Pool())
+
+    asyncio.run(go_on())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": "explode"}', '{"a": 1}', "{"])
+def test_a_file_of_another_shape_holds_no_wish(tmp_path: Path, text: str) -> None:
+    (tmp_path / "wishes.json").write_text(text)
+    assert DesiredReplicaState(tmp_path).read() == {}
+
+
+def test_one_worker_needs_no_file() -> None:
+    wishes = DesiredReplicaState(None)
+    wishes.set("a", "drain")
+    assert wishes.read() == {"a": "drain"}

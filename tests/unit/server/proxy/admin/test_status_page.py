@@ -1,0 +1,48 @@
+"""The page of the state: nothing in it is taken for markup, and nothing of another origin is loaded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from typing import Any
+
+from agentguard_server.proxy.admin.status_page import page
+
+EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+
+
+def whole(**more: Any) -> dict[str, Any]:
+    replica = {
+        "name": EVIL, "state": EVIL, "tier": 0, "inflight": 1, "breaker": None, "ejections": 0, "good": 1,
+        "failed": {"x": 2}, "latency_s": {"p50": 0.01, "p95": None, "p99": None},
+    }  # fmt: skip
+    worker = {
+        "worker": EVIL,
+        "pid": 1,
+        EVIL: EVIL,
+        "guard": {EVIL: EVIL},
+        "pool": {"replicas": [replica], "x": EVIL},
+    }
+    return {"version": EVIL, "ready": False, "why": [EVIL], "inflight": 1, "workers": [worker]} | more
+
+
+def test_everything_is_escaped() -> None:
+    body, _ = page(whole())
+    assert "<script" not in body
+    assert "<img" not in body
+    assert "&lt;script&gt;" in body
+
+
+def test_only_the_pages_own_style_is_allowed() -> None:
+    body, policy = page(whole())
+    (style,) = re.findall(r"<style>(.*?)</style>", body)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "style=" not in body
+
+
+def test_a_worker_that_told_nothing_yet_is_shown() -> None:
+    body, _ = page(whole(ready=True, why=[], workers=[{"worker": 1, "pid": 2, "told_s": 3.0}]))
+    assert "as of 3 s ago" in body

@@ -1,0 +1,274 @@
+"""What proxies share over a database: SQLite for those of one machine, PostgreSQL for those of several."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentguard_server.proxy.cluster.options import SharedOptions
+from agentguard_server.proxy.cluster.services import ClusterServices
+from agentguard_server.proxy.cluster.session_store import SharedSessions
+
+from agentguard.backends.health.hints import LONGEST_S, Hint
+from agentguard.errors import ConfigError
+from agentguard.store import Store
+from agentguard.store.db.rows import HintRow, SessionRow
+from tests.postgres import postgres, postgres_url  # noqa: F401
+
+KEY, OTHER = b"\x01" * 32, b"\x02" * 32
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: Any, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture
+def two(url: str) -> Iterator[tuple[ClusterServices, ClusterServices]]:
+    """Two proxies over one database."""
+    options = SharedOptions(store=url, every_s=0.05, wait_s=5)
+    one, other = ClusterServices(options), ClusterServices(options)
+    yield one, other
+    one.close()
+    other.close()
+
+
+def sessions_of(shared: ClusterServices) -> SharedSessions:
+    assert shared.sessions is not None
+    return shared.sessions
+
+
+async def until(holds: Any, seconds: float = 60.0) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come true in time"
+        await asyncio.sleep(0.02)
+
+
+def test_a_conversation_goes_on_at_another_proxy(two: tuple[ClusterServices, ClusterServices]) -> None:
+    one, other = two
+    state = {"line": [1, 2, {"told": "again, please"}], "text": "é"}
+
+    async def go_on() -> None:
+        sessions_of(one).keep([KEY, OTHER], state, tenant="t", run="r", version=2)
+        one.store.flush(10)
+        for keys in ([KEY], [b"\x09" * 32, OTHER]):
+            assert await sessions_of(other).find(keys, tenant="t") == state
+        assert await sessions_of(other).find([KEY], tenant="someone else") is None
+        assert await sessions_of(other).find([b"\x09" * 32], tenant="t") is None
+        assert await sessions_of(other).find([], tenant="t") is None
+        assert sessions_of(other).missed == 0
+
+    asyncio.run(go_on())
+
+
+def test_what_is_older_replaces_nothing(two: tuple[ClusterServices, ClusterServices]) -> None:
+    one, other = two
+
+    async def go_on() -> None:
+        for version in (3, 2):
+            sessions_of(one).keep([KEY], {"version": version}, tenant="", run="r", version=version)
+            one.store.flush(10)
+        assert await sessions_of(other).find([KEY], tenant="") == {"version": 3}
+
+    asyncio.run(go_on())
+
+
+def test_a_run_that_is_deleted_takes_its_conversation_along(
+    two: tuple[ClusterServices, ClusterServices],
+) -> None:
+    one, other = two
+
+    async def go_on() -> None:
+        sessions_of(one).keep([KEY], {"prompt": "x"}, tenant="t", run="r", version=1)
+        one.store.flush(10)
+        await asyncio.to_thread(one.store.delete_run, "r", tenant="t")
+        assert await sessions_of(other).find([KEY], tenant="t") is None
+
+    asyncio.run(go_on())
+
+
+def test_hints_reach_the_others_and_nobody_hears_itself(two: tuple[ClusterServices, ClusterServices]) -> None:
+    one, other = two
+    assert one.hints is not None
+    assert other.hints is not None
+    heard: list[Hint] = []
+    own: list[Hint] = []
+
+    async def tell() -> None:
+        assert one.hints is not None
+        assert other.hints is not None
+        other.hints.subscribe(heard.append)
+        one.hints.subscribe(own.append)
+        one.start()
+        other.start()
+        one.hints.publish(Hint(replica="a", trouble="open", seconds=9))
+        one.hints.publish(Hint(replica="b", trouble="down", seconds=1e9))
+        await until(lambda: len(heard) >= 2)
+        one.hints.publish(Hint(replica="a", trouble=None))
+        await until(lambda: len(heard) >= 3)
+        await asyncio.sleep(0.2)
+
+    asyncio.run(tell())
+    found = {(hint.replica, hint.trouble): hint.seconds for hint in heard}
+    assert len(heard) == 3
+    assert 0 < found["a", "open"] <= 9
+    assert 0 < found["b", "down"] <= LONGEST_S
+    assert ("a", None) in found
+    assert own == []
+
+
+def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
+    Store.open(url).close()  # made here, as that takes a busy machine long
+    now = time.time()
+    with Store.open(url) as store:
+        store.write(
+            HintRow(machine="m", backend="over", trouble="open", seconds=5, updated_at=now - 20, number=1),
+            HintRow(machine="m", backend="holds", trouble="down", seconds=30, updated_at=now - 5, number=2),
+            HintRow(machine="m", backend="odd", trouble="on fire", seconds=30, updated_at=now, number=3),
+        )
+        store.flush(10)
+    shared = ClusterServices(SharedOptions(store=url, every_s=0.05))
+    heard: list[Hint] = []
+
+    async def listen() -> None:
+        assert shared.hints is not None
+        shared.hints.subscribe(heard.append)
+        shared.start()
+        await until(lambda: heard)
+        await asyncio.sleep(0.2)
+
+    asyncio.run(listen())
+    passed = time.time() - now
+    shared.close()
+    (hint,) = heard
+    assert (hint.replica, hint.trouble) == ("holds", "down")
+    assert 25 - passed <= hint.seconds <= 25.5
+
+
+def test_what_is_old_is_removed(url: str) -> None:
+    old = time.time() - 1000
+    with Store.open(url) as store:
+        store.write(
+            SessionRow(key="aa", tenant="t", updated_at=old, data={"a": 1}),
+            SessionRow(key="bb", tenant="t", data={"b": 1}),
+            HintRow(machine="m", backend="a", updated_at=old),
+        )
+        store.flush(10)
+        assert store.forget_shared(sessions_s=500, hints_s=500) == 2
+        assert store.forget_shared(sessions_s=500, hints_s=500) == 0
+
+
+def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
+    url = "postgresql://nobody:secret-word@127.0.0.1:1/none"
+    shared = ClusterServices(SharedOptions(store=url, every_s=0.05, wait_s=1))
+    try:
+        began = time.monotonic()
+
+        async def go_on() -> None:
+            assert shared.hints is not None
+            shared.hints.subscribe(lambda hint: None)
+            shared.start()
+            shared.hints.publish(Hint(replica="a", trouble="open", seconds=5))
+            for _ in range(50):
+                sessions_of(shared).keep([KEY], {}, tenant="", run="r", version=1)
+                assert await sessions_of(shared).find([KEY], tenant="") is None
+            await until(lambda: shared.hints is not None and shared.hints.failed)
+
+        asyncio.run(go_on())
+        assert time.monotonic() - began < 25, "fifty that wait would take fifty seconds"
+        assert sessions_of(shared).missed == 50
+        figures = {labels: value for _, labels, value in shared.figures()}
+        assert figures["sessions",] == 50
+        assert figures["hints",] >= 1
+        assert "secret-word" not in str(shared.status())
+    finally:
+        shared.close()
+
+
+def test_a_database_that_hangs_holds_a_request_no_longer_than_it_may(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)  # takes connections, and says nothing
+        port = silent.getsockname()[1]
+        shared = ClusterServices(SharedOptions(store=f"postgresql://u:p@127.0.0.1:{port}/none", wait_s=1))
+        try:
+
+            async def look() -> float:
+                began = time.monotonic()
+                for _ in range(20):
+                    assert await sessions_of(shared).find([KEY], tenant="") is None
+                return time.monotonic() - began
+
+            assert asyncio.run(look()) < 10, "the first waits a second, the others not at all"
+            assert sessions_of(shared).missed == 20
+        finally:
+            shared.close()
+
+
+def test_a_database_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"shared\.store"):
+        ClusterServices(SharedOptions())
+
+
+def test_the_captures_database_is_shared_where_no_other_is_named(tmp_path: Path) -> None:
+    shared = ClusterServices(SharedOptions(hints=False), url=str(tmp_path / "runs.db"))
+    assert shared.hints is None
+    assert shared.sessions is not None
+    shared.close()
+
+
+@pytest.mark.slow
+def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
+    server, url = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_url")
+    options = SharedOptions(store=url, every_s=0.1, wait_s=1)
+    one, other = ClusterServices(options), ClusterServices(options)
+    heard: list[Hint] = []
+
+    async def found() -> bool:
+        return await sessions_of(other).find([KEY], tenant="") is not None
+
+    async def sought() -> None:
+        for _ in range(100):
+            if await found():
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError("the conversation was not found")
+
+    async def go_on() -> None:
+        assert one.hints is not None
+        assert other.hints is not None
+        other.hints.subscribe(heard.append)
+        other.start()
+        sessions_of(one).keep([KEY], {"a": 1}, tenant="", run="r", version=1)
+        await asyncio.to_thread(one.store.flush, 10)
+        await sought()  # to open a connection may take longer than a request waits
+        missed = sessions_of(other).missed
+        await asyncio.to_thread(server.stop)
+        try:
+            began = time.monotonic()
+            for _ in range(30):
+                one.hints.publish(Hint(replica="a", trouble="open", seconds=30))
+                assert not await found()
+            assert time.monotonic() - began < 15, "nobody waits for what is away: that were 30 seconds"
+            assert sessions_of(other).missed == missed + 30
+        finally:
+            await asyncio.to_thread(server.start)
+        await until(lambda: bool(heard), 60)  # what waited is told once it is back
+        await sought()
+
+    try:
+        asyncio.run(go_on())
+    finally:
+        one.close()
+        other.close()

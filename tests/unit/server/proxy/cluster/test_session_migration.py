@@ -1,0 +1,224 @@
+"""Runs that go on at another proxy: what was done in them, and what was said, goes along."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentguard_server.proxy.cluster.options import SharedOptions
+from agentguard_server.proxy.cluster.services import ClusterServices
+from agentguard_server.proxy.guard import build
+from agentguard_server.proxy.guard.interceptor import InlineGuard
+
+from agentguard.config.policy import Policy
+from agentguard.intercept.history_edits import turn_name
+from agentguard.intercept.registry import APIS as DIALECTS
+from tests.postgres import postgres, postgres_url  # noqa: F401
+from tests.unit.server.proxy.guard.scripted_model import APIS, CHAT, RESPONSES, Api, Played, Turn, calls
+
+ROLLBACK = {
+    "localizer": {"name": "first_finding"},
+    "recover": {"on_fail": ["rollback"]},
+    "tools": {"book": {"effect": "write"}, "find": {"effect": "read"}},
+}
+TASK = {"role": "user", "content": "Book seat 4."}
+RANDOM = ["call_9f8e7d6c5b4a3210", "call_1a2b3c4d5e6f7081", "call_77aa66bb55cc44dd", "call_0123456789abcdef"]
+
+each_api = pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: Any, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+class Two:
+    """Two proxies over one database, and one client of them."""
+
+    def __init__(self, url: str) -> None:
+        self.shared = [ClusterServices(SharedOptions(store=url, wait_s=5)) for _ in range(2)]
+        self.proxies = [build(Policy.parse(ROLLBACK), shared=one.sessions) for one in self.shared]
+        self.world = Played(api=CHAT, guarding=self.proxies[0], turns=iter(()))
+        self.history: list[Any] = []
+
+    def plays(self, api: Api, turns: Sequence[Turn], **more: str) -> None:
+        self.world = Played(api=api, guarding=self.proxies[0], turns=iter(turns), **more)
+        self.history = [TASK]
+
+    def at(self, number: int) -> InlineGuard:
+        """From now on this one is asked; what was told to the database is there."""
+        for one in self.shared:
+            assert one.effects is not None
+            assert one.effects.flush(10)
+            one.store.flush(10)
+        self.world.guarding = self.proxies[number]
+        return self.proxies[number]
+
+    def turn(self) -> dict[str, Any]:
+        """One request with the whole history."""
+        made = self.world.ask(self.world.api.body(self.history))
+        self.took(made)
+        return made
+
+    def took(self, made: dict[str, Any]) -> None:
+        api = self.world.api
+        self.history += api.given(made)
+        self.history += [api.result(id, "booked as 77") for id in api.calls(made)]
+
+
+@pytest.fixture
+def two(url: str) -> Iterator[Two]:
+    made = Two(url)
+    yield made
+    for one in made.shared:
+        one.close()
+
+
+def told(two: Two) -> str:
+    return json.dumps(two.world.sent[-1])
+
+
+@each_api
+@pytest.mark.parametrize("named", [True, False])
+def test_what_was_done_is_not_done_again_elsewhere_though_the_client_has_dropped_it(
+    two: Two, api: Api, named: bool
+) -> None:
+    ids = ["b", "find1", "find2", "find3"] if named else RANDOM
+    turns: list[Turn] = [("call", "book", ids[0], "4")]
+    turns += [("call", "find", id, "aisle") for id in ids[1:]]
+    turns += [("call", "find", "f4-0a1b2c3d", "door"), ("call", "book", "again", "4"), ("say", "Done.")]
+    two.plays(api, turns, run="job" if named else "")
+    for _ in range(5):
+        two.turn()
+    assert any("rollback" in head.get("agentguard-recoveries", "") for head in two.world.heads)
+    del two.history[1:3]  # the client drops the booking, which was its first turn
+    two.at(1)
+    made = two.turn()
+    assert api.text(made) == "Done."
+    assert "already taken effect" in told(two)
+    assert "booked as 77" in told(two)
+    assert not any(inline._engines[""].failures for inline in two.proxies)
+
+
+@each_api
+def test_what_was_done_in_turns_that_were_taken_back_is_known_from_the_history(two: Two, api: Api) -> None:
+    """Even where nothing but what was taken back is known of the run."""
+    turns: list[Turn] = [("call", "book", "b", "4"), ("call", "find", "f1", "x")]
+    two.plays(api, [*turns, ("call", "book", "again", "4"), ("say", "Done.")])
+    two.turn()
+    booked = two.history[1:]
+    two.turn()
+    left = [turn_name(DIALECTS[api.name].dialect, booked)]
+
+    async def found(keys: Sequence[bytes], *, tenant: str) -> Any:
+        return {"left": left, "notes": [], "told": [], "withheld": [], "spent": {}}
+
+    inline = two.at(1)
+    inline._shared.find = found  # type: ignore[union-attr,method-assign]
+    made = two.turn()
+    assert '"b"' not in told(two)
+    assert "already taken effect" in told(two)
+    assert api.text(made) == "Done."
+
+
+@each_api
+def test_another_task_may_do_the_same_again(two: Two, api: Api) -> None:
+    once, again = ("call", "book", "b1", "4"), ("call", "book", "b2", "4")
+    two.plays(api, [once, ("say", "Done."), again, ("say", "Again.")])
+    two.turn()
+    two.turn()
+    two.history.append({"role": "user", "content": "And once more, for my friend."})
+    two.at(1)
+    assert api.calls(two.turn()) == ["b2"]
+    assert api.text(two.turn()) == "Again."
+    assert "already taken effect" not in told(two)
+
+
+def test_effects_go_with_the_last_that_is_known_of_their_run(two: Two) -> None:
+    two.plays(CHAT, [("call", "book", "b1", "4"), ("call", "find", "f", "x")], run="job")
+    two.turn()
+    two.turn()
+    two.at(1)
+    store = two.shared[1].store
+    (effect,) = store.effects("job")
+    assert (effect.state, effect.tool, effect.data["result"]) == ("done", "book", "booked as 77")
+    assert store.forget_shared(sessions_s=3600, hints_s=3600) == 0
+    assert store.forget_shared(sessions_s=-5, hints_s=3600) > 1
+    assert store.effects("job") == ()
+    assert store.forget_shared(sessions_s=-5, hints_s=3600) == 0
+
+
+class Named:
+    """A client of the Responses API that names the response it goes on from."""
+
+    def __init__(self, two: Two, turns: Sequence[Turn], *, stream: bool = False, **more: str) -> None:
+        self.two, self.stream = two, stream
+        two.plays(RESPONSES, turns, **more)
+        self.before: str | None = None
+
+    def ask(self, *items: Any, **more: Any) -> dict[str, Any]:
+        body = {**RESPONSES.body(list(items)), **more}
+        if self.before is not None:
+            body["previous_response_id"] = self.before
+        made = self.two.world.ask(body)
+        self.before = made["id"]
+        return made
+
+    def results(self, made: dict[str, Any]) -> list[Any]:
+        return [RESPONSES.result(id, "nothing found") for id in RESPONSES.calls(made)]
+
+
+def test_a_run_that_is_told_by_the_response_before_goes_on_elsewhere(two: Two) -> None:
+    turns: list[Turn] = [
+        *calls("find", 3),
+        ("call", "book", "b", "4"),
+        ("call", "find", "f4", "z"),
+        ("say", "Done."),
+    ]
+    client = Named(two, turns)
+    given: list[Any] = [TASK]
+    for number in range(6):  # to and fro
+        two.at(number % 2)
+        made = client.ask(*given)
+        given = client.results(made)
+    assert RESPONSES.text(made) == "Done."
+    assert any("rollback" in head.get("agentguard-recoveries", "") for head in two.world.heads)
+    last = two.world.sent[-1]
+    assert "previous_response_id" not in last, "any replica may be asked: none has to have the response"
+    assert last["input"][0] == TASK
+    shown = [id for id in ("find0", "find1", "find2", "b", "f4") if f'"{id}"' in json.dumps(last)]
+    assert shown == ["find0", "b", "f4"], "what was taken back stays so"
+    assert [int(head["agentguard-step"]) for head in two.world.heads][-1] >= 5
+    assert not any(inline._engines[""].failures for inline in two.proxies)
+    assert two.world.unguarded == 0
+
+
+def test_who_stays_where_he_was_is_sent_as_he_asked(two: Two) -> None:
+    client = Named(two, [*calls("find", 2), ("say", "Done.")])
+    made = client.ask(TASK)
+    first = client.before
+    made = client.ask(*client.results(made))
+    assert two.world.sent[-1]["previous_response_id"] == first
+    assert len(two.world.sent[-1]["input"]) == 1
+
+
+@pytest.mark.parametrize("why", ["store", "tenant", "gone"])
+def test_what_may_not_or_cannot_be_known_is_sent_as_it_came(two: Two, why: str) -> None:
+    client = Named(two, [*calls("find", 2), ("say", "Done.")], tenant="team")
+    made = client.ask(TASK, **({"store": False} if why == "store" else {}))
+    two.at(1)
+    if why == "tenant":
+        two.world.tenant = "other"
+    if why == "gone":
+        two.shared[0].store.forget_shared(sessions_s=-5, hints_s=3600)
+    kept = two.shared[0].store.stats().rows["sessions"]
+    assert (kept > 0) == (why == "tenant")
+    client.ask(*client.results(made))
+    assert two.world.sent[-1]["previous_response_id"] == made["id"]
+    assert len(two.world.sent[-1]["input"]) == 1

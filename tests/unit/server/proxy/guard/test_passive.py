@@ -1,0 +1,188 @@
+"""What has passed becomes the same runs however it came: in whatever order, and however many at once."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from agentguard_server.proxy.capture.correlator import RunCorrelator
+from agentguard_server.proxy.capture.protocol import CapturedExchange
+from agentguard_server.proxy.capture.run_writer import RunWriter
+from agentguard_server.proxy.guard.options import RunsOptions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentguard.config.policy import Policy
+from agentguard.guard import Guard
+from agentguard.intercept.interceptor import Interceptor
+from agentguard.intercept.registry import APIS as DIALECTS
+from agentguard.recover.strategy import Capabilities
+from agentguard.runtime.session import Session
+from agentguard.runtime.session_config import SessionConfig
+from agentguard.store import Store
+from agentguard.trajectory.model import Trajectory
+from tests.unit.server.proxy.guard.scripted_model import APIS, CHAT, Api, calls
+
+GUARD = Guard.from_policy(Policy.parse({"localizer": {"name": "first_finding"}}))
+SECRET = "sk-" + "a1B2" * 12
+TURNS: list[Any] = [
+    ("say", "The next train leaves at 8:11."),
+    ("say", "I can't help with that."),
+    *calls("find", 2),
+    ("say", "It has been booked successfully."),
+]
+
+
+def seen(api: Api, body: Any, answer: Any, *, run: str = "", repeat: bool = False) -> CapturedExchange:
+    said = b"" if answer is None else json.dumps(answer).encode()
+    return CapturedExchange(
+        tenant="t", run=run, api=api.name, repeat=repeat, body=json.dumps(body).encode(), answer=said
+    )
+
+
+def conversation(
+    api: Api, run: str, picks: list[int], *, system: bool, drops: bool
+) -> list[CapturedExchange]:
+    """The requests of one client: each answer is gone on with, one in three gets lost and is asked again."""
+    history: list[Any] = [{"role": "system", "content": "You plan journeys."}] if system else []
+    history.append({"role": "user", "content": f"How do I get to {run}?"})
+    made: list[CapturedExchange] = []
+    for number, pick in enumerate(picks):
+        answer = api.answer(TURNS[pick % len(TURNS)])
+        if pick % 3 == 0:
+            made.append(seen(api, api.body(history), None, run=run))
+        made.append(seen(api, api.body(history), answer, run=run, repeat=pick % 3 == 0))
+        history += api.given(answer)
+        results = [api.result(id, f"nothing {number}") for id in api.calls(answer)]
+        history += results or [{"role": "user", "content": f"And then, {number}?"}]
+        if drops and results and number > 1:
+            history = [history[0], *history[-2:]]
+    return made
+
+
+def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
+    """The runs as the engine that guards sees them, one request after another."""
+    sessions: dict[str, Session] = {}
+    rules = replace(
+        cast(SessionConfig, GUARD.components.session_config), finding_threshold=2.0
+    )  # nothing that is found leads to a plan
+
+    def begin(meta: Trajectory) -> Session:
+        sessions[meta.id] = Session(rules, meta, Capabilities())
+        return sessions[meta.id]
+
+    engine = Interceptor(GUARD, begin=begin)
+    for one in messages:
+        body = json.loads(one.body)
+        exchange = engine.open(DIALECTS[one.api].dialect, body, run=one.run, repeat=one.repeat)
+        if one.answer:
+            exchange.observing(json.loads(one.answer))
+        exchange.settle()
+    return {name: session.run for name, session in sessions.items()}
+
+
+def as_kept(messages: list[CapturedExchange], folder: Path, *, at_once: int, **options: Any) -> Store:
+    store = Store.open(folder / "runs.db")
+    kept = RunWriter(store, None if options.get("diagnose") is False else GUARD, redact=True)
+    observer = RunCorrelator(GUARD, kept, RunsOptions())
+    for begin in range(0, len(messages), at_once):
+        with kept.together():
+            for message in messages[begin : begin + at_once]:
+                observer.take(message)
+    kept.close()
+    assert kept.failed == 0
+    store.flush(20)
+    return store
+
+
+picks = st.lists(st.integers(0, 11), min_size=1, max_size=5)
+
+
+@given(
+    st.lists(st.tuples(picks, st.booleans(), st.booleans()), min_size=1, max_size=3),
+    st.sampled_from(sorted(APIS)),
+    st.integers(1, 9),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=40, deadline=None)
+def test_runs_are_the_same_in_any_order_and_any_number_at_once(
+    conversations: list[Any], name: str, at_once: int, order: Any
+) -> None:
+    api = APIS[name]
+    waiting = [
+        conversation(api, f"town{i}", turns, system=system and name == "chat", drops=drops)
+        for i, (turns, system, drops) in enumerate(conversations)
+    ]
+    messages: list[CapturedExchange] = []
+    while waiting:
+        chosen = order.choice(waiting)
+        messages.append(chosen.pop(0))
+        waiting = [one for one in waiting if one]
+    expected = as_acted(messages)
+    with tempfile.TemporaryDirectory() as folder, as_kept(messages, Path(folder), at_once=at_once) as store:
+        for run in expected.values():
+            assert store.trajectory(run.id, tenant="t") == run
+        assert {row.id for row in store.runs(tenant="t").rows} == set(expected)
+
+
+def test_what_detectors_find_in_a_run_without_calls_is_kept(tmp_path: Path) -> None:
+    body = CHAT.body([{"role": "user", "content": f"My key is {SECRET}, what is it?"}])
+    passed = [seen(CHAT, body, CHAT.answer(("say", f"I can't help with that, nor with {SECRET}.")), run="a")]
+    with as_kept(passed, tmp_path, at_once=1) as store:
+        (found,) = store.findings("a", tenant="t")
+        assert found.detector == "refusal"
+        run = store.trajectory("a", tenant="t")
+        assert run is not None
+        quote = found.data["evidence"][0]
+        assert run.steps[1].text(quote["field"])[quote["start"] : quote["end"]] == quote["quote"]
+        assert SECRET not in repr((run, store.run("a", tenant="t"), found))
+        assert not store.diagnoses("a", tenant="t"), "tools were not called in it"
+
+
+def test_nothing_is_looked_for_where_that_is_switched_off(tmp_path: Path) -> None:
+    body = CHAT.body([{"role": "user", "content": "Where is it?"}])
+    passed = [seen(CHAT, body, CHAT.answer(("say", "I can't help with that.")), run="a")]
+    with as_kept(passed, tmp_path, at_once=1, diagnose=False) as store:
+        assert store.trajectory("a", tenant="t") is not None
+        assert not store.findings("a", tenant="t")
+
+
+def test_a_secret_in_one_run_leaves_those_written_with_it_as_they_are(tmp_path: Path) -> None:
+    tasks = {"a": "Where is Bern?", "b": f"The password is {SECRET}", "c": "Who is secretary: Ann?"}
+    passed = [
+        seen(
+            CHAT,
+            CHAT.body([{"role": "user", "content": task}]),
+            CHAT.answer(("say", f"{task} I do not know.")),
+            run=run,
+        )
+        for run, task in tasks.items()
+    ]
+    with as_kept(passed, tmp_path, at_once=3) as store:
+        said = {name: store.trajectory(name, tenant="t") for name in tasks}
+        rows = {name: store.run(name, tenant="t") for name in tasks}
+    for name in "ac":
+        run, row = said[name], rows[name]
+        assert run is not None
+        assert row is not None
+        assert [step.content for step in run.steps] == [tasks[name], f"{tasks[name]} I do not know."]
+        assert (row.length, row.data["ended"]) == (2, True)
+    assert SECRET not in repr((said, rows))
+    assert "[redacted:" in repr(said["b"])
+
+
+def test_a_run_that_goes_on_is_stored_as_far_as_it_went(tmp_path: Path) -> None:
+    history: list[Any] = [{"role": "user", "content": "Find it."}]
+    asked = CHAT.answer(calls("find", 1)[0])
+    passed = [seen(CHAT, CHAT.body(history), asked, run="a")]
+    history += [*CHAT.given(asked), CHAT.result(CHAT.calls(asked)[0], "nothing found")]
+    passed.append(seen(CHAT, CHAT.body(history), CHAT.answer(calls("find", 2)[1]), run="a"))
+    with as_kept(passed, tmp_path, at_once=1) as store:
+        run, row = store.trajectory("a", tenant="t"), store.run("a", tenant="t")
+    assert run is not None
+    assert row is not None
+    assert [[one.content for one in step.observations] for step in run.steps] == [[], ["nothing found"]]
+    assert "ended" not in row.data

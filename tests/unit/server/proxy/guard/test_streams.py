@@ -1,0 +1,116 @@
+"""Streams however they are cut: what is let through is what came, and what is read is what was said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from agentguard_server.proxy.capture.correlator import _WIRE
+from agentguard_server.proxy.guard import build
+from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest
+from agentguard_server.proxy.guard.interceptor import InlineGuard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentguard.config.policy import Policy
+from agentguard.intercept.adapters.anthropic_stream import MessagesHold
+from agentguard.intercept.registry import APIS as GUARDABLE
+from tests.unit.integrations import anthropic_server as claude
+from tests.unit.server.proxy.guard.scripted_model import APIS, MESSAGES, Api, Played, Turn
+
+TASK: Any = {"role": "user", "content": "Book seat 4."}
+POLICY = Policy.parse({"localizer": {"name": "first_finding"}, "only": []})
+
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+turns = st.one_of(
+    st.tuples(st.just("say"), words), st.tuples(st.just("call"), st.just("find"), st.just("f"), words)
+)
+cuts = st.lists(st.integers(1, 400), max_size=12)
+
+
+@pytest.fixture(scope="module")
+def inline() -> InlineGuard:
+    return build(POLICY)
+
+
+def opened(inline: InlineGuard, api: Api) -> tuple[Played, InlineGuardedRequest]:
+    world = Played(api=api, guarding=inline, turns=iter(()))
+    made = inline.open(world.asked(json.dumps(api.body([TASK])).encode(), stream=True))
+    assert isinstance(made, InlineGuardedRequest)
+    return world, made
+
+
+def pieces(data: bytes, at: list[int]) -> list[bytes]:
+    made = []
+    for size in at:
+        made.append(data[:size])
+        data = data[size:]
+    return [*made, data]
+
+
+@pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
+@given(turn=turns, at=cuts)
+@settings(max_examples=40, deadline=None)
+def test_what_is_let_through_is_what_came(inline: InlineGuard, api: Api, turn: Turn, at: list[int]) -> None:
+    data = b"".join(api.stream(api.answer(turn)))
+
+    async def play() -> bytes:
+        world, guarded = opened(inline, api)
+        hold = guarded.hold()
+        shown = b"".join(hold.feed(piece) for piece in pieces(data, at))
+        rest, again = await hold.finish(world._model)
+        guarded.settle()
+        assert not again
+        return shown + rest
+
+    assert asyncio.run(play()) == data
+
+
+@pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
+@given(turn=turns)
+@settings(max_examples=40, deadline=None)
+def test_an_answer_that_is_told_as_a_stream_is_read_as_it_was(
+    inline: InlineGuard, api: Api, turn: Turn
+) -> None:
+    made = api.answer(turn)
+    dialect = GUARDABLE[api.name].dialect
+
+    async def read() -> dict[str, Any] | None:
+        _, guarded = opened(inline, api)
+        hold = GUARDABLE[api.name].hold(guarded._exchange, _WIRE)
+        hold.feed(dialect.stream(made, usage=True))
+        whole = hold.whole()
+        guarded.settle()
+        return whole
+
+    told = asyncio.run(read())
+    assert told is not None
+    assert api.calls(told) == api.calls(made)
+    assert api.text(told) == api.text(made)
+    answers = [dialect.answer(one) for one in (made, told)]
+    steps = [dialect.step(one or [], "assistant") for one in answers]
+    assert steps[0].tool_calls == steps[1].tool_calls
+    assert dialect.usage(told) == dialect.usage(made)
+
+
+def test_blocks_of_every_kind_are_read_back(inline: InlineGuard) -> None:
+    search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "x", "url": "u"}]}
+    cited = {"type": "text", "text": "So it is.", "citations": [{"type": "c", "cited_text": "y"}]}
+    hidden = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+    blocks = [claude.thinks("Hm."), hidden, search, found, cited, claude.uses("find", "t", where="x")]
+    made = claude.message(*blocks)
+
+    async def read() -> dict[str, Any] | None:
+        _, guarded = opened(inline, MESSAGES)
+        hold = MessagesHold(guarded._exchange, _WIRE)
+        hold.feed(GUARDABLE["messages"].dialect.stream(made, usage=True))
+        whole = hold.whole()
+        guarded.settle()
+        return whole
+
+    told = asyncio.run(read())
+    assert told is not None
+    assert told["content"] == blocks

@@ -1,0 +1,200 @@
+"""Lines of JSON that hold no key and no contents, written by a thread that nobody waits for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentguard_server.proxy.telemetry.access_log import FIELDS, Logs
+from agentguard_server.proxy.telemetry.log_writer import BackgroundLogWriter
+from agentguard_server.proxy.telemetry.options import LogsOptions
+
+from agentguard.errors import ConfigError
+from agentguard.resilience.events import EventKind, ResilienceEvent
+
+from .request_builders import recorded
+
+KEY = "sk-canary0123456789abcdefCANARY0123456789"
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """Logging as it was, afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def logs(path: Path, **options: Any) -> Logs:
+    return Logs(LogsOptions(to=str(path), **options), worker=2)
+
+
+def ended(told: Logs) -> None:
+    """Close it once all is written, however late its thread comes to that."""
+    told.lines.close(60)
+    told.close()
+
+
+def until(met: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_request_is_one_line(tmp_path: Path) -> None:
+    told = logs(tmp_path / "log")
+    told.record(recorded(notes=(("hedged", "1"),), target="/v1/chat/completions?key=secret"))
+    ended(told)
+    (line,) = lines_of(tmp_path / "log")
+    assert line["event"] == "request"
+    assert line["path"] == "/v1/chat/completions"
+    assert (line["status"], line["replica"], line["model"], line["worker"]) == (200, "a", "m", 2)
+    assert line["notes"] == {"hedged": "1"}
+    assert "secret" not in json.dumps(line)
+    assert set(line) <= FIELDS
+    assert (tmp_path / "log").stat().st_mode & 0o77 == 0
+
+
+def test_contents_are_written_only_where_they_are_asked_for_and_without_keys(tmp_path: Path) -> None:
+    body = json.dumps({"messages": [{"content": f"my prompt, my key is {KEY}"}]}).encode()
+    for contents in (False, True):
+        told = logs(tmp_path / f"log{contents}", contents=contents)
+        told.record(recorded(body=body, answer=b"my answer"))
+        ended(told)
+    assert "my prompt" not in (tmp_path / "logFalse").read_text()
+    shown = (tmp_path / "logTrue").read_text()
+    assert "my prompt" in shown
+    assert "my answer" in shown
+    assert KEY not in shown
+
+
+def test_what_clients_name_is_short_and_holds_no_key(tmp_path: Path) -> None:
+    told = logs(tmp_path / "log")
+    told.record(recorded(model=KEY, run=f"run {KEY}", target=f"/v1/files/{KEY}", error="e"))
+    told.record(recorded(model="m" * 10_000, run="x\ud800\ny"))
+    ended(told)
+    first, second = lines_of(tmp_path / "log")
+    assert KEY not in json.dumps(first)
+    assert len(second["model"]) == 300
+
+
+def test_a_level_holds_back_what_is_below_it(tmp_path: Path) -> None:
+    event = ResilienceEvent(kind=EventKind.HEDGE, at=0.0, source="hedge")
+    opened = ResilienceEvent(kind=EventKind.BREAKER, at=0.0, source="breaker", target="a", reason="open")
+    for level, events in (("debug", ["request", "hedge", "breaker"]), ("info", ["request", "breaker"])):
+        told = logs(tmp_path / level, level=level)
+        told.record(recorded())
+        told(event)
+        told(opened)
+        ended(told)
+        assert [line["event"] for line in lines_of(tmp_path / level)] == events
+    told = logs(tmp_path / "warning", level="warning")
+    told.record(recorded())
+    told(opened)
+    ended(told)
+    (line,) = lines_of(tmp_path / "warning")
+    assert (line["event"], line["target"], line["reason"]) == ("breaker", "a", "open")
+
+
+def test_fields_that_are_on_no_list_are_left_out(tmp_path: Path) -> None:
+    told = logs(tmp_path / "log")
+    told.tell("info", "started", port=80, authorization=KEY, headers={"x": KEY}, reason=f"with {KEY}")
+    ended(told)
+    (line,) = lines_of(tmp_path / "log")
+    assert line["port"] == 80
+    assert set(line) == {"time", "level", "event", "worker", "port", "reason"}
+    assert KEY not in json.dumps(line)
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_other_packages_say_is_kept_by_its_place_alone(tmp_path: Path) -> None:
+    told = logs(tmp_path / "log", level="debug")
+    told.install()
+    try:
+        raise RuntimeError(KEY)
+    except RuntimeError:
+        logging.getLogger("httpx2").debug(f"headers {KEY}", exc_info=True)
+    logging.getLogger("uvicorn.error").error("it failed: %s", KEY)
+    logging.getLogger("agentguard.pool").warning("replica %s is out", "a")
+    try:
+        raise ConfigError("the port is taken")
+    except ConfigError:
+        logging.getLogger("agentguard_server").error("it ends", exc_info=True)
+    ended(told)
+    other, error, ours, failed = lines_of(tmp_path / "log")
+    assert KEY not in (tmp_path / "log").read_text()
+    assert (other["event"], other["logger"], other["error"]) == ("log", "httpx2", "RuntimeError")
+    assert other["file"] == "test_logs.py"
+    assert "test_what_other_packages" in other["place"]
+    assert error["level"] == "error"
+    assert ours["event"] == "replica a is out"
+    assert (failed["code"], failed["reason"]) == ("config_error", "the port is taken")
+    assert logging.getLogger().handlers == []
+
+
+def test_a_full_pipe_holds_nobody_up_and_what_is_lost_is_counted() -> None:
+    """Nobody reads the pipe: who waited for it would never come to the end."""
+    reading, writing = os.pipe()
+    lines = BackgroundLogWriter(f"/proc/self/fd/{writing}", most=100)
+    for _ in range(3000):
+        lines.put(b"x" * 1000 + b"\n")
+    until(lambda: lines._file is not None)
+    lines.close(0.3)
+    assert lines.lost >= 2000
+    os.close(reading)  # the writer's thread ends with an error that is counted
+    assert lines._thread is not None
+    lines._thread.join(60)  # else it would open whatever has this number next
+    assert not lines._thread.is_alive()
+    os.close(writing)
+
+
+def test_a_disk_that_is_full_costs_lines_and_nothing_else() -> None:
+    lines = BackgroundLogWriter("/dev/full", most=10)
+    lines.put(b"x\n")
+    lines.close(60)
+    assert (lines.lost, lines.written) == (1, 0)
+
+
+def test_a_file_that_was_moved_is_opened_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lines = BackgroundLogWriter(str(path), most=10)
+    lines.put(b"one\n")
+    until(lambda: lines.written)
+    path.rename(tmp_path / "log.1")
+    lines.put(b"two\n")
+    lines.close(60)
+    assert path.read_text() == "two\n"
+    assert (tmp_path / "log.1").read_text() == "one\n"
+
+
+def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lines = [BackgroundLogWriter(str(path), most=10_000) for _ in range(2)]
+
+    def write(number: int) -> None:
+        for _ in range(500):
+            lines[number % 2].put(str(number).encode() * 50 + b"\n")
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in lines:
+        one.close(60)
+    found = path.read_text().splitlines()
+    assert len(found) == 2000
+    assert set(found) == {str(number) * 50 for number in range(4)}

@@ -1,0 +1,96 @@
+"""An alarm rings once, at the time that was said last, and sets few timers for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentguard_server.proxy.http.connection_timer import ConnectionTimer
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@dataclass
+class Handle:
+    at: float
+    call: Any
+    off: bool = False
+
+    def cancel(self) -> None:
+        self.off = True
+
+
+@dataclass
+class Loop:
+    """A loop whose time is moved by hand."""
+
+    now: float = 0.0
+    set: list[Handle] = field(default_factory=list)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at: float, call: Any) -> Handle:
+        self.set.append(Handle(at, call))
+        return self.set[-1]
+
+    def until(self, at: float) -> None:
+        while due := sorted(
+            (one for one in self.set if not one.off and one.at <= at), key=lambda one: one.at
+        ):
+            self.now, due[0].off = max(self.now, due[0].at), True
+            due[0].call()
+        self.now = at
+
+
+def made() -> tuple[Loop, ConnectionTimer, list[float]]:
+    loop = Loop()
+    return loop, ConnectionTimer(loop), []  # type: ignore[arg-type]
+
+
+def test_it_rings_once_at_the_time_that_was_said_last() -> None:
+    loop, alarm, rung = made()
+    for _ in range(100):
+        alarm.arm(5, lambda: rung.append(loop.now))
+        loop.until(loop.now + 1)
+    assert rung == []
+    loop.until(300)
+    assert rung == [104]
+    assert len(loop.set) <= 30
+
+
+def test_an_earlier_time_takes_the_place_of_a_later_one() -> None:
+    loop, alarm, rung = made()
+    alarm.arm(50, lambda: rung.append(-1.0))
+    alarm.arm(2, lambda: rung.append(loop.now))
+    loop.until(300)
+    assert rung == [2]
+
+
+def test_what_is_put_off_or_cancelled_does_not_ring() -> None:
+    loop, alarm, rung = made()
+    alarm.arm(2, lambda: rung.append(loop.now))
+    alarm.late = None
+    loop.until(10)
+    alarm.arm(2, lambda: rung.append(loop.now))
+    alarm.cancel()
+    loop.until(20)
+    assert rung == []
+    assert all(one.off for one in loop.set)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 20), st.booleans()), max_size=30))
+def test_it_rings_as_a_timer_that_is_always_set_anew_would(moves: list[tuple[float, float, bool]]) -> None:
+    loop, alarm, rung = made()
+    due: float | None = None
+    expected: list[float] = []
+    for seconds, wait, off in moves:
+        alarm.arm(seconds, lambda: rung.append(loop.now))
+        due = loop.now + seconds
+        if off:
+            alarm.late = due = None
+        if due is not None and due <= loop.now + wait:
+            expected.append(due)
+        loop.until(loop.now + wait)
+    assert len(rung) == len(expected)
+    assert all(abs(one - other) < 0.002 for one, other in zip(rung, expected, strict=True))

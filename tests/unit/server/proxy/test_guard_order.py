@@ -1,0 +1,183 @@
+"""The guard's place in a request: in this order, and none of it where there is none."""
+
+import asyncio
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+import pytest
+
+from agentguard.backends.base import Response
+from agentguard.errors import BackendError
+from tests.unit.server.proxy.harness import JSON, Stream, Told, ask, gateway
+
+CHUNK = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+
+
+@dataclass
+class Hold:
+    """Holds all of a stream until its end; asks again as often as it is told."""
+
+    again: list = field(default_factory=list)
+    held: bytes = b""
+    broken: bool = False
+
+    def feed(self, data: bytes) -> bytes:
+        self.held += data
+        return b""
+
+    async def finish(self, ask) -> tuple[bytes, bool]:
+        if self.broken:
+            raise EOFError
+        if self.again:
+            self.held = b""
+            return b"", self.again.pop()
+        return b"[" + self.held + b"]", False
+
+    def failed(self, message: str) -> bytes:
+        return b"data: failed: " + message.encode() + b"\n\n"
+
+
+@dataclass
+class Guarded:
+    final: Response | None = None
+    body: bytes | None = None
+    headers: tuple = ((b"agentguard-run", b"r1"),)
+    held: Hold = field(default_factory=Hold)
+    verdict: object = None
+    settled: int = 0
+
+    async def judge(self, answer, ask):
+        return await self.verdict(answer, ask) if self.verdict else answer
+
+    def hold(self):
+        return self.held
+
+    def settle(self) -> None:
+        self.settled += 1
+
+
+@dataclass
+class Guarding:
+    opens: object
+    asked: list = field(default_factory=list)
+
+    def open(self, asked):
+        self.asked.append(asked)
+        return self.opens
+
+
+def test_it_is_told_what_the_client_asked():
+    guarding = Guarding(None)
+    key = {"name": "k", "tenant": "t", "hash": "sha256:" + hashlib.sha256(b"ag-k").hexdigest()}
+    gate = gateway(guarding=guarding, keys=[key])
+    headers = {"Agentguard_Run": "r1", "X_Kept": "1", "Authorization": "Bearer ag-k"}
+    got = ask(gate, {"model": "m", "stream": False}, **headers)
+    (asked,) = guarding.asked
+    assert (asked.api, asked.model, asked.run, asked.tenant) == ("chat", "m", "r1", "t")
+    assert asked.headers == ((b"x-kept", b"1"),)
+    assert asked.id == got.headers["agentguard-request"]
+    assert json.loads(asked.body) == {"model": "m", "stream": False}
+
+
+def test_it_is_not_told_of_what_only_passes():
+    guarding = Guarding(None)
+    ask(gateway(guarding=guarding), method="GET", path="/v1/models")
+    assert not guarding.asked
+
+
+def test_it_may_refuse():
+    gate = gateway(guarding=Guarding(Response(status=503, headers=JSON, body=b'{"error":1}')))
+    got = ask(gate)
+    assert (got.status, got.body) == (503, b'{"error":1}')
+    assert not gate.pool.asked
+
+
+@dataclass
+class Slowly(Guarding):
+    def open(self, asked):
+        found = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.01, found.set_result, self.opens)
+        return found
+
+
+@pytest.mark.parametrize("kind", [Guarding, Slowly])
+def test_it_may_answer_by_itself(kind):
+    guarded = Guarded(final=Response(status=200, headers=JSON, body=b"its own"))
+    gate = gateway(guarding=kind(guarded))
+    got = ask(gate)
+    assert (got.body, got.headers["agentguard-run"], guarded.settled) == (b"its own", "r1", 1)
+    assert not gate.pool.asked
+
+
+def test_its_body_is_sent_and_its_verdict_is_what_the_client_gets():
+    async def verdict(answer, ask):
+        other = await ask(b'{"again":1}', False)
+        return Response(status=200, headers=JSON, body=answer.body + other.body)
+
+    told = Told()
+    guarded = Guarded(body=b'{"sticky":1}', verdict=verdict)
+    answers = [
+        Response(status=200, headers=JSON, body=b"one"),
+        Response(status=200, headers=JSON, body=b"two"),
+    ]
+    gate = gateway(*answers, guarding=Guarding(guarded), recorders=(told,))
+    got = ask(gate)
+    assert [one.body for one in gate.pool.asked] == [b'{"sticky":1}', b'{"again":1}']
+    assert got.body == b"onetwo"
+    assert (told[0].sent, told[0].guarded, told[0].did) == (b'{"sticky":1}', True, guarded.headers)
+
+
+@pytest.mark.parametrize("error", [BackendError("cut")])
+def test_it_is_settled_also_where_the_call_fails(error):
+    guarded = Guarded()
+    assert ask(gateway(error, guarding=Guarding(guarded))).status == 502
+    assert guarded.settled == 1
+
+
+def test_what_it_holds_of_a_stream_comes_after_its_verdict():
+    guarded = Guarded()
+    got = ask(gateway(Stream(CHUNK, CHUNK), guarding=Guarding(guarded)), {"stream": True})
+    assert got.body == b"[" + CHUNK * 2 + b"]"
+    assert got.headers["agentguard-run"] == "r1"
+    assert guarded.settled == 1
+
+
+def test_it_may_ask_for_another_stream():
+    guarded = Guarded(body=b'{"stream":true,"view":1}', held=Hold(again=[True]))
+    first, second = Stream(b"data: bad\n\n"), Stream(b"data: good\n\n")
+    gate = gateway(first, second, guarding=Guarding(guarded))
+    got = ask(gate, {"stream": True})
+    assert got.body == b"[data: good\n\n]"
+    assert [one.body for one in gate.pool.asked] == [guarded.body] * 2
+    assert first.closed
+    assert second.closed
+
+
+def test_a_stream_that_is_not_whole_shows_nothing_of_what_was_held():
+    guarded = Guarded(held=Hold(broken=True))
+    got = ask(gateway(Stream(CHUNK), guarding=Guarding(guarded)), {"stream": True})
+    assert CHUNK not in got.body
+    assert b"backend_error" in got.body
+    assert got.ended
+
+
+def test_asking_again_in_vain_ends_with_one_error():
+    guarded = Guarded(held=Hold(again=[True]))
+    gate = gateway(Stream(CHUNK), BackendError("gone"), guarding=Guarding(guarded))
+    got = ask(gate, {"stream": True})
+    assert got.body.count(b"data: ") == 1
+    assert b"failed" in got.body
+    assert got.ended
+
+
+def test_a_guard_that_fails_is_an_error_of_ours_and_not_the_clients(caplog):
+    async def verdict(_answer, _ask):
+        raise ValueError("with contents of the run")
+
+    guarded = Guarded(verdict=verdict)
+    got = ask(gateway(guarding=Guarding(guarded)))
+    assert (got.status, got.json["error"]["code"]) == (500, "internal_error")
+    assert "contents" not in got.body.decode() + caplog.text
+    assert "test_guarding_order.py" in caplog.text
+    assert guarded.settled == 1

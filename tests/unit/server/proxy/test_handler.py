@@ -1,0 +1,463 @@
+"""One request through the application: what is sent on, what comes back, what is told of it."""
+
+import asyncio
+import json
+
+import pytest
+from agentguard_server.proxy.app import App
+from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
+from agentguard_server.proxy.requests.response_writer import ResponseAborted
+
+from agentguard.backends.attempt_context import NoReplica
+from agentguard.backends.base import Response, UpstreamError
+from agentguard.errors import (
+    BackendError,
+    CircuitOpen,
+    DeadlineExceeded,
+    Overloaded,
+    RetriesExhausted,
+    Stalled,
+)
+from agentguard.resilience.base import RequestPriority
+from tests.unit.server.proxy.harness import JSON, Stream, Told, ask, asked, gateway, scope_of
+
+CHUNK = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+APIS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
+
+
+@pytest.mark.parametrize(("path", "api"), APIS.items())
+def test_a_model_api_is_known_and_its_body_stays_as_it_is(path, api):
+    gate, body = gateway(), b'{ "model":"m" , "x": 1.50 }'
+    got = ask(gate, body, path=path + "?a=%20b")
+    (request,) = gate.pool.asked
+    assert (got.status, got.body, got.headers["content-length"]) == (200, b"{}", "2")
+    assert (request.target, request.method, request.body) == (path[3:] + "?a=%20b", "POST", body)
+    assert (request.api.name, request.model, request.stream, request.idempotent) == (api, "m", False, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "idempotent"),
+    [
+        ("GET", "/v1/models", True),
+        ("GET", "/v1/responses/resp_1", True),
+        ("DELETE", "/v1/responses/resp_1", True),
+        ("POST", "/v1/responses/resp_1/cancel", False),
+        ("POST", "/v1/messages/count_tokens", False),
+        ("GET", "/v1/chat/completions", True),
+    ],
+)
+def test_what_is_no_model_api_passes_through(method, path, idempotent):
+    gate = gateway()
+    ask(gate, b"not JSON", method=method, path=path)
+    (request,) = gate.pool.asked
+    assert (request.target, request.method, request.body, request.api) == (
+        path[3:],
+        method,
+        b"not JSON",
+        None,
+    )
+    assert request.idempotent is idempotent
+
+
+def test_what_is_ours_and_what_is_of_the_connection_is_not_sent_on():
+    gate = gateway()
+    ask(
+        gate, Connection="close, X-Hop", X_Hop="1", Keep_Alive="5", Te="trailers", Accept_Encoding="gzip",
+        Expect="x", Agentguard_Run="r", Agentguard_Future="x", Cookie="a=b", X_Kept="1", Traceparent="t",
+    )  # fmt: skip
+    (request,) = gate.pool.asked
+    assert request.headers == ((b"x-kept", b"1"), (b"traceparent", b"t"))
+
+
+def test_what_the_client_asks_of_us_reaches_the_pool():
+    gate = gateway()
+    body = {"model": "m", "stream": True, "user": "someone"}
+    ask(gate, body, Agentguard_Votes="3", Agentguard_Priority="sheddable")
+    ask(gate, body, Agentguard_Run="run-1")
+    ask(gate, body, Agentguard_Run="off")
+    first, second, third = gate.pool.asked
+    assert (first.votes, first.priority, first.session) == (3, RequestPriority.SHEDDABLE, "someone")
+    assert (second.votes, second.priority, second.session) == (1, RequestPriority.CRITICAL, "run-1")
+    assert third.session == "someone"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Agentguard_Votes": "0"}, {"Agentguard_Votes": "99"}, {"Agentguard_Votes": "x"},
+     {"Agentguard_Priority": "high"}, {"Agentguard_Run": "a b"}, {"Agentguard_Run": "x" * 257}],
+)  # fmt: skip
+def test_a_header_of_ours_that_can_not_be_read_is_refused(headers):
+    gate = gateway()
+    got = ask(gate, **headers)
+    assert (got.status, got.json["error"]["code"]) == (400, "invalid_header")
+    assert not gate.pool.asked
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"nope", b"[]", b'{"a":' + b"[" * 5000, b'{"model": NaN}', b"\xff\xfe"]
+)
+def test_a_body_that_is_no_object_of_json_is_refused_in_the_shape_of_its_api(body):
+    gate = gateway()
+    for path in APIS:
+        got = ask(gate, body, path=path)
+        error = got.json["error"]
+        assert (got.status, error["type"]) == (400, "invalid_request_error")
+        assert ("code" in error) == (path != "/v1/messages")
+        assert ("request_id" in got.json) == (path == "/v1/messages")
+    assert not gate.pool.asked
+
+
+def test_an_encoded_body_is_refused():
+    assert ask(gateway(), Content_Encoding="gzip").status == 415
+
+
+@pytest.mark.parametrize("path", ["/v1/../x", "/v1/%2e%2e/x", "/v1//x", "/v1/a%2fb", "/v1/a\\b", "/v1/a%00"])
+def test_a_crooked_path_goes_nowhere(path):
+    gate = gateway()
+    assert ask(gate, path=path).status == 404
+    assert not gate.pool.asked
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("TRACE", "/v1/x", 405),
+        ("CONNECT", "/v1/x", 405),
+        ("M-SEARCH", "/v1/x", 405),
+        ("GET", "/v1/x?a=\\b", 400),
+        ("POST", "/v1/chat/completions?a=b#c", 400),
+        ("GET", "/v1/x?a=\x7f", 400),
+    ],
+)
+def test_what_could_not_be_sent_never_counts_against_a_replica(method, path, status):
+    gate = gateway()
+    got = ask(gate, method=method, path=path)
+    assert got.status == status
+    assert ("POST" in got.headers.get("allow", "")) == (status == 405), "RFC 9110, 15.5.6"
+    assert not gate.pool.asked
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (BackendError("reset"), 502, "backend_error"),
+        (DeadlineExceeded("slow"), 504, "deadline_exceeded"),
+        (Stalled("silent"), 504, "stalled"),
+        (CircuitOpen("open"), 503, "circuit_open"),
+        (Overloaded("full", retry_after_s=1.2), 503, "overloaded"),
+        (RetriesExhausted("in vain", attempts=3, last=DeadlineExceeded("slow")), 504, "retries_exhausted"),
+    ],
+)
+@pytest.mark.parametrize("path", APIS)
+def test_a_call_that_fails_is_told_in_the_shape_of_its_api(error, status, code, path):
+    got = ask(gateway(error), path=path)
+    assert got.status == status
+    assert got.headers["content-type"] == "application/json"
+    assert got.headers["agentguard-request"]
+    if path == "/v1/messages":
+        assert got.json["type"] == "error"
+        assert set(got.json["error"]) == {"type", "message"}
+        assert got.json["request_id"] == got.headers["agentguard-request"]
+    else:
+        assert got.json["error"]["code"] == code
+        assert set(got.json["error"]) == {"message", "type", "param", "code"}
+    assert got.headers.get("retry-after") == ("2" if code == "overloaded" else None)
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_model_that_nobody_offers_is_none_and_not_an_outage(path, again):
+    error = NoReplica()
+    got = ask(gateway(RetriesExhausted("no", attempts=2, last=error) if again else error), path=path)
+    assert (got.status, got.headers.get("retry-after")) == (404, None)
+    if path == "/v1/messages":
+        assert (got.json["type"], got.json["error"]["type"]) == ("error", "not_found_error")
+    else:
+        told = got.json["error"]
+        assert (told["type"], told["code"]) == ("invalid_request_error", "model_not_found")
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_a_model_whose_replicas_are_all_drained_comes_back(path):
+    got = ask(gateway(NoReplica(drained=True)), path=path)
+    assert (got.status, got.headers["retry-after"]) == (503, "5")
+    assert got.json["error"]["type"] == ("overloaded_error" if path == "/v1/messages" else "server_error")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_error_of_the_endpoint_is_handed_on_as_it_came(again):
+    answer = Response(
+        status=429, headers=((b"retry-after", b"7"), *JSON), body=b'{"error": {"x": 1}}', replica="a"
+    )
+    error = UpstreamError(answer)
+    got = ask(gateway(RetriesExhausted("no", attempts=2, last=error) if again else error))
+    assert (got.status, got.body, got.headers["retry-after"]) == (429, answer.body, "7")
+
+
+def test_a_stream_comes_in_pieces_and_is_closed():
+    answer = Stream(CHUNK, CHUNK, DONE)
+    got = ask(gateway(answer), {"stream": True})
+    assert (got.status, got.body, got.ended) == (200, CHUNK * 2 + DONE, True)
+    assert got.headers["agentguard-replica"] == "a"
+    assert answer.closed
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_a_stream_that_breaks_off_ends_with_one_error_of_its_api(path):
+    answer = Stream(CHUNK, BackendError("cut", stage="committed"))
+    got = ask(gateway(answer), {"stream": True}, path=path)
+    assert got.ended
+    event = got.body.removeprefix(CHUNK)
+    assert event.count(b"\n\n") == 1
+    assert event.endswith(b"\n\n")
+    assert b"[DONE]" not in event
+    name, _, data = event.rpartition(b"data: ")
+    assert name == (b"event: error\n" if path in ("/v1/messages", "/v1/responses") else b"")
+    told = json.loads(data)
+    assert "cut" in json.dumps(told)
+    assert (told.get("type") == "error") == bool(name)
+
+
+def test_a_body_that_breaks_off_and_is_no_stream_of_events_is_cut():
+    answer = Stream(b"half", BackendError("cut", stage="committed"), headers=JSON)
+    with pytest.raises(ResponseAborted):
+        ask(gateway(answer), method="GET", path="/v1/files/f/content")
+
+
+class TestLeaving:
+    def test_before_an_answer(self):
+        told = Told()
+        gate = gateway(None, recorders=(told,))
+        got = ask(gate, leaves=lambda got: True)
+        assert gate.pool.cancelled
+        assert (got.status, gate.inflight) == (0, 0)
+        assert (told[0].status, told[0].error, told[0].complete) == (499, "client_left", False)
+
+    def test_mid_stream(self):
+        told, answer = Told(), Stream(CHUNK, None)
+        ask(gateway(answer, recorders=(told,)), {"stream": True}, leaves=lambda got: bool(got.body))
+        assert answer.closed
+        assert (told[0].status, told[0].answer) == (499, CHUNK)
+
+    def test_before_its_request_is_whole(self):
+        async def main():
+            gate, told = gateway(), Told()
+            gate.recorders = (told,)
+            pieces = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+
+            async def receive():
+                return pieces.pop(0)
+
+            async def send(_):
+                raise AssertionError("nobody is there")
+
+            await App(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
+            assert told[0].status == 499
+            assert not gate.pool.asked
+
+        asyncio.run(main())
+
+
+class TestEnding:
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_what_is_under_way_gets_one_error(self, stream):
+        async def main():
+            answer = Stream(CHUNK, None) if stream else None
+            gate = gateway(answer)
+            task = asyncio.create_task(asked(gate, {"stream": stream}))
+            while not (answer.hangs if answer else gate.pool.asked):
+                await asyncio.sleep(0)
+            for exchange in list(gate.live):
+                exchange.end()
+            return await task
+
+        got = asyncio.run(main())
+        assert got.status == (200 if stream else 503)
+        assert b"shutting_down" in got.body
+        assert got.ended
+
+    def test_nothing_new_is_begun(self):
+        gate = gateway()
+        gate.draining = True
+        got = ask(gate)
+        assert (got.status, got.headers["connection"], got.json["error"]["code"]) == (
+            503,
+            "close",
+            "shutting_down",
+        )
+
+    def test_somebody_elses_cancellation_is_no_end_of_ours(self):
+        async def main():
+            gate = gateway(None)
+            task = asyncio.create_task(asked(gate))
+            while not gate.pool.asked:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert gate.pool.cancelled
+            assert gate.inflight == 0
+
+        asyncio.run(main())
+
+
+LIMITS = {"body_bytes": 2048, "bodies_bytes": 4096}
+
+
+class TestLimits:
+    def test_a_body_that_is_said_to_be_too_long_is_not_read(self):
+        got = ask(gateway(limits=LIMITS), b"x" * 3000)
+        assert (got.status, got.headers["connection"]) == (413, "close")
+
+    def test_nor_one_that_does_not_say_so(self):
+        got = ask(gateway(limits=LIMITS), b"", parts=[b"x" * 1000] * 5)
+        assert got.status == 413
+
+    def test_what_many_send_at_once_is_limited_together(self):
+        gate = gateway(limits=LIMITS)
+        gate.reading = 4000
+        got = ask(gate, b"", parts=[b"x" * 200, b"x"])
+        assert (got.status, gate.reading) == (503, 4000)
+
+    def test_a_body_that_does_not_come_is_not_waited_for(self):
+        async def main():
+            gate = gateway(limits={"body_s": 0.05})
+            sent = []
+
+            async def receive():
+                await asyncio.Event().wait()
+
+            async def send(message):
+                sent.append(message)
+
+            await App(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
+            assert sent[0]["status"] == 408
+
+        asyncio.run(main())
+
+    def test_requests_at_once_are_limited(self):
+        async def main():
+            gate = gateway(None, limits={"requests": 1})
+            task = asyncio.create_task(asked(gate))
+            while not gate.pool.asked:
+                await asyncio.sleep(0)
+            got = await asked(gate)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert (got.status, got.headers["retry-after"]) == (503, "1")
+
+        asyncio.run(main())
+
+
+class TestTelling:
+    def test_of_an_answer(self):
+        told = Told()
+        answer = Response(status=200, headers=JSON, body=b'{"a":1}', replica="a", notes=(("attempts", "2"),))
+        got = ask(
+            gateway(answer, recorders=(told,)), {"model": "m"}, Agentguard_Run="r1", Authorization="Bearer s"
+        )
+        (one,) = told
+        request = one.asked
+        assert (request.api, request.target) == ("chat", "/v1/chat/completions")
+        assert (request.model, request.run) == ("m", "r1")
+        assert (one.status, one.answer, one.complete, one.replica, one.error) == (
+            200,
+            b'{"a":1}',
+            True,
+            "a",
+            "",
+        )
+        assert one.notes == (("attempts", "2"),)
+        assert one.first_s is not None
+        assert one.seconds >= one.first_s >= 0
+        assert (got.headers["agentguard-notes"], got.headers["agentguard-request"]) == (
+            "attempts=2",
+            one.asked.id,
+        )
+
+    def test_of_a_stream_no_more_than_is_wanted(self):
+        told = Told()
+        ask(gateway(Stream(CHUNK * 50, DONE), recorders=(told,)), {"stream": True})
+        assert len(told[0].answer) == 1000
+        assert told[0].asked.stream
+
+    def test_of_what_was_refused(self):
+        told = Told()
+        gate = gateway(recorders=(told,), keys=[{"name": "k", "hash": "sha256:" + "0" * 64}])
+        ask(gate, b"never read", Authorization="Bearer wrong")
+        assert (told[0].status, told[0].error, told[0].asked.body) == (401, "invalid_api_key", b"")
+        assert b"wrong" not in repr(told[0].asked.headers).encode()
+
+    def test_of_our_own_failure_and_the_client_gets_an_error(self, caplog):
+        told = Told()
+        gate = gateway(recorders=(told,))
+        gate.pool.answers = ["not an answer"]
+        got = ask(gate)
+        assert (got.status, got.json["error"]["code"]) == (500, "internal_error")
+        assert told[0].error == "internal_error"
+
+
+def test_nothing_answers_where_there_is_nothing():
+    for path in ("/", "/status", "/healthz", "/metrics"):
+        assert ask(gateway(), method="GET", path=path).status == 404
+
+
+def test_a_head_says_the_length_that_an_answer_without_a_body_would_have():
+    answer = Response(status=200, headers=((b"content-length", b"42"),))
+    assert ask(gateway(answer), method="HEAD", path="/v1/files/f").headers["content-length"] == "42"
+    assert "content-length" not in ask(gateway(Response(status=204)), method="DELETE", path="/v1/x").headers
+
+
+class TestStoredResponses:
+    """Only the replica that has a response can go on from it: the policy is not asked then."""
+
+    BODY = b'{"id": "resp_1", "object": "response", "output": []}'
+    EVENT = b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1"}}\n\n'
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_what_goes_on_from_one_or_is_about_it_goes_to_its_replica(self, stream):
+        answer = Stream(self.EVENT, CHUNK) if stream else Response(status=200, body=self.BODY, replica="a")
+        gate = gateway(answer, Response(status=200, body=b"{}", replica="b"))
+        ask(gate, {"stream": stream}, path="/v1/responses")
+        ask(gate, {"previous_response_id": "resp_1"}, path="/v1/responses")
+        ask(gate, method="POST", path="/v1/responses/resp_1/cancel")
+        ask(gate, method="GET", path="/v1/responses/resp_1?x=1")
+        ask(gate, method="GET", path="/v1/responses/resp_2")
+        assert [one.replica for one in gate.pool.asked] == ["", "a", "a", "a", ""]
+
+    def test_no_more_of_them_are_known_than_fit(self):
+        holders = ResponseAffinity()
+        for number in range(20_001):
+            assert holders.record(b'{"id": "resp_%d"}' % number, "a")
+        assert (holders.lookup("resp_0"), holders.lookup("resp_1")) == ("", "a")
+        assert not holders.record(b'{"id": "chatcmpl_1"}', "a")
+
+
+class TestModels:
+    def backends(self, *models):
+        url = "http://127.0.0.1:1/v1"
+        replicas = [{"name": f"r{n}", "url": url, "models": one} for n, one in enumerate(models)]
+        return gateway(backends={"replicas": replicas})
+
+    def test_that_the_configuration_names_are_listed_by_the_names_that_clients_use(self):
+        gate = self.backends({"small": "qwen3", "large": "qwen3-max"}, {"small": "other"})
+        got = ask(gate, method="GET", path="/v1/models")
+        assert [one["id"] for one in got.json["data"]] == ["large", "small"]
+        assert (got.json["object"], got.json["has_more"]) == ("list", False)
+        assert ask(gate, method="GET", path="/v1/models/small").json["id"] == "small"
+        missing = ask(gate, method="GET", path="/v1/models/qwen3")
+        assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")
+        assert not gate.pool.asked
+
+    @pytest.mark.parametrize("models", [[{}], [{"a": "b"}, {}], [{"a": "b", "*": "*"}]])
+    def test_of_a_replica_that_may_have_others_it_is_asked(self, models):
+        gate = self.backends(*models)
+        ask(gate, method="GET", path="/v1/models?limit=1")
+        assert [one.target for one in gate.pool.asked] == ["/models?limit=1"]

@@ -1,0 +1,151 @@
+"""Limits of a key over several workers: what one gives out the others know, and none waits for another."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentguard_server.proxy.auth.api_keys import Caller, Keyring
+from agentguard_server.proxy.auth.rate_limits import Quotas
+from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+HASH = "sha256:" + "ab" * 32
+DIGEST = bytes.fromhex("ab" * 32)
+
+
+def ring(folder: Path, worker: int, workers: int = 2, **limits: int) -> Caller:
+    quotas = Quotas(folder, worker=worker, workers=workers)
+    keys = Keyring([KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], quotas=quotas)
+    found = keys.named("k")
+    assert found is not None
+    return found[1]
+
+
+def test_one_worker_may_give_out_all_and_then_no_other_gives_out_more(tmp_path: Path) -> None:
+    one, other = ring(tmp_path, 0, concurrent=3), ring(tmp_path, 1, concurrent=3)
+    assert [one.enter(1.0) for _ in range(3)] == [None] * 3
+    assert other.enter(1.0) == one.enter(1.0) == 1.0
+    one.leave()
+    assert other.enter(1.0) is None
+    assert one.enter(1.0) == 1.0
+
+
+def test_what_a_worker_that_died_had_under_way_is_not_counted_for_ever(tmp_path: Path) -> None:
+    one, other = ring(tmp_path, 0, concurrent=2), ring(tmp_path, 1, concurrent=2)
+    assert [one.enter(1.0), one.enter(1.0), other.enter(1.0)] == [None, None, 1.0]
+    in_its_place = ring(tmp_path, 0, concurrent=2)
+    assert [other.enter(1.0), in_its_place.enter(1.0), other.enter(1.0)] == [None, None, 1.0]
+
+
+def test_a_reload_gives_nothing_anew_and_forgets_nothing(tmp_path: Path) -> None:
+    quotas = Quotas(tmp_path, worker=0, workers=2)
+
+    def made(**limits: int) -> Caller:
+        found = Keyring([KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], quotas=quotas).named(
+            "k"
+        )
+        assert found is not None
+        return found[1]
+
+    before = made(concurrent=1, requests_per_minute=2)
+    assert before.enter(10.0) is None
+    after = made(concurrent=1, requests_per_minute=2)
+    assert after.enter(10.0) == 1.0
+    before.leave()
+    assert after.enter(10.0) is None
+    after.leave()
+    wait = after.enter(10.0)
+    assert wait is not None
+    assert 29 < wait <= 30
+
+
+def test_what_is_refused_for_its_rate_does_not_run(tmp_path: Path) -> None:
+    caller = ring(tmp_path, 0, concurrent=1, requests_per_minute=1)
+    assert caller.enter(5.0) is None
+    caller.leave()
+    assert (caller.enter(5.0) or 0) > 50
+    assert caller.enter(66.0) is None
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    limit=st.integers(1, 60),
+    asks=st.lists(st.tuples(st.integers(0, 2), st.floats(0, 10, allow_nan=False)), min_size=1, max_size=80),
+)
+def test_workers_together_let_in_what_one_would(
+    tmp_path: Path, limit: int, asks: list[tuple[int, float]]
+) -> None:
+    """A bucket of one worker is the reference; requests come to whichever worker."""
+    (tmp_path / "quotas").unlink(missing_ok=True)
+    workers = [ring(tmp_path, number, 3, requests_per_minute=limit) for number in range(3)]
+    alone = Caller(KeyOptions(name="k", hash=HASH, limits=KeyLimits(requests_per_minute=limit)))
+    now = 1000.0
+    for number, gap in asks:
+        now += gap
+        wait, expected = workers[number].enter(now), alone.enter(now)
+        if (wait is None) != (expected is None):  # one rounds up what the other rounds down
+            assert (wait or expected or 0) < 1e-4
+            return
+        assert wait is None or wait == pytest.approx(expected, abs=1e-4)
+
+
+_PAUSE_S = 0.0005
+
+
+def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> None:
+    caller, seen, running = ring(folder, worker, 4, concurrent=most, requests_per_minute=600), 0, 0
+    quota = Quotas(folder, worker=3, workers=4).of(DIGEST)
+    assert quota is not None
+    ready.wait(60)
+    until, halted = time.monotonic() + 5.0, 0.0
+    while (asked := time.monotonic()) < until:
+        entered = caller.enter(asked) is None
+        took = time.monotonic() - asked
+        halted += took if took > _PAUSE_S else 0.0
+        if entered:
+            running = max(running, quota.running)
+            seen += 1
+            caller.leave()
+        time.sleep(_PAUSE_S)
+    let_in.put((seen, running, halted))
+
+
+@pytest.mark.slow
+def test_processes_give_out_no_more_than_there_is(tmp_path: Path) -> None:
+    """600 a minute are 600 at once and ten a second; next to nothing is lost to their racing.
+
+    Who is halted as it counts a request forgets what the other was given meanwhile: no more than it can ask.
+    """
+    method = multiprocessing.get_context("spawn")
+    queue, ready = method.Queue(), method.Barrier(2)
+    processes = [method.Process(target=_takes, args=(tmp_path, n, 2, ready, queue)) for n in range(2)]
+    began = time.monotonic()
+    for one in processes:
+        one.start()
+    got = [queue.get(timeout=60) for _ in processes]
+    for one in processes:
+        one.join(30)
+    seconds = time.monotonic() - began
+    forgotten = sum(halted for *_, halted in got) / _PAUSE_S
+    assert sum(seen for seen, *_ in got) <= 600 + 10 * seconds + 6 + forgotten
+    assert all(seen > 0 for seen, *_ in got)
+    assert max(running for _, running, _ in got) <= 3, "two, and one that is counted as it is refused"
+
+
+def test_more_keys_than_there_are_rows_have_their_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentguard_server.proxy.auth.rate_limits._ROWS", 2)
+    quotas = Quotas(tmp_path, worker=0, workers=2)
+    options = [
+        KeyOptions(name=f"k{n}", hash=f"sha256:{n:064x}", limits=KeyLimits(concurrent=2)) for n in range(1, 4)
+    ]
+    keys = Keyring(options, quotas=quotas, share=0.5)
+    callers = [found[1] for n in range(1, 4) if (found := keys.named(f"k{n}"))]
+    assert [[one.enter(1.0), one.enter(1.0)] for one in callers].count([None, None]) == 2
+    assert callers[-1].enter(1.0) == 1.0

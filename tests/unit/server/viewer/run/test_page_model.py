@@ -1,0 +1,369 @@
+"""What the page of a run shows, as values: lines, head, strip, ledger, spread, partings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from agentguard_server.viewer.data.run_data import DAMAGED_ROW_KEY, RunData
+from agentguard_server.viewer.run.branches import build_branches
+from agentguard_server.viewer.run.effect_ledger import EffectStatus
+from agentguard_server.viewer.run.page_model import RunPageModel
+from agentguard_server.viewer.run.search import search_run
+from agentguard_server.viewer.run.step_kinds import classify_step
+from agentguard_server.viewer.run.timeline import MAX_BARS
+
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.store import Store
+from agentguard.store.db.rows import DiagnosisRow, StepRow
+from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory
+from tests import viewer_runs
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store.open(tmp_path_factory.mktemp("viewer") / "store.db") as opened:
+        viewer_runs.fill(opened, long=())
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def recovered(store: Store) -> RunPageModel:
+    bundle = RunData.load(store, viewer_runs.RECOVERED)
+    assert bundle is not None
+    return RunPageModel.from_run_data(bundle)
+
+
+@pytest.fixture(scope="module")
+def lost() -> RunPageModel:
+    return RunPageModel.from_run_data(RunData.from_run(*viewer_runs.lost()))
+
+
+def said(index: int, content: str, source: Source = Source.AGENT) -> Step:
+    return Step(index=index, source=source, agent="a", content=content)
+
+
+def run_of(*steps: Step, branches: tuple[Branch, ...] = ()) -> Trajectory:
+    return Trajectory(id="r", format="event_log", task="t", steps=steps, branches=branches)
+
+
+def verdict(verdict: Verdict, *hypotheses: Hypothesis) -> Diagnosis:
+    return Diagnosis(trajectory_id="r", method="m", verdict=verdict, probability=0.5, hypotheses=hypotheses)
+
+
+# -- lines
+
+
+def test_a_branch_of_a_branch_is_a_path_from_the_beginning(recovered: RunPageModel) -> None:
+    first, second, third = recovered.branches.abandoned
+    assert (second.parent_id, third.parent_id) == (third.id, "")
+    assert [len(line.steps) for line in (first, second, third)] == [4, 9, 10]
+    assert second.steps[:7] == third.steps[:7]
+    assert second.owner_ids[4:7] == (third.id,) * 3
+    assert all(step.index == place for place, step in enumerate(second.steps))
+
+
+def test_each_branch_knows_what_left_it(recovered: RunPageModel) -> None:
+    left = [line.recovery for line in recovered.branches.abandoned]
+    assert [(one.strategy, one.tier) for one in left if one] == [
+        ("rollback", "reject"), ("rollback", "truncate"), ("compensate", "compensate")
+    ]  # fmt: skip
+
+
+def test_branches_that_name_each_other_as_parents_end() -> None:
+    circle = (
+        Branch(id="x", fork_step=0, steps=(said(0, "x"),), parent="y"),
+        Branch(id="y", fork_step=0, steps=(said(0, "y"),), parent="x"),
+        Branch(id="z", fork_step=-4, steps=(), parent="nobody"),
+    )
+    lines = build_branches(RunData.from_run(run_of(said(0, "live"), branches=circle)))
+    assert [line.steps[0].content for line in lines.abandoned[:2]] == ["x", "y"]
+    RunPageModel.from_run_data(RunData.from_run(run_of(said(0, "live"), branches=circle)))
+
+
+# -- head
+
+
+def test_the_head_of_a_recovered_run_says_what_went_wrong_and_that_it_is_well(
+    recovered: RunPageModel,
+) -> None:
+    head = recovered.header
+    assert head.state == "recovered"
+    assert head.cause is not None
+    assert (head.cause.branch_id, head.cause.step) == (recovered.branches.abandoned[2].id, 4)
+    assert "undid 2 effects" in head.explanation
+    assert "cannot be judged" in head.final_verdict
+    assert head.totals.abandoned_steps == 9
+    assert head.totals.guard_seconds is not None
+
+
+def test_the_head_of_a_failed_run_names_step_agent_and_correction(lost: RunPageModel) -> None:
+    head = lost.header
+    assert (head.state, head.title) == ("failed", "Failed")
+    assert head.cause is not None
+    assert (head.cause.step, head.cause.agent, head.cause.module) == (4, "planner", "memory")
+    assert head.cause.codes[0].title == "Invented memory"
+    assert head.cause.codes[0].definition
+    assert [one.number for one in head.cause.quotes] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [(None, "unknown"), (verdict(Verdict.NO_FAILURE), "fine"), (verdict(Verdict.ABSTAINED), "unsure")],
+)
+def test_no_failure_abstained_and_not_diagnosed_are_states_of_their_own(
+    given: Diagnosis | None, state: str
+) -> None:
+    view = RunPageModel.from_run_data(RunData.from_run(run_of(said(0, "hello")), given))
+    assert view.header.state == state
+    assert view.header.cause is None
+
+
+def test_a_hypothesis_about_a_step_that_is_not_there_is_shown_as_such() -> None:
+    far = Hypothesis(step=99, agent="a", probability=0.9)
+    view = RunPageModel.from_run_data(
+        RunData.from_run(run_of(said(0, "hello")), verdict(Verdict.FAILURE, far))
+    )
+    assert view.header.cause is not None
+    assert not view.header.cause.is_in_run
+    assert (view.find_root_step(view.branches.current), view.propagation) == (None, None)
+
+
+# -- ledger
+
+
+def test_the_ledger_tells_executed_undone_reused_skipped_and_in_doubt(recovered: RunPageModel) -> None:
+    branch = recovered.branches.abandoned
+    found = {(one.tool, one.branch_id, one.step): one.status for one in recovered.ledger}
+    assert found["send_mail", branch[0].id, 3] is EffectStatus.SKIPPED
+    assert found["book_room", branch[2].id, 7] is EffectStatus.UNDONE
+    assert found["log_trip", branch[2].id, 5] is EffectStatus.IN_DOUBT
+    assert found["log_trip", "", 5] is EffectStatus.SKIPPED
+    assert found["book_room", "", 6] is EffectStatus.EXECUTED
+    assert found["send_mail", branch[2].id, 8] is EffectStatus.EXECUTED
+    assert found["send_mail", "", 7] is EffectStatus.REUSED
+    assert recovered.ledger[-1].branch_id == ""
+
+
+def test_effects_are_shown_at_their_calls(recovered: RunPageModel) -> None:
+    (turn,) = recovered.build_turns(recovered.branches.current, 7, 8)
+    assert turn.calls[0].effect is not None
+    assert turn.calls[0].effect.status is EffectStatus.REUSED
+    assert turn.calls[0].result is not None
+
+
+# -- partings
+
+
+def test_a_branch_stands_beside_the_line_that_went_on(recovered: RunPageModel) -> None:
+    parting = recovered.branch_diffs[2]
+    assert (parting.branch.number, parting.counterpart.number) == (3, 0)
+    first = parting.pairs[0]
+    assert first.relation == "changed"
+    assert first.left is not None
+    assert first.right is not None
+    assert [one.differs for one in first.left.calls[0].arguments] == [False, True]
+    assert first.right.calls[0].arguments[1].value == "224.8"
+    assert [pair.relation for pair in parting.pairs] == [
+        "changed",
+        "same",
+        "left",
+        "changed",
+        "same",
+        "changed",
+    ]
+    assert parting.guard_messages[0].startswith("[guard]")
+
+
+def test_an_inner_branch_stands_beside_the_branch_it_left(recovered: RunPageModel) -> None:
+    assert recovered.branch_diffs[1].counterpart.number == 3
+
+
+def test_rollbacks_are_marked_where_they_happened(recovered: RunPageModel) -> None:
+    forks = recovered.group_forks(recovered.branches.current)
+    assert {step: [one.number for one in left] for step, left in forks.items()} == {3: [1], 4: [3]}
+    inner = recovered.group_forks(recovered.branches.abandoned[2])
+    assert {step: [one.number for one in left] for step, left in inner.items()} == {3: [1], 7: [2]}
+
+
+# -- spread
+
+
+def test_the_value_of_the_root_cause_is_followed_along_its_line(recovered: RunPageModel) -> None:
+    assert recovered.propagation is not None
+    (trace,) = recovered.propagation.traces
+    assert (trace.value, trace.origin, trace.uses) == ("137.5", 4, [7, 9])
+    assert recovered.propagation.reaches_end
+
+
+def test_what_was_computed_from_a_traced_value_is_followed_too() -> None:
+    steps = (
+        said(0, "Find the total.", Source.USER),
+        said(1, "I assume a price of $1,250.50 a night."),
+        said(2, "Nothing new here."),
+        said(3, "1250.5 times 2 makes 2501."),
+        said(4, "The total is 2,501 euros."),
+    )
+    cause = Hypothesis(step=1, agent="a", probability=0.9)
+    found = RunPageModel.from_run_data(
+        RunData.from_run(run_of(*steps), verdict(Verdict.FAILURE, cause))
+    ).propagation
+    assert found is not None
+    assert [(one.value, one.origin, one.uses, one.source) for one in found.traces] == [
+        ("$1,250.50", 1, [3], ""), ("2501", 3, [4], "$1,250.50")
+    ]  # fmt: skip
+    assert found.affected_steps == (3, 4)
+
+
+def test_what_was_known_before_is_not_traced() -> None:
+    steps = (said(0, "Pay 99.5 euros.", Source.USER), said(1, "I pay 99.5."), said(2, "Paid 99.5."))
+    found = RunPageModel.from_run_data(
+        RunData.from_run(
+            run_of(*steps), verdict(Verdict.FAILURE, Hypothesis(step=1, agent="a", probability=1.0))
+        )
+    ).propagation
+    assert found is not None
+    assert (found.traces, found.value_count) == ((), 0)
+
+
+def test_a_value_that_nobody_used_is_no_spread() -> None:
+    steps = (said(0, "Go.", Source.USER), said(1, "I take AB-1234."), said(2, "Done."))
+    found = RunPageModel.from_run_data(
+        RunData.from_run(
+            run_of(*steps), verdict(Verdict.FAILURE, Hypothesis(step=1, agent="a", probability=1.0))
+        )
+    ).propagation
+    assert found is not None
+    assert (found.traces, found.value_count, found.reaches_end) == ((), 1, False)
+
+
+# -- strip
+
+
+def test_the_strip_over_time_has_the_branches_under_it(recovered: RunPageModel) -> None:
+    strip = recovered.strip(recovered.branches.current, None)
+    assert strip.axis == "time"
+    assert [lane.number for lane in strip.lanes] == [1, 2, 3]
+    assert strip.lanes[2].root is not None
+    assert strip.root is None
+    assert all(0 <= bar.x <= bar.x + bar.width <= 100.2 for bar in strip.bars)
+    assert strip.bars[4].badges >= {"rollback", "effect"}
+
+
+def test_the_strip_by_number_gives_each_step_its_share(lost: RunPageModel) -> None:
+    strip = lost.strip(lost.branches.current, "steps")
+    assert (strip.axis, len(strip.bars)) == ("steps", 18)
+    assert {round(bar.width, 1) for bar in strip.bars} == {5.6}
+    assert strip.bars[4].root
+    assert strip.propagation_end is not None
+
+
+def test_a_strip_of_many_steps_is_binned_and_loses_nothing_worth_seeing() -> None:
+    error = Observation(content="no", is_error=True)
+    call = ToolCall(id="c", name="t", arguments={})
+    steps = tuple(
+        replace(said(i, "s"), tool_calls=(call,), observations=(error,)) if i == 7_777 else said(i, "s")
+        for i in range(10_000)
+    )
+    strip = RunPageModel.from_run_data(RunData.from_run(run_of(*steps))).strip(
+        build_branches(RunData.from_run(run_of(*steps))).current, None
+    )
+    assert len(strip.bars) <= MAX_BARS
+    (bar,) = [bar for bar in strip.bars if bar.badges]
+    assert (bar.step, bar.badges) == (7_777, {"error"})
+    assert not strip.timed
+
+
+def test_a_run_without_steps_has_an_empty_strip() -> None:
+    view = RunPageModel.from_run_data(RunData.from_run(run_of()))
+    assert view.strip(view.branches.current, None).bars == ()
+
+
+# -- turns and search
+
+
+def test_repairs_and_elections_are_shown_with_the_turn() -> None:
+    marks = {
+        "repaired": [{"field": "tool_calls[0]", "original": "{", "repaired": "{}"}],
+        "elected": {"candidates": 3, "votes": 2, "taken": 1, "reason": "two are the same"},
+    }
+    view = RunPageModel.from_run_data(
+        RunData.from_run(run_of(replace(said(0, "x"), extra={"agentguard": marks})))
+    )
+    (turn,) = view.build_turns(view.branches.current, 0, 1)
+    assert [(one.field, one.original, one.repaired) for one in turn.repairs] == [("call 1", "{", "{}")]
+    assert turn.election == "Chosen among 3 candidates: 2 agreed (two are the same)"
+
+
+@pytest.mark.parametrize("odd", [None, 7, [], {"told": 3, "repaired": {}, "elected": []}])
+def test_what_others_left_in_our_place_is_no_trouble(odd: object) -> None:
+    view = RunPageModel.from_run_data(
+        RunData.from_run(run_of(replace(said(0, "x"), extra={"agentguard": odd})))
+    )
+    (turn,) = view.build_turns(view.branches.current, 0, 1)
+    assert (turn.guard_messages, turn.repairs, turn.election) == ((), (), "")
+
+
+def test_the_actions_of_a_recovery_are_said_in_words(recovered: RunPageModel) -> None:
+    assert [one.action_descriptions for one in recovered.data.recoveries][2] == (
+        "undid book_room, hold_money",
+        "went back to step 4 (truncate)",
+        "told the agent what to do instead",
+    )
+
+
+def test_what_the_guard_said_stands_before_the_turn(recovered: RunPageModel) -> None:
+    (turn,) = recovered.build_turns(recovered.branches.current, 4, 5)
+    assert turn.guard_messages[0].startswith("[guard] Your run was taken back")
+    assert turn.kind == classify_step(recovered.branches.current.steps[4])
+
+
+def test_an_error_is_known_by_its_flag_or_its_looks() -> None:
+    looks = Observation(content="Error: the door is locked")
+    told = Observation(content="Error is the title of this song", is_error=False)
+    view = RunPageModel.from_run_data(
+        RunData.from_run(
+            run_of(replace(said(0, "x"), observations=(looks,)), replace(said(1, "x"), observations=(told,)))
+        )
+    )
+    first, second = view.build_turns(view.branches.current, 0, 2)
+    assert first.results[0].error == "looks like an error"
+    assert not second.error
+
+
+def test_search_finds_every_field_of_every_line(recovered: RunPageModel) -> None:
+    found = search_run(recovered.branches, "137.5")
+    assert {hit.branch.number for hit in found.hits} == {3}
+    assert {(hit.step, hit.field) for hit in found.hits} >= {
+        (4, "content"),
+        (4, "tool_calls[0]"),
+        (9, "content"),
+    }
+    assert search_run(recovered.branches, "  ").hits == ()
+    assert search_run(recovered.branches, "SEND_MAIL").hits[0].match == "send_mail"
+
+
+# -- bundles
+
+
+def test_a_run_that_is_not_there_is_none(store: Store) -> None:
+    assert RunData.load(store, "nobody") is None
+
+
+def test_rows_that_cannot_be_read_are_shown_and_named(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        store.write_run(run_of(said(0, "fine"), said(1, "fine, too")))
+        store.write(StepRow(run_id="r", index=2, source="agent", agent="a", data={"index": "x", "odd": 1}))
+        store.write(DiagnosisRow(run_id="r", method="m", verdict="failure", data={"verdict": 7}))
+        store.flush(10)
+        bundle = RunData.load(store, "r")
+    assert bundle is not None
+    assert [step.content for step in bundle.run.steps[:2]] == ["fine", "fine, too"]
+    assert '"odd": 1' in bundle.run.steps[2].content
+    assert DAMAGED_ROW_KEY in bundle.run.steps[2].extra
+    assert bundle.diagnosis is None
+    assert any("step 2 cannot be read" in one for one in bundle.problems)
+    assert any("diagnosis" in one for one in bundle.problems)
+    assert RunPageModel.from_run_data(bundle).build_turns(build_branches(bundle).current, 2, 3)[0].read_error

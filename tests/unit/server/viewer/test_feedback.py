@@ -1,0 +1,140 @@
+"""A person's judgement: kept, shown, counted; and what is refused."""
+
+import pytest
+from agentguard_server.viewer.app import build_app
+from agentguard_server.viewer.settings import ViewerSettings
+from starlette.testclient import TestClient
+
+from agentguard.detect.base import Finding
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.human_labels import iter_labelled_records
+from agentguard.localize.serialization import build_diagnosis_rows
+from agentguard.schemata.model import ErrorSchema, Provenance
+from agentguard.schemata.persistence import SqlSchemaStore
+from agentguard.store import Store
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+HERE = "http://127.0.0.1:7430"
+RUN = "a/b ä"
+ADDRESS = "/runs/a%2Fb%20%C3%A4/judge"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "s.db") as opened:
+        steps = tuple(Step(index=i, source=Source.AGENT, agent="a") for i in range(4))
+        opened.write_run(Trajectory(id=RUN, format="f", task="t", steps=steps))
+        finding = Finding(detector="loop", step=1, codes=("x/1",), probability=0.5, message="again")
+        reason = "it broke; it looks like an earlier failure (schema s1)"
+        diagnosis = Diagnosis(
+            trajectory_id=RUN, method="m", verdict=Verdict.FAILURE, probability=0.8, findings=(finding,),
+            hypotheses=(Hypothesis(step=1, agent="a", probability=0.7, reason=reason),),
+        )  # fmt: skip
+        opened.write(*build_diagnosis_rows(diagnosis)).wait(10)
+        provenance = Provenance(method="embedded", runs=("x",))
+        SqlSchemaStore(opened).upsert([ErrorSchema(id="s1", signature=("it broke",), provenance=provenance)])
+        opened.flush(10)
+        yield opened
+
+
+@pytest.fixture
+def client(store):
+    return TestClient(build_app(store), base_url=HERE, headers={"origin": HERE}, follow_redirects=False)
+
+
+def form(store: Store, **more: str) -> dict[str, str]:
+    (diagnosis,) = store.diagnoses(RUN)
+    return {"subject": "diagnosis", "subject_id": diagnosis.id, "right": "no", "by": "ann", **more}
+
+
+def test_a_judgement_is_kept_and_used(store, client):
+    answer = client.post(ADDRESS, data=form(store, step="3", code="y/2", note="  it was the third "))
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/runs/a%2Fb%20%C3%A4#judge"
+    (row,) = store.judgements(RUN)
+    assert (row.subject, row.right, row.by) == ("diagnosis", False, "ann")
+    assert row.data == {"step": 3, "code": "y/2", "note": "it was the third"}
+    assert store.overview(RUN).judged == "wrong"
+    (record,) = iter_labelled_records(store)
+    assert record.annotation.root_cause.step == 3
+    assert record.annotation.root_cause.codes == ("y/2",)
+    (schema,) = SqlSchemaStore(store).load()
+    assert (schema.confirmed, schema.refuted) == (0, 1)
+
+
+def test_one_changes_and_withdraws_what_one_said(store, client):
+    wanted = {"accept": "application/json"}
+    first = client.post(ADDRESS, data=form(store, right="yes"), headers=wanted)
+    assert first.status_code == 201
+    assert first.json()["schemata"] == ["s1"]
+    client.post(ADDRESS, data=form(store, right="no"))
+    assert store.overview(RUN).judged == "wrong"
+    client.post(ADDRESS, data=form(store, right="yes", by="bob"))
+    assert store.overview(RUN).judged == "mixed"
+    for who in ("ann", "bob"):
+        client.post(ADDRESS, data=form(store, withdraw="yes", by=who))
+    assert store.overview(RUN).judged == ""
+    assert len(store.judgements(RUN)) == 5  # what was said stays on record
+    (schema,) = SqlSchemaStore(store).load()
+    assert (schema.confirmed, schema.refuted) == (0, 0)
+
+
+def test_findings_and_hypotheses_are_judged_too(store, client):
+    (finding,) = store.findings(RUN)
+    (diagnosis,) = store.diagnoses(RUN)
+    assert client.post(ADDRESS, data=form(store, subject="finding", subject_id=finding.id)).status_code == 303
+    ranked = form(store, subject="hypothesis", subject_id=f"{diagnosis.id}:0", right="yes")
+    assert client.post(ADDRESS, data=ranked).status_code == 303
+    assert [one.subject for one in store.judgements(RUN)] == ["finding", "hypothesis"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"subject": "weather"},
+        {"subject_id": "gone"},
+        {"right": "maybe"},
+        {"step": "4"},
+        {"step": "-1"},
+        {"step": "9" * 400},
+        {"step": "٣"},
+        {"subject": "hypothesis"},
+        {"subject": "finding"},
+    ],
+)
+def test_what_is_wrong_is_refused(store, client, wrong):
+    answer = client.post(ADDRESS, data=form(store, **wrong))
+    assert answer.status_code == 400
+    assert store.judgements(RUN) == ()
+
+
+def test_bodies_that_are_no_forms(store, client):
+    for body in (b"\xff\xfe", b"&" * 100, b"a=1&" * 200, b""):
+        assert client.post(ADDRESS, content=body).status_code == 400
+    assert client.get(ADDRESS).status_code in (404, 405)
+    assert client.post("/runs/none/judge", data=form(store)).status_code == 400
+
+
+def test_a_long_note_is_cut(store, client):
+    client.post(ADDRESS, data=form(store, note="x" * 9000, code="c" * 900, by="n" * 300))
+    (row,) = store.judgements(RUN)
+    assert (len(row.data["note"]), len(row.data["code"]), len(row.by)) == (2000, 256, 64)
+
+
+def test_without_a_name_it_is_the_user_of_this_machine(store, client):
+    import getpass
+
+    given = form(store)
+    del given["by"]
+    client.post(ADDRESS, data=given)
+    assert store.judgements(RUN)[0].by == getpass.getuser()
+
+
+def test_where_nothing_is_kept_nothing_can_be_judged(store):
+    client = TestClient(
+        build_app(store, ViewerSettings(may_judge=False)), base_url=HERE, headers={"origin": HERE}
+    )  # fmt: skip
+    answer = client.post(ADDRESS, data=form(store))
+    assert answer.status_code == 400
+    assert "--store" in answer.text
+    assert store.judgements(RUN) == ()

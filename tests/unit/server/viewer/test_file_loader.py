@@ -1,0 +1,98 @@
+"""Files into the store: all formats, what is broken said, ids that fit."""
+
+import json
+
+import pytest
+from agentguard_server.viewer.data.file_loader import MAX_SHOWN_ERRORS, FileLoader
+
+from agentguard.guard import Guard
+from agentguard.store import Store
+from tests.viewer_server import SAMPLES
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def read(store, *paths, **options) -> FileLoader:
+    loader = FileLoader(store, paths, **options)
+    loader.run()
+    store.flush(20)
+    return loader
+
+
+def chat(*texts: str, **more: object) -> dict[str, object]:
+    return {
+        **more,
+        "messages": [
+            {"role": "user" if i % 2 == 0 else "assistant", "content": t} for i, t in enumerate(texts)
+        ],
+    }
+
+
+def test_files_are_read_and_diagnosed(store):
+    loader = read(store, SAMPLES / "01-banana-and-pepper.json", diagnose=Guard().diagnose)
+    (row,) = store.overviews().rows
+    assert row.verdict
+    assert row.findings == len(store.findings(row.run_id))
+    state = loader.loading
+    assert (state.total, state.done, state.runs, state.broken, state.running) == (1, 1, 1, 0, False)
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_shown(store, tmp_path):
+    (tmp_path / "good.json").write_text(json.dumps(chat("do it", "done")))
+    (tmp_path / "bad.json").write_text("{")
+    told: list[str] = []
+    loader = read(
+        store, tmp_path / "bad.json", tmp_path / "gone.json", tmp_path / "good.json", on_error=told.append
+    )
+    assert loader.loading.runs == 1
+    assert loader.loading.broken == 2
+    assert [one for one in told if "bad.json" in one]
+    assert told == loader.loading.errors
+    assert len(store.overviews().rows) == 1
+
+
+def test_runs_of_one_name_do_not_hide_each_other(store, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "run.json").write_text(json.dumps(chat(f"do {folder}", "done")))
+    read(store, tmp_path / "a" / "run.json", tmp_path / "b" / "run.json")
+    rows = store.overviews().rows
+    assert len({row.run_id for row in rows}) == 2
+    assert {row.task for row in rows} == {"do a", "do b"}
+
+
+def test_ids_are_made_to_fit(store):
+    loader = FileLoader(store, ())
+    assert loader._make_unique_id("ok") == "ok"
+    assert loader._make_unique_id("ok") == "ok~2"
+    for wrong in ("", "x" * 300, "a\nb", "\ud800", "a\u202eb"):
+        made = loader._make_unique_id(wrong)
+        assert made.startswith("run-")
+        assert made.isascii()
+
+
+def test_troubles_are_counted_and_a_few_are_kept(store):
+    loader = FileLoader(store, ())
+    for i in range(MAX_SHOWN_ERRORS * 2):
+        loader.loading.add_error(str(i))
+    assert (loader.loading.broken, len(loader.loading.errors)) == (MAX_SHOWN_ERRORS * 2, MAX_SHOWN_ERRORS)
+
+
+def test_a_fault_of_a_part_ends_reading_and_not_the_viewer(store):
+    def broken(_):
+        raise ZeroDivisionError
+
+    loader = read(store, SAMPLES / "01-banana-and-pepper.json", diagnose=broken)
+    assert loader.loading.running is False
+    assert "ZeroDivisionError" in loader.loading.errors[0]
+
+
+def test_it_can_be_stopped(store):
+    loader = FileLoader(store, [SAMPLES])
+    loader.start()
+    loader.stop(10)
+    assert loader.loading.running is False

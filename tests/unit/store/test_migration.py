@@ -1,0 +1,202 @@
+"""Versions of the tables."""
+
+import shutil
+import threading
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build_app
+from agentguard.errors import StoreError, StoreVersion
+from agentguard.store import Store
+from agentguard.store.db import migration
+from agentguard.store.db.rows import EffectRow, RecoveryRow, SchemaRow, SnapshotRow
+from agentguard.store.db.tables import metadata
+from agentguard.store.trajectory_mapping import run_rows
+from agentguard.store.write import batch
+from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
+from tests.postgres import postgres, postgres_url  # noqa: F401
+
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9000"
+down_revision = "{last}"
+
+
+def upgrade():
+    op.add_column("agentguard_schemata", sa.Column("note", sa.Text, nullable=True))
+    op.create_table("agentguard_new", sa.Column("id", sa.Integer, primary_key=True))
+    {end}
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def newer(monkeypatch, tmp_path):
+    """As if this agentguard knew one version more; called with the end of its migration."""
+
+    def make(end: str = "pass") -> None:
+        folder = tmp_path / "migrations"
+        shutil.copytree(migration._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "versions" / "r9000_next.py").write_text(NEXT.format(last=migration.REVISIONS[-1], end=end))
+        monkeypatch.setattr(migration, "_FOLDER", folder)
+        monkeypatch.setattr(migration, "REVISIONS", (*migration.REVISIONS, "9000"))
+
+    return make
+
+
+def names(store: Store) -> set[str]:
+    from sqlalchemy import inspect
+
+    return set(inspect(store._place.engine()).get_table_names())
+
+
+def test_migrations_make_the_tables_that_are_declared(url):
+    with Store.open(url) as store, store._place.engine().connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": migration.VERSION_TABLE})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_all_versions_are_listed():
+    config = Config()
+    config.set_main_option("script_location", str(migration._FOLDER))
+    script = ScriptDirectory.from_config(config)
+    assert [one.revision for one in script.walk_revisions()] == list(reversed(migration.REVISIONS))
+
+
+@pytest.fixture
+def first(monkeypatch, tmp_path):
+    """As if this agentguard were the first one: it knows the first version of the tables alone."""
+    folder = tmp_path / "first"
+    shutil.copytree(migration._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__", "r000[2-9]*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(migration, "_FOLDER", folder)
+        patch.setattr(migration, "REVISIONS", ("0001",))
+        patch.setattr(batch, "SummaryUpdater", _NoOverviews)
+        yield patch
+
+
+class _NoOverviews:
+    """The writer of a version that had no overviews."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def rows(self, *_: object) -> list[dict[str, object]]:
+        return []
+
+
+def test_an_older_store_is_migrated_on_request_only(url, newer):
+    with Store.open(url) as store:
+        store.write(SchemaRow(id="s", data={"a": 1})).wait(10)
+    last = migration.REVISIONS[-1]
+    newer()
+    match = rf"{last} of the tables.* needs 9000.*`agentguard store migrate`"
+    with pytest.raises(StoreVersion, match=match):
+        Store.open(url)
+    result = CliRunner().invoke(build_app(), ["store", "migrate", "--url", url])
+    assert result.exit_code == 0
+    assert f"was version {last}, is 9000" in result.output
+    assert "p%40ss" not in result.output
+    with Store.open(url) as store:
+        assert "agentguard_new" in names(store)
+        assert store.schema("s").data == {"a": 1}
+
+
+def test_a_store_of_the_first_version_keeps_its_rows(url, first):
+    steps = tuple(Step(index=i, source=Source.AGENT, agent="a", content=str(i)) for i in range(2))
+    run = Trajectory(id="r", format="f", task="go", steps=steps)
+    effect = EffectRow(run_id="r", tool="book", arguments="a", data={"seat": 4})
+    with Store.open(url) as store:
+        _, *rows = run_rows(Record(trajectory=run, annotation=Annotation(failed=True)))
+        store.write(*rows)  # without the first, which clears tables that there were none of
+        store.write(RecoveryRow(id="v", run_id="r", strategy="rollback", data={"n": [1]}), SchemaRow(id="s"))
+        store.flush(20)
+        assert store.claim(effect).state == "new"
+        assert "agentguard_snapshots" not in names(store)
+        before = _contents(store)
+    first.undo()
+    with pytest.raises(StoreVersion, match="version 0001 of the tables"):
+        Store.open(url)
+    assert Store.migrate(url)[1:] == ("0001", migration.REVISIONS[-1])
+    with Store.open(url) as store:
+        assert {name: _contents(store)[name] for name in before} == before
+        assert store.trajectory("r") == run
+        assert store.claim(effect).state == "attempted"
+        row = store.overview("r")
+        assert (row.task, row.steps, row.failed, row.recoveries, row.stale) == ("go", 2, True, 1, False)
+        store.write(SnapshotRow(run_id="r", step=1, state=b"new")).wait(10)
+        assert [one.state for one in store.snapshots("r")] == [b"new"]
+        assert store.delete_run("r").rows["snapshots"] == 1
+
+
+def _contents(store: Store) -> dict[str, list[dict[str, object]]]:
+    """Every row of the tables that are there, as column to value."""
+    from sqlalchemy import MetaData, select
+
+    held = MetaData()
+    engine = store._place.engine()
+    held.reflect(engine)
+    with engine.connect() as connection:
+        return {
+            name: [dict(row) for row in connection.execute(select(table)).mappings()]
+            for name, table in held.tables.items()
+            if name != migration.VERSION_TABLE
+        }
+
+
+def test_a_migration_is_done_as_a_whole_or_not_at_all(url, newer, monkeypatch):
+    with Store.open(url) as store:
+        before = names(store)
+    newer("raise RuntimeError('half-way')")
+    with pytest.raises(RuntimeError, match="half-way"):
+        Store.migrate(url)
+    monkeypatch.undo()
+    with Store.open(url) as store:  # still the old version, and whole
+        assert names(store) == before
+        store.write(SchemaRow(id="s")).wait(10)
+
+
+def test_a_newer_store_is_left_alone(url):
+    with Store.open(url) as store, store._place.engine().begin() as connection:
+        connection.exec_driver_sql("UPDATE agentguard_version SET version_num = '9999'")
+    for ask in (Store.open, Store.migrate):
+        with pytest.raises(StoreVersion, match="newer than this agentguard knows: update agentguard"):
+            ask(url)
+
+
+def test_a_new_store_is_made_once_when_many_open_it(url):
+    errors = []
+
+    def work() -> None:
+        try:
+            with Store.open(url) as store:
+                store.write(SchemaRow(id=str(threading.get_ident()))).wait(20)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert errors == []
+    with Store.open(url) as store:
+        assert len(store.schemata()) == 4
+
+
+def test_there_is_nothing_to_migrate_where_there_is_no_file(tmp_path):
+    with pytest.raises(StoreError, match="there is no store"):
+        Store.migrate(tmp_path / "none.db")
+    assert not (tmp_path / "none.db").exists()

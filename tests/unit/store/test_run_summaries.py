@@ -1,0 +1,402 @@
+"""Lists of runs: kept up as rows are written, filtered, sorted and read in pages."""
+
+import itertools
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentguard.errors import StoreError
+from agentguard.store import Store
+from agentguard.store.db.rows import (
+    BranchRow,
+    ClearRow,
+    DiagnosisRow,
+    FindingRow,
+    JudgementRow,
+    RecoveryRow,
+    RunRow,
+    StepRow,
+)
+from agentguard.store.db.run_summary import (
+    SORTS,
+    OverviewFilter,
+    OverviewRow,
+    Sort,
+    VerdictFilter,
+    labels,
+    packed_labels,
+)
+from agentguard.store.read.pagination import Page
+from agentguard.trajectory.model import Branch, Source, Step, Trajectory, Usage
+from tests.postgres import postgres, postgres_url  # noqa: F401
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request, tmp_path):
+    url = tmp_path / "s.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    with Store.open(url) as opened:
+        yield opened
+
+
+def step(index: int, *, line: str = "", run: str = "r", **data: object) -> StepRow:
+    return StepRow(run_id=run, line=line, index=index, data=data)
+
+
+def used(tokens: int, cost: float | None = None) -> dict[str, object]:
+    return {"prompt_tokens": tokens - 1, "completion_tokens": 1, "cost_usd": cost}
+
+
+def shown(row: OverviewRow | None) -> dict[str, object]:
+    """All of an overview but when it was made."""
+    assert row is not None
+    return {one.name: getattr(row, one.name) for one in fields(row) if one.name != "updated_at"}
+
+
+def test_a_whole_run_at_a_glance(store):
+    steps = tuple(
+        Step(
+            index=i, source=Source.AGENT, agent="a", model=f"m{i}", started_at=100.0 + i, ended_at=101.0 + i,
+            usage=Usage(prompt_tokens=10, completion_tokens=5, cost_usd=0.25),
+        )
+        for i in range(2)
+    )  # fmt: skip
+    left = Branch(id="b", fork_step=1, steps=(replace(steps[1], model="other"),))
+    run = Trajectory(
+        id="r", format="f", task="x" * 400, steps=steps, branches=(left,), extra={"tags": ["new", "a b"]}
+    )
+    for _ in range(2):  # written again it replaces, and adds nothing
+        store.write_run(run).wait(10)
+        row = store.overview("r")
+        assert row is not None
+        assert (row.task, row.format, row.steps, row.tokens, row.cost_usd) == ("x" * 256, "f", 2, 45, 0.75)
+        assert (row.began_at, row.started_at, row.ended_at, row.duration_s) == (100.0, 100.0, 102.0, 2.0)
+        assert (labels(row.models), labels(row.tags)) == (("m0", "m1", "other"), ("new", "a b"))
+        assert (row.verdict, row.recovered, row.judged, row.failed) == ("", "", "", None)
+
+
+def test_what_is_said_of_a_run_is_kept_up(store):
+    store.write_run(Trajectory(id="r", format="f", task="t", steps=()))
+    first = DiagnosisRow(
+        run_id="r", method="m", verdict="failure", probability=0.9, step=3, agent="w", module="planning",
+        code="aet/x", created_at=5.0, data={"timing": {"total_s": 0.5}},
+    )  # fmt: skip
+    earlier = DiagnosisRow(run_id="r", method="old", verdict="abstained", created_at=4.0)
+    finding = FindingRow(id="f", run_id="r", detector="loop")
+    store.write(first, earlier, finding, finding, FindingRow(run_id="r", detector="d")).wait(10)
+    row = store.overview("r")
+    assert row is not None
+    assert (row.verdict, row.probability, row.step, row.agent) == ("failure", 0.9, 3, "w")
+    assert (row.module, row.code, row.method, row.guard_s) == ("planning", "aet/x", "m", 0.5)
+    assert row.findings == 2
+
+
+def test_how_recovery_ended(store):
+    store.write_run(Trajectory(id="r", format="f", task="t", steps=()))
+    seen = []
+    for id, outcome, at in (
+        ("a", "planned", 1.0), ("a", "failed", 1.0), ("b", "planned", 2.0), ("b", "recovered", 2.0)
+    ):  # fmt: skip
+        store.write(RecoveryRow(id=id, run_id="r", strategy="s", outcome=outcome, created_at=at)).wait(10)
+        row = store.overview("r")
+        seen.append((row.recoveries, row.recovered))
+    assert seen == [(1, "pending"), (1, "no"), (2, "no"), (2, "yes")]
+
+
+def test_what_people_said(store):
+    store.write_run(Trajectory(id="r", format="f", task="t", steps=()))
+    seen = []
+    said = {"run_id": "r", "subject": "diagnosis", "subject_id": "d"}
+    for place, row in enumerate(
+        [
+            JudgementRow(**said, right=True, by="ann"),
+            JudgementRow(**said, right=False, by="bob"),
+            JudgementRow(**said, right=False, by="ann"),
+            JudgementRow(**said, right=False, by="ann", data={"withdrawn": True}),
+            JudgementRow(**said, right=False, by="bob", data={"withdrawn": True}),
+        ]
+    ):
+        store.write(replace(row, created_at=float(place))).wait(10)
+        seen.append(store.overview("r").judged)
+    assert seen == ["right", "mixed", "wrong", "wrong", ""]
+
+
+def test_a_live_run_is_taken_back(store):
+    store.write(RunRow(id="r", task="t"), step(0, usage=used(10)), step(1, usage=used(10))).wait(10)
+    store.write(step(2, usage=used(10))).wait(10)
+    fork = BranchRow(run_id="r", id="b", fork_step=1, takes=True)
+    store.write(fork, step(1, usage=used(5))).wait(10)
+    assert (store.overview("r").steps, store.overview("r").tokens) == (2, 35)  # what was left cost money, too
+    store.write(step(1, usage=used(7))).wait(10)  # in the place of the one before
+    assert (store.overview("r").steps, store.overview("r").tokens) == (2, 37)
+    store.write(fork, step(1, usage=used(7))).wait(10)  # as after a commit whose answer was lost
+    assert (store.overview("r").steps, store.overview("r").tokens) == (2, 37)
+
+
+def test_a_rollback_to_a_step_that_was_never_written_leaves_what_there_is(store):
+    fork = BranchRow(run_id="r", id="b", fork_step=1, takes=True)
+    store.write(step(1), RunRow(id="r", task="t"), fork).wait(10)
+    assert store.overview("r").steps == 0
+
+
+@st.composite
+def histories(draw):
+    """Rows of two runs in an order in which they may come, cut into batches."""
+    clock = itertools.count(1)
+    rows = []
+    for _ in range(draw(st.integers(1, 12))):
+        run = draw(st.sampled_from(["r", "s"]))
+        at = float(next(clock))
+        usage = draw(st.sampled_from([None, {}, used(3), used(9, 0.5), {"prompt_tokens": "many"}]))
+        data = {"usage": usage, "model": draw(st.sampled_from(["m", "n", None])), "started_at": 7.0}
+        line = draw(st.sampled_from(["", "", "z"]))
+        rows.append(
+            draw(
+                st.sampled_from(
+                    [
+                        RunRow(id=run, task=f"t{at}", created_at=at, data={"extra": {"tags": ["x"]}}),
+                        step(draw(st.integers(0, 3)), line=line, run=run, **data),
+                        BranchRow(run_id=run, id=f"b{at}", fork_step=draw(st.integers(0, 3)), takes=True),
+                        ClearRow(run_id=run),
+                        FindingRow(run_id=run, detector="d", created_at=at),
+                        DiagnosisRow(run_id=run, method="m", verdict="failure", step=1, created_at=at),
+                        RecoveryRow(id=f"{run}v", run_id=run, strategy="s", outcome="failed", created_at=at),
+                        JudgementRow(
+                            run_id=run, subject="finding", subject_id="f", right=True, created_at=at
+                        ),
+                    ]
+                )
+            )
+        )
+    cuts = sorted(draw(st.sets(st.integers(0, len(rows)), max_size=4)))
+    return [rows[a:b] for a, b in itertools.pairwise([0, *cuts, len(rows)]) if rows[a:b]]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=histories())
+def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
+    with Store.open(tmp_path_factory.mktemp("s") / "s.db") as store:
+        for rows in history:
+            store.write(*(replace(one, tenant="t") for one in rows)).wait(10)
+        runs = [one.id for one in store.runs(tenant="t").rows]
+        before = {run: shown(store.overview(run, tenant="t")) for run in runs}
+        store.refresh_overviews()
+        after = {run: shown(store.overview(run, tenant="t")) for run in runs}
+        for run in runs:
+            # A step that was replaced may leave its model and time behind: all else is the same.
+            assert set(labels(before[run].pop("models"))) >= set(labels(after[run].pop("models")))
+            for name in ("began_at", "started_at", "ended_at", "duration_s", "cost_usd", "tokens"):
+                a, b = before[run].pop(name), after[run].pop(name)
+                assert (
+                    a == b or (b is None and name in ("started_at", "ended_at", "duration_s")) or not (a or b)
+                )
+            assert before[run] == after[run]
+
+
+def test_rows_of_a_run_that_is_not_there_show_nothing(store):
+    store.write(FindingRow(run_id="ghost", detector="d")).wait(10)
+    assert store.overview("ghost") is None
+    assert store.overviews().rows == ()
+    assert store.count_overviews() == 0
+
+
+def test_nobody_writes_an_overview(store):
+    receipt = store.write(OverviewRow(run_id="r", known=True))
+    with pytest.raises(Exception, match="no row of the store"):
+        receipt.wait(10)
+
+
+def filled(store, number: int = 23) -> list[str]:
+    for i in range(number):
+        tags = ["even" if i % 2 == 0 else "odd", "all"]
+        store.write(
+            RunRow(
+                id=f"r{i:02}", task=f"Task {i} 100%_\\ done", created_at=float(i),
+                failed=(None, True, False)[i % 3], data={"extra": {"tags": tags}},
+            ),
+            step(0, run=f"r{i:02}", model=f"m_{i % 4}", usage=used(i % 5 + 1, i / 10) if i % 6 else None),
+        )  # fmt: skip
+        if i % 3:
+            verdict = ("failure", "no_failure")[i % 2]
+            store.write(
+                DiagnosisRow(
+                    run_id=f"r{i:02}", method="m", verdict=verdict, probability=i / 30, step=i % 4,
+                    agent=f"a{i % 2}", code=f"x/{i % 7}.1",
+                )
+            )  # fmt: skip
+    store.flush(20)
+    return [f"r{i:02}" for i in range(number)]
+
+
+def ids(store, filter=None, sort=None, **more) -> list[str]:
+    return [row.run_id for row in store.overviews(filter, sort, **more).rows]
+
+
+@pytest.mark.parametrize(
+    ("filter", "holds"),
+    [
+        (OverviewFilter(verdicts=frozenset({VerdictFilter.FAILURE})), lambda i: i % 3 and i % 2 == 0),
+        (OverviewFilter(verdicts=frozenset(["none", "failure"])), lambda i: not i % 3 or i % 2 == 0),
+        (OverviewFilter(code="x/2"), lambda i: i % 3 and i % 7 == 2),
+        (OverviewFilter(code="x_2"), lambda i: False),
+        (OverviewFilter(step=2), lambda i: i % 3 and i % 4 == 2),
+        (OverviewFilter(step=10**30), lambda i: False),
+        (OverviewFilter(agent="a1"), lambda i: i % 3 and i % 2),
+        (OverviewFilter(model="m_1"), lambda i: i % 4 == 1),
+        (OverviewFilter(model="m%"), lambda i: False),
+        (OverviewFilter(tag="odd"), lambda i: i % 2),
+        (OverviewFilter(tag="od"), lambda i: False),
+        (OverviewFilter(min_cost=0.5, max_cost=1.0), lambda i: i % 6 and 5 <= i <= 10),
+        (OverviewFilter(min_tokens=4), lambda i: i % 6 and i % 5 >= 3),
+        (OverviewFilter(max_tokens=10**40), lambda i: i % 6),
+        (OverviewFilter(since=5.0, until=9.0), lambda i: 5 <= i < 9),
+        (OverviewFilter(text="task 1"), lambda i: i == 1 or (i >= 10 and i < 20)),
+        (OverviewFilter(text="100%_\\"), lambda i: True),
+        (OverviewFilter(text="100_"), lambda i: False),
+        (OverviewFilter(text="r07"), lambda i: i == 7),
+        (OverviewFilter(failed=True), lambda i: i % 3 == 1),
+        (OverviewFilter(failed=False, tag="odd"), lambda i: i % 3 == 2 and i % 2),
+        (OverviewFilter(judged=True), lambda i: False),
+        (OverviewFilter(recovered=frozenset({""})), lambda i: True),
+    ],
+)  # fmt: skip
+def test_filters(store, filter, holds):
+    every = filled(store)
+    expected = [id for i, id in enumerate(every) if holds(i)][::-1]
+    assert ids(store, filter) == expected
+    assert store.count_overviews(filter) == len(expected)
+
+
+@pytest.mark.parametrize("descending", [True, False])
+def test_every_order_in_pages(store, descending):
+    every = filled(store)
+    rows = {row.run_id: row for row in store.overviews().rows}
+    for by, column in SORTS.items():
+        sort = Sort(by=by, descending=descending)
+        seen, after = [], None
+        while True:
+            part = store.overviews(None, sort, Page(limit=4, after=after))
+            seen += [row.run_id for row in part.rows]
+            after = part.next
+            if after is None:
+                break
+        known = [id for id in every if getattr(rows[id], column) is not None]
+        known.sort(key=lambda id: (getattr(rows[id], column), id), reverse=descending)
+        unknown = sorted((id for id in every if getattr(rows[id], column) is None), reverse=descending)
+        assert seen == known + unknown, by
+
+
+def test_a_place_in_another_order_is_refused(store):
+    filled(store, 5)
+    place = store.overviews(None, Sort(by="cost"), Page(limit=2)).next
+    for wrong in (place, "x", "äö", "W10", "bnVsbA"):
+        with pytest.raises(StoreError, match="not one that the store gave"):
+            store.overviews(None, Sort(by="tokens"), Page(after=wrong))
+    with pytest.raises(StoreError, match="not sorted by 'colour'"):
+        Sort(by="colour")
+
+
+def test_counting_stops(store):
+    filled(store, 9)
+    assert store.count_overviews(most=4) == 4
+
+
+def test_facets(store):
+    filled(store)
+    found = store.facets()
+    assert found.verdicts == {"": 8, "failure": 8, "no_failure": 7}
+    assert found.tags == {"all": 23, "even": 12, "odd": 11}
+    assert sum(found.models.values()) == 23
+    assert set(found.agents) == {"a0", "a1"}
+    assert sum(found.codes.values()) == 15
+
+
+def test_tenants_see_their_own_alone(store):
+    filled(store, 3)
+    store.write(RunRow(id="theirs", tenant="t", task="secret"))
+    store.flush(10)
+    assert ids(store, tenant="t") == ["theirs"]
+    assert ids(store, OverviewFilter(text="secret")) == []
+    assert store.overview("theirs") is None
+    assert [one.run_id for one in store.changes(0.0, tenant="t")] == ["theirs"]
+
+
+def test_what_changed(store):
+    filled(store, 3)
+    latest = store.changes(0.0)
+    assert {one.run_id for one in latest} == {"r00", "r01", "r02"}
+    since = max(one.updated_at for one in latest)
+    assert store.changes(since) == ()
+    store.write(FindingRow(run_id="r01", detector="d")).wait(10)
+    assert [one.run_id for one in store.changes(since)] == ["r01"]
+
+
+def test_a_deleted_run_is_off_the_list(store):
+    filled(store, 3)
+    store.delete_run("r01")
+    assert ids(store) == ["r02", "r00"]
+
+
+def test_labels_are_found_by_their_whole_name():
+    assert labels(packed_labels(["b", " a\nc ", "b", "", "x" * 100])) == ("b", "a c", "x" * 64)
+    assert packed_labels([]) == ""
+    assert len(packed_labels(map(str, range(1000)))) <= 256
+
+
+def test_a_guarded_run_is_found_by_its_tags(tmp_path):
+    from agentguard.guard import Guard
+
+    with Store.open(tmp_path / "s.db") as store:
+        guard = Guard(store=store, detectors={}, localizer="last_error")
+        for id, tags in (("a", ["nightly", "v2"]), ("b", [])):
+            with guard.run("go", id=id, tags=tags) as run:
+                run.model(lambda _: {"role": "assistant", "content": "done"})
+        store.flush(10)
+        assert ids(store, OverviewFilter(tag="v2")) == ["a"]
+        assert store.overview("a").steps == len(store.trajectory("a").steps)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"started_at": 1e308, "ended_at": -1e308, "usage": {"prompt_tokens": 2**70, "cost_usd": 1e308}},
+        {"started_at": float("nan"), "usage": {"prompt_tokens": -5, "cost_usd": float("inf")}},
+        {"started_at": True, "model": 7, "usage": [1], "ended_at": 10**400},
+        {"model": "\ud800\x00" * 300, "usage": {"prompt_tokens": 1.5, "cost_usd": "free"}},
+    ],
+)
+def test_steps_that_hold_anything_are_written_and_listed(store, data):
+    most = 2**63 - 1
+    tags = {"extra": {"tags": ["\ud800\x00a", 7, "b" * 9000]}}
+    receipt = store.write(
+        RunRow(id="r", task="\ud800\x00" * 400, data=tags), step(most, **data), step(0, **data)
+    )
+    receipt.wait(10)
+    (row,) = store.overviews().rows
+    assert row.steps > 0
+    assert row.duration_s is None or 0 <= row.duration_s < 1e11
+    assert row.tokens is None
+    store.write(step(0), FindingRow(run_id="r", detector="d")).wait(10)
+    assert store.overview("r").findings == 1
+
+
+def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
+    monkeypatch.setattr("agentguard.store.write.summary_maintenance.add_step", lambda *_: 1 / 0)
+    store.write(RunRow(id="r", task="t"), step(0)).wait(10)
+    assert store.overview("r") is None
+    assert "refresh_overviews" in caplog.text
+    monkeypatch.undo()
+    assert len(store.run_rows("r")[1]) == 1
+    store.write(step(1)).wait(10)
+    assert store.overview("r") is None  # the run's own row was not seen
+
+
+def test_overviews_are_made_anew_where_they_are_in_doubt(store):
+    filled(store, 5)
+    before = [shown(row) for row in store.overviews().rows]
+    with store._place.engine().begin() as connection:
+        connection.exec_driver_sql("DELETE FROM agentguard_overviews WHERE run_id = 'r01'")
+        connection.exec_driver_sql("UPDATE agentguard_overviews SET tokens = 7, verdict = 'wrong'")
+    assert store.refresh_overviews() == 5
+    assert [shown(row) for row in store.overviews().rows] == before

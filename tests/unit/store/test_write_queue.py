@@ -1,0 +1,174 @@
+"""Rows that wait."""
+
+import threading
+import time
+from collections import deque
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agentguard.store.db.rows import FindingRow
+from agentguard.store.write.queue import WriteQueue, WriteUnit, weigh
+from agentguard.store.write.receipt import WriteReceipt
+
+ROW = FindingRow(run_id="r", detector="d")
+MOST_ROWS, MOST_BYTES = 10, 100
+
+
+class Bounds(RuleBasedStateMachine):
+    """Whatever is put and taken: order is kept, limits hold, counts are true."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inbox = WriteQueue(max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
+        self.waiting: deque[WriteUnit] = deque()
+        self.taken: list[WriteUnit] = []
+
+    @rule(rows=st.integers(0, 12), weight=st.integers(0, 120))
+    def put(self, rows: int, weight: int) -> None:
+        unit = WriteUnit((ROW,) * rows, weight, WriteReceipt(self.inbox.changed))
+        before = (self.inbox.rows, self.inbox.bytes)
+        refused = self.inbox.put(unit)
+        fits = before[0] + rows <= MOST_ROWS and before[1] + weight <= MOST_BYTES
+        assert (refused == "") == (fits or before[0] == 0)
+        if not refused:
+            self.waiting.append(unit)
+
+    @precondition(lambda self: self.waiting and not self.taken)
+    @rule(most=st.integers(1, 12))
+    def take(self, most: int) -> None:
+        self.taken = self.inbox.take(max_rows=most, max_bytes=MOST_BYTES)
+        assert self.taken == [self.waiting.popleft() for _ in self.taken]
+        assert sum(len(one.rows) for one in self.taken[:-1]) < most or len(self.taken) == 1
+
+    @precondition(lambda self: self.taken)
+    @rule()
+    def done(self) -> None:
+        with self.inbox.lock:
+            self.inbox.done(self.taken)
+        self.taken = []
+
+    @invariant()
+    def counts_are_true(self) -> None:
+        there = [*self.waiting, *self.taken]
+        assert self.inbox.rows == sum(len(one.rows) for one in there)
+        assert self.inbox.bytes == sum(one.weight for one in there)
+        assert self.inbox.added - self.inbox.settled == len(there)
+
+
+TestBounds = Bounds.TestCase
+TestBounds.settings = settings(max_examples=40, deadline=None)
+
+
+def test_the_reader_wakes_when_something_comes_and_when_it_is_over():
+    inbox = WriteQueue(max_rows=5, max_bytes=500)
+    seen = []
+
+    def read() -> None:
+        while units := inbox.take(max_rows=5, max_bytes=500):
+            seen.extend(units)
+            with inbox.lock:
+                inbox.done(units)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    unit = WriteUnit((ROW,), 1, WriteReceipt(inbox.changed))
+    assert inbox.put(unit) == ""
+    inbox.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert seen == [unit]
+    assert inbox.put(unit) == "the store is closed"
+
+
+class Reader(threading.Thread):
+    """Takes once, and would linger for longer than any test."""
+
+    def __init__(self, inbox: WriteQueue) -> None:
+        super().__init__(daemon=True)
+        self.inbox = inbox
+        self.taken: list[WriteUnit] = []
+
+    def run(self) -> None:
+        self.taken = self.inbox.take(max_rows=4, max_bytes=100, linger_s=600.0)
+
+    def begin(self) -> list[WriteUnit]:
+        """Start, and give it one unit that it lingers with."""
+        self.start()
+        unit = self.put()
+        until = time.monotonic() + 10
+        while self.inbox._enough is None:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        return [unit]
+
+    def put(self, weight: int = 1) -> WriteUnit:
+        unit = WriteUnit((ROW,), weight, WriteReceipt(self.inbox.changed))
+        assert self.inbox.put(unit) == ""
+        return unit
+
+
+def haste(reader: Reader) -> list[WriteUnit]:
+    with reader.inbox.lock:
+        reader.inbox.changed.await_one()
+    return []
+
+
+def closing(reader: Reader) -> list[WriteUnit]:
+    reader.inbox.close()
+    return []
+
+
+def rows_enough(reader: Reader) -> list[WriteUnit]:
+    return [reader.put() for _ in range(2)]
+
+
+def bytes_enough(reader: Reader) -> list[WriteUnit]:
+    return [reader.put(weight=99)]
+
+
+@pytest.mark.parametrize("ends", [haste, closing, rows_enough, bytes_enough])
+def test_the_reader_gathers_until(ends) -> None:
+    reader = Reader(WriteQueue(max_rows=8, max_bytes=2000))
+    units = reader.begin()
+    units.append(reader.put())
+    units += ends(reader)
+    reader.join(10)
+    assert reader.taken == units
+
+
+def test_no_more_is_gathered_than_half_of_what_there_is_room_for() -> None:
+    reader = Reader(WriteQueue(max_rows=4, max_bytes=1000))
+    units = reader.begin()
+    units.append(reader.put())
+    reader.join(10)
+    assert reader.taken == units
+
+
+def test_the_reader_does_not_linger_for_ever_or_for_who_waits() -> None:
+    inbox = WriteQueue(max_rows=10, max_bytes=1000)
+    unit = WriteUnit((ROW,), 1, WriteReceipt(inbox.changed))
+    inbox.put(unit)
+    assert inbox.take(max_rows=5, max_bytes=100, linger_s=0.01) == [unit]
+    waiter = threading.Thread(target=unit.receipt.wait, args=(20,))
+    waiter.start()
+    inbox.put(unit)
+    assert inbox.take(max_rows=5, max_bytes=100, linger_s=600.0) == [unit]
+    with inbox.lock:
+        unit.receipt._settle("written")
+        inbox.changed.notify_all()
+    waiter.join(10)
+    assert not waiter.is_alive()
+    assert inbox.changed.awaited == 0
+
+
+def test_weight_follows_size_and_is_found_quickly():
+    assert weigh((FindingRow(run_id="r", detector="d", data={"a": "x" * 10_000}),)) > 10_000
+    assert weigh((FindingRow(run_id="r", detector="d", data={"a": [["x" * 1000] * 10] * 10}),)) > 100_000
+    many = FindingRow(run_id="r", detector="d", data={"a": list(range(10**6))})
+    assert weigh((many,)) > 10**6
+    circle: dict = {}
+    circle["me"] = circle
+    assert weigh((FindingRow(run_id="r", detector="d", data=circle),)) > 0

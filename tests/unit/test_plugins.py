@@ -1,0 +1,57 @@
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from agentguard import plugins
+from agentguard.errors import ConfigError, UnknownPlugin
+from agentguard.plugins import Registry
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that packages are installed which register entry points."""
+    points: list[EntryPoint] = []
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [p for p in points if p.group == group])
+    return points
+
+
+def make() -> Registry[object]:
+    return Registry("thing", group="agentguard.things", builtin={"dumps": "json:dumps"})
+
+
+def test_builtin_is_imported_when_asked_for(installed):
+    import json
+
+    assert make().get("dumps") is json.dumps
+
+
+def test_third_party_comes_through_the_same_door(installed):
+    import math
+
+    installed.append(EntryPoint(name="root", value="math:sqrt", group="agentguard.things"))
+    things = make()
+    assert things.names() == ("dumps", "root")
+    assert things.get("root") is math.sqrt
+
+
+def test_third_party_cannot_replace_what_ships(installed):
+    import json
+
+    installed.append(EntryPoint(name="dumps", value="math:sqrt", group="agentguard.things"))
+    things = make()
+    things.names()
+    assert things.get("dumps") is json.dumps
+
+
+def test_unknown_name_lists_the_names(installed):
+    with pytest.raises(UnknownPlugin, match="no thing named 'x'; there are: dumps"):
+        make().get("x")
+
+
+def test_register_from_code_and_refuse_a_taken_name(installed):
+    things = make()
+    things.register("mine", 1)
+    assert things.get("mine") == 1
+    assert "mine" in things
+    with pytest.raises(ConfigError, match="already registered"):
+        things.register("dumps", 2)

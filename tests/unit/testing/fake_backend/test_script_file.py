@@ -1,0 +1,129 @@
+"""Scripts as documents, and the command that serves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build_app
+from agentguard.errors import ConfigError
+from agentguard.testing import fake_backend
+from agentguard.testing.fake_backend import Ok, Reset, Stall, StatusFault, Truncate
+from agentguard.testing.fake_backend.faults import InjectedFault
+from agentguard.testing.fake_backend.script_file import KINDS, backend_of, fault_of
+from tests.unit.testing.fake_backend.test_faults import ask
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_every_fault_has_a_name_and_a_row_in_the_documentation():
+    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    public = [getattr(fake_backend, name) for name in fake_backend.__all__]
+    assert set(KINDS.values()) == {
+        one
+        for one in public
+        if isinstance(one, type) and issubclass(one, InjectedFault) and one is not InjectedFault
+    }
+    for kind in KINDS.values():
+        assert f"| `{kind.__name__}(" in page
+
+
+def test_faults_by_name_with_options():
+    assert fault_of("reset", "x") == Reset()
+    assert fault_of({"stall": {"tokens": 1, "seconds": float("inf")}}, "x") == Stall(tokens=1)
+    assert fault_of(
+        {"status": {"status": 429, "retry_after": "1", "headers": [["a", "b"]]}}, "x"
+    ) == StatusFault(status=429, retry_after="1", headers=(("a", "b"),))
+    assert fault_of({"ok": None}, "x") == Ok()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "must be a mapping"),
+        ({"scripts": []}, "unknown: scripts; there are"),
+        ({"version": 2}, "version must be 1"),
+        ({"words": 0}, "words must be"),
+        ({"known": {"a": 1}}, "known must map"),
+        ({"script": "boom"}, r"script: no fault of that name; there are: beat"),
+        ({"script": [{"reset": {"token": 1}}]}, r"script\[0\]: reset has the options after_s, tokens"),
+        ({"script": {"stall": {"tokens": "x"}}}, r"script.stall.tokens: "),
+        ({"script": {"truncate": {"framing": "odd"}}}, r"script.truncate.framing: "),
+        ({"script": {"status": {"status": 99}}}, r"from 200 to 599, not 99"),
+        ({"script": {"ok": {"after_s": -1}}}, r"after_s must be 0 or more"),
+        ({"script": []}, "at least one fault"),
+        ({"script": ["ok", "refuse"]}, "Refuse is no fault of one request"),
+        ({"script": "ok", "schedule": []}, "not both"),
+        ({"schedule": "ok"}, "must be a list"),
+        ({"schedule": [{"ok": {}, "weight": "x"}]}, r"schedule\[0\].weight"),
+        ({"schedule": ["ok"], "seed": "x"}, "seed must be"),
+        ({"marks": []}, "marks must map"),
+    ],
+)
+def test_what_is_wrong_is_named(document, message):
+    with pytest.raises(ConfigError, match=message):
+        backend_of(document)
+
+
+def test_marks_and_a_script_for_the_rest():
+    document = {"words": 3, "marks": {"a": ["reset", "ok"]}, "script": {"status": {"status": 404}}}
+    with backend_of(document) as backend:
+        assert ask(backend, text="[[a]]")[1] == "reset"
+        assert ask(backend, text="[[a]]")[0].startswith(b"HTTP/1.1 200")
+        assert ask(backend, text="[[b]]")[0].startswith(b"HTTP/1.1 404")
+    with backend_of(None) as backend:
+        assert ask(backend)[0].startswith(b"HTTP/1.1 200")
+
+
+def test_a_seed_on_the_command_line_outranks_the_documents():
+    weights = [{"ok": {}, "weight": 1}, {"truncate": {"framing": "close"}, "weight": 1}]
+    drawn = []
+    for seed in (None, 3, None):
+        with backend_of({"seed": 1, "schedule": weights}, seed=seed) as backend:
+            for n in range(12):
+                ask(backend, text=str(n), stream=True)
+            drawn.append([one.fault for one in backend.seen])
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert set(drawn[0]) == {Ok(), Truncate(framing="close")}
+
+
+def test_the_faults_are_listed():
+    result = CliRunner().invoke(build_app(), ["chaos", "faults", "--json"])
+    told = {one["fault"]: one for one in map(json.loads, result.output.splitlines())}
+    assert told.keys() == KINDS.keys()
+    assert told["reset"]["options"] == {"after_s": "0.0", "tokens": None}
+    assert "heartbeats" in CliRunner().invoke(build_app(), ["chaos", "faults"]).output
+
+
+def test_serving(tmp_path):
+    (tmp_path / "script.yaml").write_text("script: [{status: {status: 418}}, ok]\n")
+    command = [sys.executable, "-c", "from agentguard.cli import main; main()", "chaos", "serve"]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "script.yaml"), "--json"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            url = json.loads(process.stdout.readline())["url"]
+            port = int(url.removesuffix("/v1").rsplit(":", 1)[1])
+
+            class Told:
+                pass
+
+            Told.port = port
+            assert ask(Told)[0].startswith(b"HTTP/1.1 418")
+            line = json.loads(process.stdout.readline())
+            assert (line["api"], line["fault"], line["client_left"]) == ("chat", "Status", False)
+            taken = subprocess.run(
+                [*command, "--port", str(port)], capture_output=True, text=True, cwd=ROOT, check=False
+            )
+            assert (taken.returncode, taken.stderr.count("\n")) == (2, 1)
+            assert f"port {port} cannot be used" in taken.stderr
+        finally:
+            os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(10) == 0

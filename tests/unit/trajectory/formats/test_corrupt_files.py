@@ -1,0 +1,60 @@
+"""Samples with a few places spoilt are read, or refused with a FormatError; nothing else ever comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from agentguard.errors import FormatError
+from agentguard.trajectory.formats.base import formats
+from tests.unit.trajectory.formats.samples import lines, sample, spoilt
+
+CASES = {
+    "agent_error_bench": sample("agent_error_bench.json"),
+    "agent_process_bench": lines("agent_process_bench.jsonl")[0],
+    "agentrx": sample("agentrx.json"),
+    "mast": sample("mast.people.json"),
+    "otlp_json": sample("otlp_json.json"),
+    "swe_agent": sample("swe_agent.traj"),
+    "trail": sample("trail.json"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_spoilt_samples_are_read_or_refused(name: str) -> None:
+    format = formats().get(name)
+    outcomes: dict[str, int] = {"read": 0, "refused": 0}
+    for value in spoilt(CASES[name], count=600):
+        assert 0.0 <= format.score_match(value) <= 1.0
+        try:
+            for record in format.parse(value, name="name"):
+                assert [step.index for step in record.trajectory.steps] == list(
+                    range(len(record.trajectory.steps))
+                )
+                assert orjson.dumps(record.trajectory, option=orjson.OPT_NON_STR_KEYS)
+                assert orjson.dumps(record.annotation, option=orjson.OPT_NON_STR_KEYS)
+            outcomes["read"] += 1
+        except FormatError as error:
+            assert error.reason
+            outcomes["refused"] += 1
+    # A reader that refuses everything, or swallows everything, is no reader.
+    assert min(outcomes.values()) > 20, outcomes
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "value", [None, 1, "", "x", [], [1], {}, {"messages": 1}, {"trace": {}}, {"traj": [1]}]
+)
+def test_what_is_another_thing_is_not_claimed(name: str, value: Any) -> None:
+    limit = 0.05 if name == "mast" and isinstance(value, str) else 0.0
+    assert formats().get(name).score_match(value) <= limit
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_format_claims_its_sample_and_no_other(name: str) -> None:
+    value = CASES[name]
+    scores = {other: formats().get(other).score_match(value) for other in formats()}
+    assert max(scores, key=lambda other: scores[other]) == name
+    assert sorted(scores.values())[-2] < scores[name]

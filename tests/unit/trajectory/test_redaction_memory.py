@@ -1,0 +1,119 @@
+"""What a redactor remembers between runs is only what it need not look at again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentguard.errors import FormatError
+from agentguard.trajectory.redaction import Redactor, _RedactionPass
+
+SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+
+
+def test_the_second_look_is_like_the_first() -> None:
+    redactor = Redactor()
+    data = {"system": "You plan journeys.", "said": f"my key is {SECRET}", "password": "hunter22", "n": 1}
+    first = redactor.redact_data(data)
+    assert SECRET not in str(first)
+    assert "hunter22" not in str(first)
+    assert redactor.redact_data(data) == first
+    assert redactor.redact_data(data) == Redactor().redact_data(data)
+
+
+def test_a_harmless_text_is_no_longer_that_where_it_holds_what_was_learnt() -> None:
+    redactor = Redactor()
+    harmless = {"a": "the word is tangerine"}
+    assert redactor.redact_data(harmless) == harmless
+    assert "tangerine" not in str(redactor.redact_data({**harmless, "password": "tangerine"}))
+    assert redactor.redact_data(harmless) == harmless
+
+
+def test_names_that_hold_a_secret_are_looked_at_each_time() -> None:
+    redactor = Redactor()
+    for _ in range(2):
+        assert SECRET not in str(redactor.redact_data({SECRET: 1, "name": 2}))
+
+
+def test_memory_is_bounded() -> None:
+    redactor = Redactor()
+    for number in range(6000):
+        redactor.redact_data(
+            {f"name{number}": f"text {number}", "pin": True}
+        )  # a name that is looked at closely
+    redactor.redact_data({"long": "x" * 100_000, "pin": True})
+    assert len(redactor._harmless_names) <= 4096
+    assert len(redactor._harmless_texts) <= 256
+    assert max(map(len, redactor._harmless_texts)) < 10_000
+
+
+PARTS = [
+    "plain",
+    "with a space",
+    "a@b",
+    "me@example.com",
+    "user:",
+    "pass@host.example",
+    "password",
+    "password:",
+    "hunter22",
+    "api_key=abcdef",
+    "Bearer",
+    "abcdefghijkl",
+    "4111 1111 1111",
+    "4111111111111111",
+    "-----BEGIN RSA PRIVATE KEY-----",
+    "[redacted:secret:1a2b]",
+    SECRET,
+    SECRET[:12],
+    SECRET[12:],
+    '{"password": "hunter22"}',
+    "\\u0073k",
+    "caf\xe9",
+]
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=3).map(" ".join) | st.text(max_size=8)
+DATA = st.recursive(
+    TEXTS | st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.just(0.5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def walked(data: dict[str, Any]) -> dict[str, Any]:
+    """As every part by itself is looked at."""
+    redactor = Redactor()
+    first = _RedactionPass(redactor, {})
+    cleaned = first.redact(data)
+    return (
+        _RedactionPass(redactor, first.discovered_secrets).redact(data)
+        if first.discovered_secrets
+        else cleaned
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(TEXTS, DATA, max_size=4))
+def test_one_look_at_all_finds_what_a_look_at_each_part_finds(data: dict[str, Any]) -> None:
+    assert Redactor().redact_data(data) == walked(data)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_at_each_place(part: str) -> None:
+    for data in ({"a": part}, {"a": ["x", part, "y"]}, {part: "x"}, {"a": "x", "b": {"c": part}}):
+        assert Redactor().redact_data(data) == walked(data)
+
+
+def test_what_is_nested_deeply_is_refused_as_before() -> None:
+    deep: Any = "x"
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(FormatError):
+        Redactor().redact_data({"a": deep})
+
+
+def test_what_has_no_secret_comes_back_as_it_is() -> None:
+    data = {"event": "step", "content": "The train leaves at nine.", "n": [1, 2.5, None, True]}
+    assert Redactor().redact_data(data) is data
