@@ -10,9 +10,9 @@ Names are loaded when they are first used, so that importing agentguard stays ch
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agentguard._lazy import lazy_exports
 from agentguard.version import __version__
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentguard.trajectory.formats.reader import load_records, load_trajectory, read
     from agentguard.trajectory.model import Annotation, Record, Step, Trajectory
 
-_EXPORT_MODULES = {
+_EXPORTS = {
     "AgentGuardError": "agentguard.errors",
     "Annotation": "agentguard.trajectory.model",
     "Diagnosis": "agentguard.localize.base",
@@ -64,11 +64,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _EXPORT_MODULES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'agentguard' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+__getattr__, _ = lazy_exports(__name__, _EXPORTS)
 
 
 def __dir__() -> list[str]:

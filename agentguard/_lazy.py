@@ -1,18 +1,23 @@
-"""A cached property without the lock that `functools.cached_property` takes up to Python 3.11.
+"""Lazy evaluation: a cached property without a lock, and package exports that are imported at first use.
 
-A view belongs to one run and one thread, and the lock alone costs more than most of what is cached.
+`functools.cached_property` takes a lock up to Python 3.11. One thread uses a view, and the lock costs more
+than most of the cached values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Generic, TypeVar, overload
+
+from agentguard.errors import MissingExtra
 
 T = TypeVar("T")
 
 
 class lazy_property(Generic[T]):
-    """Compute once, at first use; the value then lies in the instance and shadows this descriptor."""
+    """Property that is computed at its first use; the instance attribute then shadows this descriptor."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute
@@ -31,3 +36,34 @@ class lazy_property(Generic[T]):
         value = self._compute(owner)
         owner.__dict__[self._name] = value
         return value
+
+
+def lazy_exports(
+    package: str, homes: Mapping[str, str], *, extra: str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package that imports a name at its first use.
+
+    Args:
+        package: the package's ``__name__``.
+        homes: exported name to the module that defines it.
+        extra: the optional extra that the modules need, named by the error if it is not installed.
+
+    Raises:
+        MissingExtra: from ``__getattr__``, if a third-party module of ``extra`` is not installed.
+    """
+
+    def load(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            value = getattr(import_module(home), name)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").split(".")[0]
+            if extra is None or missing.startswith("agentguard"):
+                raise
+            raise MissingExtra(missing, extra) from None
+        vars(sys.modules[package])[name] = value
+        return value
+
+    return load, lambda: sorted(homes)

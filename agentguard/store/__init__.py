@@ -1,37 +1,25 @@
-"""Where runs, and what was learnt from them, are kept: SQLite by default, PostgreSQL by URL.
+"""Storage of runs, findings, diagnoses, schemata and recoveries: SQLite by default, PostgreSQL by URL.
 
 ::
 
-    from agentguard.store import Store
-    from agentguard.store.db.rows import VerdictRow
+    from agentguard.store import Store, VerdictRow
 
     with Store.open() as store:                      # .agentguard/store.db
-        receipt = store.write(VerdictRow(...))       # never waits for the disk, never raises
+        receipt = store.write(VerdictRow(...))       # returns at once and never raises
         receipt.wait(5.0)                            # durable now
 
-Rows (`agentguard.store.db.rows`) need nothing but Python; `Store` needs the extra ``store``.
+The row types need nothing but Python; `Store` needs the extra ``store``.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentguard.errors import MissingExtra
+from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.store.store import Store
+    from agentguard.store.store import Store as Store
 
-__all__ = ["Store"]
+_EXPORTS = {"Store": "agentguard.store.store"}
 
-
-def __getattr__(name: str) -> Any:
-    if name != "Store":
-        raise AttributeError(f"module 'agentguard.store' has no attribute {name!r}")
-    try:
-        return import_module("agentguard.store.store").Store
-    except ModuleNotFoundError as error:
-        package = (error.name or "").split(".")[0]
-        if package in {"sqlalchemy", "alembic"}:
-            raise MissingExtra(package, "store") from None
-        raise
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, extra="store")
