@@ -43,7 +43,7 @@ RELATIVE = re.compile(
 # Rules 5, 7 and 8: phrase, and the advice that the check prints.
 PHRASES = [
     (r"\b(?:whoever|whomever|whom|somebody|someone|nobody|anybody|anyone|everybody)\b", "name the actor"),
-    (r"\bwho(?:se)?\b(?!\s*&|_and)", "name the actor"),
+    (r"\bwho\b(?!\s*&|_and)", "name the actor"),
     (r"\bone's\b", "name the actor"),
     (r"\banew\b", 'write "again"'),
     (r"\bin vain\b", 'write "without success"'),
