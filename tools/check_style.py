@@ -23,8 +23,8 @@ CODE = (*PRODUCT, "tests/", "benchmarks/", "examples/", "tools/")
 
 # Rule 2: a module is a noun. These words end like a verb form but are nouns of the field.
 NOUNS = {
-    "adaptive_throttling", "clustering", "distillation", "escaping", "formatting", "grouping", "load_balancing",
-    "load_shedding", "logging", "outlier_ejection", "probe_pooling", "routing", "row_mapping", "sampling",
+    "adaptive_throttling", "clustering", "distillation", "escaping", "formatting", "grouping",
+    "load_balancing", "load_shedding", "logging", "outlier_ejection", "probe_pooling", "routing", "row_mapping", "sampling",
     "selection", "span_mapping", "string", "testing", "timing", "tool_timing", "tracing", "training",
     "trajectory_mapping", "value_tracking", "voting", "decoding", "encoding", "step_timing", "streaming",
     "selfcheck_timing",
@@ -134,9 +134,12 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _check_markdown(path: str, text: str) -> Iterator[Finding]:
-    # Code blocks are code or output; tests compare both with the program.
+    # Code blocks are code or output; tests compare both with the program. Examples of bad style are not checked.
     blank = re.sub(
-        r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE
+        r"^```.*?^```|<!-- style: off -->.*?<!-- style: on -->",
+        lambda block: "\n" * block[0].count("\n"),
+        text,
+        flags=re.DOTALL | re.MULTILINE,
     )
     for number, line in enumerate(blank.split("\n"), start=1):
         yield from _check_prose(path, number, line)
