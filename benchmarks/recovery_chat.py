@@ -202,7 +202,9 @@ class ChatAgent:
 
 
 def _tool_call(index: int, name: str, raw: str) -> ToolCall:
-    return ToolCall(id=f"call_{index:03d}", name=name, arguments=tools.parsed(raw), raw_arguments=raw)
+    return ToolCall(
+        id=f"call_{index:03d}", name=name, arguments=tools.parse_arguments(raw), raw_arguments=raw
+    )
 
 
 def _command(call: ToolCall) -> str:

@@ -132,7 +132,7 @@ def latency(turns: int, folder: Path) -> dict[str, Any]:
         made[name]["over_works"] = round(made[name]["median_us"] / works["median_us"], 3)
         made[name]["cpu_over_works"] = round(made[name]["cpu_median_us"] / works["cpu_median_us"], 3)
         if store is not None:
-            made[name]["lost_rows"] = store.health().lost
+            made[name]["lost_rows"] = store.get_health().lost
             store.close(0.2)
     return made
 

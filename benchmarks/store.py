@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 
 from agentguard.store import Store
-from agentguard.store.db.engine import IMMEDIATE, make_engine
-from agentguard.store.db.migration import ensure
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, build_engine
+from agentguard.store.db.migration import ensure_tables
 from agentguard.store.db.row_mapping import to_parameters
 from agentguard.store.db.rows import EffectRow, StepRow
-from agentguard.store.db.tables import HOMES
-from agentguard.store.db.url import resolve
-from agentguard.store.trajectory_mapping import step_row
-from agentguard.store.write.batch import _upsert
+from agentguard.store.db.tables import TABLE_MAPPINGS
+from agentguard.store.db.url import resolve_address
+from agentguard.store.trajectory_mapping import build_step_row
+from agentguard.store.write.batch import _build_upsert
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 
 ROUNDS = 10
@@ -61,11 +61,11 @@ def timed_writes(store: Store, rows: list[StepRow]) -> list[float]:
 
 def timed_commits(folder: Path, rounds: list[list[StepRow]]):
     """Yields the times of a round each time it is asked."""
-    address = resolve(folder / "direct.db")
-    engine = make_engine(address)
-    ensure(engine, address)
-    statement = _upsert(HOMES[StepRow], "sqlite")
-    with engine.connect().execution_options(**IMMEDIATE) as connection:
+    address = resolve_address(folder / "direct.db")
+    engine = build_engine(address)
+    ensure_tables(engine, address)
+    statement = _build_upsert(TABLE_MAPPINGS[StepRow], "sqlite")
+    with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection:
         for rows in rounds:
             times = []
             for values in [to_parameters(row) for row in rows]:
@@ -97,7 +97,7 @@ def claims(store: Store) -> list[float]:
 
 
 def measure(count: int, folder: Path) -> dict[str, object]:
-    rows = [step_row("run", step(i)) for i in range(count)]
+    rows = [build_step_row("run", step(i)) for i in range(count)]
     size = count // ROUNDS
     rounds = [rows[i * size : (i + 1) * size] for i in range(ROUNDS)]
     with Store.open(folder / "store.db") as store:
@@ -106,9 +106,9 @@ def measure(count: int, folder: Path) -> dict[str, object]:
         for mine, direct in zip(rounds, timed_commits(folder, rounds), strict=False):
             writes += timed_writes(store, mine)
             commits += direct
-        rate = sustained(store, [step_row("more", step(i)) for i in range(count * 2)])
+        rate = sustained(store, [build_step_row("more", step(i)) for i in range(count * 2)])
         claimed = claims(store)
-        health = store.health()
+        health = store.get_health()
     write, commit = microseconds(writes), microseconds(commits)
     return {
         "rows": count,

@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, RecoveryRow, Row, RunRow, StepRow
-from agentguard.store.db.run_summary import OverviewFilter, Sort, VerdictFilter
+from agentguard.store.db.run_summary import RunSort, RunSummaryFilter, VerdictFilter
 from agentguard.store.read.pagination import Page
 
 SEED = 7
@@ -49,30 +49,30 @@ WORDS = (
 )
 BEGAN = 1_760_000_000.0
 
-QUESTIONS: dict[str, tuple[OverviewFilter, Sort, str]] = {
-    "newest": (OverviewFilter(), Sort(), ""),
+QUESTIONS: dict[str, tuple[RunSummaryFilter, RunSort, str]] = {
+    "newest": (RunSummaryFilter(), RunSort(), ""),
     "failed, newest": (
-        OverviewFilter(verdicts=frozenset({VerdictFilter.FAILURE})),
-        Sort(),
+        RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILURE})),
+        RunSort(),
         "verdict=failure",
     ),
-    "by cost": (OverviewFilter(), Sort(by="cost"), "sort=cost"),
+    "by cost": (RunSummaryFilter(), RunSort(by="cost"), "sort=cost"),
     "failed, one kind, by tokens": (
-        OverviewFilter(verdicts=frozenset({VerdictFilter.FAILURE}), code="kind.b"),
-        Sort(by="tokens"),
+        RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILURE}), code="kind.b"),
+        RunSort(by="tokens"),
         "verdict=failure&code=kind.b&sort=tokens",
     ),
     "a tag and a model, longest": (
-        OverviewFilter(tag="nightly", model="large-1"),
-        Sort(by="duration"),
+        RunSummaryFilter(tag="nightly", model="large-1"),
+        RunSort(by="duration"),
         "tag=nightly&model=large-1&sort=duration",
     ),
     "a word, by probability": (
-        OverviewFilter(text="invoice weather"),
-        Sort(by="probability"),
+        RunSummaryFilter(text="invoice weather"),
+        RunSort(by="probability"),
         "q=invoice+weather&sort=probability",
     ),
-    "found nowhere": (OverviewFilter(text="no such words"), Sort(), "q=no+such+words"),
+    "found nowhere": (RunSummaryFilter(text="no such words"), RunSort(), "q=no+such+words"),
 }
 
 
@@ -120,7 +120,7 @@ def fill(store: Store, runs: int) -> float:
         if number % 2_000 == 1_999:
             store.flush(300)
     store.flush(300)
-    health = store.health()
+    health = store.get_health()
     assert not health.lost + health.refused, health
     return written / (time.perf_counter() - begun)
 
@@ -143,13 +143,13 @@ def timed(ask: Callable[[], object], repeats: int = REPEATS) -> list[float]:
     return times
 
 
-def naive(store: Store, filter: OverviewFilter, sort: Sort) -> list[str]:
+def naive(store: Store, filter: RunSummaryFilter, sort: RunSort) -> list[str]:
     """Read every run, and the latest diagnosis of each, as a viewer without overviews has to."""
     held, after = [], None
     while True:
-        part = store.runs(page=Page(limit=1000, after=after))
+        part = store.list_runs(page=Page(limit=1000, after=after))
         for run in part.rows:
-            diagnoses = store.diagnoses(run.id)
+            diagnoses = store.list_diagnoses(run.id)
             held.append((run, diagnoses[-1] if diagnoses else None))
         after = part.next
         if after is None:
@@ -169,16 +169,18 @@ def naive(store: Store, filter: OverviewFilter, sort: Sort) -> list[str]:
 def measure(url: str | Path, runs: int, *, peer: bool) -> dict[str, object]:
     with Store.open(url) as store:
         found: dict[str, object] = {"runs": runs, "python": platform.python_version()}
-        if not store.count_overviews(most=1):
+        if not store.count_run_summaries(max_count=1):
             found["rows_written_per_s"] = round(fill(store, runs))
         client = TestClient(build_app(store), base_url="http://127.0.0.1")
         for name, (filter, sort, query) in QUESTIONS.items():
-            asked = timed(lambda filter=filter, sort=sort: store.overviews(filter, sort, Page(limit=50)))
+            asked = timed(
+                lambda filter=filter, sort=sort: store.list_run_summaries(filter, sort, Page(limit=50))
+            )
             pages = timed(lambda query=query: client.get(f"/?{query}").raise_for_status())
             found[name] = {"store": milliseconds(asked), "page": milliseconds(pages)}
         found["a late page"] = milliseconds(timed(lambda: late(store)))
-        found["facets"] = milliseconds(timed(store.facets, 5))
-        found["count"] = milliseconds(timed(lambda: store.count_overviews(most=10_001), 5))
+        found["facets"] = milliseconds(timed(store.get_facets, 5))
+        found["count"] = milliseconds(timed(lambda: store.count_run_summaries(max_count=10_001), 5))
         if peer:
             filter, sort, _ = QUESTIONS["failed, newest"]
             start = time.perf_counter()
@@ -191,9 +193,11 @@ def measure(url: str | Path, runs: int, *, peer: bool) -> dict[str, object]:
 
 def late(store: Store) -> object:
     """A page far down, by the key of the row before it."""
-    from agentguard.store.read.run_summaries import _place
+    from agentguard.store.read.run_summaries import _encode_cursor
 
-    return store.overviews(page=Page(limit=50, after=_place(Sort(), BEGAN + 17.0 * 1000, "run-0001000")))
+    return store.list_run_summaries(
+        page=Page(limit=50, after=_encode_cursor(RunSort(), BEGAN + 17.0 * 1000, "run-0001000"))
+    )
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def write_hostile(store: Store) -> tuple[str, ...]:
         schemata.append(replace(schema, provenance=replace(schema.provenance, runs=(run,))))
     SqlSchemaStore(store).upsert(schemata)
     store.flush(60)
-    health = store.health()
+    health = store.get_health()
     assert not health.refused, health.last_refusal
     return tuple(ids)
 

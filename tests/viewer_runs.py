@@ -266,11 +266,11 @@ def _call(said: str, name: str, **arguments: Any) -> dict[str, Any]:
 
 def _timed(store: Store, guard_s: float) -> Trajectory:
     """The run as an integration that keeps times and tokens would have recorded it, in its order of time."""
-    found = store.run_rows(RECOVERED)
+    found = store.get_run_rows(RECOVERED)
     assert found is not None
     _, rows, _ = found
     order = {(row.line, row.index): place for place, row in enumerate(sorted(rows, key=_recorded))}
-    run = store.trajectory(RECOVERED)
+    run = store.get_trajectory(RECOVERED)
     assert run is not None
     branches = tuple(
         replace(one, steps=tuple(_clocked(step, order[one.id, step.index]) for step in one.steps))

@@ -24,7 +24,8 @@ CODE = (*PRODUCT, "tests/", "benchmarks/", "examples/", "tools/")
 # Rule 2: a module is a noun. These words end like a verb form but are nouns of the field.
 NOUNS = {
     "adaptive_throttling", "clustering", "distillation", "escaping", "formatting", "grouping",
-    "load_balancing", "load_shedding", "logging", "outlier_ejection", "probe_pooling", "routing", "row_mapping", "sampling",
+    "load_balancing", "load_shedding", "logging",
+    "outlier_ejection", "probe_pooling", "routing", "row_mapping", "sampling",
     "selection", "span_mapping", "string", "testing", "timing", "tool_timing", "tracing", "training",
     "trajectory_mapping", "value_tracking", "voting", "decoding", "encoding", "step_timing", "streaming",
     "selfcheck_timing",
@@ -134,7 +135,8 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _check_markdown(path: str, text: str) -> Iterator[Finding]:
-    # Code blocks are code or output; tests compare both with the program. Examples of bad style are not checked.
+    # Code blocks are code or output, which tests compare with the program.
+    # Examples of bad style are marked.
     blank = re.sub(
         r"^```.*?^```|<!-- style: off -->.*?<!-- style: on -->",
         lambda block: "\n" * block[0].count("\n"),

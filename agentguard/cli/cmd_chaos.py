@@ -40,13 +40,13 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C, and print what became of each request: never its contents."""
     from agentguard.config.policy import load_yaml
-    from agentguard.testing.fake_backend.script_file import backend_of
+    from agentguard.testing.fake_backend.script_file import build_backend
 
     ended = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: ended.set())
     try:
-        with backend_of(None if script is None else load_yaml(script), port=port, seed=seed) as backend:
+        with build_backend(None if script is None else load_yaml(script), port=port, seed=seed) as backend:
             _print_values({"url": backend.url}, json=json)
             _print_requests(backend, ended, json=json)
     except OSError as error:
@@ -56,11 +56,11 @@ def serve(
 
 def faults(json: Json = False) -> None:
     """List the faults and their options."""
-    from agentguard.testing.fake_backend.script_file import KINDS
+    from agentguard.testing.fake_backend.script_file import FAULT_TYPES
 
     told: list[dict[str, Any]] = [
         {"fault": name, "does": (kind.__doc__ or "").split("\n")[0], "options": _list_options(kind)}
-        for name, kind in sorted(KINDS.items())
+        for name, kind in sorted(FAULT_TYPES.items())
     ]
     if json:
         for one in told:
@@ -82,14 +82,14 @@ def _print_requests(backend: FaultBackend, ended: threading.Event, *, json: bool
     """Tell of each request once it is over, in the order in which they came."""
     told = 0
     while not ended.wait(_POLL_INTERVAL_S):
-        while told < len(backend.seen) and backend.seen[told].over:
-            _print_values(_format_request(backend.seen[told]), json=json)
-            backend.seen[told].body = b""  # a long run would fill the memory with them
+        while told < len(backend.requests) and backend.requests[told].is_finished:
+            _print_values(_format_request(backend.requests[told]), json=json)
+            backend.requests[told].body = b""  # a long run would fill the memory with them
             told += 1
 
 
 def _format_request(request: RecordedRequest) -> dict[str, Any]:
-    end = request.left_at if request.answered_at is None else request.answered_at
+    end = request.disconnected_at if request.answered_at is None else request.answered_at
     return {
         "number": request.number,
         "api": request.api,
@@ -98,8 +98,8 @@ def _format_request(request: RecordedRequest) -> dict[str, Any]:
         "attempt": request.attempt,
         "fault": type(request.fault).__name__,
         "tokens": request.tokens,
-        "client_left": request.cancelled,
-        "seconds": round((end or request.at) - request.at, 3),
+        "client_left": request.is_cancelled,
+        "seconds": round((end or request.received_at) - request.received_at, 3),
     }
 
 

@@ -72,7 +72,7 @@ class StoredRuns:
 
     def _read_runs(self, store: Store) -> Iterator[Trajectory]:
         for id in self._ids:
-            run = store.trajectory(id, tenant=self._tenant)
+            run = store.get_trajectory(id, tenant=self._tenant)
             if run is None:
                 of = f" of tenant {self._tenant!r}" if self._tenant else ""
                 raise StoreError(f"{store.address} has no run {id!r}{of}")
@@ -82,7 +82,7 @@ class StoredRuns:
 def flush_store(store: Store) -> None:
     """Wait until all is written, and say what is not."""
     store.flush(_FLUSH_TIMEOUT_S)
-    health = store.health()
+    health = store.get_health()
     if health.lost or health.refused:
         typer.echo(f"not kept: {health.lost + health.refused} rows; {health.last_error}", err=True)
 

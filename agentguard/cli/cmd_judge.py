@@ -42,9 +42,9 @@ def calibrate(
     from agentguard.localize.human_labels import iter_run_labels
     from agentguard.localize.recalibration import fit_recalibrations
     from agentguard.store import Store
-    from agentguard.store.db.url import resolve
+    from agentguard.store.db.url import resolve_address
 
-    address = resolve(url)
+    address = resolve_address(url)
     if address.path is not None and not address.path.exists():
         raise StoreError(f"there is no store {address}: make one with `agentguard store init`")
     with Store.open(url) as store:

@@ -19,8 +19,8 @@ from agentguard.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from agentguard.store import Store
-    from agentguard.store.read.storage_stats import Stats
-    from agentguard.store.write.retention import Deleted
+    from agentguard.store.read.storage_stats import StoreStats
+    from agentguard.store.write.retention import DeletionResult
 
 Url = Annotated[
     str | None,
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 def init(url: Url = None, json: Json = False) -> None:
     """Make the store's tables; leaves a store that is there as it is."""
     with _open_store(url, new=True) as store:
-        version = store.stats().version
+        version = store.get_stats().version
         _print_message(
             {"store": str(store.address), "version": version}, f"{store.address}: version {version}", json
         )
@@ -69,7 +69,7 @@ def migrate(url: Url = None, json: Json = False) -> None:
 def stats_(url: Url = None, tenant: Tenant = None, json: Json = False) -> None:
     """Show how many rows a store holds, their age and their size."""
     with _open_store(url) as store:
-        found = store.stats(tenant=tenant)
+        found = store.get_stats(tenant=tenant)
     if json:
         _print_json(asdict(found))
     else:
@@ -149,9 +149,9 @@ def judged(
 def _open_store(url: str | None, *, new: bool = False) -> Store:
     """The store; one that is not there is made only on request."""
     from agentguard.store import Store
-    from agentguard.store.db.url import resolve
+    from agentguard.store.db.url import resolve_address
 
-    address = resolve(url)
+    address = resolve_address(url)
     if not new and address.path is not None and not address.path.exists():
         raise StoreError(f"there is no store {address}: make one with `agentguard store init`")
     return Store.open(url)
@@ -164,7 +164,7 @@ def _parse_age(text: str) -> int:
     return int(found[1]) * _UNIT_SECONDS[found[2]]
 
 
-def _show_stats(found: Stats) -> None:
+def _show_stats(found: StoreStats) -> None:
     console = Console()
     console.print(f"[bold]{escape(found.address)}[/]  [dim]version {found.version}[/]", soft_wrap=True)
     table = Table("what", "rows", box=None, pad_edge=False, header_style="bold")
@@ -182,7 +182,7 @@ def _format_day(at: float | None) -> str:
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
-def _print_deleted(gone: Deleted, json: bool) -> None:
+def _print_deleted(gone: DeletionResult, json: bool) -> None:
     if json:
         _print_json(asdict(gone))
         return

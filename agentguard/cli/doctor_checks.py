@@ -94,7 +94,7 @@ _CHECK_REGISTRY: Registry[CheckFunction] = Registry(
         "2-extras": f"{__name__}:check_extras",
         "3-model": f"{__name__}:check_model",
         "4-store": f"{__name__}:check_store",
-        "5-proxy": "agentguard_server.proxy.diagnostics.doctor:check",
+        "5-proxy": "agentguard_server.proxy.diagnostics.doctor:check_proxy",
     },
 )
 
@@ -164,18 +164,18 @@ def check_store(context: CheckContext) -> Iterator[CheckResult]:
             way_out="where it is needed: pip install 'agentguard[store]'",
         )  # fmt: skip
         return
-    from agentguard.store.db.url import ENVIRONMENT, resolve
+    from agentguard.store.db.url import ENVIRONMENT_VARIABLE, resolve_address
 
     try:
-        address = resolve(context.store)
+        address = resolve_address(context.store)
     except AgentGuardError as error:
         yield CheckResult(area="store", what="address", condition="wrong", found=str(error),
-                   way_out=f"give --store, or set {ENVIRONMENT}")  # fmt: skip
+                   way_out=f"give --store, or set {ENVIRONMENT_VARIABLE}")  # fmt: skip
         return
     if (
         address.path is not None
         and not address.path.exists()
-        and (context.store or ENVIRONMENT in os.environ)
+        and (context.store or ENVIRONMENT_VARIABLE in os.environ)
     ):
         way_out = "correct the path, or make it: agentguard store init"
         yield CheckResult(
@@ -189,18 +189,18 @@ def check_store_access(url: str | None) -> CheckResult:
     """Whether a store can be opened: a line about it. None is made where there is none yet."""
     from agentguard.errors import StoreVersion
     from agentguard.store.db.migration import REVISIONS
-    from agentguard.store.db.url import resolve
+    from agentguard.store.db.url import resolve_address
     from agentguard.store.options import StoreOptions
     from agentguard.store.store import Store
 
     name = "store"
     try:
-        address = resolve(url)
+        address = resolve_address(url)
         name = str(address)
         if address.path is not None and not address.path.exists():
             return _check_new_store_path(address.path)
-        with Store.open(url, options=StoreOptions(busy_s=2.0)) as opened:
-            runs = opened.stats(tenant=None).rows.get("runs", 0)
+        with Store.open(url, options=StoreOptions(lock_timeout_s=2.0)) as opened:
+            runs = opened.get_stats(tenant=None).rows.get("runs", 0)
     except StoreVersion as error:
         way_out = "make a copy of it, then: agentguard store migrate"
         return CheckResult(area="store", what=name, condition="wrong", found=str(error), way_out=way_out)

@@ -39,7 +39,7 @@ def read_stored_records(url: str, ids: list[str], *, tenant: str = "") -> Iterat
 
     with Store.open(url) as store:
         for id in ids:
-            yield id, store.record(id, tenant=tenant)
+            yield id, store.get_record(id, tenant=tenant)
 
 
 def export_stored_document(url: str, id: str, target: str, *, tenant: str = "") -> bytes:

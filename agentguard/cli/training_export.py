@@ -17,7 +17,7 @@ import typer
 from agentguard.cli.run_input import Redaction
 from agentguard.errors import ConfigError
 from agentguard.recover.acceptance.persistence import parse_attempt
-from agentguard.store.db.rows import AcceptanceRow, digest
+from agentguard.store.db.rows import AcceptanceRow, compute_digest
 from agentguard.store.read.pagination import Page
 from agentguard.trajectory._safe_json import dumps
 
@@ -88,7 +88,7 @@ def export_training(
     for group in groups:
         for example in make(group, counts, openai=name == "preference_openai"):
             line = dumps(redaction.redact_data(example) if redaction is not None else example)
-            key = digest(line.decode())
+            key = compute_digest(line.decode())
             if key in seen:  # two that differed in a secret alone
                 counts.duplicates += 1
                 continue
@@ -109,10 +109,10 @@ def require_store(store: str | None, format: str | None) -> str:
 
 def _read_rows(store: Store, ids: Sequence[str], tenant: str) -> Iterator[AcceptanceRow]:
     for id in ids:
-        yield from store.acceptances_of(id, tenant=tenant)
+        yield from store.list_run_acceptances(id, tenant=tenant)
     after: str | None = None
     while not ids:
-        page = store.acceptances(Page(limit=_PAGE_SIZE, after=after), tenant=tenant)
+        page = store.list_acceptances(Page(limit=_PAGE_SIZE, after=after), tenant=tenant)
         yield from page.rows
         after = page.next
         if after is None:
@@ -128,7 +128,7 @@ def _group_by_input(rows: Iterable[AcceptanceRow], counts: ExportCounts) -> list
             counts.unusable += 1
             continue
         messages, output = attempt
-        key = digest(dumps({"messages": messages, "tools": row.data.get("tools")}).decode())
+        key = compute_digest(dumps({"messages": messages, "tools": row.data.get("tools")}).decode())
         group = groups.setdefault(key, _OutputGroup(list(messages), row.data.get("tools")))
         counts.duplicates += row.accepted in group.verdicts.get(output, set())
         group.verdicts.setdefault(output, set()).add(row.accepted)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agentguard.detect.base import Finding
 from agentguard.detect.serialization import encode_finding
-from agentguard.store.db.rows import FindingRow, digest
+from agentguard.store.db.rows import FindingRow, compute_digest
 
 
 def build_finding_rows(
@@ -15,7 +15,7 @@ def build_finding_rows(
     """Rows of a run's findings; writing the same ones again changes nothing."""
     return tuple(
         FindingRow(
-            id=digest(run_id, str(place), finding.detector, str(finding.step), finding.message)[:32],
+            id=compute_digest(run_id, str(place), finding.detector, str(finding.step), finding.message)[:32],
             tenant=tenant,
             run_id=run_id,
             detector=finding.detector,

@@ -19,7 +19,7 @@ from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.judge.base import GeneratedText, Judge, JudgeAnswer, Question, TextGenerator
 from agentguard.judge.content_hash import hash_content, hash_question
 from agentguard.judge.llm.multiple_choice import list_options
-from agentguard.store.db.rows import Row, VerdictRow, verdict_key
+from agentguard.store.db.rows import Row, VerdictRow, compute_verdict_key
 from agentguard.trajectory.model import Trajectory
 
 
@@ -126,7 +126,7 @@ class CachedJudge:
 
     def _build_keys(self, run: Trajectory, questions: Sequence[Question], version: str) -> list[str]:
         content = hash_content(run)
-        return [verdict_key(content, hash_question(q), self.judge.name, version) for q in questions]
+        return [compute_verdict_key(content, hash_question(q), self.judge.name, version) for q in questions]
 
     def _look_up(self, key: str, question: Question) -> JudgeAnswer | None:
         with self._lock:

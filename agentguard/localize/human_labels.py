@@ -63,16 +63,17 @@ def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
     Raises:
         StoreUnavailable: the store cannot be read now.
     """
-    from agentguard.store.db.run_summary import OverviewFilter
+    from agentguard.store.db.run_summary import RunSummaryFilter
     from agentguard.store.read.pagination import Page
 
     after = None
     while True:
         page = Page(limit=_PAGE_SIZE, after=after)
-        part = store.overviews(OverviewFilter(judged=True), page=page, tenant=tenant)
+        part = store.list_run_summaries(RunSummaryFilter(judged=True), page=page, tenant=tenant)
         for row in part.rows:
             found = merge_run_labels(
-                store.judgements(row.run_id, tenant=tenant), store.diagnoses(row.run_id, tenant=tenant)
+                store.list_judgements(row.run_id, tenant=tenant),
+                store.list_diagnoses(row.run_id, tenant=tenant),
             )
             if found is not None:
                 yield found
@@ -85,12 +86,12 @@ def merge_run_labels(
     judgements: Iterable[JudgementRow], diagnoses: Sequence[DiagnosisRow]
 ) -> RunLabel | None:
     """What the judgements of one run say together; None where none of them is of a diagnosis."""
-    from agentguard.store.write.summary_updates import standing
+    from agentguard.store.write.summary_updates import select_current_judgements
 
     known = {row.id: row for row in diagnoses}
     claims: list[HumanLabel] = []
     last: DiagnosisRow | None = None
-    for judgement in standing(judgements):
+    for judgement in select_current_judgements(judgements):
         row = known.get(judgement.subject_id.partition(":")[0])
         diagnosis = None if row is None else _decode_row(row)
         if row is None or diagnosis is None:
@@ -142,7 +143,7 @@ def iter_labelled_records(store: Store, *, tenant: str = "") -> Iterator[Record]
     for told in iter_run_labels(store, tenant=tenant):
         if told.failed is None:
             continue
-        record = store.record(told.run_id, tenant=tenant)
+        record = store.get_record(told.run_id, tenant=tenant)
         if record is not None:
             yield replace(record, annotation=_build_annotation(told, record))
 
@@ -163,7 +164,7 @@ def update_schema_counts(
     """
     from agentguard.schemata.persistence import SqlSchemaStore
 
-    rows = {row.id: row for row in store.diagnoses(judgement.run_id, tenant=tenant)}
+    rows = {row.id: row for row in store.list_diagnoses(judgement.run_id, tenant=tenant)}
     row = rows.get(judgement.subject_id.partition(":")[0])
     diagnosis = None if row is None else _decode_row(row)
     if diagnosis is None:

@@ -30,10 +30,10 @@ def stored(
         FormatError: what is stored makes no run, or no diagnosis.
         StoreUnavailable: the database cannot be read now.
     """
-    row, run = store.run(run_id, tenant=tenant), store.trajectory(run_id, tenant=tenant)
+    row, run = store.get_run(run_id, tenant=tenant), store.get_trajectory(run_id, tenant=tenant)
     if row is None or run is None:
         return None
-    rows = store.diagnoses(run_id, tenant=tenant)
+    rows = store.list_diagnoses(run_id, tenant=tenant)
     try:
         diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data))) if rows else None
     except FormatError as error:
@@ -41,6 +41,6 @@ def stored(
     told = RunAssessment(
         diagnosis=diagnosis,
         findings=diagnosis.findings if diagnosis else (),
-        recoveries=store.recoveries(run_id, tenant=tenant),
+        recoveries=store.list_recoveries(run_id, tenant=tenant),
     )
     return exported(run, told, content=content, at_s=row.created_at)

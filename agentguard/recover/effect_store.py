@@ -53,7 +53,7 @@ class SqlEffectStore:
     def effects(self) -> tuple[Effect, ...]:
         """As `EffectStore.effects`."""
         latest: dict[tuple[str, int], tuple[int, Effect]] = {}
-        for row in self._store.effects(self._run, tenant=self._tenant):
+        for row in self._store.list_effects(self._run, tenant=self._tenant):
             if row.line != self._branch:
                 continue
             effect = _to_effect(row)

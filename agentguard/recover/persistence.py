@@ -25,7 +25,7 @@ from agentguard.recover.strategy import (
     Stop,
     Substitute,
 )
-from agentguard.store.db.rows import RecoveryRow, digest
+from agentguard.store.db.rows import RecoveryRow, compute_digest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -42,7 +42,7 @@ def to_recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
     """The row of a recovery; written again once its outcome is known, it replaces the first one."""
     plan = recovery.plan
     return RecoveryRow(
-        id=digest(recovery.run, str(recovery.id))[:32],
+        id=compute_digest(recovery.run, str(recovery.id))[:32],
         tenant=tenant,
         run_id=recovery.run,
         strategy=plan.strategy,

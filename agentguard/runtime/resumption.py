@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 def start_stored_run(store: Store, meta: Trajectory) -> RunRecorder:
     """A recorder of a new run that is written behind; what is stored under its id is replaced."""
-    from agentguard.store.db.rows import ClearRow
-    from agentguard.store.event_sink import StoreLog
+    from agentguard.store.db.rows import ClearRunRow
+    from agentguard.store.event_sink import StoreEventSink
 
-    store.write(ClearRow(run_id=meta.id))
-    return RunRecorder(meta, log=StoreLog(store))
+    store.write(ClearRunRow(run_id=meta.id))
+    return RunRecorder(meta, log=StoreEventSink(store))
 
 
 def resume_stored_run(store: Store, meta: Trajectory) -> tuple[RunRecorder, bool]:
@@ -44,14 +44,14 @@ def resume_stored_run(store: Store, meta: Trajectory) -> tuple[RunRecorder, bool
         StoreUnavailable: the store cannot be read.
         FormatError: the stored run is none.
     """
-    from agentguard.store.event_sink import StoreLog
+    from agentguard.store.event_sink import StoreEventSink
 
-    known, row = store.record(meta.id), store.run(meta.id)
+    known, row = store.get_record(meta.id), store.get_run(meta.id)
     if known is None or row is None:
         return start_stored_run(store, meta), False
     ended = bool(row.data.get("ended"))
     # Nothing is added to a run that has ended; a log would begin it anew in the store.
-    return RunRecorder.resume_record(known, log=None if ended else StoreLog(store)), ended
+    return RunRecorder.resume_record(known, log=None if ended else StoreEventSink(store)), ended
 
 
 def list_recoveries(store: Store, run_id: str) -> list[Recovery]:
@@ -60,7 +60,7 @@ def list_recoveries(store: Store, run_id: str) -> list[Recovery]:
     Raises StoreUnavailable.
     """
     found = []
-    for row in store.recoveries(run_id):
+    for row in store.list_recoveries(run_id):
         try:
             found.append(decode_recovery(row.data))
         except FormatError:

@@ -19,7 +19,7 @@ from agentguard.schemata.serialization import decode_schema, encode_schema, read
 if TYPE_CHECKING:
     from agentguard.store.db.rows import SchemaRow
     from agentguard.store.store import Store
-    from agentguard.store.write.schema_update import Known
+    from agentguard.store.write.schema_update import SchemaVersions
 
 _DELETED_STATUS: Final = "forgotten"
 _URL_PREFIXES: Final = ("sqlite:", "postgresql:", "postgres:", "postgresql+")
@@ -122,12 +122,12 @@ class SqlSchemaStore:
 
     def __init__(self, store: Store, *, tenant: str = "") -> None:
         self.store, self.tenant = store, tenant
-        self._known: Known = {}
+        self._known: SchemaVersions = {}
 
     def load(self) -> tuple[ErrorSchema, ...]:
         """See `SchemaStore.load`; waits until what was put is durable."""
         self.store.flush()
-        rows = self.store.schemata(tenant=self.tenant)
+        rows = self.store.list_schemata(tenant=self.tenant)
         return _sort_by_id(_from_row(row) for row in rows if row.status != _DELETED_STATUS)
 
     def upsert(self, schemata: Sequence[ErrorSchema]) -> None:
@@ -138,7 +138,7 @@ class SqlSchemaStore:
     def delete(self, ids: Iterable[str]) -> None:
         """See `SchemaStore.forget`."""
         gone = set(ids)
-        rows = [row for row in self.store.schemata(tenant=self.tenant) if row.id in gone] if gone else []
+        rows = [row for row in self.store.list_schemata(tenant=self.tenant) if row.id in gone] if gone else []
         if rows:
             self.store.write(*(replace(row, status=_DELETED_STATUS, data={}) for row in rows))
 
@@ -150,7 +150,7 @@ class SqlSchemaStore:
             return [_to_row(schema, self.tenant) for schema in made]
 
         self.store.flush()
-        self._known = self.store.change_schemata(rows, known=self._known, tenant=self.tenant)
+        self._known = self.store.update_schemata(rows, known_versions=self._known, tenant=self.tenant)
 
 
 @contextmanager
@@ -202,9 +202,9 @@ def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
     """
     if not _is_database(location):
         return _sort_by_id(read_schemata(str(location)))
-    from agentguard.store.db.url import resolve
+    from agentguard.store.db.url import resolve_address
 
-    address = resolve(location)
+    address = resolve_address(location)
     if address.path is not None and not address.path.exists():
         raise StoreError(f"there is no store {address}: distil some failures first")
     with open_schema_store(location) as keep:

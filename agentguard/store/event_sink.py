@@ -8,12 +8,12 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.store.db.rows import BranchRow, Row, RunRow, StepRow
 from agentguard.store.store import Store
-from agentguard.store.trajectory_mapping import head_row
+from agentguard.store.trajectory_mapping import build_run_row
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.serialization import decode_annotation, decode_meta
 
 
-class StoreLog:
+class StoreEventSink:
     """Takes the events of one run at a time; `append` never waits for the database and never fails on it.
 
     What cannot be written is counted by the store (`Store.health`).
@@ -25,49 +25,49 @@ class StoreLog:
 
     def __init__(self, store: Store, *, tenant: str = "") -> None:
         self._store, self._tenant = store, tenant
-        self._head: RunRow | None = None
+        self._run_row: RunRow | None = None
         self._length = 0
 
     def append(self, event: dict[str, Any]) -> None:
         """Queue what an event changes. Raises FormatError on an event that is none, or before any header."""
-        rows = self._rows(event)
+        rows = self._build_rows(event)
         if rows:
             self._store.write(*rows)
 
     def close(self) -> None:
         """Nothing is held here: the store writes what was queued."""
 
-    def _rows(self, event: dict[str, Any]) -> tuple[Row, ...]:
+    def _build_rows(self, event: dict[str, Any]) -> tuple[Row, ...]:
         node = JsonNode.from_value(event)
         name = node.text("event")
         if name == "header":
             run = decode_meta(node)
             self._length = 0
-            self._head = head_row(run, tenant=self._tenant)
-            return (self._head,)
-        if self._head is None:
+            self._run_row = build_run_row(run, tenant=self._tenant)
+            return (self._run_row,)
+        if self._run_row is None:
             raise FormatError("an event before any header", field="event")
-        return self._of_run(name, node, self._head)
+        return self._build_run_rows(name, node, self._run_row)
 
-    def _of_run(self, name: str, node: JsonNode, head: RunRow) -> tuple[Row, ...]:
+    def _build_run_rows(self, name: str, node: JsonNode, run_row: RunRow) -> tuple[Row, ...]:
         if name == "step":
-            return (self._step(node, head),)
+            return (self._build_step_row(node, run_row),)
         if name in ("fork", "branch"):
-            return (self._branch(name, node, head),)
+            return (self._build_branch_row(name, node, run_row),)
         if name == "annotation":
-            self._head = self._judged(head, node)
-            return (self._head,)
-        whole = self._with_length(head)
+            self._run_row = self._annotate_run_row(run_row, node)
+            return (self._run_row,)
+        whole = self._with_length(run_row)
         return (replace(whole, data={**whole.data, "ended": True}),) if name == "end" else (whole,)
 
-    def _step(self, node: JsonNode, head: RunRow) -> StepRow:
+    def _build_step_row(self, node: JsonNode, run_row: RunRow) -> StepRow:
         step, line = node.node("step"), node.text_or("branch")
         index = step.integer("index")
         if not line:
             self._length = index + 1
         return StepRow(
             tenant=self._tenant,
-            run_id=head.id,
+            run_id=run_row.id,
             line=line,
             index=index,
             source=step.text_or("source"),
@@ -75,13 +75,13 @@ class StoreLog:
             data=step.data,
         )
 
-    def _branch(self, name: str, node: JsonNode, head: RunRow) -> BranchRow:
+    def _build_branch_row(self, name: str, node: JsonNode, run_row: RunRow) -> BranchRow:
         at = node.integer("at" if name == "fork" else "fork_step")
         if name == "fork":
             self._length = at
         return BranchRow(
             tenant=self._tenant,
-            run_id=head.id,
+            run_id=run_row.id,
             id=node.text("branch"),
             fork_step=at,
             parent=node.text("parent") if "parent" in node else None,
@@ -89,10 +89,10 @@ class StoreLog:
             data={key: node.data[key] for key in ("reason", "extra") if key in node},
         )
 
-    def _judged(self, head: RunRow, node: JsonNode) -> RunRow:
+    def _annotate_run_row(self, run_row: RunRow, node: JsonNode) -> RunRow:
         annotation = node.node("annotation")
         failed = decode_annotation(annotation).failed
-        return replace(self._with_length(head), failed=failed, annotation=annotation.data)
+        return replace(self._with_length(run_row), failed=failed, annotation=annotation.data)
 
-    def _with_length(self, head: RunRow) -> RunRow:
-        return replace(head, length=self._length)
+    def _with_length(self, run_row: RunRow) -> RunRow:
+        return replace(run_row, length=self._length)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from agentguard.errors import ConfigError
-from agentguard.store.db.engine import Synchronous
+from agentguard.store.db.engine import SynchronousMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +22,13 @@ class StoreOptions:
 
     max_rows: int = 50_000
     max_bytes: int = 64 * 1024 * 1024
-    synchronous: Synchronous = "normal"
-    busy_s: float = 5.0
+    synchronous: SynchronousMode = "normal"
+    lock_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
         if self.max_rows < 1 or self.max_bytes < 1:
             raise ConfigError("store: max_rows and max_bytes are at least 1")
         if self.synchronous not in ("normal", "full"):
             raise ConfigError("store: synchronous is normal or full")
-        if not (math.isfinite(self.busy_s) and 0 <= self.busy_s <= 600):
+        if not (math.isfinite(self.lock_timeout_s) and 0 <= self.lock_timeout_s <= 600):
             raise ConfigError("store: busy_s lies between 0 and 600 seconds")

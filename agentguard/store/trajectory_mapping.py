@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from agentguard.errors import FormatError
-from agentguard.store.db.rows import BranchRow, ClearRow, Row, RunRow, StepRow
+from agentguard.store.db.rows import BranchRow, ClearRunRow, Row, RunRow, StepRow
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
@@ -21,21 +21,24 @@ from agentguard.trajectory.serialization import (
 )
 
 
-def run_rows(record: Record, *, tenant: str = "", created_at: float | None = None) -> tuple[Row, ...]:
+def build_run_rows(record: Record, *, tenant: str = "", created_at: float | None = None) -> tuple[Row, ...]:
     """A whole run; it replaces what is stored under its id."""
     run, made = record.trajectory, time.time() if created_at is None else created_at
     rows: list[Row] = [
-        ClearRow(tenant=tenant, created_at=made, run_id=run.id),
-        head_row(run, record.annotation, tenant=tenant, created_at=made),
+        ClearRunRow(tenant=tenant, created_at=made, run_id=run.id),
+        build_run_row(run, record.annotation, tenant=tenant, created_at=made),
     ]
-    rows += (step_row(run.id, step, tenant=tenant, created_at=made) for step in run.steps)
+    rows += (build_step_row(run.id, step, tenant=tenant, created_at=made) for step in run.steps)
     for place, branch in enumerate(run.branches):
-        rows.append(replace(branch_row(run.id, branch, tenant=tenant, created_at=made), place=place))
-        rows += (step_row(run.id, s, line=branch.id, tenant=tenant, created_at=made) for s in branch.steps)
+        rows.append(replace(build_branch_row(run.id, branch, tenant=tenant, created_at=made), place=place))
+        rows += (
+            build_step_row(run.id, s, branch_id=branch.id, tenant=tenant, created_at=made)
+            for s in branch.steps
+        )
     return tuple(rows)
 
 
-def head_row(
+def build_run_row(
     run: Trajectory,
     annotation: Annotation | None = None,
     *,
@@ -58,8 +61,8 @@ def head_row(
     )
 
 
-def step_row(
-    run_id: str, step: Step, *, line: str = "", tenant: str = "", created_at: float | None = None
+def build_step_row(
+    run_id: str, step: Step, *, branch_id: str = "", tenant: str = "", created_at: float | None = None
 ) -> StepRow:
     """A step of the live line, or of the branch ``line``."""
     return StepRow(
@@ -67,14 +70,14 @@ def step_row(
         created_at=time.time() if created_at is None else created_at,
         data=encode_step(step),
         run_id=run_id,
-        line=line,
+        line=branch_id,
         index=step.index,
         source=step.source.value,
         agent=step.agent,
     )
 
 
-def branch_row(
+def build_branch_row(
     run_id: str, branch: Branch, *, tenant: str = "", created_at: float | None = None, takes: bool = False
 ) -> BranchRow:
     """A branch without its steps; with ``takes`` the live line's steps become its own, as in a rollback."""
@@ -91,7 +94,7 @@ def branch_row(
     )
 
 
-def trajectory_of(run: RunRow, steps: Sequence[StepRow], branches: Iterable[BranchRow]) -> Trajectory:
+def build_trajectory(run: RunRow, steps: Sequence[StepRow], branches: Iterable[BranchRow]) -> Trajectory:
     """The run of these rows. Raises FormatError, naming the run, if they do not make one."""
     try:
         lines: dict[str, list[Step]] = {}
@@ -100,18 +103,18 @@ def trajectory_of(run: RunRow, steps: Sequence[StepRow], branches: Iterable[Bran
         return replace(
             decode_meta(JsonNode.from_value(run.data)),
             steps=tuple(lines.get("", ())),
-            branches=tuple(_branch(row, lines.get(row.id, ())) for row in branches),
+            branches=tuple(_build_branch(row, lines.get(row.id, ())) for row in branches),
         )
     except FormatError as error:
         raise error.with_location(file=f"stored run {run.id}") from None
 
 
-def annotation_of(run: RunRow) -> Annotation:
+def decode_run_annotation(run: RunRow) -> Annotation:
     """How a data set judged the run."""
     return decode_annotation(JsonNode.from_value(run.annotation))
 
 
-def _branch(row: BranchRow, steps: Sequence[Step]) -> Branch:
+def _build_branch(row: BranchRow, steps: Sequence[Step]) -> Branch:
     node = JsonNode.from_value(row.data)
     return Branch(
         id=row.id,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_ON_ITS_WAY_S = 5.0
+_LOOPBACK_GRACE_S = 5.0
 """Real seconds that a busy machine may take to bring through the loopback what was sent."""
 
 
@@ -62,10 +62,10 @@ class VirtualClock:
             LeakedTasks: it left tasks behind that were not done, unless ``allow_leaks``; they are cancelled.
         """
         with asyncio.Runner(loop_factory=lambda: _VirtualLoop(self)) as runner:
-            return runner.run(_checked(main, allow_leaks))
+            return runner.run(_check_leaks(main, allow_leaks))
 
 
-async def _checked(main: Coroutine[Any, Any, T], allow_leaks: bool) -> T:
+async def _check_leaks(main: Coroutine[Any, Any, T], allow_leaks: bool) -> T:
     result = await main
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     if left and not allow_leaks:
@@ -94,7 +94,7 @@ class _JumpingSelector(selectors.BaseSelector):
         ready = self._real.select(0)
         if not ready and timeout is None:
             if len(self._real.get_map()) > 1:  # more than the loop's own pipe: it may be on its way
-                ready = self._real.select(_ON_ITS_WAY_S)
+                ready = self._real.select(_LOOPBACK_GRACE_S)
             if not ready:
                 raise Deadlock("every task waits, and no timer is set")
         elif not ready and timeout is not None:

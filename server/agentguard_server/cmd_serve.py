@@ -61,27 +61,31 @@ def serve(
     configuration, SIGTERM and Ctrl-C let what runs end first; a second one does not.
     """
     if new_key is not None:
-        return _make_key(new_key, json=json)
+        return _print_new_key(new_key, json=json)
     gc.disable()  # what a start makes stays: to look for garbage among it takes a sixth of the time
     try:
-        source = _source(config, backend or [], guard, _listen(host, port, workers, no_keys))
-        from agentguard_server.proxy.process.bootstrap import check_installed
+        source = _build_config_loader(
+            config, backend or [], guard, _build_listen_overrides(host, port, workers, no_keys)
+        )
+        from agentguard_server.proxy.process.bootstrap import require_dependencies
 
-        check_installed()
-        settings = source.read()
+        require_dependencies()
+        settings = source.load()
         if explain or check:
-            return _explain(settings, shown=explain, json=json)
+            return _explain(settings, is_verbose=explain, json=json)
         return _run(source, settings, json=json)
     finally:
         gc.enable()
 
 
-def _listen(host: str | None, port: int | None, workers: int | None, no_keys: bool) -> dict[str, Any]:
+def _build_listen_overrides(
+    host: str | None, port: int | None, workers: int | None, no_keys: bool
+) -> dict[str, Any]:
     given = {"host": host, "port": port, "workers": workers, "without_keys": no_keys or None}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _source(
+def _build_config_loader(
     config: Path | None, backends: list[str], guard: Path | None, listen: dict[str, Any]
 ) -> ConfigLoader:
     from agentguard_server.proxy.config.loader import ConfigLoader
@@ -95,70 +99,70 @@ def _source(
         over["backends"] = {"replicas": [{"name": f"b{n}", "url": url} for n, url in enumerate(backends, 1)]}
     if guard is not None:
         over["guard"] = str(guard)
-    return ConfigLoader(file=config, over=over)
+    return ConfigLoader(file=config, overrides=over)
 
 
-def _run(source: ConfigLoader, settings: ProxySettings, *, json: bool) -> None:
+def _run(config_loader: ConfigLoader, settings: ProxySettings, *, json: bool) -> None:
     from agentguard_server.proxy.process.server import BACKLOG
-    from agentguard_server.uvicorn_runner import address_of, bound
+    from agentguard_server.uvicorn_runner import bind_socket, build_url
 
     # What judges here multiplies small matrices: threads for that cost each worker more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     listen = settings.listen
-    listening = bound(listen.host, listen.port, name="serve", backlog=BACKLOG)
-    address = address_of(listening, listen.host)
+    listening = bind_socket(listen.host, listen.port, name="serve", backlog=BACKLOG)
+    address = build_url(listening, listen.host)
 
     def began() -> None:
-        _tell(address, listen.workers, json=json)
+        _print_address(address, listen.workers, json=json)
 
     if listen.workers == 1:
         from agentguard_server.proxy.process.worker import run_worker
 
-        return run_worker(source, settings, listening, began=began)
+        return run_worker(config_loader, settings, listening, on_ready=began)
     from agentguard_server.proxy.process.supervisor import WorkerSupervisor
 
-    crew = WorkerSupervisor(source, settings, listening, began=began)
+    crew = WorkerSupervisor(config_loader, settings, listening, on_ready=began)
     gc.enable()  # this process stays, and is no worker that would do so itself
     if status := crew.run():
         raise typer.Exit(status)
     return None
 
 
-def _tell(address: str, workers: int, *, json: bool) -> None:
+def _print_address(address: str, workers: int, *, json: bool) -> None:
     if json:
-        _print({"url": address, "base_url": f"{address}/v1", "workers": workers})
+        _print_json({"url": address, "base_url": f"{address}/v1", "workers": workers})
     else:
         typer.echo(f"agentguard serve: {address}/v1\nCtrl-C ends it.")
     sys.stdout.flush()
 
 
-def _explain(settings: ProxySettings, *, shown: bool, json: bool) -> None:
+def _explain(settings: ProxySettings, *, is_verbose: bool, json: bool) -> None:
     from agentguard_server.proxy.diagnostics.explain import describe_configuration
 
     lines = describe_configuration(settings)
     if json:
-        _print({"valid": True, **({"explained": lines} if shown else {})})
+        _print_json({"valid": True, **({"explained": lines} if is_verbose else {})})
     else:
-        typer.echo("\n".join(lines) if shown else "the configuration is valid")
+        typer.echo("\n".join(lines) if is_verbose else "the configuration is valid")
 
 
-def _make_key(name: str, *, json: bool) -> None:
-    from agentguard_server.proxy.auth.api_keys import make
+def _print_new_key(name: str, *, json: bool) -> None:
+    from agentguard_server.proxy.auth.api_keys import generate_key
     from agentguard_server.proxy.config.schema import KeyOptions
 
-    key, hashed = make()
+    key, hashed = generate_key()
     try:
         KeyOptions(name=name, hash=hashed)
     except ValueError:
         raise ConfigError("serve: a key's name has letters, digits, dots and dashes, 64 at most") from None
     if json:
-        return _print({"key": key, "name": name, "hash": hashed})
+        return _print_json({"key": key, "name": name, "hash": hashed})
     typer.echo(f"{key}\n\nIt is not shown again. In the configuration:\n\nkeys:", nl=True)
     typer.echo(f'  - {{name: {name}, hash: "{hashed}", scopes: [call]}}')
     return None
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print_json(data: dict[str, Any]) -> None:
     from json import dumps
 
-    typer.echo(dumps(found))
+    typer.echo(dumps(data))

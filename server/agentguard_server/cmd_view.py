@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from agentguard_server.viewer.data.file_loader import FileLoader
     from agentguard_server.viewer.settings import ViewerSettings
 
-PORT: Final = 7430
-_SQLITE: Final = b"SQLite format 3\x00"
-_URLS: Final = ("sqlite:", "postgresql:", "postgres:", "postgresql+")
-_NEEDED: Final = ("sqlalchemy", "alembic", "starlette", "uvicorn", "jinja2")
+DEFAULT_PORT: Final = 7430
+_SQLITE_MAGIC: Final = b"SQLite format 3\x00"
+_URL_PREFIXES: Final = ("sqlite:", "postgresql:", "postgres:", "postgresql+")
+_REQUIRED_PACKAGES: Final = ("sqlalchemy", "alembic", "starlette", "uvicorn", "jinja2")
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class ViewSources:
     """What is to be shown: a store, files to read into one, and kept evaluations."""
 
     store: str | None = None
@@ -62,7 +62,9 @@ def view(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help=f"Port to listen on, 0 for a free one; {PORT}, if absent."),
+        typer.Option(
+            min=0, max=65_535, help=f"Port to listen on, 0 for a free one; {DEFAULT_PORT}, if absent."
+        ),
     ] = None,
     token: Annotated[
         str | None,
@@ -91,47 +93,47 @@ def view(
     read into a store that is gone when the command ends, unless --store says where to keep them. Ctrl-C
     ends it.
     """
-    _check_installed()
+    _require_dependencies()
     from agentguard.evals.result_file import RESULTS_FOLDER
-    from agentguard_server.uvicorn_runner import ServerHandle, address_of
+    from agentguard_server.uvicorn_runner import ViewerServer, build_url
     from agentguard_server.viewer.app import build_app
     from agentguard_server.viewer.settings import ViewerSettings, is_loopback
 
-    found = _sorted(sources or [], url)
+    found = _classify_sources(sources or [], url)
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     settings = ViewerSettings(
         host=host,
         token=token,
         tenant=tenant,
-        may_judge=not found.runs or url is not None,
+        allows_feedback=not found.runs or url is not None,
         evals=found.evals or (RESULTS_FOLDER,),
-        collector=_collector(otlp, otlp_header or []),
+        collector=_resolve_collector(otlp, otlp_header or []),
     )
-    with _opened(found) as store, closing(_listening(host, port)) as listening:
-        address = address_of(listening, host)
-        loader = _loader(store, found, settings, diagnose=diagnose)
+    with _open_store(found) as store, closing(_bind_socket(host, port)) as listening:
+        address = build_url(listening, host)
+        loader = _build_loader(store, found, settings, diagnose=diagnose)
         app = build_app(store, settings, loading=loader.loading)
 
         def began() -> None:
-            _tell(address, token, json=json)
+            _print_address(address, token, json=json)
             loader.start()
             if opens:
-                _open(_with_token(address, token))
+                _open_browser(_add_token(address, token))
 
-        ServerHandle(app, began=began, ending=app.state.hub.close).serve_on(listening)
+        ViewerServer(app, on_ready=began, on_shutdown=app.state.hub.close).serve_on(listening)
         loader.stop()
 
 
-def _check_installed() -> None:
+def _require_dependencies() -> None:
     from importlib.util import find_spec
 
-    for package in _NEEDED:
+    for package in _REQUIRED_PACKAGES:
         if find_spec(package) is None:
             raise MissingExtra(package, "view")
 
 
-def _collector(url: str | None, headers: list[str]) -> ExportTarget | None:
+def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | None:
     """The collector, if one was named; headers may also come from OpenTelemetry's own variables."""
     if url is None:
         if headers:
@@ -145,14 +147,14 @@ def _collector(url: str | None, headers: list[str]) -> ExportTarget | None:
     return target
 
 
-def _sorted(sources: list[str], url: str | None) -> Sources:
+def _classify_sources(sources: list[str], url: str | None) -> ViewSources:
     """Tell stores, runs and evaluations apart. Raises ConfigError that names what cannot be used."""
     stores = [] if url is None else [url]
     runs: list[Path] = []
     evals: list[Path] = []
     for one in sources:
         path = Path(one)
-        if one.startswith(_URLS) or _is_database(path):
+        if one.startswith(_URL_PREFIXES) or _is_database(path):
             stores.append(one)
         elif not path.exists():
             raise ConfigError(f"view: there is no file, folder or store {one}")
@@ -161,22 +163,22 @@ def _sorted(sources: list[str], url: str | None) -> Sources:
         else:
             runs.append(path)
     if len(stores) > 1:
-        raise ConfigError(f"view: one store at a time, not {' and '.join(map(_masked, stores))}")
+        raise ConfigError(f"view: one store at a time, not {' and '.join(map(_mask_url, stores))}")
     if runs and stores and url is None:
         raise ConfigError("view: a store and files: put --store before the store to keep the runs in it")
-    return Sources(store=stores[0] if stores else None, runs=tuple(runs), evals=tuple(evals))
+    return ViewSources(store=stores[0] if stores else None, runs=tuple(runs), evals=tuple(evals))
 
 
-def _masked(url: str) -> str:
-    from agentguard.store.db.url import resolve
+def _mask_url(url: str) -> str:
+    from agentguard.store.db.url import resolve_address
 
-    return str(resolve(url))
+    return str(resolve_address(url))
 
 
 def _is_database(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
+            return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     except OSError:
         return False
 
@@ -192,12 +194,12 @@ def _is_evaluation(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(found: Sources) -> Iterator[Store]:
+def _open_store(sources: ViewSources) -> Iterator[Store]:
     """The store to show; one of its own for files that are not to be kept, gone afterwards."""
-    from agentguard.store.db.url import resolve
+    from agentguard.store.db.url import resolve_address
     from agentguard.store.store import Store
 
-    if (found.runs or found.evals) and found.store is None:
+    if (sources.runs or sources.evals) and sources.store is None:
         folder = Path(tempfile.mkdtemp(prefix="agentguard-view-"))
         try:
             with Store.open(folder / "store.db") as store:
@@ -205,20 +207,22 @@ def _opened(found: Sources) -> Iterator[Store]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return
-    address = resolve(found.store)
-    if not found.runs and address.path is not None and not address.path.exists():
+    address = resolve_address(sources.store)
+    if not sources.runs and address.path is not None and not address.path.exists():
         raise StoreError(
             f"there is no store {address}: name files to look at, or make one with `agentguard store init`"
         )
-    with Store.open(found.store) as store:
+    with Store.open(sources.store) as store:
         yield store
 
 
-def _loader(store: Store, found: Sources, settings: ViewerSettings, *, diagnose: bool) -> FileLoader:
+def _build_loader(
+    store: Store, sources: ViewSources, settings: ViewerSettings, *, diagnose: bool
+) -> FileLoader:
     from agentguard_server.viewer.data.file_loader import FileLoader
 
     chosen = None
-    if diagnose and found.runs:
+    if diagnose and sources.runs:
         from agentguard.guard import Guard
 
         chosen = Guard().diagnose
@@ -226,34 +230,34 @@ def _loader(store: Store, found: Sources, settings: ViewerSettings, *, diagnose:
     def told(text: str) -> None:
         typer.echo(f"not read: {text}", err=True)
 
-    return FileLoader(store, found.runs, diagnose=chosen, tenant=settings.tenant, on_error=told)
+    return FileLoader(store, sources.runs, diagnose=chosen, tenant=settings.tenant, on_error=told)
 
 
-def _listening(host: str, port: int | None) -> socket.socket:
+def _bind_socket(host: str, port: int | None) -> socket.socket:
     """A socket on the port that was asked for; without one, on the usual port if that is free."""
-    from agentguard_server.uvicorn_runner import bound
+    from agentguard_server.uvicorn_runner import bind_socket
 
     if port is not None:
-        return bound(host, port)
+        return bind_socket(host, port)
     try:
-        return bound(host, PORT)
+        return bind_socket(host, DEFAULT_PORT)
     except ConfigError:
-        return bound(host, 0)
+        return bind_socket(host, 0)
 
 
-def _tell(url: str, token: str | None, *, json: bool) -> None:
+def _print_address(url: str, token: str | None, *, json: bool) -> None:
     if json:
         typer.echo(dumps({"url": url, "token": token}))
     else:
-        typer.echo(f"agentguard view: {_with_token(url, token)}\nCtrl-C ends it.")
+        typer.echo(f"agentguard view: {_add_token(url, token)}\nCtrl-C ends it.")
     sys.stdout.flush()
 
 
-def _with_token(url: str, token: str | None) -> str:
+def _add_token(url: str, token: str | None) -> str:
     return f"{url}/?{urlencode({'token': token})}" if token else f"{url}/"
 
 
-def _open(url: str) -> None:
+def _open_browser(url: str) -> None:
     """In a thread, as some browsers keep the caller waiting."""
     import webbrowser
 

@@ -26,17 +26,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentguard_server.viewer.settings import ViewerSettings, is_loopback
 
-POLICY: Final = (
+CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-COOKIE: Final = "agentguard_view"
-MAX_TARGET: Final = 8 * 1024
+COOKIE_NAME: Final = "agentguard_view"
+MAX_TARGET_BYTES: Final = 8 * 1024
 """Bytes of a path, and of a query."""
-MAX_BODY: Final = 64 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024
 
-_HEADERS: Final = (
-    ("content-security-policy", POLICY),
+_SECURITY_HEADERS: Final = (
+    ("content-security-policy", CONTENT_SECURITY_POLICY),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("x-frame-options", "DENY"),
@@ -45,8 +45,8 @@ _HEADERS: Final = (
     ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
     ("cache-control", "private, no-cache"),
 )
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_METHODS: Final = _SAFE | {"POST"}
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_ALLOWED_METHODS: Final = _SAFE_METHODS | {"POST"}
 
 
 class _Denied(Exception):
@@ -57,7 +57,7 @@ class _Denied(Exception):
         self.status, self.reason = status, reason
 
 
-class Security:
+class SecurityMiddleware:
     """An ASGI application before another.
 
     Args:
@@ -67,11 +67,11 @@ class Security:
 
     def __init__(self, app: ASGIApp, settings: ViewerSettings) -> None:
         self._app, self._settings = app, settings
-        self._loopback = is_loopback(settings.host)
-        self._token = None if settings.token is None else _hashed(settings.token)
-        self._cookie = "" if settings.token is None else _cookie_of(settings.token)
+        self._is_loopback = is_loopback(settings.host)
+        self._token = None if settings.token is None else _hash_token(settings.token)
+        self._cookie = "" if settings.token is None else _derive_cookie(settings.token)
         # Cookies know no ports: viewers of one machine must not take each other's away.
-        self._name = f"{COOKIE}_{self._cookie[:8]}"
+        self._cookie_name = f"{COOKIE_NAME}_{self._cookie[:8]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
@@ -81,28 +81,28 @@ class Security:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        secure = secured(send)
+        secure = add_security_headers(send)
         try:
             headers = Headers(scope=scope)
-            _check_target(scope)
-            self._check_host(headers)
-            shown = self._shown(scope, headers)
-            if scope["method"] not in _SAFE:
-                _check_origin(headers, bearer=shown == "bearer")
+            _require_valid_target(scope)
+            self._require_local_host(headers)
+            shown = self._authenticate(scope, headers)
+            if scope["method"] not in _SAFE_METHODS:
+                _require_same_origin(headers, is_bearer=shown == "bearer")
         except _Denied as denied:
-            await _answer(secure, denied.status, denied.reason)
+            await _send_response(secure, denied.status, denied.reason)
             return
         if shown == "query":
             await self._sign_in(scope, secure)
             return
-        await self._app(scope, _bounded(receive), secure)
+        await self._app(scope, _limit_body(receive), secure)
 
-    def _check_host(self, headers: Headers) -> None:
+    def _require_local_host(self, headers: Headers) -> None:
         """On loopback, that the request was sent to a name of loopback."""
         hosts = headers.getlist("host")
         if len(hosts) != 1:
             raise _Denied(HTTPStatus.BAD_REQUEST, "A request names one host.")
-        if not self._loopback:
+        if not self._is_loopback:
             return
         name = _host_name(hosts[0])
         if name is None or not (is_loopback(name) or name == self._settings.host):
@@ -112,19 +112,19 @@ class Security:
                 "start it with --host.",
             )
 
-    def _shown(self, scope: Scope, headers: Headers) -> str:
+    def _authenticate(self, scope: Scope, headers: Headers) -> str:
         """How a request shows the token: ``"bearer"``, ``"cookie"``, ``"query"``; ``""`` if none is asked."""
         if self._token is None:
             return ""
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and hmac.compare_digest(_hashed(given.strip()), self._token):
+        if kind.lower() == "bearer" and hmac.compare_digest(_hash_token(given.strip()), self._token):
             return "bearer"
         cookies = cookie_parser("; ".join(headers.getlist("cookie")))
-        if hmac.compare_digest(_hashed(cookies.get(self._name, "")), _hashed(self._cookie)):
+        if hmac.compare_digest(_hash_token(cookies.get(self._cookie_name, "")), _hash_token(self._cookie)):
             # A link with the token in it loses the token also where it is not needed any more.
-            return "query" if _token_in(scope) is not None else "cookie"
-        given = _token_in(scope) or ""
-        if scope["method"] in ("GET", "HEAD") and hmac.compare_digest(_hashed(given), self._token):
+            return "query" if _extract_token(scope) is not None else "cookie"
+        given = _extract_token(scope) or ""
+        if scope["method"] in ("GET", "HEAD") and hmac.compare_digest(_hash_token(given), self._token):
             return "query"
         raise _Denied(
             HTTPStatus.UNAUTHORIZED,
@@ -135,44 +135,47 @@ class Security:
         """Keep the token in a cookie and take it out of the address, the history and what others are sent."""
         root = scope.get("root_path", "")
         path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
-        rest = [(k, v) for k, v in parse_qsl(_query(scope), keep_blank_values=True) if k != "token"]
+        rest = [(k, v) for k, v in parse_qsl(_query_string(scope), keep_blank_values=True) if k != "token"]
         # Two slashes at the beginning would name another host.
         target = "/" + path.lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
-        kept = f"{self._name}={self._cookie}; Path={root or '/'}; HttpOnly; SameSite=Strict"
+        kept = f"{self._cookie_name}={self._cookie}; Path={root or '/'}; HttpOnly; SameSite=Strict"
         if scope.get("scheme") == "https":
             kept += "; Secure"
-        await _answer(send, HTTPStatus.SEE_OTHER, "", (("location", target), ("set-cookie", kept)))
+        await _send_response(send, HTTPStatus.SEE_OTHER, "", (("location", target), ("set-cookie", kept)))
 
 
-def _check_target(scope: Scope) -> None:
-    if scope["method"] not in _METHODS:
+def _require_valid_target(scope: Scope) -> None:
+    if scope["method"] not in _ALLOWED_METHODS:
         raise _Denied(HTTPStatus.METHOD_NOT_ALLOWED, "This viewer knows GET, HEAD and POST.")
-    if len(scope.get("raw_path") or b"") > MAX_TARGET or len(scope.get("query_string") or b"") > MAX_TARGET:
-        raise _Denied(HTTPStatus.REQUEST_URI_TOO_LONG, f"An address has at most {MAX_TARGET:,} bytes.")
+    if (
+        len(scope.get("raw_path") or b"") > MAX_TARGET_BYTES
+        or len(scope.get("query_string") or b"") > MAX_TARGET_BYTES
+    ):
+        raise _Denied(HTTPStatus.REQUEST_URI_TOO_LONG, f"An address has at most {MAX_TARGET_BYTES:,} bytes.")
     if "\x00" in scope["path"]:
         raise _Denied(HTTPStatus.BAD_REQUEST, "An address holds no U+0000.")
 
 
-def _check_origin(headers: Headers, *, bearer: bool) -> None:
+def _require_same_origin(headers: Headers, *, is_bearer: bool) -> None:
     """That a request which changes something was made by a page of ours, or by a program with the token."""
     site = headers.get("sec-fetch-site")
     origin = headers.get("origin")
     if site is not None and site != "same-origin":
         raise _Denied(HTTPStatus.FORBIDDEN, "This was sent by a page of another site.")
     if origin is not None:
-        if not _same_origin(origin, headers):
+        if not _is_same_origin(origin, headers):
             raise _Denied(HTTPStatus.FORBIDDEN, "This was sent by a page of another origin.")
-    elif site is None and not bearer:
+    elif site is None and not is_bearer:
         raise _Denied(
             HTTPStatus.FORBIDDEN,
             "Who sent this cannot be told: a browser says so by Origin, a program by its token as Bearer.",
         )
     length = headers.get("content-length", "0")
-    if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY:
-        raise _Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form has at most {MAX_BODY:,} bytes.")
+    if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        raise _Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form has at most {MAX_BODY_BYTES:,} bytes.")
 
 
-def _same_origin(origin: str, headers: Headers) -> bool:
+def _is_same_origin(origin: str, headers: Headers) -> bool:
     try:
         given = urlsplit(origin)
     except ValueError:
@@ -193,41 +196,41 @@ def _host_name(host: str) -> str | None:
     return (parts.hostname or "").rstrip(".") or None
 
 
-def _query(scope: Scope) -> str:
+def _query_string(scope: Scope) -> str:
     return (scope.get("query_string") or b"").decode("latin-1")
 
 
-def _token_in(scope: Scope) -> str | None:
+def _extract_token(scope: Scope) -> str | None:
     try:
-        return dict(parse_qsl(_query(scope), keep_blank_values=True, max_num_fields=100)).get("token")
+        return dict(parse_qsl(_query_string(scope), keep_blank_values=True, max_num_fields=100)).get("token")
     except ValueError:
         return None
 
 
-def _hashed(text: str) -> bytes:
+def _hash_token(text: str) -> bytes:
     """Of one length, so that comparing tells nothing of the token's."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _cookie_of(token: str) -> str:
+def _derive_cookie(token: str) -> str:
     """What the cookie holds: who sees it cannot tell the token."""
     return hmac.new(token.encode("utf-8", "surrogatepass"), b"agentguard view", hashlib.sha256).hexdigest()
 
 
-def secured(send: Send) -> Send:
+def add_security_headers(send: Send) -> Send:
     """Give answers the headers that bind a browser, where they have none of those names yet."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS:
+            for name, value in _SECURITY_HEADERS:
                 headers.setdefault(name, value)
         await send(message)
 
     return sending
 
 
-def _bounded(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """The body without its end where it is too long: whatever its length was said to be."""
     seen = 0
 
@@ -236,14 +239,14 @@ def _bounded(receive: Receive) -> Receive:
         message = await receive()
         if message["type"] == "http.request":
             seen += len(message.get("body", b""))
-            if seen > MAX_BODY:
+            if seen > MAX_BODY_BYTES:
                 return {"type": "http.disconnect"}
         return message
 
     return receiving
 
 
-async def _answer(
+async def _send_response(
     send: Send, status: HTTPStatus, reason: str, headers: tuple[tuple[str, str], ...] = ()
 ) -> None:
     body = f"{status.phrase}. {reason}\n".encode() if reason else b""

@@ -14,11 +14,11 @@ import uvicorn
 
 from agentguard.errors import ConfigError
 
-_GRACE_S: Final = 1
+_SHUTDOWN_TIMEOUT_S: Final = 1
 _BACKLOG: Final = 128
 
 
-def bound(host: str, port: int, *, name: str = "view", backlog: int = _BACKLOG) -> socket.socket:
+def bind_socket(host: str, port: int, *, name: str = "view", backlog: int = _BACKLOG) -> socket.socket:
     """A socket that listens.
 
     Args:
@@ -44,11 +44,11 @@ def bound(host: str, port: int, *, name: str = "view", backlog: int = _BACKLOG) 
         made.listen(backlog)
     except OSError as error:
         made.close()
-        raise ConfigError(f"{name}: {_refused(error, host, port)}") from None
+        raise ConfigError(f"{name}: {_describe_bind_error(error, host, port)}") from None
     return made
 
 
-def address_of(listening: socket.socket, host: str) -> str:
+def build_url(listening: socket.socket, host: str) -> str:
     """The URL of a listening socket, as one may open it on this machine or, off loopback, on another."""
     port = listening.getsockname()[1]
     plain = host.strip("[]")
@@ -57,7 +57,7 @@ def address_of(listening: socket.socket, host: str) -> str:
     return f"http://[{plain}]:{port}" if ":" in plain else f"http://{plain}:{port}"
 
 
-class ServerHandle(uvicorn.Server):
+class ViewerServer(uvicorn.Server):
     """Tells when it listens, and lets pages that listen go when it is to end.
 
     Args:
@@ -66,7 +66,7 @@ class ServerHandle(uvicorn.Server):
         ending: called, in the loop's thread, when it is to end.
     """
 
-    def __init__(self, app: Any, *, began: Callable[[], None], ending: Callable[[], None]) -> None:
+    def __init__(self, app: Any, *, on_ready: Callable[[], None], on_shutdown: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -74,23 +74,23 @@ class ServerHandle(uvicorn.Server):
                 server_header=False,
                 date_header=True,
                 proxy_headers=False,
-                timeout_graceful_shutdown=_GRACE_S,
+                timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
                 timeout_keep_alive=30,
                 limit_concurrency=256,
                 ws="none",
                 lifespan="off",
             )
         )
-        self._began, self._ending = began, ending
+        self._on_ready, self._on_shutdown = on_ready, on_shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer."""
         await super().startup(sockets=sockets)
-        self._began()
+        self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End: what listens is told to go, so that nobody waits for it."""
-        self._ending()
+        self._on_shutdown()
         super().handle_exit(sig, frame)
 
     def serve_on(self, listening: socket.socket) -> None:
@@ -105,7 +105,7 @@ class ServerHandle(uvicorn.Server):
             signal.signal(signal.SIGTERM, before)
 
 
-def _refused(error: OSError, host: str, port: int) -> str:
+def _describe_bind_error(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is taken: give another with --port, or --port 0 for a free one"
     if error.errno in (errno.EACCES, errno.EPERM):

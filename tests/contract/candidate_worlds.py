@@ -10,12 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.testing.contracts.integrations import TASK, Answer, ContractRequest, Played, World
+from agentguard.testing.contracts.integrations import (
+    TASK,
+    ContractRequest,
+    ContractRun,
+    ScriptedAnswer,
+    World,
+)
 
 _IDS = itertools.count()
 
 
-def loop(guard: Guard, played: Played) -> None:
+def loop(guard: Guard, played: ContractRun) -> None:
     """A loop of one's own."""
     with _loop(guard, played) as run:
         while not run.done:
@@ -23,7 +29,7 @@ def loop(guard: Guard, played: Played) -> None:
         played.answer = run.answer
 
 
-def aloop(guard: Guard, played: Played) -> None:
+def aloop(guard: Guard, played: ContractRun) -> None:
     """The same, asynchronous."""
 
     async def drive() -> None:
@@ -36,23 +42,23 @@ def aloop(guard: Guard, played: Played) -> None:
     asyncio.run(drive())
 
 
-def _loop(guard: Guard, played: Played, *, models: Any = None) -> Any:
+def _loop(guard: Guard, played: ContractRun, *, models: Any = None) -> Any:
     named = models or {name: _calls(played, name) for name in played.script}
     run = guard.run(TASK, tools=[played.book, played.find], models=named)
     played.sessions.append(run.session)
     return run
 
 
-def _calls(played: Played, name: str) -> Callable[..., Any]:
+def _calls(played: ContractRun, name: str) -> Callable[..., Any]:
     def call(messages: list[dict[str, Any]], tools: Any, temperature: float | None = None) -> Any:
-        return _message(played.next(_asked(name, messages, temperature)))
+        return _message(played.next_answer(_asked(name, messages, temperature)))
 
     return call
 
 
-def _acalls(played: Played, name: str) -> Callable[..., Any]:
+def _acalls(played: ContractRun, name: str) -> Callable[..., Any]:
     async def call(messages: list[dict[str, Any]], tools: Any, temperature: float | None = None) -> Any:
-        return _message(await played.anext(_asked(name, messages, temperature)))
+        return _message(await played.next_answer_async(_asked(name, messages, temperature)))
 
     return call
 
@@ -62,7 +68,7 @@ def _asked(name: str, messages: list[dict[str, Any]], temperature: float | None 
     return ContractRequest(name, by_role["user"], by_role["tool"], temperature)
 
 
-def _message(answer: Answer) -> dict[str, Any]:
+def _message(answer: ScriptedAnswer) -> dict[str, Any]:
     if isinstance(answer, str):
         return {"role": "assistant", "content": answer}
     name, arguments = answer
@@ -71,19 +77,19 @@ def _message(answer: Answer) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [made]}
 
 
-def langchain(guard: Guard, played: Played) -> None:
+def langchain(guard: Guard, played: ContractRun) -> None:
     """A LangChain agent."""
     agent, task = _langchain(guard, played)
     played.answer = agent.invoke(task, {"recursion_limit": 80})["messages"][-1].text
 
 
-def alangchain(guard: Guard, played: Played) -> None:
+def alangchain(guard: Guard, played: ContractRun) -> None:
     """The same, asynchronous."""
     agent, task = _langchain(guard, played)
     played.answer = asyncio.run(agent.ainvoke(task, {"recursion_limit": 80}))["messages"][-1].text
 
 
-def langgraph(guard: Guard, played: Played) -> None:
+def langgraph(guard: Guard, played: ContractRun) -> None:
     """A guarded graph around a LangChain agent with the middleware in it."""
     from langgraph.checkpoint.memory import InMemorySaver
 
@@ -93,7 +99,7 @@ def langgraph(guard: Guard, played: Played) -> None:
     played.answer = app.invoke(task, config)["messages"][-1].text
 
 
-def _langchain(guard: Guard, played: Played, **options: Any) -> Any:
+def _langchain(guard: Guard, played: ContractRun, **options: Any) -> Any:
     from langchain.agents import create_agent
     from langchain_core.messages import HumanMessage
     from langchain_core.tools import tool
@@ -129,7 +135,7 @@ def _shown_errors() -> Any:
     return Shown()
 
 
-def _chat_model(played: Played, name: str) -> Any:
+def _chat_model(played: ContractRun, name: str) -> Any:
     from langchain_core.language_models.chat_models import BaseChatModel
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
@@ -150,23 +156,23 @@ def _chat_model(played: Played, name: str) -> Any:
             return ContractRequest(name, told, results, (self.bound or {}).get("temperature"))
 
         def _generate(self, messages: Any, *given: Any, **more: Any) -> ChatResult:
-            return self.result(played.next(self.asked(messages)))
+            return self.result(played.next_answer(self.asked(messages)))
 
         async def _agenerate(self, messages: Any, *given: Any, **more: Any) -> ChatResult:
-            return self.result(await played.anext(self.asked(messages)))
+            return self.result(await played.next_answer_async(self.asked(messages)))
 
-        def result(self, answer: Answer) -> ChatResult:
+        def result(self, answer: ScriptedAnswer) -> ChatResult:
             made = AIMessage(answer) if isinstance(answer, str) else _ai_call(answer)
             return ChatResult(generations=[ChatGeneration(message=made)])
 
-    def _ai_call(answer: Answer) -> AIMessage:
+    def _ai_call(answer: ScriptedAnswer) -> AIMessage:
         call = {"id": f"c{next(_IDS)}", "name": answer[0], "args": answer[1]}
         return AIMessage("", tool_calls=[call])
 
     return Model()
 
 
-def pydantic_ai(guard: Guard, played: Played) -> None:
+def pydantic_ai(guard: Guard, played: ContractRun) -> None:
     """A pydantic-ai agent."""
     from pydantic_ai import Agent
 
@@ -176,7 +182,7 @@ def pydantic_ai(guard: Guard, played: Played) -> None:
     played.answer = asyncio.run(agent.run(TASK)).output
 
 
-def _function_model(played: Played, name: str) -> Any:
+def _function_model(played: ContractRun, name: str) -> Any:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
     from pydantic_ai.models.function import FunctionModel
 
@@ -185,13 +191,13 @@ def _function_model(played: Played, name: str) -> Any:
         told = [str(part.content) for part in parts if isinstance(part, UserPromptPart)]
         results = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
         asked = ContractRequest(name, told, results, (info.model_settings or {}).get("temperature"))
-        given = await played.anext(asked)
+        given = await played.next_answer_async(asked)
         return ModelResponse([TextPart(given) if isinstance(given, str) else ToolCallPart(*given)])
 
     return FunctionModel(answer, model_name=name)
 
 
-def openai_agents(guard: Guard, played: Played) -> None:
+def openai_agents(guard: Guard, played: ContractRun) -> None:
     """An agent of the OpenAI Agents SDK."""
     agent, config = _agents(played)
     more: Any = {"on_run": played.sessions.append, "run_config": config, "max_turns": 40}
@@ -199,7 +205,7 @@ def openai_agents(guard: Guard, played: Played) -> None:
     played.answer = result.final_output
 
 
-def openai_agents_streamed(guard: Guard, played: Played) -> None:
+def openai_agents_streamed(guard: Guard, played: ContractRun) -> None:
     """The same, streamed."""
 
     async def drive() -> None:
@@ -213,7 +219,7 @@ def openai_agents_streamed(guard: Guard, played: Played) -> None:
     asyncio.run(drive())
 
 
-def _agents(played: Played) -> Any:
+def _agents(played: ContractRun) -> Any:
     from agents import Agent, ModelProvider, RunConfig, function_tool
 
     class Provider(ModelProvider):
@@ -225,7 +231,7 @@ def _agents(played: Played) -> Any:
     return Agent(name="clerk", tools=tools), config
 
 
-def _sdk_model(played: Played, name: str) -> Any:
+def _sdk_model(played: ContractRun, name: str) -> Any:
     from agents import Model
     from agents.items import ModelResponse
     from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
@@ -246,7 +252,7 @@ def _sdk_model(played: Played, name: str) -> Any:
         async def output(self, items: Any, settings: Any) -> list[Any]:
             told = [str(item["content"]) for item in items if item.get("role") == "user"]
             results = [str(item["output"]) for item in items if "output" in item]
-            answer = await played.anext(
+            answer = await played.next_answer_async(
                 ContractRequest(name, told, results, getattr(settings, "temperature", None))
             )
             if isinstance(answer, str):
@@ -256,7 +262,7 @@ def _sdk_model(played: Played, name: str) -> Any:
     return Scripted()
 
 
-def chat(guard: Guard, played: Played, *, stream: bool = False) -> None:
+def chat(guard: Guard, played: ContractRun, *, stream: bool = False) -> None:
     """OpenAI's client, chat completions."""
     from openai import DefaultHttpxClient, OpenAI
 
@@ -281,12 +287,12 @@ def chat(guard: Guard, played: Played, *, stream: bool = False) -> None:
             _client_loop(played, ask)
 
 
-def chat_streamed(guard: Guard, played: Played) -> None:
+def chat_streamed(guard: Guard, played: ContractRun) -> None:
     """The same, streamed."""
     chat(guard, played, stream=True)
 
 
-def achat(guard: Guard, played: Played) -> None:
+def achat(guard: Guard, played: ContractRun) -> None:
     """The same, asynchronous."""
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
@@ -307,7 +313,7 @@ def achat(guard: Guard, played: Played) -> None:
         runner.run(client.close())
 
 
-def _client_loop(played: Played, ask: Callable[[list[Any]], Any]) -> None:
+def _client_loop(played: ContractRun, ask: Callable[[list[Any]], Any]) -> None:
     messages: list[Any] = [{"role": "user", "content": TASK}]
     for _ in range(20):
         message = ask(messages)
@@ -321,7 +327,7 @@ def _client_loop(played: Played, ask: Callable[[list[Any]], Any]) -> None:
     raise AssertionError("the loop did not end")
 
 
-def _chat_server(played: Played) -> Callable[[Any], Any]:
+def _chat_server(played: ContractRun) -> Callable[[Any], Any]:
     from tests.unit.integrations.openai_server import Raw, chunks, completion
 
     lock = threading.Lock()
@@ -329,7 +335,7 @@ def _chat_server(played: Played) -> Callable[[Any], Any]:
     def say(body: Any) -> Any:
         with lock:
             try:
-                answer = played.next(_asked(body["model"], body["messages"], body.get("temperature")))
+                answer = played.next_answer(_asked(body["model"], body["messages"], body.get("temperature")))
             except ConnectionError:
                 return Raw(status=500)
         message = _message(answer)
@@ -338,7 +344,7 @@ def _chat_server(played: Played) -> Callable[[Any], Any]:
     return say
 
 
-def responses(guard: Guard, played: Played, *, stream: bool = False) -> None:
+def responses(guard: Guard, played: ContractRun, *, stream: bool = False) -> None:
     """OpenAI's client, Responses, which name the response before them."""
     from openai import DefaultHttpxClient, OpenAI
 
@@ -372,12 +378,12 @@ def responses(guard: Guard, played: Played, *, stream: bool = False) -> None:
             raise AssertionError("the loop did not end")
 
 
-def responses_streamed(guard: Guard, played: Played) -> None:
+def responses_streamed(guard: Guard, played: ContractRun) -> None:
     """The same, streamed."""
     responses(guard, played, stream=True)
 
 
-def _responses_server(played: Played) -> Callable[[Any], Any]:
+def _responses_server(played: ContractRun) -> Callable[[Any], Any]:
     from tests.unit.integrations.openai_responses_server import called, events, response, said, whole
     from tests.unit.integrations.openai_server import Raw
 
@@ -390,7 +396,9 @@ def _responses_server(played: Played) -> Callable[[Any], Any]:
         told = [str(item["content"]) for item in history if item.get("role") == "user"]
         results = [str(item["output"]) for item in history if "output" in item]
         try:
-            answer = played.next(ContractRequest(body["model"], told, results, body.get("temperature")))
+            answer = played.next_answer(
+                ContractRequest(body["model"], told, results, body.get("temperature"))
+            )
         except ConnectionError:
             return Raw(status=500)
         number = next(_IDS)
@@ -403,7 +411,7 @@ def _responses_server(played: Played) -> Callable[[Any], Any]:
     return say
 
 
-def _run(played: Played, name: str, arguments: str) -> str:
+def _run(played: ContractRun, name: str, arguments: str) -> str:
     try:
         return str(getattr(played, name)(**json.loads(arguments)))
     except (AttributeError, ConnectionError) as error:

@@ -9,7 +9,7 @@ import pytest
 from agentguard.backends.load_balancing.base import policies, policy_factory, register_policy
 from agentguard.backends.load_balancing.consistent_hash import ranked
 from agentguard.errors import ConfigError
-from agentguard.testing.contracts import policies as contract
+from agentguard.testing.contracts import load_balancing as contract
 
 ALL = policies()
 SPREADING = [name for name in ALL if name != "priority"]
@@ -24,18 +24,18 @@ def test_every_policy_keeps_the_contract(name, check):
 
 @pytest.mark.parametrize("name", SPREADING)
 def test_policies_that_spread_are_even(name):
-    contract.it_is_even(policy_factory(name))
+    contract.check_even_distribution(policy_factory(name))
 
 
 @pytest.mark.parametrize("name", ["least_load", "weighted", "session", "prefix"])
 def test_policies_that_heed_weights(name):
-    contract.it_heeds_weights(policy_factory(name))
+    contract.check_weights_respected(policy_factory(name))
 
 
 @pytest.mark.parametrize(("name", "key"), AFFINE.items())
 def test_policies_that_keep_what_belongs_together_on_one_replica(name, key):
-    contract.it_keeps_to_one(policy_factory(name), key=key)
-    contract.it_moves_little(partial(policy_factory(name), bound=0.0))
+    contract.check_affinity(policy_factory(name), key=key)
+    contract.check_minimal_disruption(partial(policy_factory(name), bound=0.0))
 
 
 def test_the_contract_finds_those_that_break_it():
@@ -49,7 +49,7 @@ def test_the_contract_finds_those_that_break_it():
             return self
 
         def choose(self, asked, offered):
-            return contract.Stub(name="elsewhere")
+            return contract.StubReplica(name="elsewhere")
 
         def __init__(self, **options):
             pass
@@ -59,21 +59,21 @@ def test_the_contract_finds_those_that_break_it():
 
         __hash__ = None
 
-    for check in (contract.it_chooses_only_what_is_offered, contract.it_takes_the_only_one):
+    for check in (contract.check_chooses_candidates, contract.check_single_candidate):
         with pytest.raises(AssertionError):
             check(Broken)
     with pytest.raises(AssertionError):
-        contract.it_refuses_unknown_options(Broken)
+        contract.check_unknown_options_rejected(Broken)
     with pytest.raises(AssertionError):
-        contract.it_is_even(policy_factory("priority"))
+        contract.check_even_distribution(policy_factory("priority"))
     with pytest.raises(AssertionError):
-        contract.it_moves_little(policy_factory("round_robin"))
+        contract.check_minimal_disruption(policy_factory("round_robin"))
 
 
 def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
     chooser = policy_factory("prefix")(bound=1.25).build(random.Random(1))
-    offered = contract.replicas(1, 1, 1, 1)
-    ask = contract.Ask(prefix=b"everybody's")
+    offered = contract.build_replicas(1, 1, 1, 1)
+    ask = contract.StubRequest(prefix=b"everybody's")
     for _ in range(400):
         chooser.choose(ask, offered).inflight += 1
     order = ranked(ask.prefix, offered)
@@ -85,24 +85,24 @@ def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
 
 def test_the_least_loaded_is_found_when_all_are_compared():
     chooser = policy_factory("least_load")(choices=0).build(random.Random(1))
-    offered = contract.replicas(1, 1, 4)
+    offered = contract.build_replicas(1, 1, 4)
     for one, inflight in zip(offered, (3, 2, 9), strict=True):
         one.inflight = inflight
-    assert {chooser.choose(contract.Ask(), offered).name for _ in range(20)} == {"replica-2"}
+    assert {chooser.choose(contract.StubRequest(), offered).name for _ in range(20)} == {"replica-2"}
 
 
 def test_slow_replicas_count_as_loaded_where_it_is_asked_for():
     chooser = policy_factory("least_load")(choices=0, latency=True).build(random.Random(1))
-    offered = contract.replicas(1, 1)
+    offered = contract.build_replicas(1, 1)
     offered[0].latency_s, offered[1].latency_s = 2.0, 0.1
     offered[1].inflight = 5
-    assert chooser.choose(contract.Ask(), offered) is offered[1]
+    assert chooser.choose(contract.StubRequest(), offered) is offered[1]
 
 
 def test_heavy_replicas_do_not_get_their_turns_in_a_row():
     chooser = policy_factory("weighted")().build(random.Random(1))
-    offered = contract.replicas(5, 1, 1)
-    names = [chooser.choose(contract.Ask(), offered).name for _ in range(70)]
+    offered = contract.build_replicas(5, 1, 1)
+    names = [chooser.choose(contract.StubRequest(), offered).name for _ in range(70)]
     assert [names.count(one.name) for one in offered] == [50, 10, 10]
     assert (
         max(len(run) for run in "".join(n[-1] for n in names).replace("1", " ").replace("2", " ").split())

@@ -12,7 +12,7 @@ from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RecoveryOutcome
-from tests.contract.candidate_worlds import AWAITS, RUNS_TOOLS, WORLDS, Played
+from tests.contract.candidate_worlds import AWAITS, RUNS_TOOLS, WORLDS, ContractRun
 
 every = pytest.mark.parametrize("world", WORLDS)
 runs_tools = pytest.mark.parametrize("world", RUNS_TOOLS)
@@ -20,9 +20,9 @@ NINE, FOUR = ("book", {"seat": 9}), ("book", {"seat": 4})
 FIND, DONE = ("find", {"where": "aisle"}), "Seat 4 is booked."
 
 
-def play(world: str, answers: Any, *, finds: Any = (), **parts: Any) -> Played:
+def play(world: str, answers: Any, *, finds: Any = (), **parts: Any) -> ContractRun:
     script = answers if isinstance(answers, dict) else {"own": answers}
-    played = Played({name: list(given) for name, given in script.items()}, finds=list(finds))
+    played = ContractRun({name: list(given) for name, given in script.items()}, find_results=list(finds))
     recover = RecoveryPolicy(**{"on_fail": "nudge", **parts.pop("recover", {})})
     guard = Guard(recover=recover, **{"localizer": Nothing(), **parts})
     guard.tool(effect="write")(played.book)
@@ -44,20 +44,20 @@ class Nothing:
         )
 
 
-def models(played: Played) -> list[str]:
-    return [asked.model for asked in played.asked]
+def models(played: ContractRun) -> list[str]:
+    return [asked.model for asked in played.requests]
 
 
-def told(played: Played, at: int = -1) -> str:
-    return " ".join(text for text in played.asked[at].told if text.startswith("[guard]"))
+def told(played: ContractRun, at: int = -1) -> str:
+    return " ".join(text for text in played.requests[at].user_texts if text.startswith("[guard]"))
 
 
 @every
 def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> None:
     played = play(world, [NINE, FOUR, FOUR, DONE], recover={"protect": SelectiveRedundancy()})
-    assert played.booked == {4: 1}
+    assert played.bookings == {4: 1}
     assert played.answer.strip() == DONE
-    assert len(played.asked) == 4
+    assert len(played.requests) == 4
     (recovery,) = played.session.recoveries
     assert (recovery.plan.strategy, recovery.trigger) == ("vote", "protection")
     assert recovery.outcome in (RecoveryOutcome.PENDING, RecoveryOutcome.CONFIRMED)
@@ -75,8 +75,8 @@ def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> 
 @every
 def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -> None:
     played = play(world, [FIND, FOUR, FOUR, DONE], recover={"protect": SelectiveRedundancy()})
-    assert played.booked == {4: 1}
-    assert len(played.asked) == 4, "the find and the end are asked for once, the booking twice"
+    assert played.bookings == {4: 1}
+    assert len(played.requests) == 4, "the find and the end are asked for once, the booking twice"
     assert played.session.recoveries[0].cost["calls"] == 1
 
 
@@ -84,7 +84,7 @@ def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -
 def test_without_agreement_the_next_rung_is_taken(world: str) -> None:
     answers = [("book", {"seat": 1}), ("book", {"seat": 2}), ("book", {"seat": 3}), FOUR, FOUR, DONE]
     played = play(world, answers, recover={"protect": SelectiveRedundancy()})
-    assert played.booked == {4: 1}
+    assert played.bookings == {4: 1}
     strategies = [one.plan.strategy for one in played.session.recoveries]
     assert strategies == ["vote", "reprompt", "vote"]
     assert played.session.recoveries[0].outcome is RecoveryOutcome.REFUTED
@@ -95,7 +95,7 @@ def test_without_agreement_the_next_rung_is_taken(world: str) -> None:
 def test_other_models_vote_by_name(world: str) -> None:
     answers = {"own": [NINE, DONE], "large": [FOUR], "other": [FOUR]}
     played = play(world, answers, recover={"protect": SelectiveRedundancy(models=["large", "other"])})
-    assert played.booked == {4: 1}
+    assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert played.session.recoveries[0].plan.strategy == "n_version"
 
@@ -104,7 +104,7 @@ def test_other_models_vote_by_name(world: str) -> None:
 def test_a_model_that_fails_has_no_vote(world: str) -> None:
     answers = {"own": [FOUR, DONE], "large": [ConnectionError("down")], "other": [FOUR]}
     played = play(world, answers, recover={"protect": SelectiveRedundancy(models=["large", "other"])})
-    assert played.booked == {4: 1}
+    assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert len(played.session.failures) == 1
 
@@ -114,11 +114,11 @@ def test_the_first_alternate_that_is_accepted_is_taken(world: str) -> None:
     block = {"recovery_block": {"models": ["large", "other"], "prompts": ["Mind."], "temperatures": [0.5]}}
     answers = {"own": [("fly", {}), DONE], "large": [FOUR], "other": []}
     played = play(world, answers, recover={"on_fail": block})
-    assert played.booked == {4: 1}
+    assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "own"]
-    alternate = played.asked[1]
-    assert (alternate.told[-1], alternate.temperature) == ("Mind.", 0.5)
-    assert "Mind." not in played.asked[2].told, "what one candidate is told is told to it alone"
+    alternate = played.requests[1]
+    assert (alternate.user_texts[-1], alternate.temperature) == ("Mind.", 0.5)
+    assert "Mind." not in played.requests[2].user_texts, "what one candidate is told is told to it alone"
 
 
 @every
@@ -128,17 +128,17 @@ def test_a_test_of_ones_own_accepts_or_refuses_each(world: str) -> None:
 
     by = {"recovery_block": {"accept": accept, "tries": 3}}
     played = play(world, [NINE, NINE, FOUR, DONE], recover={"protect": SelectiveRedundancy(strategy=by)})
-    assert played.booked == {4: 1}
-    assert len(played.asked) == 4
+    assert played.bookings == {4: 1}
+    assert len(played.requests) == 4
     good = play(world, [FOUR, DONE], recover={"protect": SelectiveRedundancy(strategy=by)})
-    assert (good.booked, len(good.asked), good.session.recoveries) == ({4: 1}, 2, [])
+    assert (good.bookings, len(good.requests), good.session.recoveries) == ({4: 1}, 2, [])
 
 
 @every
 def test_a_call_that_can_be_read_in_one_way_is_repaired_before_it_runs(world: str) -> None:
     played = play(world, [("book", {"seat": "4"}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
-    assert played.booked == {4: 1}
-    assert len(played.asked) == 2, "no model call is spent"
+    assert played.bookings == {4: 1}
+    assert len(played.requests) == 2, "no model call is spent"
     assert "was repaired" in told(played)
     (recovery,) = played.session.recoveries
     assert (recovery.plan.strategy, recovery.plan.tier.name) == ("roll_forward", "REPAIR")
@@ -152,14 +152,14 @@ def test_a_call_that_can_be_read_in_one_way_is_repaired_before_it_runs(world: st
 @every
 def test_a_tool_in_another_writing_is_the_one_that_is_known(world: str) -> None:
     played = play(world, [("BOOK", {"Seat": 4}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
-    assert (played.booked, len(played.asked)) == ({4: 1}, 2)
+    assert (played.bookings, len(played.requests)) == ({4: 1}, 2)
 
 
 @every
 def test_what_cannot_be_repaired_is_left_to_the_next_rung(world: str) -> None:
     answers = [("fly", {"seat": 4}), FOUR, DONE]
     played = play(world, answers, recover={"on_fail": ["roll_forward", "reprompt"]})
-    assert played.booked == {4: 1}
+    assert played.bookings == {4: 1}
     assert [one.plan.strategy for one in played.session.recoveries] == ["reprompt"]
 
 
@@ -176,23 +176,23 @@ def test_a_repair_of_ones_own_takes_the_place_of_a_result(world: str) -> None:
         recover={"on_fail": "roll_forward"},
         repair=repair,
     )
-    assert sorted(played.asked[3].results) == [none, none, "seat 4 is free"]
+    assert sorted(played.requests[3].tool_results) == [none, none, "seat 4 is free"]
     assert "put right" in told(played, 3)
-    assert "seat 4 is free" in played.asked[4].results, "it stays so"
+    assert "seat 4 is free" in played.requests[4].tool_results, "it stays so"
     (recovery,) = played.session.recoveries
     step = played.session.run.steps[recovery.plan.step]
     assert step.observations[0].content == "seat 4 is free"
     assert step.extra["agentguard"]["repaired"][0]["original"] == none
     assert len(played.session.run.steps) == len(played.session.run.branches[0].steps) + recovery.plan.step + 2
-    assert played.booked == {4: 1}
+    assert played.bookings == {4: 1}
 
 
 @runs_tools
 @pytest.mark.parametrize("broken", ["Error: timed out", "", '{"rows": [1, 2', ConnectionError("reset")])
 def test_a_failed_read_is_made_once_more(world: str, broken: Any) -> None:
     played = play(world, [FIND, DONE], finds=[broken, "seat 4"], recover={"on_fail": "roll_forward"})
-    assert played.found == 2
-    assert played.asked[1].results == ["seat 4"]
+    assert played.find_count == 2
+    assert played.requests[1].tool_results == ["seat 4"]
     assert "was called once more" in told(played)
     (recovery,) = played.session.recoveries
     assert (recovery.outcome, recovery.trigger) == (RecoveryOutcome.CONFIRMED, "tool_error")
@@ -204,8 +204,8 @@ def test_a_failed_read_is_made_once_more(world: str, broken: Any) -> None:
 def test_a_read_that_fails_again_is_not_made_a_third_time(world: str) -> None:
     failed = "Error: timed out"
     played = play(world, [FIND, DONE], finds=[failed, failed, "seat 4"], recover={"on_fail": "roll_forward"})
-    assert played.found == 2
-    assert played.asked[1].results == [failed]
+    assert played.find_count == 2
+    assert played.requests[1].tool_results == [failed]
     assert [one.outcome for one in played.session.recoveries] == [RecoveryOutcome.REFUTED]
 
 
@@ -218,7 +218,7 @@ def test_an_agent_whose_turns_are_always_in_doubt_runs_out_of_budget(world: str)
         recover={"protect": SelectiveRedundancy(on_fail="vote"), "budget": RecoveryBudget(resamples=5)},
     )
     assert played.session.account.usage.samples <= 5
-    assert len(played.asked) == 21, "every answer was of use or was paid for out of the budget"
+    assert len(played.requests) == 21, "every answer was of use or was paid for out of the budget"
     assert played.session.pending_turn.skipped_votes > 10
 
 
@@ -228,8 +228,8 @@ def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str
     played = play(
         world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"protect": SelectiveRedundancy(strategy=by)}
     )
-    assert played.booked == {4: 1}
-    assert played.most_at_once == 4
+    assert played.bookings == {4: 1}
+    assert played.max_concurrent == 4
 
 
 @every
@@ -238,6 +238,6 @@ def test_candidates_that_say_the_same_in_another_form_agree(world: str) -> None:
     played = play(
         world, [NINE, text, FOUR, DONE], recover={"on_fail": "roll_forward", "protect": SelectiveRedundancy()}
     )
-    assert played.booked == {4: 1}
-    assert len(played.asked) == 4
+    assert played.bookings == {4: 1}
+    assert len(played.requests) == 4
     assert "was repaired" in told(played)

@@ -8,7 +8,7 @@ import pytest
 
 from agentguard.guard import Guard
 from agentguard.runtime.integration_registry import integration_registry
-from agentguard.testing.contracts.integrations import CHECKS, TASK, ContractRequest, Played
+from agentguard.testing.contracts.integrations import CHECKS, TASK, ContractRequest, ContractRun
 from tests.contract.candidate_worlds import WORLDS
 
 
@@ -18,11 +18,11 @@ def test_a_built_in_integration_keeps_to_the_contract(world: str, check: Any) ->
     check(WORLDS[world])
 
 
-def unguarded(guard: Guard, played: Played) -> None:
+def unguarded(guard: Guard, played: ContractRun) -> None:
     """A loop beside the guard, with a session that sees nothing of it."""
     played.sessions.append(guard.run(TASK).session)
     while not played.answer:
-        answer = played.next(ContractRequest("own", [TASK], []))
+        answer = played.next_answer(ContractRequest("own", [TASK], []))
         if isinstance(answer, str):
             played.answer = answer
         else:

@@ -47,8 +47,8 @@ WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
     "cut-ended": (Truncate(framing="ended"), "transient"),
     "hang": (Hang(), "transient"),
     "stall": (Stall(), "transient"),
-    "blanks": (HeartbeatOnly(every_s=0.1), "transient"),
-    "trickle": (Trickle(size=1, every_s=0.2), "transient"),
+    "blanks": (HeartbeatOnly(interval_s=0.1), "transient"),
+    "trickle": (Trickle(size=1, interval_s=0.2), "transient"),
     "json": (InvalidAnswer(kind="json"), "transient"),
     "html": (InvalidAnswer(kind="html"), "transient"),
     "nothing": (InvalidAnswer(kind="nothing"), "transient"),
@@ -75,7 +75,7 @@ WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
     "422": (StatusFault(status=422), "final"),
     "redirect": (StatusFault(status=307, headers=(("location", "http://127.0.0.1:9/"),)), "final"),
     "flipped": (Corrupt(), "fine"),
-    "slow": (Ok(first_s=0.3, gap_s=0.05), "fine"),
+    "slow": (Ok(first_token_delay_s=0.3, token_interval_s=0.05), "fine"),
     "no-http": (Raw(data=b"SSH-2.0-OpenSSH_9.6\r\n"), "transient"),
     "http-0.9": (Raw(data=b"<html>hello</html>"), "transient"),
     "two-lengths": (
@@ -87,13 +87,13 @@ WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
         "transient",
     ),
     "bad-chunk": (Raw(data=JSON_HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n"), "transient"),
-    "switching": (Raw(data=b"HTTP/1.1 101 Switching Protocols\r\n\r\n", then="hold"), "transient"),
-    "interim-flood": (Raw(data=b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999, then="hold"), "transient"),
+    "switching": (Raw(data=b"HTTP/1.1 101 Switching Protocols\r\n\r\n", connection_action="hold"), "transient"),
+    "interim-flood": (Raw(data=b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999, connection_action="hold"), "transient"),
     "gzip": (
         # It keeps the connection, which is fit for more: a close would cost whoever comes next an attempt.
         Raw(
             data=JSON_HEAD + b"content-encoding: br\r\ncontent-length: 4\r\n\r\n\x1b\x00\x00\x00",
-            then="keep",
+            connection_action="keep",
         ),
         "transient",
     ),
@@ -101,7 +101,7 @@ WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
 STREAMED: dict[str, tuple[InjectedFault, Kind]] = {
     "cut-ended-all": (Truncate(tokens=99, framing="ended"), "partial"),
     "cut-close-all": (Truncate(tokens=99, framing="close"), "partial"),
-    "error-3-bare": (ErrorEvent(tokens=3, done=False), "partial"),
+    "error-3-bare": (ErrorEvent(tokens=3, include_done=False), "partial"),
     "huge-event": (Huge(part="event", size=20 << 20), "transient"),
 }
 for _tokens, _kind in ((0, "transient"), (3, "partial")):

@@ -19,7 +19,7 @@ EFFECTS = 40
 def work(url: str, life: int, said: str, world: str) -> None:
     """Write rows, some of them acknowledged, and carry out effects as the ledger allows."""
     store = Store.open(
-        url, options=StoreOptions(busy_s=30.0)
+        url, options=StoreOptions(lock_timeout_s=30.0)
     )  # another may stand still while it holds the lock
     number = 0
     while True:
@@ -58,10 +58,10 @@ def squeeze(path: str) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
         write_until_it_fails(store)
-        print(json.dumps(asdict(store.health())), flush=True)
+        print(json.dumps(asdict(store.get_health())), flush=True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         store.flush(20)
-        print(json.dumps(asdict(store.health())), flush=True)
+        print(json.dumps(asdict(store.get_health())), flush=True)
 
 
 def write_until_it_fails(store: Store) -> int:
@@ -70,7 +70,7 @@ def write_until_it_fails(store: Store) -> int:
         store.write(FindingRow(run_id="r", detector="d", step=count, data={"x": os.urandom(2000).hex()}))
         if count % 20 == 0:
             _settle(store)
-            if not store.health().ok:
+            if not store.get_health().ok:
                 return count
     raise AssertionError("8 MB were written to a disk that is full")
 
@@ -79,5 +79,5 @@ def _settle(store: Store) -> None:
     """Wait until the last rows were written or could not be."""
     import time
 
-    while store.health().ok and store.health().pending:
+    while store.get_health().ok and store.get_health().pending:
         time.sleep(0.002)

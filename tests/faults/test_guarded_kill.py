@@ -72,7 +72,7 @@ def _check(url: Path, world: Path, said: Path) -> None:
             call.arguments["to"] for step in run.steps for call in step.tool_calls if call.name == "walk"
         ]
         assert state == {"at": SEATS, "path": walked}, "the state is not that of the live line"
-        assert store.snapshots("r") == ()
+        assert store.list_snapshots("r") == ()
         _check_budget(store, run, spent)
 
 

@@ -77,7 +77,7 @@ def test_what_was_never_sent_is_sent_elsewhere_whatever_its_effects(tmp_path: Pa
                 body = body_for("responses", text=str(n), **more)
                 got = asyncio.run(ask(proxy.port, PATHS["responses"], body))
                 assert outcome("responses", got, stream=False).error is None
-        assert len(here.seen) == 6
+        assert len(here.requests) == 6
 
 
 def test_a_name_that_does_not_resolve_is_a_typed_error_and_soon(tmp_path: Path) -> None:
@@ -113,15 +113,15 @@ def test_the_deadline_is_over_all_attempts_and_not_over_each(tmp_path: Path) -> 
             assert got.status == 504
             assert outcome("chat", got, stream=stream).error in ("deadline_exceeded", "retries_exhausted")
             assert got.seconds < 2.0 + SLACK_S
-        a.until(lambda: a.working == 0)
-        assert all(one.cancelled for one in a.seen)
+        a.wait_until(lambda: a.active_requests == 0)
+        assert all(one.is_cancelled for one in a.requests)
 
 
 # 5: hedge
 
 
 def test_a_slow_first_token_is_hedged_and_the_loser_is_cancelled(tmp_path: Path) -> None:
-    slow = {f"number {n}": Ok(first_s=20.0) for n in (30, 45)}
+    slow = {f"number {n}": Ok(first_token_delay_s=20.0) for n in (30, 45)}
     # A machine that stands still makes hedges, too: they take nothing from the two that there must be.
     budget = {"reserve": 4.0, "ratio": 0.05, "per_second": 0.0}
     pipeline = {**FEW, "hedge": {"minimum": 20, "floor_s": 0.3, "budget": budget}}
@@ -136,17 +136,17 @@ def test_a_slow_first_token_is_hedged_and_the_loser_is_cancelled(tmp_path: Path)
         serving(tmp_path, config(a, b, pipeline=pipeline)) as proxy,
     ):
         asyncio.run(_one_after_the_other(proxy, 60))
-        a.until(lambda: a.working + b.working == 0)
-        both = [*a.seen, *b.seen]
+        a.wait_until(lambda: a.active_requests + b.active_requests == 0)
+        both = [*a.requests, *b.requests]
         assert len(both) == 60 + 2 + _stray(both)
         assert 2 + _stray(both) <= 4 + 60 * 0.05
-        losers = [one for one in both if one.fault == Ok(first_s=20.0)]
+        losers = [one for one in both if one.fault == Ok(first_token_delay_s=20.0)]
         assert len(losers) == 2
         for loser in losers:
             winner = next(one for one in both if one is not loser and one.body == loser.body)
-            assert loser.left_at is not None
+            assert loser.disconnected_at is not None
             assert winner.answered_at is not None
-            assert loser.left_at - winner.answered_at < 0.1 + SLACK_S
+            assert loser.disconnected_at - winner.answered_at < 0.1 + SLACK_S
 
 
 async def _one_after_the_other(proxy: Proxy, count: int) -> None:
@@ -197,11 +197,11 @@ def test_retry_after_is_obeyed_and_clamped_to_the_deadline(tmp_path: Path) -> No
 
         answers = asyncio.run(main())
     for (name, (_, attempts, waits)), got in zip(PUSHBACKS.items(), answers, strict=True):
-        seen = a.attempts(name)
+        seen = a.list_attempts(name)
         assert len(seen) == attempts, name
         assert (got.status == 200) == (attempts == 2), name
         if attempts == 2:
-            assert seen[1].at - seen[0].at >= waits, name
+            assert seen[1].received_at - seen[0].received_at >= waits, name
         else:
             assert got.seconds < SLACK_S, name
 
@@ -232,20 +232,20 @@ def test_a_canary_finds_a_replica_that_corrupts_and_it_gets_no_more_requests(tmp
     canary = {"ask": "Say the number 4711.", "expect": "4711", "interval_s": 0.2, "wrong_after": 2}
     known = {"Say the number 4711.": "4711"}
     with (
-        FaultBackend(Corrupt(), name="bad", known=known) as bad,
-        FaultBackend(name="good", known=known) as good,
+        FaultBackend(Corrupt(), name="bad", known_answers=known) as bad,
+        FaultBackend(name="good", known_answers=known) as good,
     ):
         settings = config(bad, good, canary=canary)
         with serving(tmp_path, settings) as proxy:
-            bad.until(lambda: len(bad.seen) >= 3)
+            bad.wait_until(lambda: len(bad.requests) >= 3)
             time.sleep(0.5)
             got = asyncio.run(many(proxy, 20))
             assert all(one.status == 200 for one in got)
             assert {one.header("agentguard-replica") for one in got} == {"good"}
-            assert all(b"4711" in one.body for one in bad.seen)
+            assert all(b"4711" in one.body for one in bad.requests)
             status = asyncio.run(proxy.status())
             assert "bad" in json.dumps(status)
-            bad.play(Ok())
+            bad.set_script(Ok())
             asyncio.run(_comes_back(proxy))
 
 
@@ -263,18 +263,18 @@ async def _comes_back(proxy: Proxy) -> None:
 def test_a_vote_masks_a_replica_that_corrupts(tmp_path: Path, stream: bool) -> None:
     with (
         FaultBackend(Corrupt(), name="bad") as bad,
-        FaultBackend(Ok(after_s=0.1), name="b") as b,
-        FaultBackend(Ok(after_s=0.1), name="c") as c,
+        FaultBackend(Ok(delay_s=0.1), name="b") as b,
+        FaultBackend(Ok(delay_s=0.1), name="c") as c,
         serving(tmp_path, config(bad, b, c)) as proxy,
     ):
         for n in range(8):
             body = body_for("chat", text=f"number {n}", tools=True, stream=stream)
             got = asyncio.run(ask(proxy.port, CHAT, body, headers=(("agentguard-votes", "3"),)))
-            assert outcome("chat", got, stream=stream).said == b.right(CHAT, body).said
+            assert outcome("chat", got, stream=stream).said == b.build_expected_reply(CHAT, body).content
             assert "voted=2/3" in (got.header("agentguard-notes") or "")
-        assert len(b.seen) == len(c.seen) == 8
+        assert len(b.requests) == len(c.requests) == 8
         # The third is not waited for once two agree, even where it has not been reached yet.
-        assert 1 <= len(bad.seen) <= 8
+        assert 1 <= len(bad.requests) <= 8
 
 
 # 10: slow clients
@@ -288,7 +288,7 @@ def test_a_head_and_a_body_that_never_come_are_not_waited_for(tmp_path: Path) ->
             before = proxy.open_files()["socket"]
             asyncio.run(_slow_loris(proxy, request_bytes(CHAT, body), len(body)))
             until(lambda: proxy.open_files()["socket"] <= before)
-        assert a.seen == []
+        assert a.requests == []
 
 
 async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
@@ -321,12 +321,12 @@ def test_a_reader_that_stands_still_holds_the_endpoint_back_and_is_cut_off(tmp_p
             with contextlib.closing(socket.create_connection(("127.0.0.1", proxy.port))) as client:
                 client.sendall(request_bytes(CHAT, body_for("chat", stream=True)))
                 client.recv(1000)
-                a.until(lambda: bool(a.seen))
+                a.wait_until(lambda: bool(a.requests))
                 time.sleep(1.5)
                 assert proxy.rss() - before < 32 << 20
-                a.until(lambda: a.seen[0].over, 3.0 + 10.0)
-                assert a.seen[0].cancelled
-                assert a.seen[0].sent < 100 << 20
+                a.wait_until(lambda: a.requests[0].is_finished, 3.0 + 10.0)
+                assert a.requests[0].is_cancelled
+                assert a.requests[0].sent_bytes < 100 << 20
 
 
 # 11, 13: overload and an outage, in short
@@ -339,7 +339,7 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
         "shed": {"concurrency": {"rule": "fixed", "start": 10}, "queue": 10, "wait_s": 10.0},
     }
     with (
-        FaultBackend(Ok(first_s=0.2), name="a") as a,
+        FaultBackend(Ok(first_token_delay_s=0.2), name="a") as a,
         serving(tmp_path, config(a, pipeline=pipeline)) as proxy,
     ):
         got = asyncio.run(many(proxy, 200, gap_s=0.005))
@@ -352,7 +352,7 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
     assert sum(one.seconds < SLACK_S for one in refused) >= 0.9 * len(refused)
     for one in refused:
         assert outcome("chat", one, stream=False).error == "overloaded"
-    assert len(a.seen) == len(done)
+    assert len(a.requests) == len(done)
 
 
 def test_after_an_outage_it_is_as_before(tmp_path: Path) -> None:
@@ -363,11 +363,13 @@ def test_after_an_outage_it_is_as_before(tmp_path: Path) -> None:
         with serving(tmp_path, settings) as proxy:
             began = time.monotonic()
             assert all(one.status == 200 for one in asyncio.run(many(proxy, 40, gap_s=0.02)))
-            with a.refusing(), b.refusing():
+            with a.refuse_connections(), b.refuse_connections():
                 down = asyncio.run(many(proxy, 100, gap_s=0.02))
             assert all(outcome("chat", one, stream=False).error for one in down[5:])
             asked = 40 + 100 + asyncio.run(_recovers(proxy))
-            seen = sum(one.method == "POST" for one in (*a.seen, *b.seen))  # the others ask for its health
+            seen = sum(
+                one.method == "POST" for one in (*a.requests, *b.requests)
+            )  # the others ask for its health
             assert seen <= asked * (1 + 0.2 + 0.05) + 3 + 10 * (time.monotonic() - began)
 
 
@@ -393,11 +395,11 @@ def test_a_bad_replica_of_three_is_ejected_and_shown(tmp_path: Path) -> None:
     ):
         # One after the other: of many at once, many may be at the bad one before the third has failed there.
         asyncio.run(_one_after_the_other(proxy, 60))
-        assert len(bad.seen) == 3
+        assert len(bad.requests) == 3
         assert "eject" in json.dumps(asyncio.run(proxy.status()))
-        seen = len(bad.seen)
+        seen = len(bad.requests)
         assert all(one.status == 200 for one in asyncio.run(many(proxy, 30)))
-        assert len(bad.seen) == seen
+        assert len(bad.requests) == seen
 
 
 def test_when_all_are_bad_they_are_asked_all_the_same(tmp_path: Path) -> None:
@@ -409,8 +411,8 @@ def test_when_all_are_bad_they_are_asked_all_the_same(tmp_path: Path) -> None:
     ):
         for one in asyncio.run(many(proxy, 20, gap_s=0.01)):
             assert outcome("chat", one, stream=False).error is not None
-        a.play(script)
-        b.play(script)
+        a.set_script(script)
+        b.set_script(script)
         assert sum(one.status == 200 for one in asyncio.run(many(proxy, 10))) == 10
 
 
@@ -430,6 +432,6 @@ async def _while_it_flaps(proxy: Proxy, flaps: FaultBackend) -> list[Got]:
     asked = asyncio.create_task(many(proxy, 120, gap_s=0.02))
     for _ in range(4):
         await asyncio.sleep(0.3)
-        with flaps.refusing():
+        with flaps.refuse_connections():
             await asyncio.sleep(0.3)
     return await asked

@@ -98,7 +98,7 @@ def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
     seen = sorted(
         (one for backend in backends for one in backend.attempts(case.mark)), key=lambda one: one.at
     )
-    ends = [(one.answered_at or one.left_at or one.at, one.cancelled) for one in seen]
+    ends = [(one.answered_at or one.disconnected_at or one.at, one.cancelled) for one in seen]
     return [
         f"{one.at - seen[0].at:.2f}-{end - seen[0].at:.2f}{' left' if left else ''}"
         for one, (end, left) in zip(seen, ends, strict=True)

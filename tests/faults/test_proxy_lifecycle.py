@@ -59,8 +59,8 @@ def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> 
     scenes = [
         (stream, fault, leave)
         for stream, fault in (
-            (True, Hang()), (True, Stall(tokens=0)), (True, Stall(tokens=3)), (True, Ok(gap_s=20.0)),
-            (False, Hang()), (False, Ok(first_s=30.0)), (False, Stall()),
+            (True, Hang()), (True, Stall(tokens=0)), (True, Stall(tokens=3)), (True, Ok(token_interval_s=20.0)),
+            (False, Hang()), (False, Ok(first_token_delay_s=30.0)), (False, Stall()),
         )
         for leave in (close, reset)
     ]  # fmt: skip
@@ -68,23 +68,23 @@ def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> 
     with FaultBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
         late = []
         for n, (stream, fault, leave) in enumerate(scenes):
-            a.play(fault)
+            a.set_script(fault)
             client = socket.create_connection(("127.0.0.1", proxy.port))
             client.sendall(request_bytes(CHAT, body_for("chat", stream=stream, text=f"{n}")))
-            a.until(lambda n=n: len(a.seen) == n + 1)  # type: ignore[misc]
+            a.wait_until(lambda n=n: len(a.requests) == n + 1)  # type: ignore[misc]
             if stream and isinstance(fault, Stall | Ok) and (isinstance(fault, Ok) or fault.tokens):
                 assert client.recv(100)
             time.sleep(0.05)
             left = time.monotonic()
             leave(client)
-            a.until(lambda n=n: a.seen[n].over)  # type: ignore[misc]
-            assert a.seen[n].left_at is not None, (stream, fault, leave)
-            late.append(a.seen[n].left_at - left)
+            a.wait_until(lambda n=n: a.requests[n].is_finished)  # type: ignore[misc]
+            assert a.requests[n].disconnected_at is not None, (stream, fault, leave)
+            late.append(a.requests[n].disconnected_at - left)
         assert max(late) < CANCELLED_S + SLACK_S
         assert sorted(late)[len(late) // 2] < CANCELLED_S + 0.4  # no pause of the machine meets half of them
-        a.play(Ok())
+        a.set_script(Ok())
         assert asyncio.run(ask(proxy.port, CHAT, body_for("chat"))).status == 200
-        a.until(lambda: a.working == 0)
+        a.wait_until(lambda: a.active_requests == 0)
 
 
 def test_who_leaves_while_a_retry_waits_is_not_tried_for_again(tmp_path: Path) -> None:
@@ -96,12 +96,12 @@ def test_who_leaves_while_a_retry_waits_is_not_tried_for_again(tmp_path: Path) -
 
         client = socket.create_connection(("127.0.0.1", proxy.port))
         client.sendall(request_bytes(CHAT, body_for("chat")))
-        a.until(lambda: len(a.seen) == 1 and a.working == 0)
+        a.wait_until(lambda: len(a.requests) == 1 and a.active_requests == 0)
         time.sleep(0.3)  # the answer has been read, mostly, and the retry waits
         assert inflight() == 1
         client.close()
         until(lambda: inflight() == 0)
-        assert len(a.seen) == 1
+        assert len(a.requests) == 1
 
 
 # 20: SIGTERM with 50 streams open
@@ -112,14 +112,14 @@ async def fifty(proxy: Proxy, a: FaultBackend, signals: Callable[[], Awaitable[N
         asyncio.create_task(ask(proxy.port, CHAT, body_for("chat", stream=True, text=f"stream {n}")))
         for n in range(50)
     ]
-    await soon(lambda: sum(one.tokens > 0 for one in list(a.seen)) >= 50)
+    await soon(lambda: sum(one.tokens > 0 for one in list(a.requests)) >= 50)
     await signals()
     return list(await asyncio.gather(*asked))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None:
-    with FaultBackend(Ok(gap_s=3.0), words=3, name="a") as a:
+    with FaultBackend(Ok(token_interval_s=3.0), word_count=3, name="a") as a:
         settings = config(a, listen={"grace_s": 20.0, "workers": workers})
         with serving(tmp_path, settings) as proxy:
 
@@ -128,13 +128,13 @@ def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None
                 # Until all of its processes have heard the signal, one of them may take a request.
                 while (late := await ask(proxy.port, CHAT, body_for("chat"))).end != "refused":
                     assert late.end in ("reset", "cut") or late.status in (200, 503)
-                    assert a.working, "requests were taken until the streams had ended"
-                assert a.working, "the streams had ended before requests were refused"
+                    assert a.active_requests, "requests were taken until the streams had ended"
+                assert a.active_requests, "the streams had ended before requests were refused"
 
             got = asyncio.run(fifty(proxy, a, end))
             for n, one in enumerate(got):
                 body = body_for("chat", stream=True, text=f"stream {n}")
-                assert outcome("chat", one, stream=True).said == a.right(CHAT, body).said
+                assert outcome("chat", one, stream=True).said == a.build_expected_reply(CHAT, body).content
             assert proxy.process.wait(10) == 0
 
 
@@ -154,7 +154,7 @@ def test_a_drain_that_is_over_tells_each_stream_so_once(tmp_path: Path) -> None:
             assert time.monotonic() - began < 1.0 + SLACK_S
             assert {outcome("chat", one, stream=True).error for one in got} == {"shutting_down"}
             assert proxy.process.wait(10) == 0
-        a.until(lambda: a.working == 0)
+        a.wait_until(lambda: a.active_requests == 0)
 
 
 # 15: kill -9
@@ -203,7 +203,7 @@ def killed(folder: Path, seed: int) -> list[str]:
     """What is wrong with one seed's run."""
     store = folder / "runs.db"
     settings = {"listen": {"workers": 2}, "capture": {"store": str(store)}, "logs": {"level": "error"}}
-    fault = Ok(first_s=0.05, gap_s=0.02)
+    fault = Ok(first_token_delay_s=0.05, token_interval_s=0.02)
     with FaultBackend(fault, name="a") as a, serving(folder, config(a, **settings)) as proxy:
         done = asyncio.run(_while_killing(proxy, seed))
         wrong = [f"seed {seed}: {what}" for api, mark, got in done for what in _wrong(a, api, mark, got)]
@@ -214,7 +214,7 @@ def killed(folder: Path, seed: int) -> list[str]:
         if after.status != 200:
             wrong.append(f"seed {seed}: afterwards {after}")
         until(lambda: store.exists() and rows(store) > 0)
-        a.until(lambda: a.working == 0, 30.0)
+        a.wait_until(lambda: a.active_requests == 0, 30.0)
     return wrong
 
 
@@ -231,7 +231,7 @@ async def _while_killing(proxy: Proxy, seed: int) -> list[tuple[str, str, Got]]:
 
 
 def _wrong(a: FaultBackend, api: str, mark: str, got: Got) -> list[str]:
-    attempts = len(a.attempts(mark))
+    attempts = len(a.list_attempts(mark))
     wrong = [f"{mark} came {attempts} times"] if attempts > (1 if api == "responses" else 3) else []
     if got.end == "whole":
         try:
@@ -357,7 +357,7 @@ def test_a_judge_that_dies_takes_no_request_with_it(tmp_path: Path, fault: Any) 
         settings = config(a, guard=policy, capture={"store": str(tmp_path / "runs.db")})
         with serving(tmp_path, settings) as proxy:
             asyncio.run(guarded_turns(proxy, "before"))
-            judge.play(fault)
+            judge.set_script(fault)
             asyncio.run(guarded_turns(proxy, "after"))
             assert asyncio.run(proxy.get("/healthz")).status == 200
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentguard.testing.fake_backend import Corrupt, FaultBackend, InjectedFault, Ok, Schedule
+from agentguard.testing.fake_backend import Corrupt, FaultBackend, FaultSchedule, InjectedFault, Ok
 from tests.faults.proxy_cases import STREAMED, WHOLE
 from tests.faults.proxy_client import PATHS, Breach, Got, ask, body_for, outcome
 from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving
@@ -39,14 +39,14 @@ PIPELINE: dict[str, Any] = {
 MAY_HAVE_ACTED = frozenset({408, 500, 502, 503, 504, 529})
 
 
-def mixed(seed: int, share: float) -> Schedule:
+def mixed(seed: int, share: float) -> FaultSchedule:
     """All faults, alike often, and the right answer for the rest."""
     faults: dict[InjectedFault, float] = {}
     for table in (WHOLE, STREAMED):
         for fault, _ in table.values():
             faults[fault] = 1.0
     faults = {fault: share / len(faults) for fault in faults}
-    return Schedule({**faults, Ok(): 1.0 - share}, seed=seed)
+    return FaultSchedule({**faults, Ok(): 1.0 - share}, seed=seed)
 
 
 def test_the_invariants_hold(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def _run(proxy: Proxy, backends: tuple[FaultBackend, ...], seed: int, shar
     seconds = loop.time() - began
     wrong = [f"{plan}: {what}" for plan, got in zip(plans, done, strict=True) for what in _judge(plan, got)]
     wrong += [what for plan in plans for what in _effects(plan, backends)]
-    asked = sum(len(backend.attempts(plan[0])) for plan in plans for backend in backends)
+    asked = sum(len(backend.list_attempts(plan[0])) for plan in plans for backend in backends)
     most = REQUESTS * (1 + 0.2 + 0.05) + 3 + 10 * seconds
     if asked > most:
         wrong.append(f"I2: {asked} attempts for {REQUESTS} requests in {seconds:.1f} s")
@@ -124,7 +124,7 @@ def _effects(plan: tuple[str, str, bool, bool], backends: tuple[FaultBackend, ..
     name, api, _, effects = plan
     if not (effects and api == "responses"):
         return []
-    acted = [one for backend in backends for one in backend.attempts(name) if _acted(one.fault)]
+    acted = [one for backend in backends for one in backend.list_attempts(name) if _acted(one.fault)]
     return [f"{plan}: acted on {len(acted)} times"] if len(acted) > 1 else []
 
 

@@ -77,7 +77,7 @@ def test_a_full_disk(disk):
             bytes(600_000)
         )  # SQLite needs room for its log and for the file it empties it into
         written = write_until_it_fails(store)
-        health = store.health()
+        health = store.get_health()
         assert "full" in health.last_error or "I/O" in health.last_error
         assert health.failing_since is not None
         assert health.pending > 0
@@ -85,18 +85,18 @@ def test_a_full_disk(disk):
         assert health.written + health.pending == written
         filler.unlink()
         store.flush(20)
-        health = store.health()
+        health = store.get_health()
         assert (health.ok, health.failing_since, health.written) == (True, None, written)
-        assert sorted(one.step for one in store.findings("r")) == list(range(1, written + 1))
+        assert sorted(one.step for one in store.list_findings("r")) == list(range(1, written + 1))
 
 
 def test_a_disk_that_stays_full(disk):
     """Rows over what the queue holds are lost, counted, and nobody waits for them."""
     with Store.open(disk / "store.db", options=StoreOptions(max_rows=50)) as store:
         write_until_it_fails(store)
-        before = store.health()
+        before = store.get_health()
         receipts = [store.write(row(i)) for i in range(500)]
-        health = store.health()
+        health = store.get_health()
         assert health.pending == 50
         assert health.lost == before.lost + 500 - (50 - before.pending)
         assert receipts[-1].state == "lost"
@@ -104,10 +104,10 @@ def test_a_disk_that_stays_full(disk):
             receipts[-1].wait()
         with pytest.raises(StoreTimeout, match="still wait"):
             store.flush(0.1)
-        assert len(store.findings("r")) == health.written  # what was acknowledged can still be read
+        assert len(store.list_findings("r")) == health.written  # what was acknowledged can still be read
         store.close(timeout_s=0.5)
-        wait_for(lambda: store.health().pending == 0)  # the writer may be in the midst of an attempt
-        assert store.health().lost == health.lost + 50
+        wait_for(lambda: store.get_health().pending == 0)  # the writer may be in the midst of an attempt
+        assert store.get_health().lost == health.lost + 50
 
 
 def test_a_file_that_may_not_grow(tmp_path):
@@ -131,13 +131,13 @@ def test_a_read_only_disk(disk):
     mount("-o", "remount,ro", str(disk))
     with Store.open(disk / "store.db", connect=False) as store:
         receipt = store.write(row(2))
-        wait_for(lambda: not store.health().ok)
+        wait_for(lambda: not store.get_health().ok)
         assert receipt.state == "pending"
         with pytest.raises(StoreUnavailable):
             store.claim(EFFECT)
         mount("-o", "remount,rw", str(disk))
         receipt.wait(20)
-        assert [one.step for one in store.findings("r")] == [1, 2]
+        assert [one.step for one in store.list_findings("r")] == [1, 2]
 
 
 @contextlib.contextmanager
@@ -163,19 +163,19 @@ def lock_held(path: Path) -> Iterator[None]:
 
 def test_a_lock_that_another_process_holds(tmp_path, caplog):
     path = tmp_path / "store.db"
-    with Store.open(path, options=StoreOptions(busy_s=0.1)) as store:
+    with Store.open(path, options=StoreOptions(lock_timeout_s=0.1)) as store:
         store.write(row(1)).wait(10)
         with lock_held(path):
             receipt = store.write(row(2))
-            wait_for(lambda: not store.health().ok)
-            assert "locked" in store.health().last_error
+            wait_for(lambda: not store.get_health().ok)
+            assert "locked" in store.get_health().last_error
             with pytest.raises(StoreUnavailable, match="locked"):
                 store.claim(EFFECT)
-            assert [one.step for one in store.findings("r")] == [1]  # readers are not held up
+            assert [one.step for one in store.list_findings("r")] == [1]  # readers are not held up
             with pytest.raises(StoreTimeout):
                 receipt.wait(0.05)
         receipt.wait(30)
-        assert store.health().ok
+        assert store.get_health().ok
         assert store.claim(EFFECT).state == "new"
     assert [one.getMessage().split("store.db ")[1] for one in caplog.records] == [
         "cannot be written to, rows wait: database is locked",  # once, however often it was tried
@@ -190,10 +190,10 @@ def test_a_file_that_was_removed(tmp_path):
         store.claim(EFFECT)
         remove(path)
         store.write(row(2)).wait(10)
-        assert [one.step for one in store.findings("r")] == [2]
+        assert [one.step for one in store.list_findings("r")] == [2]
         assert store.claim(EFFECT).state == "new"
     with Store.open(path) as again:
-        assert [one.step for one in again.findings("r")] == [2]
+        assert [one.step for one in again.list_findings("r")] == [2]
 
 
 def test_a_file_that_is_removed_while_rows_are_written(tmp_path):
@@ -206,7 +206,7 @@ def test_a_file_that_is_removed_while_rows_are_written(tmp_path):
             remove(path)
             late = store.write(row(round * 1000 + 999))
             late.wait(10)
-            assert round * 1000 + 999 in {one.step for one in store.findings("r")}
+            assert round * 1000 + 999 in {one.step for one in store.list_findings("r")}
             for receipt in receipts:
                 receipt.wait(10)
 
@@ -216,7 +216,7 @@ def test_a_folder_that_was_removed(tmp_path):
     with Store.open(path) as store:
         shutil.rmtree(path.parent)
         store.write(row(1)).wait(10)
-        assert len(store.findings("r")) == 1
+        assert len(store.list_findings("r")) == 1
 
 
 def test_a_file_that_is_no_database_any_more(tmp_path):
@@ -226,13 +226,13 @@ def test_a_file_that_is_no_database_any_more(tmp_path):
         remove(path)
         path.write_bytes(b"not a database" * 1000)
         receipt = store.write(row(2))
-        wait_for(lambda: not store.health().ok)
-        assert "not a database" in store.health().last_error
+        wait_for(lambda: not store.get_health().ok)
+        assert "not a database" in store.get_health().last_error
         with pytest.raises(StoreUnavailable):
-            store.findings("r")
+            store.list_findings("r")
         path.unlink()
         receipt.wait(10)
-        assert [one.step for one in store.findings("r")] == [2]
+        assert [one.step for one in store.list_findings("r")] == [2]
 
 
 def test_a_database_of_another_version_takes_nothing(tmp_path):
@@ -243,8 +243,8 @@ def test_a_database_of_another_version_takes_nothing(tmp_path):
         connection.commit()
     store = Store.open(path, connect=False)
     receipt = store.write(row(1))
-    wait_for(lambda: not store.health().ok)
-    assert "update agentguard" in store.health().last_error
+    wait_for(lambda: not store.get_health().ok)
+    assert "update agentguard" in store.get_health().last_error
     store.close(timeout_s=0.2)
     with pytest.raises(RowsLost, match="closed while it could not be written to"):
         receipt.wait(10)
@@ -258,9 +258,9 @@ def test_a_server_that_is_stopped_and_started_again(postgres, postgres_url):  # 
         postgres.stop()
         try:
             receipts = [store.write(row(i)) for i in range(1, 200)]
-            wait_for(lambda: not store.health().ok)
-            assert store.health().pending == 199
-            for ask in (lambda: store.findings("r"), lambda: store.claim(EFFECT), store.stats):
+            wait_for(lambda: not store.get_health().ok)
+            assert store.get_health().pending == 199
+            for ask in (lambda: store.list_findings("r"), lambda: store.claim(EFFECT), store.get_stats):
                 with pytest.raises(StoreUnavailable) as caught:
                     ask()
                 assert "p@ss" not in str(caught.value)
@@ -273,9 +273,9 @@ def test_a_server_that_is_stopped_and_started_again(postgres, postgres_url):  # 
             postgres.start()
         for receipt in (*receipts, waiting):
             receipt.wait(30)
-        assert sorted(one.step for one in store.findings("r")) == [*range(200), 500]
+        assert sorted(one.step for one in store.list_findings("r")) == [*range(200), 500]
         assert store.claim(EFFECT).state == "attempted"
-        health = store.health()
+        health = store.get_health()
         assert (health.ok, health.written, health.lost, health.pending) == (True, 200, 0, 0)
         late.close()
 
@@ -289,7 +289,7 @@ def test_a_process_that_ends_writes_what_waits(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
     with Store.open(tmp_path / "store.db") as store:
-        assert len(store.findings("r")) == 500
+        assert len(store.list_findings("r")) == 500
 
 
 def test_a_forked_process_does_not_hang(tmp_path):
@@ -306,5 +306,5 @@ def test_a_forked_process_does_not_hang(tmp_path):
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         store.write(row(3)).wait(10)
-        assert [one.step for one in store.findings("r")] == [1, 2, 3]
+        assert [one.step for one in store.list_findings("r")] == [1, 2, 3]
         assert store.claim(EFFECT).state == "attempted"

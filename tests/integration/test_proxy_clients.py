@@ -139,8 +139,8 @@ def test_a_looping_agent_is_rolled_back(
         assert status == 200
         assert json.loads(told)["recoveries"][0]["strategy"] == "rollback"
         store = Store.open(guarded.config.parent / "runs.db")
-        within(20, lambda: bool(store.diagnoses(run)))
-        kept = store.trajectory(run)
+        within(20, lambda: bool(store.list_diagnoses(run)))
+        kept = store.get_trajectory(run)
         store.close()
         assert kept is not None
         assert [call.id for step in kept.steps for call in step.tool_calls] == ["f0", "b"]
@@ -324,7 +324,7 @@ def test_what_only_passes_is_kept_too(guarded: Proxy, model: Model) -> None:
             model="m", messages=[TASK], extra_headers={"agentguard-run": "small-talk"}
         )
     store = Store.open(Path(guarded.config.parent) / "runs.db")
-    within(20, lambda: store.trajectory("small-talk") is not None)
+    within(20, lambda: store.get_trajectory("small-talk") is not None)
     store.close()
 
 
@@ -373,8 +373,8 @@ def test_several_workers_have_one_keeper(model: Model, tmp_path: Path) -> None:
             proxy.ask(plain, Agentguard_Run=name)
             proxy.ask({**plain, "tools": TOOLS}, Agentguard_Run=f"guarded-{name}")
         with Store.open(tmp_path / "runs.db") as store:
-            within(30, lambda: len(store.runs(page=Page(limit=100)).rows) == 2 * len(names))
-            kept = {row.id for row in store.runs(page=Page(limit=100)).rows}
+            within(30, lambda: len(store.list_runs(page=Page(limit=100)).rows) == 2 * len(names))
+            kept = {row.id for row in store.list_runs(page=Page(limit=100)).rows}
     assert set(names) <= kept
     tags = {
         id.removeprefix(f"guarded-{name}")

@@ -398,7 +398,7 @@ class TestGuardrail:
 def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         bad, good = (stack.enter_context(FaultBackend()) for _ in range(2))
-        bad.play(StatusFault(status=500))
+        bad.set_script(StatusFault(status=500))
         shared = {"store": str(tmp_path / "shared.db"), "every_s": 0.1}
         document = {"backends": replicas(bad, good), "shared": shared, "listen": {"port": 0, "grace_s": 1}}
         proxies = []
@@ -415,7 +415,7 @@ def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
             return states["b0"]["hinted_s"] is not None
 
         within(30, heard)
-        assert len(bad.seen) > 0
+        assert len(bad.requests) > 0
         for _ in range(10):  # and leaves it alone without having asked it once
             assert other.ask(chat())[0] == 200
 

@@ -189,10 +189,10 @@ class TestLeaving:
         at = time.monotonic()
         client.close()
         seen = backend.seen[-1]
-        backend.until(lambda: seen.left_at is not None, 60)
+        backend.until(lambda: seen.disconnected_at is not None, 60)
         # 100 ms are promised; the rest is for a busy machine. A proxy that does not notice it waits for the
         # endpoint, at least for the 20 s in which the next token must come.
-        assert seen.left_at - at < 0.1 + 5
+        assert seen.disconnected_at - at < 0.1 + 5
 
 
 class TestLimits:
@@ -382,7 +382,7 @@ def test_a_client_that_would_upgrade_is_answered_in_http_1(proxy, backend):
 
 class TestOperation:
     def test_a_reload_drops_no_stream_and_holds_for_new_requests(self, tmp_path):
-        with FaultBackend(Ok(gap_s=0.2)) as first, FaultBackend() as second:
+        with FaultBackend(Ok(token_interval_s=0.2)) as first, FaultBackend() as second:
             document = {"listen": {"port": 0}, "backends": backends(first)}
             with serving(tmp_path, document) as proxy, proxy.connect() as client:
                 client.sendall(raw(chat(stream=True)))
@@ -401,7 +401,7 @@ class TestOperation:
 
     def test_an_end_lets_streams_end_and_takes_nothing_new(self, tmp_path):
         with (
-            FaultBackend(Ok(gap_s=0.2)) as backend,
+            FaultBackend(Ok(token_interval_s=0.2)) as backend,
             serving(tmp_path, {"backends": backends(backend)}) as proxy,
         ):
             with proxy.connect() as client, proxy.connect() as idle:
@@ -417,7 +417,7 @@ class TestOperation:
     @pytest.mark.parametrize("stream", [True, False])
     def test_what_does_not_end_in_its_time_gets_one_error(self, tmp_path, stream):
         document = {"listen": {"port": 0, "grace_s": 0.3}}
-        fault = Ok(gap_s=5) if stream else Hang()
+        fault = Ok(token_interval_s=5) if stream else Hang()
         with (
             FaultBackend(fault) as backend,
             serving(tmp_path, {**document, "backends": backends(backend)}) as proxy,
@@ -425,7 +425,7 @@ class TestOperation:
             with proxy.connect() as client:
                 client.sendall(raw(chat(stream=stream)))
                 got = read_until(client, b"data: ") if stream else b""
-                backend.until(lambda: backend.seen)
+                backend.wait_until(lambda: backend.requests)
                 proxy.signal(signal.SIGTERM)
                 got += read_all(client)
             assert b"shutting_down" in got
@@ -467,7 +467,7 @@ class TestWorkers:
             assert "worker 0" in proxy.errors() or "worker 1" in proxy.errors()
 
     def test_a_terminals_interrupt_lets_streams_end(self, tmp_path):
-        with started(tmp_path, Ok(gap_s=0.2), workers=2) as (proxy, _):
+        with started(tmp_path, Ok(token_interval_s=0.2), workers=2) as (proxy, _):
             within(30, lambda: len(children(proxy.process.pid)) == 2)
             with proxy.connect() as client:
                 client.sendall(raw(chat(stream=True)))

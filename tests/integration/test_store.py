@@ -17,7 +17,7 @@ from agentguard.store import Store
 from agentguard.store.db.rows import (
     AcceptanceRow,
     BackendEventRow,
-    ClearRow,
+    ClearRunRow,
     DiagnosisRow,
     DropSnapshotsRow,
     EffectRow,
@@ -29,10 +29,10 @@ from agentguard.store.db.rows import (
     SessionRow,
     SnapshotRow,
     VerdictRow,
-    verdict_key,
+    compute_verdict_key,
 )
 from agentguard.store.read.pagination import Page, RunFilter
-from agentguard.store.trajectory_mapping import branch_row, head_row, step_row
+from agentguard.store.trajectory_mapping import build_branch_row, build_run_row, build_step_row
 from agentguard.store.write import writer
 from agentguard.trajectory.event_log.events import EventLogState
 from agentguard.trajectory.model import (
@@ -125,17 +125,17 @@ def test_a_run_written_live_is_what_the_recorder_has(store):
     """Steps, two rollbacks and new steps, written as they happen, and once more as after a lost answer."""
     meta = Trajectory(id="live", format="event_log", task="t", steps=())
     state = EventLogState(meta)
-    rows = [head_row(meta)]
+    rows = [build_run_row(meta)]
     script = [("step", 0), ("step", 1), ("step", 2), ("fork", "b1", 2), ("step", 2), ("step", 3)]
     script += [("fork", "b2", 1), ("step", 1)]
     for at, (what, *rest) in enumerate(script):
         if what == "step":
             made = step(rest[0], f"line {at}")
             state.append_step(made)
-            rows.append(step_row("live", made, created_at=float(at)))
+            rows.append(build_step_row("live", made, created_at=float(at)))
         else:
             left = state.fork_branch(*rest, reason="loop", extra={})
-            rows.append(branch_row("live", left, created_at=float(at), takes=True))
+            rows.append(build_branch_row("live", left, created_at=float(at), takes=True))
     store.write(*rows).wait(10)
     assert store.trajectory("live") == state.to_record().trajectory
     assert [b.id for b in store.trajectory("live").branches] == ["b1", "b2"]
@@ -156,8 +156,8 @@ def test_every_row_comes_back(store):
     assert store.diagnoses("r") == (rows[1],)
     assert store.recoveries("r") == (rows[2],)
     assert store.judgements("r") == (rows[3],)
-    assert store.backend_events("b").rows == (rows[4],)
-    assert store.backend_events("c").rows == ()
+    assert store.list_backend_events("b").rows == (rows[4],)
+    assert store.list_backend_events("c").rows == ()
 
 
 def test_snapshots_come_back_by_step_and_are_dropped_by_step(store):
@@ -165,11 +165,11 @@ def test_snapshots_come_back_by_step_and_are_dropped_by_step(store):
     rows = [SnapshotRow(run_id="r", step=step, state=states[step], data={"n": step}) for step in (2, 0, 3, 1)]
     store.write(*rows, SnapshotRow(run_id="other", step=1, state=b"x"))
     store.write(replace(rows[2], state=b"again"), DropSnapshotsRow(run_id="r", steps=(1, 2, 9))).wait(10)
-    assert store.snapshots("r") == (rows[1], replace(rows[2], state=b"again"))
-    assert [one.state for one in store.snapshots("other")] == [b"x"]
-    assert store.snapshots("r", tenant="t") == ()
-    store.write(ClearRow(run_id="r")).wait(10)
-    assert store.snapshots("r") == ()
+    assert store.list_snapshots("r") == (rows[1], replace(rows[2], state=b"again"))
+    assert [one.state for one in store.list_snapshots("other")] == [b"x"]
+    assert store.list_snapshots("r", tenant="t") == ()
+    store.write(ClearRunRow(run_id="r")).wait(10)
+    assert store.list_snapshots("r") == ()
     assert store.stats().rows["snapshots"] == 1
 
 
@@ -243,7 +243,7 @@ def test_schemata_are_changed_as_one_by_whoever_asks(store, url):
             return [held["s"]]
 
         for _ in range(10):
-            known = one.change_schemata(more, known=known)
+            known = one.update_schemata(more, known=known)
 
     with Store.open(url) as other, ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(count_up, one) for one in (store, other)]:
@@ -256,17 +256,17 @@ def test_schemata_are_changed_as_one_by_whoever_asks(store, url):
 def test_a_change_that_cannot_be_stored_changes_nothing(store):
     store.write(SchemaRow(id="s", data={"n": 0})).wait(10)
     with pytest.raises(StoreError, match="cannot be stored"):
-        store.change_schemata(lambda rows: [replace(rows[0], data={"n": 1}), SchemaRow(id="")])
+        store.update_schemata(lambda rows: [replace(rows[0], data={"n": 1}), SchemaRow(id="")])
     assert store.schemata()[0].data["n"] == 0
 
 
 def test_verdicts_are_found_by_their_key(store):
-    key = verdict_key(NASTY, "question", "judge", "1")
+    key = compute_verdict_key(NASTY, "question", "judge", "1")
     assert store.verdict(key) is None
     store.write(VerdictRow(key=key, judge="judge", data={"p": 0.25})).wait(10)
     store.write(VerdictRow(key=key, judge="judge", data={"p": 0.75})).wait(10)
     assert store.verdict(key).data == {"p": 0.75}
-    assert store.verdict(verdict_key(NASTY, "question", "judge", "2")) is None
+    assert store.verdict(compute_verdict_key(NASTY, "question", "judge", "2")) is None
 
 
 def test_a_bad_row_does_not_sink_its_neighbours(store):
@@ -303,7 +303,7 @@ def test_a_bad_row_does_not_sink_its_neighbours(store):
 def test_a_row_that_only_the_database_refuses_is_left_out_alone(store):
     """Nothing of ours lets such a row through; a column with less room than was thought would."""
     store.write(FindingRow(run_id="r", detector="before")).wait(10)
-    with store._place.engine().begin() as connection:
+    with store._database.engine().begin() as connection:
         connection.exec_driver_sql("CREATE UNIQUE INDEX one_detector ON agentguard_findings (detector)")
     rows = [FindingRow(run_id="r", detector=name) for name in ("a", "before", "b")]
     receipt = store.write(*rows)
@@ -324,17 +324,17 @@ def test_writing_never_raises(store):
 
 
 def test_what_is_written_together_is_one_unit(store):
-    before = store._writer._inbox.added
-    with store.together():
+    before = store._writer._queue.added
+    with store.unit_of_work():
         first = store.write(SchemaRow(id="a"))
-        with store.together():
+        with store.unit_of_work():
             second = store.write(SchemaRow(id="b"), SchemaRow(id="c"))
-        assert store._writer._inbox.added == before, "nothing is queued before the block ends"
+        assert store._writer._queue.added == before, "nothing is queued before the block ends"
     assert first is second
-    assert store._writer._inbox.added == before + 1
+    assert store._writer._queue.added == before + 1
     first.wait(10)
     assert len(store.schemata()) == 3
-    with contextlib.suppress(KeyError), store.together():
+    with contextlib.suppress(KeyError), store.unit_of_work():
         store.write(SchemaRow(id="d"))
         raise KeyError
     assert store.write(SchemaRow(id="e")) is not first
@@ -343,7 +343,7 @@ def test_what_is_written_together_is_one_unit(store):
 
 
 def test_threads_do_not_write_together(store):
-    with store.together():
+    with store.unit_of_work():
         store.write(SchemaRow(id="mine"))
         other = threading.Thread(target=lambda: store.write(SchemaRow(id="theirs")).wait(10))
         other.start()
@@ -379,7 +379,7 @@ def test_cancelling_who_waits_loses_nothing(store):
 
 def test_rows_that_nobody_waits_for_are_gathered(store, monkeypatch):
     """However long that may take: who waits, flushes or closes has them written at once."""
-    monkeypatch.setattr(writer, "_LINGER_S", 600.0)
+    monkeypatch.setattr(writer, "_MAX_BATCH_DELAY_S", 600.0)
     row = FindingRow(run_id="r", detector="d")
     held = store.write(row)
     with pytest.raises(StoreTimeout):
@@ -398,7 +398,7 @@ def test_rows_that_nobody_waits_for_are_gathered(store, monkeypatch):
     late = store.write(row)
     store.close(20)
     assert late.state == "written"
-    assert store._writer._inbox.changed.awaited == 0
+    assert store._writer._queue.condition.waiter_count == 0
 
 
 def test_many_threads_write_and_claim(store):
@@ -427,7 +427,7 @@ def test_two_stores_on_one_database(store, url):
         receipts = [(store if i % 2 else other).write(row) for i, row in enumerate(rows)]
         for receipt in receipts:
             receipt.wait(20)
-        assert {one.step for one in other.findings("r")} == set(range(200))
+        assert {one.step for one in other.list_findings("r")} == set(range(200))
 
 
 EFFECT = EffectRow(run_id="r", line="main", tool="book", arguments="ab12", logical_step="3", data={"seat": 7})
@@ -499,7 +499,7 @@ def test_tenants_do_not_see_each_other(store):
             ask("r", **asked)
             for ask in (store.findings, store.diagnoses, store.recoveries, store.effects, store.judgements)
         ]
-        pages = [store.backend_events(**asked).rows, store.schemata(**asked)]
+        pages = [store.list_backend_events(**asked).rows, store.schemata(**asked)]
         return [*lists, *pages, *filter(None, [store.schema("s", **asked), store.verdict("k", **asked)])]
 
     assert len(answers("a")) == 9
@@ -540,7 +540,7 @@ def test_hostile_questions_find_nothing_and_break_nothing(store, text):
         lambda: store.schemata(status=text, origin=text),
         lambda: store.runs(RunFilter(format=text, group=text), tenant="t").rows,
         lambda: store.runs(page=Page(after=text), tenant="t").rows,
-        lambda: store.backend_events(text).rows,
+        lambda: store.list_backend_events(text).rows,
     ]
     for ask in asks:
         try:
@@ -584,8 +584,8 @@ def filled(store: Store) -> float:
         run = Trajectory(id=f"r{i}", format="f", task="t", steps=(step(0, "x" * 5000),))
         judged = Annotation(failed=True) if i == 0 else Annotation()
         of = {"run_id": f"r{i}", **at}
-        store.write(head_row(run, judged, **at), step_row(run.id, run.steps[0], **at))
-        store.write(branch_row(run.id, Branch(id="b", fork_step=0, steps=()), **at))
+        store.write(build_run_row(run, judged, **at), build_step_row(run.id, run.steps[0], **at))
+        store.write(build_branch_row(run.id, Branch(id="b", fork_step=0, steps=()), **at))
         store.write(
             FindingRow(detector="d", **of),
             DiagnosisRow(method="m", verdict="failure" if i == 1 else "no_failure", **of),
@@ -662,7 +662,9 @@ def test_prune_to_a_size(store):
     for i in range(40):
         text = "".join(random.choices("abcdefghijklmnop0123456789", k=20_000))
         run = Trajectory(id=f"r{i:02}", format="f", task="t", steps=(step(0, text),))
-        store.write(head_row(run, created_at=float(i)), step_row(run.id, run.steps[0], created_at=float(i)))
+        store.write(
+            build_run_row(run, created_at=float(i)), build_step_row(run.id, run.steps[0], created_at=float(i))
+        )
     store.flush(10)
     used = store.stats().bytes_in_use
     gone = store.prune(max_bytes=int(used * 0.6))

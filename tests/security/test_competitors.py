@@ -78,10 +78,10 @@ def test_litellm_40404_a_stream_that_breaks_before_its_first_token_reaches_the_f
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:
     proxy, first, fallback = pair
-    first.play(fault)
+    first.set_script(fault)
     body = body_for("chat", stream=True, text=f"before {fault}")
     got = asyncio.run(ask(proxy.port, CHAT, body))
-    assert outcome("chat", got, stream=True).said == fallback.right(CHAT, body).said
+    assert outcome("chat", got, stream=True).said == fallback.build_expected_reply(CHAT, body).content
     assert got.header("agentguard-replica") == "fallback"
 
 
@@ -100,10 +100,10 @@ def test_litellm_40404_a_stream_that_breaks_after_its_first_token_is_continued_a
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:
     proxy, first, fallback = pair
-    first.play(fault)
+    first.set_script(fault)
     body = body_for("chat", stream=True, text=f"after {fault}")
     got = asyncio.run(ask(proxy.port, CHAT, body))
-    assert outcome("chat", got, stream=True).said == fallback.right(CHAT, body).said
+    assert outcome("chat", got, stream=True).said == fallback.build_expected_reply(CHAT, body).content
     assert b"continued" in got.body or any("continued" in value for _, value in got.headers)
 
 
@@ -112,15 +112,17 @@ def test_litellm_37140_a_call_that_is_no_stream_is_cancelled_when_its_caller_lea
     lone: tuple[Proxy, FaultBackend], api: str
 ) -> None:
     proxy, first = lone
-    before = len(first.seen)
+    before = len(first.requests)
     with socket.create_connection(("127.0.0.1", proxy.port)) as client:
         client.sendall(request_bytes(PATHS[api], body_for(api)))
-        first.until(lambda: len(first.seen) > before)
+        first.wait_until(lambda: len(first.requests) > before)
         left = time.monotonic()
-    first.until(lambda: first.seen[before].over, 60)
-    seen = first.seen[before]
-    assert seen.left_at is not None
-    assert seen.left_at - left < 0.1 + 5  # promised is 0.1; a call that is not cancelled goes on for minutes
+    first.wait_until(lambda: first.requests[before].is_finished, 60)
+    seen = first.requests[before]
+    assert seen.disconnected_at is not None
+    assert (
+        seen.disconnected_at - left < 0.1 + 5
+    )  # promised is 0.1; a call that is not cancelled goes on for minutes
 
 
 def test_litellm_34836_a_deployment_that_only_fails_leaves_the_rotation(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_litellm_34836_a_deployment_that_only_fails_leaves_the_rotation(tmp_path
                     assert got.status == 200
 
             asyncio.run(main())
-            assert len(bad.seen) < 25
+            assert len(bad.requests) < 25
             told = asyncio.run(proxy.status())
             assert '"ejected"' in json.dumps(told) or '"open"' in json.dumps(told)
 
@@ -166,11 +168,11 @@ def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_no_e
 ) -> None:
     """A retry may repeat a question, never an effect: a response in the background, or an unknown POST."""
     proxy, first, fallback = pair
-    first.play(fault)
+    first.set_script(fault)
     for n, path in enumerate((PATHS["responses"], "/v1/batches")):
         mark = f"effect-{n}-{type(fault).__name__}-{time.monotonic_ns()}"
         body = body_for("responses", text=f"[[{mark}]]", background=True)
         got = asyncio.run(ask(proxy.port, path, body, seconds=20))
-        assert len(first.attempts(mark)) + len(fallback.attempts(mark)) == 1, path
+        assert len(first.list_attempts(mark)) + len(fallback.list_attempts(mark)) == 1, path
         assert got.status >= 400 or path == "/v1/batches"
-    first.play(Ok())
+    first.set_script(Ok())

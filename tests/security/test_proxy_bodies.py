@@ -116,11 +116,11 @@ def test_answers_that_break_parsers(scene: tuple[Proxy, FaultBackend], stream: b
                     kind,
                     len(data),
                 )
-                a.play(Raw(data=head + data))
+                a.set_script(Raw(data=head + data))
                 got = await ask(proxy.port, PATHS["chat"], body_for("chat", stream=stream, tools=True))
                 assert got.end == "whole", f"{name}: {got}"
                 assert got.status in (200, 502, 503, 504), f"{name}: {got}"
-        a.play(Ok())
+        a.set_script(Ok())
         assert (await proxy.get("/healthz")).status == 200
         assert (await ask(proxy.port, PATHS["chat"], body_for("chat"))).status == 200
 

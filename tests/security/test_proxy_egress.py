@@ -48,9 +48,9 @@ def test_no_request_chooses_where_it_goes(tmp_path: Path) -> None:
                 return [await send(proxy.port, one) for one in data]
 
             answers = asyncio.run(main())
-        assert internal.connections == 0
-        assert len(a.seen) > len(bodies)
-        assert all(one.header("host") == f"127.0.0.1:{a.port}" for one in a.seen)
+        assert internal.connection_count == 0
+        assert len(a.requests) > len(bodies)
+        assert all(one.get_header("host") == f"127.0.0.1:{a.port}" for one in a.requests)
         assert all(one.status != 500 for one in answers)
 
 
@@ -64,7 +64,7 @@ def test_no_redirect_is_followed(tmp_path: Path, status: int) -> None:
                 got = asyncio.run(send(proxy.port, request_bytes(PATHS["chat"], body_for("chat"))))
         assert outcome("chat", got, stream=False).error is not None
         assert got.header("location") is None
-        assert internal.connections == 0
+        assert internal.connection_count == 0
 
 
 METADATA = [

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import make
+from agentguard_server.proxy.auth.api_keys import generate_key
 
 from agentguard.testing.fake_backend import FaultBackend
 from tests.faults.proxy_client import PATHS, Got, ask, body_for, request_bytes, send
@@ -20,7 +20,7 @@ from tests.faults.proxy_process import Proxy, replicas, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-MADE = {name: make() for name in ("caller", "reader", "admin", "other")}
+MADE = {name: generate_key() for name in ("caller", "reader", "admin", "other")}
 KEY = {name: key for name, (key, _) in MADE.items()}
 SCOPES = {"caller": ["call"], "reader": ["read"], "admin": ["call", "read", "admin"], "other": ["call"]}
 OPEN = ("/healthz", "/readyz")
@@ -68,7 +68,7 @@ def routes(proxy: Proxy) -> list[tuple[str, str]]:
 
 def test_every_route_wants_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
     proxy, a = scene
-    before = len(a.seen)
+    before = len(a.requests)
     wrong = {
         "none": (),
         "empty": (("authorization", ""),),
@@ -91,7 +91,7 @@ def test_every_route_wants_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
                 assert told in got.body, f"{method} {path}: {got}"
     for path in ("/status", "/v1/models"):
         assert get(proxy, f"{path}?key={KEY['admin']}&api_key={KEY['admin']}").status == 401
-    assert len(a.seen) == before
+    assert len(a.requests) == before
 
 
 TRICKS = [
@@ -113,7 +113,7 @@ TRICKS = [
 @pytest.mark.parametrize("host", ["127.0.0.1", "x/healthz?", "healthz", "127.0.0.1/healthz#", "[::1]", ""])
 def test_no_spelling_of_a_path_gets_by(scene: tuple[Proxy, FaultBackend], host: str) -> None:
     proxy, a = scene
-    before = len(a.seen)
+    before = len(a.requests)
 
     async def main() -> list[Got]:
         data = [request_bytes(path, method="GET", headers=(("host", host),)) for path in (*TRICKS, "/status")]
@@ -122,12 +122,12 @@ def test_no_spelling_of_a_path_gets_by(scene: tuple[Proxy, FaultBackend], host: 
     for path, got in zip((*TRICKS, "/status"), asyncio.run(main()), strict=True):
         assert got.status in (400, 401, 404), f"{path}: {got.status}"
         assert SECRET not in got.body
-    assert len(a.seen) == before
+    assert len(a.requests) == before
 
 
 def test_other_methods_get_by_no_better(scene: tuple[Proxy, FaultBackend]) -> None:
     proxy, a = scene
-    before = len(a.seen)
+    before = len(a.requests)
     for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND", "get", "X"):
         for path in ("/status", "/v1/models", "/agentguard/v1/replicas"):
             data = request_bytes(path, method=method)
@@ -137,7 +137,7 @@ def test_other_methods_get_by_no_better(scene: tuple[Proxy, FaultBackend]) -> No
         got = get(proxy, "/healthz", headers=((named, "/status"),))
         assert SECRET not in got.body
         assert get(proxy, "/status", headers=((named, "/healthz"),)).status == 401
-    assert len(a.seen) == before
+    assert len(a.requests) == before
 
 
 def test_a_key_opens_what_its_scopes_say(scene: tuple[Proxy, FaultBackend]) -> None:
@@ -163,7 +163,7 @@ def test_a_key_opens_what_its_scopes_say(scene: tuple[Proxy, FaultBackend]) -> N
                 assert got.status == 403
     for kind in ("x-api-key", "api-key"):
         assert get(proxy, "/status", headers=((kind, KEY["reader"]),)).status == 200
-    sent = b"".join(b"".join(name + value for name, value in one.headers) for one in a.seen)
+    sent = b"".join(b"".join(name + value for name, value in one.headers) for one in a.requests)
     for key in KEY.values():
         assert key.encode() not in sent  # a key of ours is nobody else's business
 
@@ -193,7 +193,7 @@ def test_without_keys_no_web_site_and_no_other_name_gets_in(tmp_path: Any) -> No
             ):
                 for path in ("/status", "/v1/models", "/metrics"):
                     assert get(proxy, path, headers=headers).status in (400, 403), (headers, path)
-            assert a.seen == []
+            assert a.requests == []
             assert get(proxy, "/status").status == 200
 
 

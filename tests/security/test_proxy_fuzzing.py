@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import make
+from agentguard_server.proxy.auth.api_keys import generate_key
 
 from agentguard.testing.fake_backend import FaultBackend
 from tests.faults.proxy_client import PATHS
@@ -22,7 +22,7 @@ from tests.proxy_server import Proxy, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-KEY, HASH = make()
+KEY, HASH = generate_key()
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "ignored_auth"
@@ -98,4 +98,4 @@ def test_nothing_that_is_asked_ends_in_an_error_of_the_servers(tmp_path: Path) -
     assert "failed in the proxy" not in log, log[-4000:]
     assert "administrative request failed" not in log
     assert KEY not in log
-    assert backend.seen or other.seen
+    assert backend.requests or other.requests

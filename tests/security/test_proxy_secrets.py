@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import make
+from agentguard_server.proxy.auth.api_keys import generate_key
 
 from agentguard.testing.fake_backend import FaultBackend, Ok
 from tests.faults.proxy_cases import STREAMED, WHOLE, Across
@@ -37,7 +37,7 @@ FAST = {
 
 @pytest.mark.parametrize("keys", [True, False], ids=["keys of ours", "the client's own key"])
 def test_no_key_is_written_or_said(tmp_path: Path, keys: bool) -> None:
-    key, hashed = make()
+    key, hashed = generate_key()
     table = {f"w-{n}": (fault, Ok()) for n, (fault, _) in WHOLE.items()}
     table |= {f"s-{n}": (fault, Ok()) for n, (fault, _) in STREAMED.items()}
     store = tmp_path / "store" / "runs.db"
@@ -57,8 +57,8 @@ def test_no_key_is_written_or_said(tmp_path: Path, keys: bool) -> None:
             answers = asyncio.run(_everything(proxy, list(table), shown))
             until(lambda: store.exists() and store.stat().st_size > 0, 60.0)
             time.sleep(1.0)
-        assert here.seen == []
-        sent = [one.header("authorization") for one in a.seen if one.method == "POST"]
+        assert here.requests == []
+        sent = [one.get_header("authorization") for one in a.requests if one.method == "POST"]
     assert set(sent) == {f"Bearer {UPSTREAM if keys else OWN}"}
     canaries = [UPSTREAM, OWN, key, PROMPT] if keys else [UPSTREAM, OWN, PROMPT]
     said = {f"answer {n}": repr((got.headers, got.body)) for n, got in enumerate(answers)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import make
+from agentguard_server.proxy.auth.api_keys import generate_key
 
 from agentguard.testing.fake_backend import FaultBackend
 from tests.faults.proxy_client import PATHS, Got, ask, body_for
@@ -17,7 +17,7 @@ from tests.faults.proxy_process import Proxy, replicas, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-MADE = {name: make() for name in ("red", "blue")}
+MADE = {name: generate_key() for name in ("red", "blue")}
 RUN = "the-red-run"
 
 
@@ -142,7 +142,7 @@ def test_an_agent_that_sets_off_recovery_for_ever_is_stopped_by_its_budget(tmp_p
         with serving(tmp_path, settings) as proxy:
             turns = asyncio.run(_loop(proxy, 40))
         assert turns == 40
-        assert len(a.seen) <= 40 + 2 + 2 + 6 + 3
+        assert len(a.requests) <= 40 + 2 + 2 + 6 + 3
 
 
 async def _loop(proxy: Proxy, count: int) -> int:

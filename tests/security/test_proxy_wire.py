@@ -69,7 +69,7 @@ def stuff(proxy: Proxy, head: bytes, piece: bytes, count: int, *, seconds: float
 @pytest.mark.parametrize("framing", ["length", "chunked", "chunked-small", "length-lied"])
 def test_a_body_of_150_mb_is_refused_and_not_kept(scene: tuple[Proxy, FaultBackend], framing: str) -> None:
     proxy, a = scene
-    seen, before = len(a.seen), proxy.rss()
+    seen, before = len(a.requests), proxy.rss()
     head = b"POST " + CHAT + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n"
     piece = b"x" * MB
     if framing == "length":
@@ -82,7 +82,7 @@ def test_a_body_of_150_mb_is_refused_and_not_kept(scene: tuple[Proxy, FaultBacke
         got = stuff(proxy, head + b"transfer-encoding: chunked\r\n\r\n", chunk, 150 * MB // size)
     assert got[:12] in (b"HTTP/1.1 413", b"") or (framing == "length-lied" and got[:12] == b"HTTP/1.1 400")
     assert proxy.rss() - before < GROWTH
-    assert len(a.seen) == seen
+    assert len(a.requests) == seen
     assert asyncio.run(proxy.get("/healthz")).status == 200
 
 
@@ -140,11 +140,11 @@ def test_a_huge_answer_is_refused_and_not_kept(
     if part == "event" and not stream:
         pytest.skip("an answer that is no stream has no events")
     before = proxy.rss()
-    a.play(Huge(part=part, size=(20 if part == "head" or stream else 150) * MB))  # type: ignore[arg-type]
+    a.set_script(Huge(part=part, size=(20 if part == "head" or stream else 150) * MB))  # type: ignore[arg-type]
     try:
         got = asyncio.run(ask(proxy.port, PATHS["chat"], body_for("chat", stream=stream), seconds=60))
     finally:
-        a.play(Ok())
+        a.set_script(Ok())
     if part == "body" and stream:
         assert outcome("chat", got, stream=True).error is None  # many events, none of them large: they pass
     else:
@@ -200,9 +200,9 @@ CORPUS = {
 @pytest.mark.parametrize("name", CORPUS)
 def test_what_two_servers_could_read_as_two_is_refused(scene: tuple[Proxy, FaultBackend], name: str) -> None:
     proxy, a = scene
-    before = len(a.seen)
+    before = len(a.requests)
     got = stuff(proxy, CORPUS[name], b"", 0, seconds=4.0)
-    new = a.seen[before:]
+    new = a.requests[before:]
     assert not any("smuggled" in one.target for one in new), name
     assert got.count(b"HTTP/1.1 2") == 0, got[:500]
     assert got == b"" or got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")), got[:200]
@@ -211,7 +211,7 @@ def test_what_two_servers_could_read_as_two_is_refused(scene: tuple[Proxy, Fault
 def test_what_goes_on_is_one_request_whatever_is_in_it(scene: tuple[Proxy, FaultBackend]) -> None:
     """Headers are made anew: what is of one connection, ours, or the client's key for us, stays here."""
     proxy, a = scene
-    before = len(a.seen)
+    before = len(a.requests)
     target = b"/v1/x%0d%0aGET%20/v1/smuggled?a=%0d%0a"
     lines = [
         b"GET " + target + b" HTTP/1.1", b"host: 127.0.0.1", b"connection: close, x-hop", b"x-hop: 1",
@@ -219,13 +219,13 @@ def test_what_goes_on_is_one_request_whatever_is_in_it(scene: tuple[Proxy, Fault
         b"x-stays: 1", b"keep-alive: timeout=5", b"accept-encoding: gzip", b"expect: 200-ok", b"", b"",
     ]  # fmt: skip
     stuff(proxy, b"\r\n".join(lines), b"", 0)
-    (seen,) = a.seen[before:]
+    (seen,) = a.requests[before:]
     names = [name for name, _ in seen.headers]
     assert seen.target == target.decode()
     assert names.count(b"host") == 1
-    assert seen.header("host") == f"127.0.0.1:{a.port}"
-    assert seen.header("x-stays") == "1"
-    assert seen.header("accept-encoding") in (None, "identity")
+    assert seen.get_header("host") == f"127.0.0.1:{a.port}"
+    assert seen.get_header("x-stays") == "1"
+    assert seen.get_header("accept-encoding") in (None, "identity")
     gone = {
         b"x-hop",
         b"te",

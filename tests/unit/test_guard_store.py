@@ -52,13 +52,15 @@ def test_the_run_is_in_the_store_as_it_was(tmp_path: Path) -> None:
             while not run.done:
                 run.tools(run.model(lambda messages: next(given)))
         store.flush(20)
-        assert store.trajectory("r") == run.trajectory
+        assert store.get_trajectory("r") == run.trajectory
         assert run.trajectory.branches
-        (recovery,) = store.recoveries("r")
+        (recovery,) = store.list_recoveries("r")
         assert (recovery.strategy, recovery.outcome, recovery.step) == ("rollback", "recovered", 4)
         assert recovery.data["plan"]["actions"][0] == {"action": "Rewind", "to_step": 4, "by": "truncate"}
-        assert [row.detector for row in store.findings("r")] == [f.detector for f in run.session.findings]
-        assert store.run("r").length == len(run.trajectory.steps)  # type: ignore[union-attr]
+        assert [row.detector for row in store.list_findings("r")] == [
+            f.detector for f in run.session.findings
+        ]
+        assert store.get_run("r").length == len(run.trajectory.steps)  # type: ignore[union-attr]
 
 
 def test_a_run_goes_on_where_it_was_and_books_nothing_twice(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class World:
         assert not [call for m in messages if isinstance(m, AIMessage) for call in _named(m, "fly")]
         self.store.close()
         with Store.open(self.path) as store:
-            kept = store.record(session.id)
+            kept = store.get_record(session.id)
             assert kept is not None
             assert kept.trajectory.steps[-1].content == DONE
             assert len(kept.trajectory.branches) >= 3

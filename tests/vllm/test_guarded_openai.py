@@ -62,7 +62,7 @@ class World:
         assert any("already taken effect" in json.dumps(items) for items in seen)
         self.store.close()
         with Store.open(self.path) as store:
-            kept = store.record(session.id)
+            kept = store.get_record(session.id)
             assert kept is not None
             assert kept.trajectory.steps[-1].content == DONE
             assert len(kept.trajectory.branches) >= 3

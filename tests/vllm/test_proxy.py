@@ -92,8 +92,8 @@ def test_a_looping_agent_is_taken_back(vllm: VllmServer, stream: bool, tmp_path:
         run = json.loads(proxy.ask(path="/agentguard/v1/sessions/r", method="GET")[2])
         assert [one["strategy"] for one in run["recoveries"]] == ["rollback", "rollback"]
         with Store.open(tmp_path / "runs.db") as store:
-            within(30, lambda: bool(store.diagnoses("r")))
-            kept = store.trajectory("r")
+            within(30, lambda: bool(store.list_diagnoses("r")))
+            kept = store.get_trajectory("r")
         assert kept is not None
         assert kept.steps[-1].content.strip() == BESIDE
         assert len(kept.branches) == 2

@@ -2,7 +2,7 @@
 
 A policy is frozen options, like a strategy of `agentguard.resilience`: it can be printed and compared, and
 ``build`` makes the part at work. What may be used is not its concern: ejected, failing, full and draining
-replicas are never offered. `agentguard.testing.contracts.policies` says what each must keep to.
+replicas are never offered. `agentguard.testing.contracts.load_balancing` says what each must keep to.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class SnapshotStoreSink:
             StoreUnavailable: the store cannot be read.
             ConfigError: they were saved by another codec.
         """
-        rows = self._store.snapshots(self._run, tenant=self._tenant)
+        rows = self._store.list_snapshots(self._run, tenant=self._tenant)
         others = {str(row.data.get("codec")) for row in rows} - {self._codec}
         if others:
             saved = ", ".join(sorted(others))

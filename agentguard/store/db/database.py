@@ -10,9 +10,9 @@ from sqlalchemy import Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from agentguard.errors import StoreUnavailable
-from agentguard.store.db.engine import Synchronous, make_engine
-from agentguard.store.db.migration import ensure
-from agentguard.store.db.url import Address
+from agentguard.store.db.engine import SynchronousMode, build_engine
+from agentguard.store.db.migration import ensure_tables
+from agentguard.store.db.url import DatabaseAddress
 
 
 class Database:
@@ -22,14 +22,20 @@ class Database:
     is looked at before and after each transaction, and rows count as written only if it is still there.
     """
 
-    def __init__(self, address: Address, *, synchronous: Synchronous = "normal", busy_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        address: DatabaseAddress,
+        *,
+        synchronous: SynchronousMode = "normal",
+        lock_timeout_s: float = 5.0,
+    ) -> None:
         self.address = address
-        self._synchronous, self._busy_s = synchronous, busy_s
+        self._synchronous, self._lock_timeout_s = synchronous, lock_timeout_s
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        self._file: tuple[int, int] | None = None
+        self._file_identity: tuple[int, int] | None = None
 
-    def engine(self) -> Engine:
+    def get_engine(self) -> Engine:
         """The engine.
 
         Raises:
@@ -37,26 +43,28 @@ class Database:
             sqlalchemy.exc.SQLAlchemyError, OSError: the database cannot be used now.
         """
         with self._lock:
-            if self._engine is not None and self._file != _identity(self.address.path):
+            if self._engine is not None and self._file_identity != _get_file_identity(self.address.path):
                 self._dispose()
             if self._engine is None:
-                engine = make_engine(self.address, synchronous=self._synchronous, busy_s=self._busy_s)
+                engine = build_engine(
+                    self.address, synchronous=self._synchronous, lock_timeout_s=self._lock_timeout_s
+                )
                 try:
-                    ensure(engine, self.address)
+                    ensure_tables(engine, self.address)
                 except BaseException:
                     engine.dispose()
                     raise
-                self._engine, self._file = engine, _identity(self.address.path)
+                self._engine, self._file_identity = engine, _get_file_identity(self.address.path)
             return self._engine
 
-    def confirm(self, engine: Engine) -> None:
+    def verify_file(self, engine: Engine) -> None:
         """Raise StoreUnavailable if the file that ``engine`` wrote to is no longer where it was."""
         with self._lock:
-            same = self._engine is engine and self._file == _identity(self.address.path)
+            same = self._engine is engine and self._file_identity == _get_file_identity(self.address.path)
         if not same:
             raise StoreUnavailable(f"store {self.address}: the file was removed or replaced")
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Open everything anew next time: after an error nothing is known of the connections."""
         with self._lock:
             self._dispose()
@@ -64,17 +72,17 @@ class Database:
     def _dispose(self) -> None:
         if self._engine is not None:
             # Who still uses a connection brings it back to a pool that nobody looks after any more.
-            event.listen(self._engine.pool, "checkin", _close)
+            event.listen(self._engine.pool, "checkin", _close_connection)
             self._engine.dispose()
             self._engine = None
 
 
-def _close(_: Any, entry: ConnectionPoolEntry) -> None:
+def _close_connection(_: Any, entry: ConnectionPoolEntry) -> None:
     """Close a connection so that whoever takes it out of the pool again gets a new one."""
     entry.close()
 
 
-def _identity(path: Path | None) -> tuple[int, int] | None:
+def _get_file_identity(path: Path | None) -> tuple[int, int] | None:
     """What tells one file from another of the same name."""
     if path is None:
         return None

@@ -11,25 +11,27 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from agentguard.errors import MissingExtra, StoreUnavailable
-from agentguard.store.db.url import Address
+from agentguard.store.db.url import DatabaseAddress
 
-Synchronous = Literal["normal", "full"]
+SynchronousMode = Literal["normal", "full"]
 
-IMMEDIATE = {"agentguard_immediate": True}
+IMMEDIATE_TRANSACTION = {"agentguard_immediate": True}
 """Execution options of a transaction that will write: SQLite takes its lock at the start, so that it never
 has to give up half-way because another process wrote first."""
 
-COUNTED = {"preserve_rowcount": True}
+PRESERVE_ROWCOUNT = {"preserve_rowcount": True}
 """Execution options of an insert that has to tell whether it inserted."""
 
-_LONGEST = 200
+_MAX_ERROR_CHARS = 200
 # connection, authorization, rollback, resources, not ready, operator, system, internal
 _OUTAGE_CLASSES = frozenset({"08", "28", "40", "53", "55", "57", "58", "XX"})
 # read-only, no such database, no privilege, no such table
 _OUTAGE_STATES = frozenset({"25006", "3D000", "42501", "42P01"})
 
 
-def make_engine(address: Address, *, synchronous: Synchronous = "normal", busy_s: float = 5.0) -> Engine:
+def build_engine(
+    address: DatabaseAddress, *, synchronous: SynchronousMode = "normal", lock_timeout_s: float = 5.0
+) -> Engine:
     """An engine; nothing is connected yet. Raises MissingExtra where the driver is not installed.
 
     With ``synchronous="normal"`` SQLite hands a commit to the operating system: it survives the death of the
@@ -37,15 +39,17 @@ def make_engine(address: Address, *, synchronous: Synchronous = "normal", busy_s
     ``"full"`` waits for the disk. PostgreSQL waits for the disk unless its own configuration says otherwise.
     """
     if address.kind == "sqlite":
-        return _sqlite(address, synchronous, busy_s)
-    return _postgresql(address, busy_s)
+        return _build_sqlite_engine(address, synchronous, lock_timeout_s)
+    return _build_postgresql_engine(address, lock_timeout_s)
 
 
-def _sqlite(address: Address, synchronous: Synchronous, busy_s: float) -> Engine:
+def _build_sqlite_engine(
+    address: DatabaseAddress, synchronous: SynchronousMode, lock_timeout_s: float
+) -> Engine:
     engine = create_engine(
         address.url,
         hide_parameters=True,
-        connect_args={"timeout": busy_s, "check_same_thread": False},
+        connect_args={"timeout": lock_timeout_s, "check_same_thread": False},
         pool_size=5,
         max_overflow=10,
     )
@@ -53,7 +57,7 @@ def _sqlite(address: Address, synchronous: Synchronous, busy_s: float) -> Engine
     @event.listens_for(engine, "do_connect")
     def _prepare(*_: Any) -> None:
         if address.path is not None:
-            _make_file(address.path)
+            _create_database_file(address.path)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _: Any) -> None:
@@ -77,7 +81,7 @@ def _sqlite(address: Address, synchronous: Synchronous, busy_s: float) -> Engine
     return engine
 
 
-def _make_file(path: Path) -> None:
+def _create_database_file(path: Path) -> None:
     """A new database is readable by its owner only: it holds what agents said."""
     if path.exists():
         return
@@ -85,7 +89,7 @@ def _make_file(path: Path) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
-def _postgresql(address: Address, busy_s: float) -> Engine:
+def _build_postgresql_engine(address: DatabaseAddress, lock_timeout_s: float) -> Engine:
     try:
         return create_engine(
             address.url,
@@ -100,7 +104,7 @@ def _postgresql(address: Address, busy_s: float) -> Engine:
                 "keepalives_interval": 5,
                 "keepalives_count": 3,
                 "tcp_user_timeout": 15_000,
-                "options": f"-c statement_timeout=60000 -c lock_timeout={int(busy_s * 1000)}",
+                "options": f"-c statement_timeout=60000 -c lock_timeout={int(lock_timeout_s * 1000)}",
             },
         )
     except ModuleNotFoundError:
@@ -125,15 +129,15 @@ def is_outage(error: BaseException) -> bool:
     return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
 
 
-def explain(error: BaseException, address: Address) -> str:
+def describe_error(error: BaseException, address: DatabaseAddress) -> str:
     """What went wrong, in one line, without SQL, parameters or the password."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     diag = getattr(cause, "diag", None)
-    text = address.masked(getattr(diag, "message_primary", None) or str(cause)).strip()
+    text = address.redact(getattr(diag, "message_primary", None) or str(cause)).strip()
     line = text.splitlines()[0] if text else type(cause).__name__
-    return line[:_LONGEST]
+    return line[:_MAX_ERROR_CHARS]
 
 
-def unavailable(error: BaseException, address: Address) -> StoreUnavailable:
+def to_unavailable_error(error: BaseException, address: DatabaseAddress) -> StoreUnavailable:
     """The error to raise where a caller waits for the database."""
-    return StoreUnavailable(f"store {address}: {explain(error, address)}")
+    return StoreUnavailable(f"store {address}: {describe_error(error, address)}")

@@ -7,19 +7,21 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from agentguard.errors import StoreVersion
-from agentguard.store.db.engine import IMMEDIATE
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION
 from agentguard.store.db.tables import PREFIX
-from agentguard.store.db.url import Address
+from agentguard.store.db.url import DatabaseAddress
 
 REVISIONS: tuple[str, ...] = ("0001", "0002", "0003", "0004", "0005")
 """Every version of the tables, oldest first; this agentguard reads and writes the last."""
 
 VERSION_TABLE = f"{PREFIX}version"
-_FOLDER = Path(__file__).parents[1] / "migrations"
-_LOCK = 0x61_67_73_74_6F_72_65  # one agentguard at a time makes or changes the tables of a PostgreSQL
+_MIGRATIONS_DIR = Path(__file__).parents[1] / "migrations"
+_ADVISORY_LOCK_KEY = (
+    0x61_67_73_74_6F_72_65  # one agentguard at a time makes or changes the tables of a PostgreSQL
+)
 
 
-def ensure(engine: Engine, address: Address) -> None:
+def ensure_tables(engine: Engine, address: DatabaseAddress) -> None:
     """Make the tables in a database that has none; leave one that has them as it is.
 
     Raises:
@@ -28,33 +30,33 @@ def ensure(engine: Engine, address: Address) -> None:
     """
     with engine.connect() as connection:
         if has_tables(connection):
-            check(connection, address)
+            check_version(connection, address)
             return
-    with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
-        _lock(connection)
+    with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
+        _acquire_lock(connection)
         if not has_tables(connection):  # another process may have been first
-            _upgrade(connection)
-        check(connection, address)
+            _upgrade_tables(connection)
+        check_version(connection, address)
 
 
-def migrate(engine: Engine, address: Address) -> tuple[str, str]:
+def migrate_tables(engine: Engine, address: DatabaseAddress) -> tuple[str, str]:
     """Bring the tables to this version in one transaction; returns the versions before and after.
 
     Raises StoreVersion where the tables are newer than this agentguard.
     """
-    with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
-        _lock(connection)
-        before = revision(connection) if has_tables(connection) else ""
+    with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
+        _acquire_lock(connection)
+        before = get_revision(connection) if has_tables(connection) else ""
         if before and before not in REVISIONS:
-            check(connection, address)
+            check_version(connection, address)
         if before != REVISIONS[-1]:
-            _upgrade(connection)
+            _upgrade_tables(connection)
         return before, REVISIONS[-1]
 
 
-def check(connection: Connection, address: Address) -> None:
+def check_version(connection: Connection, address: DatabaseAddress) -> None:
     """Raise StoreVersion unless the tables are of this agentguard's version."""
-    found = revision(connection)
+    found = get_revision(connection)
     if found == REVISIONS[-1]:
         return
     place = f"the store {address} has version {found or 'none'} of the tables"
@@ -70,22 +72,22 @@ def has_tables(connection: Connection) -> bool:
     return inspect(connection).has_table(VERSION_TABLE)
 
 
-def revision(connection: Connection) -> str:
+def get_revision(connection: Connection) -> str:
     """The version of the tables; empty if none is noted."""
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or ""  # noqa: S608
 
 
-def _lock(connection: Connection) -> None:
+def _acquire_lock(connection: Connection) -> None:
     """SQLite has its lock already, by BEGIN IMMEDIATE."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK_KEY})
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade_tables(connection: Connection) -> None:
     from alembic import command
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.set_main_option("script_location", str(_MIGRATIONS_DIR).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

@@ -19,32 +19,32 @@ import orjson
 
 from agentguard.errors import StoreError
 
-PLAIN_BYTES = 4096
-MAX_BYTES = 32 * 1024 * 1024
-MAX_UNPACKED_BYTES = 256 * 1024 * 1024
-_FAST = 1
+COMPRESSION_THRESHOLD_BYTES = 4096
+MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
+MAX_DECODED_BYTES = 256 * 1024 * 1024
+_COMPRESSION_LEVEL = 1
 
 
 class RowRejected(ValueError):
     """A row that cannot be stored; the text says why, without its contents."""
 
 
-def _other(value: object) -> object:
+def _encode_mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise RowRejected(f"data holds a {type(value).__name__}, which JSON does not know")
 
 
-_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_other)
-_ESCAPED = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=_other)
+_ORJSON_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_UTF8_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_encode_mapping)
+_ASCII_ENCODER = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=_encode_mapping)
 
 
-def pack(data: Mapping[str, Any], originals: Mapping[str, str] | None = None) -> bytes:
+def encode_payload(data: Mapping[str, Any], originals: Mapping[str, str] | None = None) -> bytes:
     """Bytes of ``data`` and of ``originals`` (column name to its unaltered text).
 
     Raises:
-        Refused: something JSON does not know, a circle, nesting too deep, or more than `MAX_BYTES`.
+        Refused: something JSON does not know, a circle, nesting too deep, or more than `MAX_PAYLOAD_BYTES`.
     """
     if type(data) is not dict and not isinstance(data, Mapping):
         raise RowRejected(f"data is a {type(data).__name__}, not a mapping")
@@ -52,23 +52,23 @@ def pack(data: Mapping[str, Any], originals: Mapping[str, str] | None = None) ->
         return b"{}"
     value: Any = [data, originals] if originals else data
     try:
-        raw = _raw(value)
+        raw = _to_json(value)
     except RecursionError:
         raise RowRejected("data is nested too deeply") from None
     except (ValueError, TypeError) as error:
         if isinstance(error, RowRejected):
             raise
-        raise RowRejected(_reason(error)) from None
-    packed = raw if len(raw) <= PLAIN_BYTES else zlib.compress(raw, _FAST)
-    if len(packed) > MAX_BYTES or len(raw) > MAX_UNPACKED_BYTES:
-        raise RowRejected(f"data is larger than {MAX_BYTES:,} bytes when compressed")
+        raise RowRejected(_describe_encoding_error(error)) from None
+    packed = raw if len(raw) <= COMPRESSION_THRESHOLD_BYTES else zlib.compress(raw, _COMPRESSION_LEVEL)
+    if len(packed) > MAX_PAYLOAD_BYTES or len(raw) > MAX_DECODED_BYTES:
+        raise RowRejected(f"data is larger than {MAX_PAYLOAD_BYTES:,} bytes when compressed")
     return packed
 
 
-def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+def decode_payload(payload: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """What was packed: the data and the unaltered texts. Raises StoreError on any other bytes."""
     try:
-        value = json.loads(_inflated(packed) if packed[:1] == b"x" else packed)
+        value = json.loads(_decompress(payload) if payload[:1] == b"x" else payload)
     except (ValueError, zlib.error, RecursionError):
         raise StoreError("the data of a stored row is damaged") from None
     if isinstance(value, dict):
@@ -78,33 +78,33 @@ def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     raise StoreError("the data of a stored row is damaged")
 
 
-def _raw(value: Any) -> bytes:
+def _to_json(value: Any) -> bytes:
     try:
-        raw = orjson.dumps(value, default=_other, option=_STRICT)
+        raw = orjson.dumps(value, default=_encode_mapping, option=_ORJSON_OPTIONS)
     except TypeError:
-        return _rare(value)
+        return _to_json_fallback(value)
     # NaN and infinities become null there.
-    return _rare(value) if b"null" in raw else raw
+    return _to_json_fallback(value) if b"null" in raw else raw
 
 
-def _rare(value: Any) -> bytes:
+def _to_json_fallback(value: Any) -> bytes:
     """What orjson does not take, or would not bring back: numbers of any size, NaN, broken Unicode, depth."""
     try:
-        return _PLAIN.encode(value).encode("utf-8")
+        return _UTF8_ENCODER.encode(value).encode("utf-8")
     except UnicodeEncodeError:
-        return _ESCAPED.encode(value).encode("ascii")
+        return _ASCII_ENCODER.encode(value).encode("ascii")
 
 
-def _inflated(packed: bytes) -> bytes:
+def _decompress(payload: bytes) -> bytes:
     """Bounded, so that no few bytes fill the memory."""
     stream = zlib.decompressobj()
-    raw = stream.decompress(packed, MAX_UNPACKED_BYTES)
+    raw = stream.decompress(payload, MAX_DECODED_BYTES)
     if stream.unconsumed_tail or not stream.eof:
         raise StoreError("the data of a stored row is damaged or too large")
     return raw
 
 
-def _reason(error: Exception) -> str:
+def _describe_encoding_error(error: Exception) -> str:
     text = str(error)
     if "ircular" in text:
         return "data holds itself"

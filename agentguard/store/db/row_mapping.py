@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 from sqlalchemy import Boolean, Column, Double, RowMapping
 
 from agentguard.errors import StoreError
-from agentguard.store.db.payload import RowRejected, pack, unpack
+from agentguard.store.db.payload import RowRejected, decode_payload, encode_payload
 from agentguard.store.db.rows import Row
-from agentguard.store.db.tables import HOMES, MAX_ID, MAX_STATE, MAX_TENANT, MAX_TEXT
+from agentguard.store.db.tables import MAX_ID, MAX_STATE, MAX_TENANT, MAX_TEXT, TABLE_MAPPINGS
 
 R = TypeVar("R", bound=Row)
 
-_NOT_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+_INVALID_ID_CHARS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_INVALID_TEXT_CHARS = re.compile(r"[\x00\ud800-\udfff]")
 _INT64 = 2**63
 
 
@@ -29,98 +29,98 @@ def to_parameters(row: Row) -> dict[str, Any]:
     Raises:
         Refused: an id that cannot name a row, a number out of range, data that is not JSON.
     """
-    names, fits, given = _PLANS[type(row)]
+    names, fits, given = _CONVERSION_PLANS[type(row)]
     originals: dict[str, str] = {}
     values = {name: fit(value, originals) for name, fit, value in zip(names, fits, given(row), strict=True)}
-    values["data"] = pack(row.data, originals)
+    values["data"] = encode_payload(row.data, originals)
     return values
 
 
-def to_row(kind: type[R], found: RowMapping) -> R:
+def to_row(kind: type[R], mapping: RowMapping) -> R:
     """The row that was stored. Raises StoreError if its data is damaged."""
-    data, originals = unpack(found["data"])
-    values = {name: found[name] for name in _PLAIN[kind]} | originals
+    data, originals = decode_payload(mapping["data"])
+    values = {name: mapping[name] for name in _PLAIN_FIELDS[kind]} | originals
     values["data"] = data
-    for name in _PACKED[kind]:
-        values[name] = unpack(found[name])[0]
+    for name in _PAYLOAD_COLUMNS[kind]:
+        values[name] = decode_payload(mapping[name])[0]
     return kind(**values)
 
 
-DAMAGED = "damaged"
+DAMAGED_KEY = "damaged"
 """Key of a row's data that says why its own could not be read."""
 
 
-def row_or_damaged(kind: type[R], found: RowMapping) -> R:
+def to_row_or_damaged(kind: type[R], mapping: RowMapping) -> R:
     """As `row_of`; where the data is damaged, what is wrong with it stands in its place."""
     try:
-        return to_row(kind, found)
+        return to_row(kind, mapping)
     except StoreError as error:
-        values = {name: found[name] for name in _PLAIN[kind]}
-        return kind(**values, data={DAMAGED: str(error)})
+        values = {name: mapping[name] for name in _PLAIN_FIELDS[kind]}
+        return kind(**values, data={DAMAGED_KEY: str(error)})
 
 
-def checked_id(value: object, name: str, *, most: int = MAX_ID, empty: bool = False) -> str:
+def validate_id(value: object, name: str, *, max_length: int = MAX_ID, allow_empty: bool = False) -> str:
     """An id as it is. Raises Refused unless it is printable text of at most ``most`` characters."""
     if not isinstance(value, str):
         raise RowRejected(f"{name} is a {type(value).__name__}, not text")
-    if not value and not empty:
+    if not value and not allow_empty:
         raise RowRejected(f"{name} is empty")
-    if len(value) > most:
-        raise RowRejected(f"{name} is longer than {most} characters")
-    if _NOT_ID.search(value):
+    if len(value) > max_length:
+        raise RowRejected(f"{name} is longer than {max_length} characters")
+    if _INVALID_ID_CHARS.search(value):
         raise RowRejected(f"{name} holds characters that are not printable")
     return value
 
 
-def cleaned(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """A text as a column keeps it: short, and without what a database refuses."""
     short = text[:MAX_TEXT]
-    return short if short.isprintable() else _NOT_TEXT.sub("\ufffd", short)
+    return short if short.isprintable() else _INVALID_TEXT_CHARS.sub("\ufffd", short)
 
 
-def asked_id(value: object, name: str = "run_id") -> str:
+def validate_query_id(value: object, name: str = "run_id") -> str:
     """An id in a question to the store. Raises StoreError unless it could name a row."""
     try:
-        return checked_id(value, name)
+        return validate_id(value, name)
     except RowRejected as error:
         raise StoreError(str(error)) from None
 
 
-def asked_tenant(value: object) -> str:
+def validate_query_tenant(value: object) -> str:
     """A tenant in a question to the store. Raises StoreError unless it could be one."""
     try:
-        return checked_id(value, "tenant", most=MAX_TENANT, empty=True)
+        return validate_id(value, "tenant", max_length=MAX_TENANT, allow_empty=True)
     except RowRejected as error:
         raise StoreError(str(error)) from None
 
 
-_Fit = Callable[[Any, dict[str, str]], Any]
+_Converter = Callable[[Any, dict[str, str]], Any]
 """Takes what a row has for a column, and where to put texts that had to be altered; gives what is stored."""
 
 
-def _fit_tenant(column: Column[Any]) -> _Fit:
-    return _fitting_id(column, most=MAX_TENANT, empty=True)
+def _build_tenant_converter(column: Column[Any]) -> _Converter:
+    return _build_bounded_id_converter(column, max_length=MAX_TENANT, allow_empty=True)
 
 
-def _fit_id(column: Column[Any]) -> _Fit:
-    return _fitting_id(column, most=MAX_ID, empty=column.info.get("empty", False))
+def _build_id_converter(column: Column[Any]) -> _Converter:
+    return _build_bounded_id_converter(column, max_length=MAX_ID, allow_empty=column.info.get("empty", False))
 
 
-def _fitting_id(column: Column[Any], *, most: int, empty: bool) -> _Fit:
-    name, null, least = column.name, column.nullable, 0 if empty else 1
+def _build_bounded_id_converter(column: Column[Any], *, max_length: int, allow_empty: bool) -> _Converter:
+    name, null, least = column.name, column.nullable, 0 if allow_empty else 1
 
     def fit(value: Any, _: dict[str, str]) -> str | None:
         # What most ids are, told at one look; whatever else is printable takes the longer way.
-        if type(value) is str and least <= len(value) <= most and value.isprintable():
+        if type(value) is str and least <= len(value) <= max_length and value.isprintable():
             return value
         if value is None and null:
             return None
-        return checked_id(value, name, most=most, empty=empty)
+        return validate_id(value, name, max_length=max_length, allow_empty=allow_empty)
 
     return fit
 
 
-def _fit_text(column: Column[Any]) -> _Fit:
+def _build_text_converter(column: Column[Any]) -> _Converter:
     name = column.name
 
     def fit(value: Any, originals: dict[str, str]) -> str:
@@ -128,7 +128,7 @@ def _fit_text(column: Column[Any]) -> _Fit:
             return value
         if not isinstance(value, str):
             raise RowRejected(f"{name} is a {type(value).__name__}, not text")
-        text = cleaned(value)
+        text = sanitize_text(value)
         if text != value:
             originals[name] = value
         return text
@@ -136,11 +136,11 @@ def _fit_text(column: Column[Any]) -> _Fit:
     return fit
 
 
-def _fit_packed(_: Column[Any]) -> _Fit:
-    return lambda value, _: pack(value)
+def _build_payload_converter(_: Column[Any]) -> _Converter:
+    return lambda value, _: encode_payload(value)
 
 
-def _fit_bytes(column: Column[Any]) -> _Fit:
+def _build_bytes_converter(column: Column[Any]) -> _Converter:
     name = column.name
 
     def fit(value: Any, _: dict[str, str]) -> bytes:
@@ -153,11 +153,11 @@ def _fit_bytes(column: Column[Any]) -> _Fit:
     return fit
 
 
-def _fit_plain(column: Column[Any]) -> _Fit:
+def _build_scalar_converter(column: Column[Any]) -> _Converter:
     name, null = column.name, column.nullable
     if isinstance(column.type, Boolean):
-        return _fit_flag(name, null)
-    number, usual = (_real, float) if isinstance(column.type, Double) else (_whole, int)
+        return _build_flag_converter(name, null)
+    number, usual = (_to_float, float) if isinstance(column.type, Double) else (_to_int64, int)
 
     def fit(value: Any, _: dict[str, str]) -> Any:
         if type(value) is usual:
@@ -171,16 +171,16 @@ def _fit_plain(column: Column[Any]) -> _Fit:
     return fit
 
 
-def _fit_flag(name: str, null: bool | None) -> _Fit:
+def _build_flag_converter(name: str, nullable: bool | None) -> _Converter:
     def fit(value: Any, _: dict[str, str]) -> bool | None:
-        if isinstance(value, bool) or (value is None and null):
+        if isinstance(value, bool) or (value is None and nullable):
             return value
         raise RowRejected(f"{name} is a {type(value).__name__}, not true or false")
 
     return fit
 
 
-def _real(column: Column[Any], value: int | float) -> float | None:
+def _to_float(column: Column[Any], value: int | float) -> float | None:
     """SQLite keeps NaN as null: a number that is none is no number."""
     try:
         real = float(value)
@@ -193,7 +193,7 @@ def _real(column: Column[Any], value: int | float) -> float | None:
     raise RowRejected(f"{column.name} is not a finite number")
 
 
-def _whole(column: Column[Any], value: int | float) -> int:
+def _to_int64(column: Column[Any], value: int | float) -> int:
     if not isinstance(value, int):
         raise RowRejected(f"{column.name} is not a whole number")
     if not -_INT64 <= value < _INT64:
@@ -201,35 +201,37 @@ def _whole(column: Column[Any], value: int | float) -> int:
     return int(value)
 
 
-_FITS: dict[str, Callable[[Column[Any]], _Fit]] = {
-    "tenant": _fit_tenant,
-    "id": _fit_id,
-    "text": _fit_text,
-    "packed": _fit_packed,
-    "bytes": _fit_bytes,
-    "plain": _fit_plain,
+_CONVERTER_FACTORIES: dict[str, Callable[[Column[Any]], _Converter]] = {
+    "tenant": _build_tenant_converter,
+    "id": _build_id_converter,
+    "text": _build_text_converter,
+    "packed": _build_payload_converter,
+    "bytes": _build_bytes_converter,
+    "plain": _build_scalar_converter,
 }
 
 
-def _plan(kind: type[Row]) -> tuple[tuple[str, ...], tuple[_Fit, ...], Callable[[Row], tuple[Any, ...]]]:
+def _build_plan(
+    kind: type[Row],
+) -> tuple[tuple[str, ...], tuple[_Converter, ...], Callable[[Row], tuple[Any, ...]]]:
     """Columns but for the data, how each is made to fit, and how to get all of them from a row."""
-    columns = [one for one in HOMES[kind].table.columns if one.name != "data"]
+    columns = [one for one in TABLE_MAPPINGS[kind].table.columns if one.name != "data"]
     names = tuple(one.name for one in columns)
-    return names, tuple(_FITS[one.info["kind"]](one) for one in columns), attrgetter(*names)
+    return names, tuple(_CONVERTER_FACTORIES[one.info["kind"]](one) for one in columns), attrgetter(*names)
 
 
-def _packed(kind: type[Row]) -> tuple[str, ...]:
-    columns = HOMES[kind].table.columns
+def _list_payload_columns(kind: type[Row]) -> tuple[str, ...]:
+    columns = TABLE_MAPPINGS[kind].table.columns
     return tuple(one.name for one in columns if one.info["kind"] == "packed" and one.name != "data")
 
 
-def _fields(kind: type[Row]) -> tuple[str, ...]:
-    columns = set(HOMES[kind].table.columns.keys()) - {"data", *_packed(kind)}
+def _list_plain_fields(kind: type[Row]) -> tuple[str, ...]:
+    columns = set(TABLE_MAPPINGS[kind].table.columns.keys()) - {"data", *_list_payload_columns(kind)}
     return tuple(one.name for one in fields(kind) if one.name in columns)
 
 
 # Fields that are columns as they are, and packed columns beside ``data``.
-_PLAIN = {kind: _fields(kind) for kind in HOMES}
-_PACKED = {kind: _packed(kind) for kind in HOMES}
+_PLAIN_FIELDS = {kind: _list_plain_fields(kind) for kind in TABLE_MAPPINGS}
+_PAYLOAD_COLUMNS = {kind: _list_payload_columns(kind) for kind in TABLE_MAPPINGS}
 # How to make each kind of row fit: looked up once, as rows are many.
-_PLANS = {kind: _plan(kind) for kind in HOMES}
+_CONVERSION_PLANS = {kind: _build_plan(kind) for kind in TABLE_MAPPINGS}

@@ -18,18 +18,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Data = Mapping[str, Any]
+RowData = Mapping[str, Any]
 EffectState = Literal["attempted", "done", "compensated"]
 
-_COUNT = itertools.count(secrets.randbits(16))
+_ID_COUNTER = itertools.count(secrets.randbits(16))
 
 
-def new_id() -> str:
+def generate_id() -> str:
     """An id of 32 hexadecimal digits; ids made later by one process sort later."""
-    return f"{time.time_ns() // 1_000_000:012x}{next(_COUNT) % 2**24:06x}{secrets.token_hex(7)}"
+    return f"{time.time_ns() // 1_000_000:012x}{next(_ID_COUNTER) % 2**24:06x}{secrets.token_hex(7)}"
 
 
-def digest(*parts: str) -> str:
+def compute_digest(*parts: str) -> str:
     """SHA-256 in hexadecimal of some texts; no two lists of texts share one by running together."""
     hashed = hashlib.sha256()
     for part in parts:
@@ -45,7 +45,7 @@ class Row:
 
     tenant: str = ""
     created_at: float = field(default_factory=time.time)
-    data: Data = field(default_factory=dict)
+    data: RowData = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class RunRow(Row):
     group: str = ""
     failed: bool | None = None
     length: int = 0
-    annotation: Data = field(default_factory=dict)
+    annotation: RowData = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class BranchRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClearRow(Row):
+class ClearRunRow(Row):
     """Forgets the steps, branches and snapshots of a run, so that those that follow replace them."""
 
     run_id: str
@@ -136,7 +136,7 @@ class DropSnapshotsRow(Row):
 class FindingRow(Row):
     """What a detector saw; ``code`` is the most specific taxonomy code."""
 
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=generate_id)
     run_id: str
     detector: str
     step: int | None = None
@@ -148,7 +148,7 @@ class FindingRow(Row):
 class DiagnosisRow(Row):
     """What a localizer said; step, agent, module and code are those of the likeliest hypothesis."""
 
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=generate_id)
     run_id: str
     method: str
     verdict: str
@@ -176,7 +176,7 @@ class SchemaRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow(Row):
-    """An answer of a judge, found again by its ``key`` (`verdict_key`).
+    """An answer of a judge, found again by its ``key`` (`compute_verdict_key`).
 
     ``run_id`` is the run it was first asked about, if known: deleting that run deletes the answer.
     """
@@ -201,7 +201,7 @@ class RecoveryRow(Row):
         updated_at: when the outcome was set; epoch seconds.
     """
 
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=generate_id)
     run_id: str
     strategy: str
     step: int | None = None
@@ -237,14 +237,14 @@ class EffectRow(Row):
     @property
     def key(self) -> str:
         """What is claimed at most once within a tenant."""
-        return digest(self.run_id, self.line, self.tool, self.arguments, self.logical_step)
+        return compute_digest(self.run_id, self.line, self.tool, self.arguments, self.logical_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendEventRow(Row):
     """What happened to a model endpoint: ``kind`` is e.g. ``"ejected"``, ``"retry"``, ``"breaker_open"``."""
 
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=generate_id)
     backend: str
     kind: str
     run_id: str = ""
@@ -262,7 +262,7 @@ class JudgementRow(Row):
         by: who gave it.
     """
 
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=generate_id)
     run_id: str = ""
     subject: str
     subject_id: str
@@ -288,7 +288,7 @@ class SessionRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HintRow(Row):
+class HealthHintRow(Row):
     """Trouble with a backend, as one machine sees it; nothing is decided by it alone.
 
     Attributes:
@@ -318,12 +318,12 @@ class AcceptanceRow(Row):
         accepted: whether every rule let it pass.
     """
 
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=generate_id)
     run_id: str
     attempt: int = 1
     accepted: bool
 
 
-def verdict_key(content: str, question: str, judge: str, version: str) -> str:
+def compute_verdict_key(content: str, question: str, judge: str, version: str) -> str:
     """The key of a judge's answer: equal for equal content, question, judge and version of the judge."""
-    return digest(content, question, judge, version)
+    return compute_digest(content, question, judge, version)

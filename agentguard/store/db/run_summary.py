@@ -10,13 +10,13 @@ from typing import Final, Literal
 from agentguard.errors import StoreError
 from agentguard.store.db.rows import Row
 
-TAGS: Final = "tags"
+TAGS_KEY: Final = "tags"
 """Key of ``Trajectory.extra`` for the tags of a run: a list of texts."""
-MAX_TAG: Final = 64
+MAX_LABEL_CHARS: Final = 64
 MAX_LABELS: Final = 12
 
-Recovered = Literal["", "pending", "yes", "no"]
-Judged = Literal["", "right", "wrong", "mixed"]
+RecoveredState = Literal["", "pending", "yes", "no"]
+FeedbackState = Literal["", "right", "wrong", "mixed"]
 
 
 class VerdictFilter(StrEnum):
@@ -29,7 +29,7 @@ class VerdictFilter(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewRow(Row):
+class RunSummaryRow(Row):
     """A run at a glance. The store makes these itself; nobody writes one. ``created_at`` is the run's.
 
     Attributes:
@@ -39,7 +39,7 @@ class OverviewRow(Row):
         started_at, ended_at, duration_s: of its steps, where they have times.
         steps: on the live line.
         tokens, cost_usd: of all lines, those that were left too; None where no step says.
-        models, tags: distinct, as `packed_labels` joins them.
+        models, tags: distinct, as `join_labels` joins them.
         verdict, probability, method, step, agent, module, code: of the latest diagnosis; empty without one.
         diagnosed_at: when that was made.
         guard_s: seconds that diagnosis took.
@@ -83,7 +83,7 @@ class OverviewRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewFilter:
+class RunSummaryFilter:
     """Which runs: all that is given must hold.
 
     Attributes:
@@ -118,7 +118,7 @@ class OverviewFilter:
     judged: bool | None = None
 
 
-SORTS: Final[Mapping[str, str]] = {
+SORT_COLUMNS: Final[Mapping[str, str]] = {
     "time": "began_at",
     "task": "task",
     "verdict": "verdict",
@@ -142,7 +142,7 @@ SORTS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sort:
+class RunSort:
     """An order of runs; equal ones by id, and those without a value last.
 
     Raises:
@@ -153,12 +153,12 @@ class Sort:
     descending: bool = True
 
     def __post_init__(self) -> None:
-        if self.by not in SORTS:
-            raise StoreError(f"runs are not sorted by {self.by!r}: by one of {', '.join(SORTS)}")
+        if self.by not in SORT_COLUMNS:
+            raise StoreError(f"runs are not sorted by {self.by!r}: by one of {', '.join(SORT_COLUMNS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facets:
+class RunFacets:
     """What there is to filter by: value to number of runs, the most frequent first, fifty at most each."""
 
     verdicts: Mapping[str, int] = field(default_factory=dict)
@@ -177,22 +177,22 @@ class SummaryChange:
     created_at: float
 
 
-def label(text: str) -> str:
+def normalize_label(text: str) -> str:
     """A tag or a model as it is kept: one line, short."""
-    return " ".join(text.split())[:MAX_TAG]
+    return " ".join(text.split())[:MAX_LABEL_CHARS]
 
 
-def packed_labels(found: Iterable[str], *, most: int = 256) -> str:
+def join_labels(values: Iterable[str], *, max_length: int = 256) -> str:
     """Labels with a line break around each, so that one is found by its whole name; no more than fit."""
     held: dict[str, None] = {}
     length = 1
-    for one in map(label, found):
-        if one and one not in held and len(held) < MAX_LABELS and length + len(one) + 1 <= most:
+    for one in map(normalize_label, values):
+        if one and one not in held and len(held) < MAX_LABELS and length + len(one) + 1 <= max_length:
             held[one] = None
             length += len(one) + 1
     return "\n" + "".join(f"{one}\n" for one in held) if held else ""
 
 
-def labels(text: str) -> tuple[str, ...]:
-    """What `packed_labels` joined."""
+def split_labels(text: str) -> tuple[str, ...]:
+    """What `join_labels` joined."""
     return tuple(one for one in text.split("\n") if one)

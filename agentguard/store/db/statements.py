@@ -29,15 +29,15 @@ from sqlalchemy.sql.compiler import SQLCompiler
 Values = Mapping[str, Any]
 
 
-class _Ready(NamedTuple):
+class _CompiledStatement(NamedTuple):
     """A statement as a driver takes it, and how it takes its parameters."""
 
     text: str
-    given: Callable[[Values], Any]
+    bind: Callable[[Values], Any]
 
 
-def any_id(column: Column[str], dialect: str) -> ColumnElement[bool]:
-    """Whether a column holds one of the ids in the parameter ``ids`` (`ids_given`).
+def match_any_id(column: Column[str], dialect: str) -> ColumnElement[bool]:
+    """Whether a column holds one of the ids in the parameter ``ids`` (`to_id_parameter`).
 
     They are one parameter, so that the text of a statement is the same for any number of them.
     """
@@ -47,15 +47,15 @@ def any_id(column: Column[str], dialect: str) -> ColumnElement[bool]:
     return column.in_(select(given.c.value))
 
 
-def ids_given(ids: list[str], dialect: str) -> list[str] | str:
-    """Ids as `any_id` takes them."""
+def to_id_parameter(ids: list[str], dialect: str) -> list[str] | str:
+    """Ids as `match_any_id` takes them."""
     return ids if dialect == "postgresql" else orjson.dumps(ids).decode()
 
 
-_READY: dict[tuple[Executable, str], _Ready] = {}
+_STATEMENT_CACHE: dict[tuple[Executable, str], _CompiledStatement] = {}
 
 
-def execute_all(connection: Connection, statement: Executable, rows: Sequence[Values]) -> None:
+def execute_many(connection: Connection, statement: Executable, rows: Sequence[Values]) -> None:
     """Carry out a statement for each row of parameters.
 
     Args:
@@ -66,28 +66,28 @@ def execute_all(connection: Connection, statement: Executable, rows: Sequence[Va
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the database refused a row, or is in trouble.
     """
-    text, given = _ready(connection, statement)
+    text, given = _get_statement(connection, statement)
     connection.exec_driver_sql(text, [given(one) for one in rows])
 
 
-def ask(connection: Connection, statement: Executable, values: Values) -> CursorResult[Any]:
+def execute_query(connection: Connection, statement: Executable, values: Values) -> CursorResult[Any]:
     """Carry out a query that is kept and used again; rows have the driver's types (SQLite: no booleans)."""
-    text, given = _ready(connection, statement)
+    text, given = _get_statement(connection, statement)
     return connection.exec_driver_sql(text, given(values))
 
 
-def _ready(connection: Connection, statement: Executable) -> _Ready:
+def _get_statement(connection: Connection, statement: Executable) -> _CompiledStatement:
     key = (statement, connection.dialect.name)
-    if (found := _READY.get(key)) is None:
-        found = _READY[key] = _made(connection, statement)
+    if (found := _STATEMENT_CACHE.get(key)) is None:
+        found = _STATEMENT_CACHE[key] = _compile_statement(connection, statement)
     return found
 
 
-def _made(connection: Connection, statement: Executable) -> _Ready:
+def _compile_statement(connection: Connection, statement: Executable) -> _CompiledStatement:
     compiled = cast(SQLCompiler, cast(Any, statement).compile(dialect=connection.dialect))
     order = compiled.positiontup
     if order is None:  # by name: psycopg picks what it needs
-        return _Ready(str(compiled), lambda values: values)
+        return _CompiledStatement(str(compiled), lambda values: values)
     if len(order) == 1:
-        return _Ready(str(compiled), lambda values: (values[order[0]],))
-    return _Ready(str(compiled), itemgetter(*order))
+        return _CompiledStatement(str(compiled), lambda values: (values[order[0]],))
+    return _CompiledStatement(str(compiled), itemgetter(*order))

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, LargeBinary, MetaData, Table, Text
 
 from agentguard.store.db import rows
-from agentguard.store.db.run_summary import OverviewRow
+from agentguard.store.db.run_summary import RunSummaryRow
 
 PREFIX = "agentguard_"
 MAX_ID = 256
@@ -33,7 +33,7 @@ def _id(name: str, *, key: bool = False) -> Column[str]:
     return Column(name, Text, nullable=False, primary_key=key, info={"kind": "id"})
 
 
-def _line(name: str, *, key: bool = False, null: bool = False) -> Column[str]:
+def _optional_id(name: str, *, key: bool = False, null: bool = False) -> Column[str]:
     return Column(name, Text, nullable=null, primary_key=key, info={"kind": "id", "empty": True})
 
 
@@ -55,7 +55,7 @@ def _flag(name: str, *, null: bool = False) -> Column[bool]:
     return Column(name, Boolean, nullable=null, info={"kind": "plain"})
 
 
-def _packed(name: str) -> Column[bytes]:
+def _payload(name: str) -> Column[bytes]:
     return Column(name, LargeBinary, nullable=False, info={"kind": "packed"})
 
 
@@ -72,13 +72,13 @@ def _table(name: str, *columns: Column[Any], indexes: tuple[tuple[str, ...], ...
         Column("tenant", Text, nullable=False, primary_key=True, info={"kind": "tenant"}),
         *columns,
         _real("created_at", null=False),
-        _packed("data"),
+        _payload("data"),
         *(Index(f"{full}_{'_'.join(one)}", "tenant", *one) for one in indexes),
     )
 
 
-_MADE = ("created_at", "id")
-_OF_RUN = ("run_id", "created_at", "id")
+_CREATION_INDEX = ("created_at", "id")
+_RUN_INDEX = ("run_id", "created_at", "id")
 
 RUNS = _table(
     "runs",
@@ -88,13 +88,13 @@ RUNS = _table(
     _text("group"),
     _flag("failed", null=True),
     _int("length"),
-    _packed("annotation"),
-    indexes=(_MADE, ("group",)),
+    _payload("annotation"),
+    indexes=(_CREATION_INDEX, ("group",)),
 )
 STEPS = _table(
     "steps",
     _id("run_id", key=True),
-    _line("line", key=True),
+    _optional_id("line", key=True),
     _int("index", key=True),
     _text("source"),
     _text("agent"),
@@ -104,7 +104,7 @@ BRANCHES = _table(
     _id("run_id", key=True),
     _id("id", key=True),
     _int("fork_step"),
-    _line("parent", null=True),
+    _optional_id("parent", null=True),
     _int("place"),
 )
 SNAPSHOTS = _table(
@@ -121,7 +121,7 @@ FINDINGS = _table(
     _int("step", null=True),
     _text("code"),
     _real("probability"),
-    indexes=(_OF_RUN,),
+    indexes=(_RUN_INDEX,),
 )
 DIAGNOSES = _table(
     "diagnoses",
@@ -134,7 +134,7 @@ DIAGNOSES = _table(
     _text("agent"),
     _text("module"),
     _text("code"),
-    indexes=(_OF_RUN,),
+    indexes=(_RUN_INDEX,),
 )
 SCHEMATA = _table(
     "schemata",
@@ -147,7 +147,7 @@ SCHEMATA = _table(
     _int("version"),
     _int("support"),
     _real("updated_at", null=False),
-    indexes=(_MADE,),
+    indexes=(_CREATION_INDEX,),
 )
 VERDICTS = _table(
     "verdicts",
@@ -155,7 +155,7 @@ VERDICTS = _table(
     _text("judge"),
     _text("judge_version"),
     _text("question"),
-    _line("run_id"),
+    _optional_id("run_id"),
     indexes=(("run_id",), ("created_at",)),
 )
 RECOVERIES = _table(
@@ -165,15 +165,15 @@ RECOVERIES = _table(
     _text("strategy"),
     _int("step", null=True),
     _text("outcome"),
-    _line("schema_id"),
+    _optional_id("schema_id"),
     _real("updated_at", null=False),
-    indexes=(_OF_RUN, ("schema_id",)),
+    indexes=(_RUN_INDEX, ("schema_id",)),
 )
 EFFECTS = _table(
     "effects",
     _id("key", key=True),
     _id("run_id"),
-    _line("line"),
+    _optional_id("line"),
     _text("tool"),
     _text("arguments"),
     _text("logical_step"),
@@ -186,18 +186,18 @@ BACKEND_EVENTS = _table(
     _id("id", key=True),
     _text("backend"),
     _text("kind"),
-    _line("run_id"),
-    indexes=(_MADE, ("run_id",)),
+    _optional_id("run_id"),
+    indexes=(_CREATION_INDEX, ("run_id",)),
 )
 JUDGEMENTS = _table(
     "judgements",
     _id("id", key=True),
-    _line("run_id"),
+    _optional_id("run_id"),
     _text("subject"),
-    _line("subject_id"),
+    _optional_id("subject_id"),
     _flag("right"),
     _text("by"),
-    indexes=(_OF_RUN, ("subject_id",)),
+    indexes=(_RUN_INDEX, ("subject_id",)),
 )
 
 ACCEPTANCES = _table(
@@ -206,7 +206,7 @@ ACCEPTANCES = _table(
     _id("run_id"),
     _int("attempt"),
     _flag("accepted"),
-    indexes=(_OF_RUN, _MADE),
+    indexes=(_RUN_INDEX, _CREATION_INDEX),
 )
 
 OVERVIEWS = _table(
@@ -245,7 +245,7 @@ OVERVIEWS = _table(
 SESSIONS = _table(
     "sessions",
     _id("key", key=True),
-    _line("run_id"),
+    _optional_id("run_id"),
     _int("version"),
     _real("updated_at", null=False),
     indexes=(("run_id",), ("updated_at",)),
@@ -274,34 +274,36 @@ class TableMapping:
     """
 
     table: Table
-    replace: bool = True
-    guard: str | None = None
-    keep: frozenset[str] = frozenset()
+    replaces_existing: bool = True
+    version_column: str | None = None
+    preserved_columns: frozenset[str] = frozenset()
 
 
-HOMES: dict[type[rows.Row], TableMapping] = {
-    rows.RunRow: TableMapping(table=RUNS, keep=frozenset({"created_at"})),
+TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
+    rows.RunRow: TableMapping(table=RUNS, preserved_columns=frozenset({"created_at"})),
     rows.StepRow: TableMapping(table=STEPS),
-    rows.BranchRow: TableMapping(table=BRANCHES, replace=False),
+    rows.BranchRow: TableMapping(table=BRANCHES, replaces_existing=False),
     rows.SnapshotRow: TableMapping(table=SNAPSHOTS),
-    rows.FindingRow: TableMapping(table=FINDINGS, replace=False),
-    rows.DiagnosisRow: TableMapping(table=DIAGNOSES, replace=False),
-    rows.SchemaRow: TableMapping(table=SCHEMATA, guard="version"),
+    rows.FindingRow: TableMapping(table=FINDINGS, replaces_existing=False),
+    rows.DiagnosisRow: TableMapping(table=DIAGNOSES, replaces_existing=False),
+    rows.SchemaRow: TableMapping(table=SCHEMATA, version_column="version"),
     rows.VerdictRow: TableMapping(table=VERDICTS),
     rows.RecoveryRow: TableMapping(table=RECOVERIES),
-    rows.EffectRow: TableMapping(table=EFFECTS, replace=False),
-    rows.BackendEventRow: TableMapping(table=BACKEND_EVENTS, replace=False),
+    rows.EffectRow: TableMapping(table=EFFECTS, replaces_existing=False),
+    rows.BackendEventRow: TableMapping(table=BACKEND_EVENTS, replaces_existing=False),
     rows.JudgementRow: TableMapping(table=JUDGEMENTS),
-    rows.AcceptanceRow: TableMapping(table=ACCEPTANCES, replace=False),
-    rows.SessionRow: TableMapping(table=SESSIONS, guard="version", keep=frozenset({"created_at"})),
-    rows.HintRow: TableMapping(table=HINTS, guard="number"),
-    OverviewRow: TableMapping(table=OVERVIEWS),
+    rows.AcceptanceRow: TableMapping(table=ACCEPTANCES, replaces_existing=False),
+    rows.SessionRow: TableMapping(
+        table=SESSIONS, version_column="version", preserved_columns=frozenset({"created_at"})
+    ),
+    rows.HealthHintRow: TableMapping(table=HINTS, version_column="number"),
+    RunSummaryRow: TableMapping(table=OVERVIEWS),
 }
 
 TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in metadata.tables.items()}
 """Short name to table."""
 
-OF_RUN: tuple[Table, ...] = (
+RUN_TABLES: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
     JUDGEMENTS, OVERVIEWS, SESSIONS, ACCEPTANCES,
 )  # fmt: skip

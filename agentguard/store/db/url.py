@@ -14,15 +14,15 @@ from sqlalchemy.exc import ArgumentError
 
 from agentguard.errors import ConfigError
 
-ENVIRONMENT = "AGENTGUARD_STORE"
-DEFAULT = Path(".agentguard") / "store.db"
-_SECRETS = frozenset({"password", "sslpassword", "passfile"})
-_POSTGRES = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
+ENVIRONMENT_VARIABLE = "AGENTGUARD_STORE"
+DEFAULT_PATH = Path(".agentguard") / "store.db"
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword", "passfile"})
+_POSTGRESQL_DRIVERS = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 _MASK = "***"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class DatabaseAddress:
     """Where a database is. ``str()`` and ``repr()`` never hold a password.
 
     Attributes:
@@ -38,12 +38,12 @@ class Address:
     def __str__(self) -> str:
         if self.path is not None:
             return str(self.path)
-        query = {key: _MASK if key in _SECRETS else value for key, value in self.url.query.items()}
+        query = {key: _MASK if key in _SECRET_PARAMETERS else value for key, value in self.url.query.items()}
         return self.url.set(drivername=self.kind, query=query).render_as_string(hide_password=True)
 
-    def masked(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """``text`` without the password, in whichever way it may be written in it."""
-        secrets = [self.url.password or "", *(self._query(key) for key in _SECRETS)]
+        secrets = [self.url.password or "", *(self._get_query_value(key) for key in _SECRET_PARAMETERS)]
         for secret in sorted(filter(None, map(str, secrets)), key=len, reverse=True):
             # SQLAlchemy leaves blanks and plus signs as they are, others do not.
             quoted = {quote(secret, safe=safe, errors="replace") for safe in ("", "/", " +")}
@@ -51,41 +51,41 @@ class Address:
                 text = text.replace(form, _MASK)
         return text
 
-    def _query(self, key: str) -> str:
+    def _get_query_value(self, key: str) -> str:
         value = self.url.query.get(key, "")
         return value if isinstance(value, str) else ",".join(value)
 
 
-def resolve(url: str | Path | None, environ: Mapping[str, str] | None = None) -> Address:
+def resolve_address(url: str | Path | None, environ: Mapping[str, str] | None = None) -> DatabaseAddress:
     """Find the database: what is given, else ``AGENTGUARD_STORE``, else ``.agentguard/store.db``.
 
     Raises:
         ConfigError: no URL or path of a database that agentguard can use; the message does not repeat it.
     """
-    found = url or (os.environ if environ is None else environ).get(ENVIRONMENT) or DEFAULT
+    found = url or (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH
     text = str(found)
     if "\0" in text:
         raise ConfigError("the path of the store holds U+0000")
     if isinstance(found, Path) or "://" not in text:
-        return _file(Path(text))
+        return _build_file_address(Path(text))
     try:
         parsed = make_url(text)
     except (ArgumentError, ValueError):
         raise ConfigError("the URL of the store is not a URL") from None
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
-        return _from_sqlite(parsed)
-    if parsed.drivername in _POSTGRES:
-        return Address(kind="postgresql", url=parsed.set(drivername="postgresql+psycopg"))
+        return _build_sqlite_address(parsed)
+    if parsed.drivername in _POSTGRESQL_DRIVERS:
+        return DatabaseAddress(kind="postgresql", url=parsed.set(drivername="postgresql+psycopg"))
     raise ConfigError("the URL of the store begins with neither sqlite:// nor postgresql://")
 
 
-def _file(path: Path) -> Address:
+def _build_file_address(path: Path) -> DatabaseAddress:
     whole = path.expanduser().absolute()
-    return Address(kind="sqlite", path=whole, url=URL.create("sqlite+pysqlite", database=str(whole)))
+    return DatabaseAddress(kind="sqlite", path=whole, url=URL.create("sqlite+pysqlite", database=str(whole)))
 
 
-def _from_sqlite(parsed: URL) -> Address:
+def _build_sqlite_address(parsed: URL) -> DatabaseAddress:
     name = parsed.database
     if not name or name == ":memory:" or name.startswith("file:") or parsed.query:
         raise ConfigError("a store in SQLite is a file: sqlite:///path/to/store.db, without options")
-    return _file(Path(name))
+    return _build_file_address(Path(name))

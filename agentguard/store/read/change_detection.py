@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.store.db.database import Database
-from agentguard.store.db.engine import unavailable
+from agentguard.store.db.engine import to_unavailable_error
 
 
 class ChangeDetector:
@@ -21,11 +21,11 @@ class ChangeDetector:
         place: the database.
     """
 
-    def __init__(self, place: Database) -> None:
-        self._place = place
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._engine: Any = None
         self._connection: Any = None
-        self._seen: int | None = None
+        self._data_version: int | None = None
 
     def has_changed(self) -> bool:
         """Whether something may have been written since the last look; True the first time.
@@ -34,19 +34,19 @@ class ChangeDetector:
             StoreUnavailable: the database cannot be read now.
         """
         try:
-            return self._moved()
+            return self._check_for_changes()
         except (SQLAlchemyError, OSError) as error:
             self.close()
-            raise unavailable(error, self._place.address) from None
+            raise to_unavailable_error(error, self._database.address) from None
 
     def close(self) -> None:
         """Let go of the connection; the next look opens another and answers True."""
         if self._connection is not None:
             self._connection.close()
-        self._connection = self._engine = self._seen = None
+        self._connection = self._engine = self._data_version = None
 
-    def _moved(self) -> bool:
-        engine = self._place.engine()
+    def _check_for_changes(self) -> bool:
+        engine = self._database.get_engine()
         if engine.dialect.name != "sqlite":
             return True
         if engine is not self._engine:  # the first look, or the file is another one now
@@ -55,5 +55,5 @@ class ChangeDetector:
         cursor = self._connection.cursor()
         found = int(cursor.execute("PRAGMA data_version").fetchone()[0])
         cursor.close()
-        moved, self._seen = found != self._seen, found
+        moved, self._data_version = found != self._data_version, found
         return moved

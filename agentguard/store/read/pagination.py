@@ -14,7 +14,7 @@ from agentguard.store.db.rows import Row
 
 R = TypeVar("R", bound=Row)
 
-MOST = 1000
+MAX_PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,12 @@ class Page:
     after: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or not 1 <= self.limit <= MOST:
-            raise StoreError(f"the limit of a page lies between 1 and {MOST}")
+        if (
+            isinstance(self.limit, bool)
+            or not isinstance(self.limit, int)
+            or not 1 <= self.limit <= MAX_PAGE_SIZE
+        ):
+            raise StoreError(f"the limit of a page lies between 1 and {MAX_PAGE_SIZE}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +59,12 @@ class RunFilter:
     until: float | None = None
 
 
-def place(created_at: float, id: str) -> str:
+def encode_cursor(created_at: float, id: str) -> str:
     """Where a page ended, as text that may go into a URL."""
     return base64.urlsafe_b64encode(json.dumps([created_at, id]).encode()).decode().rstrip("=")
 
 
-def placed(text: str) -> tuple[float, str]:
+def decode_cursor(text: str) -> tuple[float, str]:
     """What `place` was made of. Raises StoreError on any other text."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -2,17 +2,186 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select, Table, and_, or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.store.db import rows as r
-from agentguard.store.db.run_summary import Facets, OverviewFilter, OverviewRow, Sort, SummaryChange
+from agentguard.store.db.database import Database
+from agentguard.store.db.engine import to_unavailable_error
+from agentguard.store.db.row_mapping import (
+    sanitize_text,
+    to_row,
+    to_row_or_damaged,
+    validate_query_id,
+    validate_query_tenant,
+)
+from agentguard.store.db.run_summary import RunFacets, RunSort, RunSummaryFilter, RunSummaryRow, SummaryChange
+from agentguard.store.db.tables import BRANCHES, RUNS, SNAPSHOTS, STEPS, TABLE_MAPPINGS
 from agentguard.store.read import run_summaries as _overviews
-from agentguard.store.read.pagination import Page, ResultPage, RunFilter
-from agentguard.store.read.query_executor import QueryExecutor
-from agentguard.store.read.storage_stats import Stats
+from agentguard.store.read.pagination import Page, ResultPage, RunFilter, decode_cursor, encode_cursor
+from agentguard.store.read.storage_stats import StoreStats, collect_stats
+from agentguard.store.trajectory_mapping import build_trajectory, decode_run_annotation
 from agentguard.trajectory.model import Record, Trajectory
+
+R = TypeVar("R", bound=r.Row)
+
+_BRANCH_ORDER = (BRANCHES.c.created_at, BRANCHES.c.place, BRANCHES.c.id)
+
+
+class QueryExecutor:
+    """Answers questions; each opens a transaction of its own, and sees what was durable when it began."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @contextmanager
+    def begin_read(self) -> Iterator[Connection]:
+        """A transaction for reading. Raises StoreUnavailable if the database cannot be read now."""
+        try:
+            with self._database.get_engine().connect() as connection, connection.begin():
+                yield connection
+        except (SQLAlchemyError, OSError) as error:
+            raise to_unavailable_error(error, self._database.address) from None
+
+    def get_by_key(self, kind: type[R], key: str, tenant: str) -> R | None:
+        """The row of a key; None if there is none."""
+        table = TABLE_MAPPINGS[kind].table
+        column = "key" if "key" in table.c else "id"
+        query = _select_for_tenant(table, tenant).where(table.c[column] == validate_query_id(key, column))
+        with self.begin_read() as connection:
+            found = connection.execute(query).mappings().first()
+        return None if found is None else to_row(kind, found)
+
+    def list_for_run(self, kind: type[R], run_id: str, tenant: str) -> tuple[R, ...]:
+        """All rows of a type that belong to a run, in the order they were made."""
+        table = TABLE_MAPPINGS[kind].table
+        query = _select_for_tenant(table, tenant).where(table.c.run_id == validate_query_id(run_id))
+        query = query.order_by(table.c.created_at, list(table.primary_key.columns)[-1])
+        with self.begin_read() as connection:
+            return tuple(to_row(kind, one) for one in connection.execute(query).mappings())
+
+    def list_snapshots(self, run_id: str, tenant: str) -> tuple[r.SnapshotRow, ...]:
+        """The saved states of a run, the earliest step first."""
+        query = _select_for_tenant(SNAPSHOTS, tenant).where(SNAPSHOTS.c.run_id == validate_query_id(run_id))
+        with self.begin_read() as connection:
+            found = connection.execute(query.order_by(SNAPSHOTS.c.step)).mappings()
+            return tuple(to_row(r.SnapshotRow, one) for one in found)
+
+    def list_where(self, kind: type[R], values: dict[str, str | None], tenant: str) -> tuple[R, ...]:
+        """All rows whose columns have these values, in the order they were made; None matches anything."""
+        table = TABLE_MAPPINGS[kind].table
+        query = _select_for_tenant(table, tenant).order_by(table.c.created_at, table.c.id)
+        for name, value in values.items():
+            if value is not None:
+                query = query.where(table.c[name] == sanitize_text(value))
+        with self.begin_read() as connection:
+            return tuple(to_row(kind, one) for one in connection.execute(query).mappings())
+
+    def list_runs(self, filter: RunFilter, page: Page, tenant: str) -> ResultPage[r.RunRow]:
+        """A page of runs, the newest first."""
+        query = _apply_run_filter(_select_for_tenant(RUNS, tenant), filter)
+        return self._fetch_page(r.RunRow, query, page, newest_first=True)
+
+    def list_backend_events(
+        self, backend: str | None, page: Page, tenant: str
+    ) -> ResultPage[r.BackendEventRow]:
+        """A page of what happened to a backend, the newest first."""
+        table = TABLE_MAPPINGS[r.BackendEventRow].table
+        query = _select_for_tenant(table, tenant)
+        if backend is not None:
+            query = query.where(table.c.backend == sanitize_text(backend))
+        return self._fetch_page(r.BackendEventRow, query, page, newest_first=True)
+
+    def list_acceptances(self, page: Page, tenant: str) -> ResultPage[r.AcceptanceRow]:
+        """A page of what acceptance tests said, the earliest first."""
+        return self._fetch_page(
+            r.AcceptanceRow,
+            _select_for_tenant(TABLE_MAPPINGS[r.AcceptanceRow].table, tenant),
+            page,
+            newest_first=False,
+        )
+
+    def get_record(self, run_id: str, tenant: str, *, with_annotation: bool) -> Record | None:
+        """A run with its steps and branches, and how it was judged if that is asked for."""
+        found = self.get_run_rows(run_id, tenant)
+        if found is None:
+            return None
+        head, steps, branches = found
+        run = build_trajectory(head, steps, branches)
+        return (
+            Record(trajectory=run, annotation=decode_run_annotation(head))
+            if with_annotation
+            else Record(trajectory=run)
+        )
+
+    def get_run_rows(
+        self, run_id: str, tenant: str, *, allow_damaged: bool = False
+    ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
+        """The rows a run is made of; with ``damaged``, one whose data cannot be read has what is wrong."""
+        key, read = validate_query_id(run_id), to_row_or_damaged if allow_damaged else to_row
+        with self.begin_read() as connection:
+            found = (
+                connection.execute(_select_for_tenant(RUNS, tenant).where(RUNS.c.id == key))
+                .mappings()
+                .first()
+            )
+            if found is None:
+                return None
+            steps = (
+                _select_for_tenant(STEPS, tenant)
+                .where(STEPS.c.run_id == key)
+                .order_by(STEPS.c.line, STEPS.c.index)
+            )
+            branches = (
+                _select_for_tenant(BRANCHES, tenant).where(BRANCHES.c.run_id == key).order_by(*_BRANCH_ORDER)
+            )
+            step_rows = [read(r.StepRow, one) for one in connection.execute(steps).mappings()]
+            branch_rows = [read(r.BranchRow, one) for one in connection.execute(branches).mappings()]
+        return read(r.RunRow, found), step_rows, branch_rows
+
+    def get_stats(self, tenant: str | None) -> StoreStats:
+        """What is in the store; of all tenants for None."""
+        with self.begin_read() as connection:
+            return collect_stats(connection, self._database.address, tenant)
+
+    def _fetch_page(
+        self, kind: type[R], query: Select[Any], page: Page, *, newest_first: bool
+    ) -> ResultPage[R]:
+        table = TABLE_MAPPINGS[kind].table
+        made, id = table.c.created_at, table.c.id
+        if page.after is not None:
+            at, last = decode_cursor(page.after)
+            earlier = or_(made < at, and_(made == at, id < last))
+            later = or_(made > at, and_(made == at, id > last))
+            query = query.where(earlier if newest_first else later)
+        order = (made.desc(), id.desc()) if newest_first else (made, id)
+        with self.begin_read() as connection:
+            found = connection.execute(query.order_by(*order).limit(page.limit + 1)).mappings().all()
+        kept = tuple(to_row(kind, one) for one in found[: page.limit])
+        more = len(found) > page.limit
+        last_one = found[page.limit - 1] if more else None
+        return ResultPage(
+            rows=kept, next=encode_cursor(last_one["created_at"], last_one["id"]) if last_one else None
+        )
+
+
+def _select_for_tenant(table: Table, tenant: str) -> Select[Any]:
+    return select(table).where(table.c.tenant == validate_query_tenant(tenant))
+
+
+def _apply_run_filter(query: Select[Any], filter: RunFilter) -> Select[Any]:
+    for column, value in (("failed", filter.failed), ("format", filter.format), ("group", filter.group)):
+        if value is not None:
+            query = query.where(RUNS.c[column] == (sanitize_text(value) if isinstance(value, str) else value))
+    if filter.since is not None:
+        query = query.where(RUNS.c.created_at >= filter.since)
+    if filter.until is not None:
+        query = query.where(RUNS.c.created_at < filter.until)
+    return query
 
 
 class StoreQueries:
@@ -21,133 +190,133 @@ class StoreQueries:
     Every question names a tenant, and raises StoreUnavailable where the database cannot be read now.
     """
 
-    _reader: QueryExecutor
+    _executor: QueryExecutor
 
-    def reading(self) -> AbstractContextManager[Connection]:
+    def begin_read(self) -> AbstractContextManager[Connection]:
         """A transaction for questions that have a module of their own, as `agentguard.store.read.statistics`."""
-        return self._reader.connect()
+        return self._executor.begin_read()
 
-    def runs(
+    def list_runs(
         self, filter: RunFilter | None = None, page: Page | None = None, *, tenant: str = ""
     ) -> ResultPage[r.RunRow]:
         """A page of runs, the newest first."""
-        return self._reader.runs(filter or RunFilter(), page or Page(), tenant)
+        return self._executor.list_runs(filter or RunFilter(), page or Page(), tenant)
 
-    def run(self, run_id: str, *, tenant: str = "") -> r.RunRow | None:
+    def get_run(self, run_id: str, *, tenant: str = "") -> r.RunRow | None:
         """A run without its steps; None if it is not there."""
-        return self._reader.by_key(r.RunRow, run_id, tenant)
+        return self._executor.get_by_key(r.RunRow, run_id, tenant)
 
-    def trajectory(self, run_id: str, *, tenant: str = "") -> Trajectory | None:
+    def get_trajectory(self, run_id: str, *, tenant: str = "") -> Trajectory | None:
         """A run as it was written, with its branches; None if it is not there."""
-        found = self._reader.record(run_id, tenant, annotated=False)
+        found = self._executor.get_record(run_id, tenant, with_annotation=False)
         return None if found is None else found.trajectory
 
-    def record(self, run_id: str, *, tenant: str = "") -> Record | None:
+    def get_record(self, run_id: str, *, tenant: str = "") -> Record | None:
         """A run, and how its data set judged it; None if it is not there."""
-        return self._reader.record(run_id, tenant, annotated=True)
+        return self._executor.get_record(run_id, tenant, with_annotation=True)
 
-    def run_rows(
+    def get_run_rows(
         self, run_id: str, *, tenant: str = ""
     ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
         """The rows a run is made of, also where they make no run; None if it is not there.
 
-        A row whose data cannot be read has the reason under ``"damaged"`` (`agentguard.store.db.row_mapping.DAMAGED`).
+        A row whose data cannot be read has the reason under ``"damaged"`` (`agentguard.store.db.row_mapping.DAMAGED_KEY`).
         """
-        return self._reader.rows(run_id, tenant, damaged=True)
+        return self._executor.get_run_rows(run_id, tenant, allow_damaged=True)
 
-    def findings(self, run_id: str, *, tenant: str = "") -> tuple[r.FindingRow, ...]:
+    def list_findings(self, run_id: str, *, tenant: str = "") -> tuple[r.FindingRow, ...]:
         """What detectors saw in a run."""
-        return self._reader.of_run(r.FindingRow, run_id, tenant)
+        return self._executor.list_for_run(r.FindingRow, run_id, tenant)
 
-    def diagnoses(self, run_id: str, *, tenant: str = "") -> tuple[r.DiagnosisRow, ...]:
+    def list_diagnoses(self, run_id: str, *, tenant: str = "") -> tuple[r.DiagnosisRow, ...]:
         """What localizers said of a run, the latest last."""
-        return self._reader.of_run(r.DiagnosisRow, run_id, tenant)
+        return self._executor.list_for_run(r.DiagnosisRow, run_id, tenant)
 
-    def schema(self, schema_id: str, *, tenant: str = "") -> r.SchemaRow | None:
+    def get_schema(self, schema_id: str, *, tenant: str = "") -> r.SchemaRow | None:
         """A schema; None if it is not there."""
-        return self._reader.by_key(r.SchemaRow, schema_id, tenant)
+        return self._executor.get_by_key(r.SchemaRow, schema_id, tenant)
 
-    def schemata(
+    def list_schemata(
         self, *, status: str | None = None, origin: str | None = None, tenant: str = ""
     ) -> tuple[r.SchemaRow, ...]:
         """All schemata, or those of a status and an origin, in the order they were made."""
-        return self._reader.where(r.SchemaRow, {"status": status, "origin": origin}, tenant)
+        return self._executor.list_where(r.SchemaRow, {"status": status, "origin": origin}, tenant)
 
-    def verdict(self, key: str, *, tenant: str = "") -> r.VerdictRow | None:
-        """The answer of a judge stored under a key (`agentguard.store.db.rows.verdict_key`); None if none is."""
-        return self._reader.by_key(r.VerdictRow, key, tenant)
+    def get_verdict(self, key: str, *, tenant: str = "") -> r.VerdictRow | None:
+        """The answer of a judge stored under a key (`agentguard.store.db.rows.compute_verdict_key`); None if none is."""
+        return self._executor.get_by_key(r.VerdictRow, key, tenant)
 
-    def recoveries(self, run_id: str, *, tenant: str = "") -> tuple[r.RecoveryRow, ...]:
+    def list_recoveries(self, run_id: str, *, tenant: str = "") -> tuple[r.RecoveryRow, ...]:
         """Attempts to recover a run, and how they ended."""
-        return self._reader.of_run(r.RecoveryRow, run_id, tenant)
+        return self._executor.list_for_run(r.RecoveryRow, run_id, tenant)
 
-    def effects(self, run_id: str, *, tenant: str = "") -> tuple[r.EffectRow, ...]:
+    def list_effects(self, run_id: str, *, tenant: str = "") -> tuple[r.EffectRow, ...]:
         """Effects that were claimed in a run."""
-        return self._reader.of_run(r.EffectRow, run_id, tenant)
+        return self._executor.list_for_run(r.EffectRow, run_id, tenant)
 
-    def snapshots(self, run_id: str, *, tenant: str = "") -> tuple[r.SnapshotRow, ...]:
+    def list_snapshots(self, run_id: str, *, tenant: str = "") -> tuple[r.SnapshotRow, ...]:
         """Saved states of what a run acts on, the earliest step first."""
-        return self._reader.snapshots(run_id, tenant)
+        return self._executor.list_snapshots(run_id, tenant)
 
-    def backend_events(
+    def list_backend_events(
         self, backend: str | None = None, page: Page | None = None, *, tenant: str = ""
     ) -> ResultPage[r.BackendEventRow]:
         """A page of what happened to backends, or to one, the newest first."""
-        return self._reader.events(backend, page or Page(), tenant)
+        return self._executor.list_backend_events(backend, page or Page(), tenant)
 
-    def judgements(self, run_id: str, *, tenant: str = "") -> tuple[r.JudgementRow, ...]:
+    def list_judgements(self, run_id: str, *, tenant: str = "") -> tuple[r.JudgementRow, ...]:
         """What people said of what was said of a run."""
-        return self._reader.of_run(r.JudgementRow, run_id, tenant)
+        return self._executor.list_for_run(r.JudgementRow, run_id, tenant)
 
-    def acceptances(self, page: Page | None = None, *, tenant: str = "") -> ResultPage[r.AcceptanceRow]:
+    def list_acceptances(self, page: Page | None = None, *, tenant: str = "") -> ResultPage[r.AcceptanceRow]:
         """A page of what acceptance tests said of attempts, the earliest first."""
-        return self._reader.acceptances(page or Page(), tenant)
+        return self._executor.list_acceptances(page or Page(), tenant)
 
-    def acceptances_of(self, run_id: str, *, tenant: str = "") -> tuple[r.AcceptanceRow, ...]:
+    def list_run_acceptances(self, run_id: str, *, tenant: str = "") -> tuple[r.AcceptanceRow, ...]:
         """What acceptance tests said of the attempts of a run, the earliest first."""
-        return self._reader.of_run(r.AcceptanceRow, run_id, tenant)
+        return self._executor.list_for_run(r.AcceptanceRow, run_id, tenant)
 
-    def stats(self, *, tenant: str | None = None) -> Stats:
+    def get_stats(self, *, tenant: str | None = None) -> StoreStats:
         """How many rows there are, of which age and size; of all tenants for None."""
-        return self._reader.stats(tenant)
+        return self._executor.get_stats(tenant)
 
     # -- lists of runs
 
-    def overviews(
+    def list_run_summaries(
         self,
-        filter: OverviewFilter | None = None,
-        sort: Sort | None = None,
+        filter: RunSummaryFilter | None = None,
+        sort: RunSort | None = None,
         page: Page | None = None,
         *,
         tenant: str = "",
-    ) -> ResultPage[OverviewRow]:
+    ) -> ResultPage[RunSummaryRow]:
         """A page of runs at a glance, the newest first unless another order is asked for.
 
         Raises StoreError where ``page`` goes on from a place in another order.
         """
-        with self._reader.connect() as connection:
-            return _overviews.page(
-                connection, filter or OverviewFilter(), sort or Sort(), page or Page(), tenant
+        with self._executor.begin_read() as connection:
+            return _overviews.fetch_page(
+                connection, filter or RunSummaryFilter(), sort or RunSort(), page or Page(), tenant
             )
 
-    def overview(self, run_id: str, *, tenant: str = "") -> OverviewRow | None:
+    def get_run_summary(self, run_id: str, *, tenant: str = "") -> RunSummaryRow | None:
         """A run at a glance; None if it is not there."""
-        found = self._reader.of_run(OverviewRow, run_id, tenant)
+        found = self._executor.list_for_run(RunSummaryRow, run_id, tenant)
         return found[0] if found and found[0].known else None
 
-    def count_overviews(
-        self, filter: OverviewFilter | None = None, *, most: int = 10_000, tenant: str = ""
+    def count_run_summaries(
+        self, filter: RunSummaryFilter | None = None, *, max_count: int = 10_000, tenant: str = ""
     ) -> int:
         """How many runs a filter lets through; counting stops at ``most``."""
-        with self._reader.connect() as connection:
-            return _overviews.count(connection, filter or OverviewFilter(), tenant, most)
+        with self._executor.begin_read() as connection:
+            return _overviews.count_runs(connection, filter or RunSummaryFilter(), tenant, max_count)
 
-    def facets(self, *, tenant: str = "") -> Facets:
+    def get_facets(self, *, tenant: str = "") -> RunFacets:
         """What there is to filter runs by."""
-        with self._reader.connect() as connection:
-            return _overviews.facets(connection, tenant)
+        with self._executor.begin_read() as connection:
+            return _overviews.compute_facets(connection, tenant)
 
-    def changes(self, since: float, *, most: int = 200, tenant: str = "") -> tuple[SummaryChange, ...]:
+    def list_changes(self, since: float, *, limit: int = 200, tenant: str = "") -> tuple[SummaryChange, ...]:
         """Runs that changed after ``since`` (epoch seconds), the latest first."""
-        with self._reader.connect() as connection:
-            return _overviews.changes(connection, since, tenant, most)
+        with self._executor.begin_read() as connection:
+            return _overviews.list_changes(connection, since, tenant, limit)

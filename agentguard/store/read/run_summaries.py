@@ -31,81 +31,81 @@ from sqlalchemy import (
 )
 
 from agentguard.errors import StoreError
-from agentguard.store.db.engine import IMMEDIATE
-from agentguard.store.db.row_mapping import asked_tenant, cleaned, to_row
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION
+from agentguard.store.db.row_mapping import sanitize_text, to_row, validate_query_tenant
 from agentguard.store.db.run_summary import (
-    SORTS,
-    Facets,
-    OverviewFilter,
-    OverviewRow,
-    Sort,
+    SORT_COLUMNS,
+    RunFacets,
+    RunSort,
+    RunSummaryFilter,
+    RunSummaryRow,
     SummaryChange,
     VerdictFilter,
-    label,
-    labels,
+    normalize_label,
+    split_labels,
 )
 from agentguard.store.db.tables import OVERVIEWS, RUNS
 from agentguard.store.read.pagination import Page, ResultPage
-from agentguard.store.write.summary_maintenance import rebuilt
-from agentguard.store.write.summary_updates import blank
+from agentguard.store.write.summary_maintenance import rebuild_summaries
+from agentguard.store.write.summary_updates import build_blank_summary
 
-_MOST_VALUES: Final = 50
-_CHUNK: Final = 100
-_C = OVERVIEWS.c
+_MAX_FACET_VALUES: Final = 50
+_REFRESH_CHUNK: Final = 100
+_SUMMARY = OVERVIEWS.c
 
 
-def page(
-    connection: Connection, filter: OverviewFilter, sort: Sort, page: Page, tenant: str
-) -> ResultPage[OverviewRow]:
+def fetch_page(
+    connection: Connection, filter: RunSummaryFilter, sort: RunSort, page: Page, tenant: str
+) -> ResultPage[RunSummaryRow]:
     """A page of runs in an order. Raises StoreError where ``page.after`` is of another order."""
-    column = _C[SORTS[sort.by]]
-    query = _chosen(select(OVERVIEWS), filter, tenant, connection.dialect.name)
+    column = _SUMMARY[SORT_COLUMNS[sort.by]]
+    query = _apply_filter(select(OVERVIEWS), filter, tenant, connection.dialect.name)
     if page.after is not None:
-        query = query.where(_after(column, sort, *_placed(page.after, sort, column)))
+        query = query.where(_build_after_condition(column, sort, *_decode_cursor(page.after, sort, column)))
     order: list[Any] = [column.is_(None)] if column.nullable else []
-    order += [column.desc(), _C.run_id.desc()] if sort.descending else [column, _C.run_id]
+    order += [column.desc(), _SUMMARY.run_id.desc()] if sort.descending else [column, _SUMMARY.run_id]
     found = connection.execute(query.order_by(*order).limit(page.limit + 1)).mappings().all()
-    kept = tuple(to_row(OverviewRow, one) for one in found[: page.limit])
+    kept = tuple(to_row(RunSummaryRow, one) for one in found[: page.limit])
     if len(found) <= page.limit:
         return ResultPage(rows=kept)
     last = found[page.limit - 1]
-    return ResultPage(rows=kept, next=_place(sort, last[column.name], last["run_id"]))
+    return ResultPage(rows=kept, next=_encode_cursor(sort, last[column.name], last["run_id"]))
 
 
-def count(connection: Connection, filter: OverviewFilter, tenant: str, most: int) -> int:
+def count_runs(connection: Connection, filter: RunSummaryFilter, tenant: str, max_count: int) -> int:
     """How many runs there are; counting stops at ``most``."""
-    query = _chosen(select(literal(1)), filter, tenant, connection.dialect.name).limit(most)
+    query = _apply_filter(select(literal(1)), filter, tenant, connection.dialect.name).limit(max_count)
     return int(connection.execute(select(func.count()).select_from(query.subquery())).scalar_one())
 
 
-def facets(connection: Connection, tenant: str) -> Facets:
+def compute_facets(connection: Connection, tenant: str) -> RunFacets:
     """What there is to filter by, over all runs."""
 
     def grouped(column: Column[Any]) -> dict[str, int]:
         number = func.count().label("number")
-        query = select(column, number).where(_C.tenant == asked_tenant(tenant), _C.known)
-        most = query.group_by(column).order_by(number.desc(), column).limit(_MOST_VALUES)
+        query = select(column, number).where(_SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.known)
+        most = query.group_by(column).order_by(number.desc(), column).limit(_MAX_FACET_VALUES)
         return {str(value): many for value, many in connection.execute(most)}
 
-    return Facets(
-        verdicts=grouped(_C.verdict),
-        codes=_named(grouped(_C.code)),
-        agents=_named(grouped(_C.agent)),
-        models=_each(grouped(_C.models)),
-        tags=_each(grouped(_C.tags)),
+    return RunFacets(
+        verdicts=grouped(_SUMMARY.verdict),
+        codes=_drop_empty_names(grouped(_SUMMARY.code)),
+        agents=_drop_empty_names(grouped(_SUMMARY.agent)),
+        models=_count_labels(grouped(_SUMMARY.models)),
+        tags=_count_labels(grouped(_SUMMARY.tags)),
     )
 
 
-def changes(connection: Connection, since: float, tenant: str, most: int) -> tuple[SummaryChange, ...]:
+def list_changes(connection: Connection, since: float, tenant: str, limit: int) -> tuple[SummaryChange, ...]:
     """Runs whose overview changed after ``since`` (epoch seconds), the latest first."""
-    query = select(_C.run_id, _C.updated_at, _C.created_at).where(
-        _C.tenant == asked_tenant(tenant), _C.updated_at > since, _C.known
+    query = select(_SUMMARY.run_id, _SUMMARY.updated_at, _SUMMARY.created_at).where(
+        _SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.updated_at > since, _SUMMARY.known
     )
-    found = connection.execute(query.order_by(_C.updated_at.desc()).limit(most))
+    found = connection.execute(query.order_by(_SUMMARY.updated_at.desc()).limit(limit))
     return tuple(SummaryChange(*one) for one in found)
 
 
-def refresh(engine: Engine, *, every: bool = False) -> int:
+def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
     """Make overviews anew that a migration left to be made (or every one); returns how many.
 
     Works in small transactions, so that writers never wait long for one.
@@ -114,144 +114,161 @@ def refresh(engine: Engine, *, every: bool = False) -> int:
         sqlalchemy.exc.SQLAlchemyError, OSError: the database cannot be used now.
     """
     done = 0
-    if every:
-        with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+    if rebuild_all:
+        with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
             connection.execute(update(OVERVIEWS).values(stale=True))
-            _add_missing(connection)
+            _insert_missing_summaries(connection)
     while True:
-        with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
-            query = select(_C.tenant, _C.run_id).where(_C.stale).limit(_CHUNK).with_for_update()
+        with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
+            query = (
+                select(_SUMMARY.tenant, _SUMMARY.run_id)
+                .where(_SUMMARY.stale)
+                .limit(_REFRESH_CHUNK)
+                .with_for_update()
+            )
             keys = [(tenant, run_id) for tenant, run_id in connection.execute(query)]
             if not keys:
                 return done
-            made = rebuilt(connection, keys)
+            made = rebuild_summaries(connection, keys)
             for tenant, run_id in keys:
                 values = made.get((tenant, run_id), {"known": False, "stale": False})
-                key = and_(_C.tenant == tenant, _C.run_id == run_id)
+                key = and_(_SUMMARY.tenant == tenant, _SUMMARY.run_id == run_id)
                 connection.execute(update(OVERVIEWS).where(key).values(**values))
             done += len(keys)
 
 
-def _add_missing(connection: Connection) -> None:
+def _insert_missing_summaries(connection: Connection) -> None:
     """A row for each run that has none, to be made anew."""
-    there = exists().where(_C.tenant == RUNS.c.tenant, _C.run_id == RUNS.c.id)
+    there = exists().where(_SUMMARY.tenant == RUNS.c.tenant, _SUMMARY.run_id == RUNS.c.id)
     missing = select(RUNS.c.tenant, RUNS.c.id, RUNS.c.created_at).where(not_(there))
     for tenant, run_id, created_at in connection.execute(missing).all():
-        connection.execute(insert(OVERVIEWS).values({**blank(tenant, run_id, created_at), "stale": True}))
+        connection.execute(
+            insert(OVERVIEWS).values({**build_blank_summary(tenant, run_id, created_at), "stale": True})
+        )
 
 
-def like(text: str) -> str:
+def escape_like_pattern(text: str) -> str:
     """A pattern of LIKE in which every character stands for itself; its escape is a backslash."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def _chosen(query: Select[Any], filter: OverviewFilter, tenant: str, dialect: str) -> Select[Any]:
-    query = query.where(_C.tenant == asked_tenant(tenant), _C.known)
-    for condition in (*_equal(filter), *_between(filter), *_told(filter, dialect)):
+def _apply_filter(query: Select[Any], filter: RunSummaryFilter, tenant: str, dialect: str) -> Select[Any]:
+    query = query.where(_SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.known)
+    for condition in (
+        *_build_equality_conditions(filter),
+        *_build_range_conditions(filter),
+        *_build_text_conditions(filter, dialect),
+    ):
         query = query.where(condition)
     return query
 
 
-def _equal(filter: OverviewFilter) -> Iterable[ColumnElement[bool]]:
+def _build_equality_conditions(filter: RunSummaryFilter) -> Iterable[ColumnElement[bool]]:
     if filter.verdicts:
         wanted = sorted("" if one == VerdictFilter.NONE else str(one) for one in filter.verdicts)
-        yield _C.verdict.in_(wanted)
+        yield _SUMMARY.verdict.in_(wanted)
     if filter.recovered:
-        yield _C.recovered.in_(sorted(map(cleaned, filter.recovered)))
+        yield _SUMMARY.recovered.in_(sorted(map(sanitize_text, filter.recovered)))
     if filter.agent is not None:
-        yield _C.agent == cleaned(filter.agent)
+        yield _SUMMARY.agent == sanitize_text(filter.agent)
     if filter.step is not None:
-        yield _C.step == filter.step if abs(filter.step) < 2**62 else false()
+        yield _SUMMARY.step == filter.step if abs(filter.step) < 2**62 else false()
     if filter.failed is not None:
-        yield _C.failed.is_(filter.failed)
+        yield _SUMMARY.failed.is_(filter.failed)
     if filter.judged is not None:
-        yield _C.judged != "" if filter.judged else _C.judged == ""
+        yield _SUMMARY.judged != "" if filter.judged else _SUMMARY.judged == ""
 
 
-def _between(filter: OverviewFilter) -> Iterable[ColumnElement[bool]]:
+def _build_range_conditions(filter: RunSummaryFilter) -> Iterable[ColumnElement[bool]]:
     for column, low, high in (
-        (_C.cost_usd, filter.min_cost, filter.max_cost),
-        (_C.tokens, _bounded(filter.min_tokens), _bounded(filter.max_tokens)),
+        (_SUMMARY.cost_usd, filter.min_cost, filter.max_cost),
+        (_SUMMARY.tokens, _clamp_integer(filter.min_tokens), _clamp_integer(filter.max_tokens)),
     ):
         if low is not None:
             yield column >= low
         if high is not None:
             yield column <= high
     if filter.since is not None:
-        yield _C.began_at >= filter.since
+        yield _SUMMARY.began_at >= filter.since
     if filter.until is not None:
-        yield _C.began_at < filter.until
+        yield _SUMMARY.began_at < filter.until
 
 
-def _told(filter: OverviewFilter, dialect: str) -> Iterable[ColumnElement[bool]]:
+def _build_text_conditions(filter: RunSummaryFilter, dialect: str) -> Iterable[ColumnElement[bool]]:
     if filter.code:
-        yield _C.code.like(like(cleaned(filter.code)) + "%", escape="\\")
-    for column, name in ((_C.models, filter.model), (_C.tags, filter.tag)):
+        yield _SUMMARY.code.like(escape_like_pattern(sanitize_text(filter.code)) + "%", escape="\\")
+    for column, name in ((_SUMMARY.models, filter.model), (_SUMMARY.tags, filter.tag)):
         if name is not None:
-            yield column.like(f"%\n{like(cleaned(label(name)))}\n%", escape="\\")
+            yield column.like(
+                f"%\n{escape_like_pattern(sanitize_text(normalize_label(name)))}\n%", escape="\\"
+            )
     if filter.text:
         # SQLite's LIKE passes over the case of ASCII letters by itself, and has no other.
-        pattern = f"%{like(cleaned(filter.text))}%"
-        columns = (_C.task, _C.run_id)
+        pattern = f"%{escape_like_pattern(sanitize_text(filter.text))}%"
+        columns = (_SUMMARY.task, _SUMMARY.run_id)
         if dialect == "postgresql":
             yield or_(*(one.ilike(pattern, escape="\\") for one in columns))
         else:
             yield or_(*(one.like(pattern, escape="\\") for one in columns))
 
 
-def _bounded(value: int | None) -> int | None:
+def _clamp_integer(value: int | None) -> int | None:
     return None if value is None else max(-(2**62), min(2**62, value))
 
 
-def _after(column: Column[Any], sort: Sort, value: Any, run_id: str) -> ColumnElement[bool]:
+def _build_after_condition(
+    column: Column[Any], sort: RunSort, value: Any, run_id: str
+) -> ColumnElement[bool]:
     """What comes after a row in an order in which rows without a value are last."""
     further: Callable[[Any, Any], Any] = (lambda a, b: a < b) if sort.descending else (lambda a, b: a > b)
     if value is None:
-        return and_(column.is_(None), further(_C.run_id, run_id))
-    later = further(tuple_(column, _C.run_id), tuple_(literal(value, column.type), literal(run_id, Text)))
+        return and_(column.is_(None), further(_SUMMARY.run_id, run_id))
+    later = further(
+        tuple_(column, _SUMMARY.run_id), tuple_(literal(value, column.type), literal(run_id, Text))
+    )
     return or_(later, column.is_(None)) if column.nullable else and_(later, true())
 
 
-def _place(sort: Sort, value: Any, run_id: str) -> str:
+def _encode_cursor(sort: RunSort, value: Any, run_id: str) -> str:
     """Where a page ended, as text that may go into a URL."""
     raw = json.dumps([sort.by, sort.descending, value, run_id])
     return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
 
 
-def _placed(text: str, sort: Sort, column: Column[Any]) -> tuple[Any, str]:
+def _decode_cursor(text: str, sort: RunSort, column: Column[Any]) -> tuple[Any, str]:
     """The value and id that `_place` was given. Raises StoreError on any other text."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
         by, descending, value, run_id = json.loads(raw)
     except (ValueError, TypeError, RecursionError):
-        raise _not_ours() from None
+        raise _build_cursor_error() from None
     if (by, descending) != (sort.by, sort.descending) or not isinstance(run_id, str):
-        raise _not_ours()
+        raise _build_cursor_error()
     if value is None and column.nullable:
-        return None, cleaned(run_id)
+        return None, sanitize_text(run_id)
     if isinstance(column.type, Text):
         if not isinstance(value, str):
-            raise _not_ours()
-        return cleaned(value), cleaned(run_id)
+            raise _build_cursor_error()
+        return sanitize_text(value), sanitize_text(run_id)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _not_ours()
+        raise _build_cursor_error()
     if not isinstance(column.type, Double) and not (isinstance(value, int) and abs(value) < 2**62):
-        raise _not_ours()
-    return value, cleaned(run_id)
+        raise _build_cursor_error()
+    return value, sanitize_text(run_id)
 
 
-def _not_ours() -> StoreError:
+def _build_cursor_error() -> StoreError:
     return StoreError("the place a page begins after is not one that the store gave for this order")
 
 
-def _named(found: dict[str, int]) -> dict[str, int]:
-    return {name: number for name, number in found.items() if name}
+def _drop_empty_names(counts: dict[str, int]) -> dict[str, int]:
+    return {name: number for name, number in counts.items() if name}
 
 
-def _each(found: dict[str, int]) -> dict[str, int]:
+def _count_labels(counts: dict[str, int]) -> dict[str, int]:
     """Counts of single labels, from counts of the labels that runs have together."""
     made: dict[str, int] = {}
-    for together, number in found.items():
-        for one in labels(together):
+    for together, number in counts.items():
+        for one in split_labels(together):
             made[one] = made.get(one, 0) + number
-    return dict(sorted(made.items(), key=lambda item: (-item[1], item[0]))[:_MOST_VALUES])
+    return dict(sorted(made.items(), key=lambda item: (-item[1], item[0]))[:_MAX_FACET_VALUES])

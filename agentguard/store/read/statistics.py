@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, cast, func, select
 
-from agentguard.store.db.row_mapping import asked_tenant
+from agentguard.store.db.row_mapping import validate_query_tenant
 from agentguard.store.db.run_summary import VerdictFilter
 from agentguard.store.db.tables import OVERVIEWS, RECOVERIES, RUNS
 from agentguard.store.store import Store
@@ -17,11 +17,11 @@ from agentguard.store.store import Store
 Bucket = Literal["day", "week"]
 
 DAY_S: Final = 86_400
-_WIDTHS: Final[Mapping[str, int]] = {"day": DAY_S, "week": 7 * DAY_S}
-_MONDAY_S: Final = 4 * DAY_S  # 1970-01-05: weeks begin on Mondays, days and weeks are those of UTC
-_LATEST_S: Final = 32_503_680_000  # the year 3000: a clock beyond it was wrong
-_AT_ONCE: Final = 500
-_O = OVERVIEWS.c
+_BUCKET_WIDTHS_S: Final[Mapping[str, int]] = {"day": DAY_S, "week": 7 * DAY_S}
+_FIRST_MONDAY_S: Final = 4 * DAY_S  # 1970-01-05: weeks begin on Mondays, days and weeks are those of UTC
+_MAX_TIME_S: Final = 32_503_680_000  # the year 3000: a clock beyond it was wrong
+_IDS_PER_QUERY: Final = 500
+_SUMMARY = OVERVIEWS.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class FailureSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frequencies:
+class FailureFrequencies:
     """Failed runs over time.
 
     Attributes:
@@ -59,7 +59,7 @@ class Frequencies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class FailedRun:
     """A failed run, in few words."""
 
     run_id: str
@@ -72,23 +72,23 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodeGroup:
+class FailureCodeGroup:
     """Failed runs of one code: how many, and the latest of them."""
 
     code: str
     total: int
-    latest: tuple[Example, ...] = field(default=())
+    latest: tuple[FailedRun, ...] = field(default=())
 
 
-def frequencies(
+def count_failures_over_time(
     store: Store,
     *,
     bucket: Bucket = "week",
     since: float | None = None,
-    most: int = 12,
-    most_buckets: int = 120,
+    max_series: int = 12,
+    max_buckets: int = 120,
     tenant: str = "",
-) -> Frequencies:
+) -> FailureFrequencies:
     """Count runs by time, and the failed ones by code and by agent.
 
     Args:
@@ -102,144 +102,171 @@ def frequencies(
     Raises:
         StoreUnavailable: the database cannot be read now.
     """
-    width = _WIDTHS[bucket]
-    offset = _MONDAY_S if bucket == "week" else 0
+    width = _BUCKET_WIDTHS_S[bucket]
+    offset = _FIRST_MONDAY_S if bucket == "week" else 0
     asked = [
-        _O.tenant == asked_tenant(tenant),
-        _O.known.is_(True),
-        _O.verdict != "",
-        _O.began_at.between(0, _LATEST_S),
+        _SUMMARY.tenant == validate_query_tenant(tenant),
+        _SUMMARY.known.is_(True),
+        _SUMMARY.verdict != "",
+        _SUMMARY.began_at.between(0, _MAX_TIME_S),
     ]
-    with store.reading() as connection:
-        last = connection.execute(select(func.max(_O.began_at)).where(*asked)).scalar()
+    with store.begin_read() as connection:
+        last = connection.execute(select(func.max(_SUMMARY.began_at)).where(*asked)).scalar()
         if last is None:
             empty = FailureSeries(name="", total=0, counts={})
-            return Frequencies(width_s=width, runs=empty, failed=empty)
-        earliest = _start(last, width, offset) - (most_buckets - 1) * width
-        asked.append(_O.began_at >= max(earliest, since if since is not None else earliest))
-        counted = _counted(connection, _place(connection, width, offset), asked)
+            return FailureFrequencies(width_s=width, runs=empty, failed=empty)
+        earliest = _compute_bucket_start(last, width, offset) - (max_buckets - 1) * width
+        asked.append(_SUMMARY.began_at >= max(earliest, since if since is not None else earliest))
+        counted = _count_runs(connection, _build_bucket_expression(connection, width, offset), asked)
     grid = (width, offset)
-    runs, bad = _sums(counted, grid, failed=False), _sums(counted, grid, failed=True)
-    codes, agents = _series(counted, grid, "code"), _series(counted, grid, "agent")
+    runs, bad = _sum_by_bucket(counted, grid, failed=False), _sum_by_bucket(counted, grid, failed=True)
+    codes, agents = (
+        _build_failure_series(counted, grid, "code"),
+        _build_failure_series(counted, grid, "agent"),
+    )
     first, end = min(runs.counts, default=0), max(runs.counts, default=-width)
-    return Frequencies(
+    return FailureFrequencies(
         width_s=width,
         starts=tuple(range(first, end + 1, width)),
         runs=runs,
         failed=bad,
-        codes=codes[:most],
-        agents=agents[:most],
+        codes=codes[:max_series],
+        agents=agents[:max_series],
     )
 
 
-def failed_by_code(store: Store, *, examples: int = 5, tenant: str = "") -> tuple[CodeGroup, ...]:
+def group_failures_by_code(
+    store: Store, *, examples_per_code: int = 5, tenant: str = ""
+) -> tuple[FailureCodeGroup, ...]:
     """Failed runs by code, the most frequent first, each with its latest runs."""
     failed = (
-        _O.tenant == asked_tenant(tenant),
-        _O.known.is_(True),
-        _O.verdict == VerdictFilter.FAILURE.value,
+        _SUMMARY.tenant == validate_query_tenant(tenant),
+        _SUMMARY.known.is_(True),
+        _SUMMARY.verdict == VerdictFilter.FAILURE.value,
     )
     # Ranked by what is narrow; what is shown is then read of the few that are first.
-    rank = func.row_number().over(partition_by=_O.code, order_by=(_O.began_at.desc(), _O.run_id))
-    number = func.count().over(partition_by=_O.code)
-    ranked = select(_O.run_id, _O.code, rank.label("rank"), number.label("total")).where(*failed).subquery()
-    with store.reading() as connection:
-        query = select(ranked).where(ranked.c.rank <= max(1, examples)).order_by(ranked.c.code, ranked.c.rank)
+    rank = func.row_number().over(
+        partition_by=_SUMMARY.code, order_by=(_SUMMARY.began_at.desc(), _SUMMARY.run_id)
+    )
+    number = func.count().over(partition_by=_SUMMARY.code)
+    ranked = (
+        select(_SUMMARY.run_id, _SUMMARY.code, rank.label("rank"), number.label("total"))
+        .where(*failed)
+        .subquery()
+    )
+    with store.begin_read() as connection:
+        query = (
+            select(ranked)
+            .where(ranked.c.rank <= max(1, examples_per_code))
+            .order_by(ranked.c.code, ranked.c.rank)
+        )
         first = connection.execute(query).mappings().all()
-    found = runs_called(store, (one["run_id"] for one in first), tenant=tenant)
+    found = find_failed_runs(store, (one["run_id"] for one in first), tenant=tenant)
     totals = {one["code"]: int(one["total"]) for one in first}
-    latest: dict[str, list[Example]] = {}
+    latest: dict[str, list[FailedRun]] = {}
     for one in first:
-        if one["run_id"] in found and len(latest.setdefault(one["code"], [])) < examples:
+        if one["run_id"] in found and len(latest.setdefault(one["code"], [])) < examples_per_code:
             latest[one["code"]].append(found[one["run_id"]])
     ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
-    return tuple(CodeGroup(code=code, total=n, latest=tuple(latest.get(code, ()))) for code, n in ordered)
+    return tuple(
+        FailureCodeGroup(code=code, total=n, latest=tuple(latest.get(code, ()))) for code, n in ordered
+    )
 
 
-def runs_called(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, Example]:
+def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, FailedRun]:
     """What is known of those of the runs ``ids`` that are in the store and held to have failed."""
-    found: dict[str, Example] = {}
-    with store.reading() as connection:
-        for part in _parts(ids):
-            query = select(*_EXAMPLE).where(
-                _O.tenant == asked_tenant(tenant),
-                _O.known.is_(True),
-                _O.verdict == VerdictFilter.FAILURE.value,
-                _O.run_id.in_(part),
+    found: dict[str, FailedRun] = {}
+    with store.begin_read() as connection:
+        for part in _split_ids(ids):
+            query = select(*_FAILED_RUN_COLUMNS).where(
+                _SUMMARY.tenant == validate_query_tenant(tenant),
+                _SUMMARY.known.is_(True),
+                _SUMMARY.verdict == VerdictFilter.FAILURE.value,
+                _SUMMARY.run_id.in_(part),
             )
-            found |= {one["run_id"]: _example(one) for one in connection.execute(query).mappings()}
+            found |= {one["run_id"]: _to_failed_run(one) for one in connection.execute(query).mappings()}
     return found
 
 
-def runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[str, ...]]:
+def list_runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[str, ...]]:
     """Schema to the runs whose recovery it spoke for."""
     table = RECOVERIES.c
     query = select(table.schema_id, table.run_id).where(
-        table.tenant == asked_tenant(tenant), table.schema_id != ""
+        table.tenant == validate_query_tenant(tenant), table.schema_id != ""
     )
     held: dict[str, list[str]] = {}
-    with store.reading() as connection:
+    with store.begin_read() as connection:
         for schema, run in connection.execute(query.distinct().order_by(table.schema_id, table.run_id)):
             held.setdefault(schema, []).append(run)
     return {schema: tuple(runs) for schema, runs in held.items()}
 
 
-def run_lengths(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, int]:
+def get_run_lengths(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, int]:
     """Steps of those of the runs ``ids`` that are in the store."""
     found: dict[str, int] = {}
-    with store.reading() as connection:
-        for part in _parts(ids):
+    with store.begin_read() as connection:
+        for part in _split_ids(ids):
             query = select(RUNS.c.id, RUNS.c.length).where(
-                RUNS.c.tenant == asked_tenant(tenant), RUNS.c.id.in_(part)
+                RUNS.c.tenant == validate_query_tenant(tenant), RUNS.c.id.in_(part)
             )
             found |= {id: int(length) for id, length in connection.execute(query)}
     return found
 
 
-_EXAMPLE = (_O.run_id, _O.task, _O.step, _O.agent, _O.began_at, _O.code, _O.recovered)
+_FAILED_RUN_COLUMNS = (
+    _SUMMARY.run_id,
+    _SUMMARY.task,
+    _SUMMARY.step,
+    _SUMMARY.agent,
+    _SUMMARY.began_at,
+    _SUMMARY.code,
+    _SUMMARY.recovered,
+)
 
 
-def _example(found: Mapping[Any, Any]) -> Example:
-    return Example(**{column.name: found[column.name] for column in _EXAMPLE})
+def _to_failed_run(row: Mapping[Any, Any]) -> FailedRun:
+    return FailedRun(**{column.name: row[column.name] for column in _FAILED_RUN_COLUMNS})
 
 
-def _parts(ids: Iterable[str]) -> Iterable[list[str]]:
+def _split_ids(ids: Iterable[str]) -> Iterable[list[str]]:
     held = list(dict.fromkeys(ids))
-    return (held[start : start + _AT_ONCE] for start in range(0, len(held), _AT_ONCE))
+    return (held[start : start + _IDS_PER_QUERY] for start in range(0, len(held), _IDS_PER_QUERY))
 
 
-def _place(connection: Connection, width: int, offset: int) -> ColumnElement[int]:
+def _build_bucket_expression(connection: Connection, width: int, offset: int) -> ColumnElement[int]:
     """The number of a run's bucket, in SQL; SQLite may have no floor(), but cuts where it casts."""
-    share = (_O.began_at - offset) / width
+    share = (_SUMMARY.began_at - offset) / width
     return cast(func.floor(share) if connection.dialect.name == "postgresql" else share, BigInteger)
 
 
-def _start(time: float, width: int, offset: int) -> int:
+def _compute_bucket_start(time: float, width: int, offset: int) -> int:
     return int((time - offset) // width) * width + offset
 
 
-def _counted(
-    connection: Connection, place: ColumnElement[int], where: Sequence[ColumnElement[bool]]
+def _count_runs(
+    connection: Connection, bucket: ColumnElement[int], conditions: Sequence[ColumnElement[bool]]
 ) -> Sequence[RowMapping]:
     """Runs by bucket, verdict, code and agent: all there is to know, in one pass over the runs."""
-    keys = (place.label("bucket"), _O.verdict, _O.code, _O.agent)
-    query = select(*keys, func.count().label("runs")).where(*where).group_by(*keys)
+    keys = (bucket.label("bucket"), _SUMMARY.verdict, _SUMMARY.code, _SUMMARY.agent)
+    query = select(*keys, func.count().label("runs")).where(*conditions).group_by(*keys)
     return connection.execute(query).mappings().all()
 
 
-def _sums(counted: Sequence[RowMapping], grid: tuple[int, int], *, failed: bool) -> FailureSeries:
+def _sum_by_bucket(rows: Sequence[RowMapping], grid: tuple[int, int], *, failed: bool) -> FailureSeries:
     """Runs a bucket; all, or those that failed."""
     counts: Counter[int] = Counter()
-    for one in counted:
+    for one in rows:
         if not failed or one["verdict"] == VerdictFilter.FAILURE:
             counts[int(one["bucket"]) * grid[0] + grid[1]] += int(one["runs"])
     return FailureSeries(name="", total=counts.total(), counts=dict(counts))
 
 
-def _series(counted: Sequence[RowMapping], grid: tuple[int, int], column: str) -> tuple[FailureSeries, ...]:
+def _build_failure_series(
+    rows: Sequence[RowMapping], grid: tuple[int, int], column: str
+) -> tuple[FailureSeries, ...]:
     """Failed runs a bucket, a series each value of ``column``, the most frequent first."""
     held: dict[str, Counter[int]] = {}
-    for one in counted:
+    for one in rows:
         if one["verdict"] == VerdictFilter.FAILURE:
             start = int(one["bucket"]) * grid[0] + grid[1]
             held.setdefault(one[column], Counter())[start] += int(one["runs"])

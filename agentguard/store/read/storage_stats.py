@@ -8,15 +8,15 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select, text
 
-from agentguard.store.db.migration import revision
-from agentguard.store.db.row_mapping import asked_tenant
+from agentguard.store.db.migration import get_revision
+from agentguard.store.db.row_mapping import validate_query_tenant
 from agentguard.store.db.tables import RUNS, TABLES
-from agentguard.store.db.url import Address
-from agentguard.store.write.retention import used_bytes
+from agentguard.store.db.url import DatabaseAddress
+from agentguard.store.write.retention import measure_used_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class StoreStats:
     """What is in a store.
 
     Attributes:
@@ -39,9 +39,9 @@ class Stats:
     bytes_in_use: int
 
 
-def stats(connection: Connection, address: Address, tenant: str | None) -> Stats:
+def collect_stats(connection: Connection, address: DatabaseAddress, tenant: str | None) -> StoreStats:
     """Count the rows of a tenant, or of all for None."""
-    chosen = [] if tenant is None else [asked_tenant(tenant)]
+    chosen = [] if tenant is None else [validate_query_tenant(tenant)]
     rows = {}
     for name, table in TABLES.items():
         query = select(func.count()).select_from(table)
@@ -54,19 +54,19 @@ def stats(connection: Connection, address: Address, tenant: str | None) -> Stats
     for one in chosen:
         ages = ages.where(RUNS.c.tenant == one)
     oldest, newest, tenants = connection.execute(ages).one()
-    return Stats(
+    return StoreStats(
         address=str(address),
-        version=revision(connection),
+        version=get_revision(connection),
         rows=rows,
         tenants=tenants,
         oldest=oldest,
         newest=newest,
-        bytes_on_disk=_on_disk(connection, address.path),
-        bytes_in_use=used_bytes(connection),
+        bytes_on_disk=_measure_disk_bytes(connection, address.path),
+        bytes_in_use=measure_used_bytes(connection),
     )
 
 
-def _on_disk(connection: Connection, path: Path | None) -> int:
+def _measure_disk_bytes(connection: Connection, path: Path | None) -> int:
     if path is not None:
         files = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
         return sum(file.stat().st_size for file in files if file.exists())

@@ -14,12 +14,12 @@ from sqlalchemy import Connection, Executable, Table, and_, bindparam, delete, u
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentguard.store.db.engine import COUNTED, is_outage
+from agentguard.store.db.engine import PRESERVE_ROWCOUNT, is_outage
 from agentguard.store.db.payload import RowRejected
-from agentguard.store.db.row_mapping import checked_id, to_parameters
+from agentguard.store.db.row_mapping import to_parameters, validate_id
 from agentguard.store.db.rows import (
     BranchRow,
-    ClearRow,
+    ClearRunRow,
     DropSnapshotsRow,
     EffectRow,
     Row,
@@ -27,52 +27,52 @@ from agentguard.store.db.rows import (
     SnapshotRow,
     StepRow,
 )
-from agentguard.store.db.run_summary import OverviewRow
-from agentguard.store.db.statements import any_id, execute_all, ids_given
-from agentguard.store.db.tables import BRANCHES, HOMES, MAX_TENANT, SNAPSHOTS, STEPS, TableMapping
+from agentguard.store.db.run_summary import RunSummaryRow
+from agentguard.store.db.statements import execute_many, match_any_id, to_id_parameter
+from agentguard.store.db.tables import BRANCHES, MAX_TENANT, SNAPSHOTS, STEPS, TABLE_MAPPINGS, TableMapping
 from agentguard.store.write.summary_maintenance import SummaryUpdater
 
 _LOG = logging.getLogger(__name__)
-_Ready = tuple[type[Row], Row, dict[str, Any]]
+_PreparedRow = tuple[type[Row], Row, dict[str, Any]]
 
-Refusals = dict[int, str]
+Rejections = dict[int, str]
 """Position of a row to the reason why it cannot be stored."""
 
 
-_FORGET = {
+_CLEAR_STATEMENTS = {
     dialect: tuple(
-        delete(table).where(table.c.tenant == bindparam("tenant"), any_id(table.c.run_id, dialect))
+        delete(table).where(table.c.tenant == bindparam("tenant"), match_any_id(table.c.run_id, dialect))
         for table in (STEPS, BRANCHES, SNAPSHOTS)
     )
     for dialect in ("sqlite", "postgresql")
 }
-_WRITTEN = HOMES.keys() - {EffectRow, OverviewRow}
-_ONE_BY_ONE = (BranchRow, DropSnapshotsRow)
+_WRITABLE_TYPES = TABLE_MAPPINGS.keys() - {EffectRow, RunSummaryRow}
+_ROW_BY_ROW_TYPES = (BranchRow, DropSnapshotsRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class WriteBatch:
     """Rows ready to be written, with their positions, and those that never will be."""
 
-    ready: list[tuple[int, _Ready]]
-    refused: Refusals
+    rows: list[tuple[int, _PreparedRow]]
+    rejections: Rejections
 
 
-def prepare(rows: Sequence[Row]) -> Batch:
+def prepare_batch(rows: Sequence[Row]) -> WriteBatch:
     """Make rows ready, before any lock is taken. A row that cannot be stored is left out."""
-    ready: list[tuple[int, _Ready]] = []
-    refused: Refusals = {}
+    ready: list[tuple[int, _PreparedRow]] = []
+    refused: Rejections = {}
     for place, row in enumerate(rows):
         try:
-            ready.append((place, (type(row), row, _parameters(row))))
+            ready.append((place, (type(row), row, _build_parameters(row))))
         except RowRejected as error:
             refused[place] = f"{type(row).__name__}: {error}"
         except Exception as error:  # whatever a caller hands over, its neighbours are written
             refused[place] = f"{type(row).__name__}: cannot be stored ({type(error).__name__})"
-    return Batch(ready, refused)
+    return WriteBatch(ready, refused)
 
 
-def apply(connection: Connection, batch: Batch, *, careful: bool = True) -> Refusals:
+def apply_batch(connection: Connection, batch: WriteBatch, *, use_savepoints: bool = True) -> Rejections:
     """Write rows, in order; returns all that were refused, by the database too. They harm no others.
 
     Args:
@@ -85,50 +85,52 @@ def apply(connection: Connection, batch: Batch, *, careful: bool = True) -> Refu
         sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
         ValueError, OverflowError: only without ``careful``: the driver does not take a row.
     """
-    refused = dict(batch.refused)
+    refused = dict(batch.rejections)
     upkeep: SummaryUpdater | None = None
-    with _passed_over():
-        upkeep = SummaryUpdater(connection, [(place, row) for place, (_, row, _values) in batch.ready])
-    for kind, group in groupby(_arranged(batch.ready), key=lambda one: one[1][0]):
-        if careful:
+    with _suppress_summary_errors():
+        upkeep = SummaryUpdater(connection, [(place, row) for place, (_, row, _values) in batch.rows])
+    for kind, group in groupby(_group_by_type(batch.rows), key=lambda one: one[1][0]):
+        if use_savepoints:
             _write(connection, kind, list(group), refused)
         else:
             _write_group(connection, kind, [ready for _, ready in group])
-    with _passed_over():
-        if upkeep is not None and (overviews := upkeep.rows(connection, refused)):
-            execute_all(connection, _upsert(HOMES[OverviewRow], connection.dialect.name), overviews)
+    with _suppress_summary_errors():
+        if upkeep is not None and (overviews := upkeep.build_summaries(connection, refused)):
+            execute_many(
+                connection, _build_upsert(TABLE_MAPPINGS[RunSummaryRow], connection.dialect.name), overviews
+            )
     return refused
 
 
-def _arranged(ready: list[tuple[int, _Ready]]) -> list[tuple[int, _Ready]]:
+def _group_by_type(rows: list[tuple[int, _PreparedRow]]) -> list[tuple[int, _PreparedRow]]:
     """Rows of one kind together, where the outcome is the same: many short runs are then few statements.
 
     Each kind has a table of its own, within which rows keep their order. What reaches into other tables must
     keep its place: branches, and forgetting what earlier rows of the batch have brought. Forgetting comes
     first else, as it does in each run.
     """
-    kinds = dict.fromkeys(kind for _, (kind, _, _) in ready)
+    kinds = dict.fromkeys(kind for _, (kind, _, _) in rows)
     if BranchRow in kinds or DropSnapshotsRow in kinds:
-        return ready
-    if ClearRow in kinds and _forgets_its_own(ready):
-        return ready
-    ranks = {kind: rank for rank, kind in enumerate(kinds, 1)} | {ClearRow: 0}
-    return sorted(ready, key=lambda one: ranks[one[1][0]])
+        return rows
+    if ClearRunRow in kinds and _has_cleared_rows(rows):
+        return rows
+    ranks = {kind: rank for rank, kind in enumerate(kinds, 1)} | {ClearRunRow: 0}
+    return sorted(rows, key=lambda one: ranks[one[1][0]])
 
 
-def _forgets_its_own(ready: list[tuple[int, _Ready]]) -> bool:
+def _has_cleared_rows(rows: list[tuple[int, _PreparedRow]]) -> bool:
     """Whether rows forget what rows before them bring."""
     brought: set[tuple[Any, Any]] = set()
-    for _, (kind, _row, values) in ready:
+    for _, (kind, _row, values) in rows:
         if kind is StepRow or kind is SnapshotRow:
             brought.add((values["tenant"], values["run_id"]))
-        elif kind is ClearRow and (values["tenant"], values["run_id"]) in brought:
+        elif kind is ClearRunRow and (values["tenant"], values["run_id"]) in brought:
             return True
     return False
 
 
 @contextmanager
-def _passed_over() -> Iterator[None]:
+def _suppress_summary_errors() -> Iterator[None]:
     """A fault in what lists show must not keep rows from being written; the database's trouble is another."""
     try:
         yield
@@ -138,22 +140,22 @@ def _passed_over() -> Iterator[None]:
         _LOG.warning("an overview was not kept up (%s): Store.refresh_overviews makes it anew", error)
 
 
-def _parameters(row: Row) -> dict[str, Any]:
-    if type(row) in _WRITTEN:
+def _build_parameters(row: Row) -> dict[str, Any]:
+    if type(row) in _WRITABLE_TYPES:
         return to_parameters(row)
     if isinstance(row, EffectRow):
         raise RowRejected("an effect is claimed, not written")
-    if isinstance(row, ClearRow | DropSnapshotsRow):
-        tenant = checked_id(row.tenant, "tenant", most=MAX_TENANT, empty=True)
-        return {"tenant": tenant, "run_id": checked_id(row.run_id, "run_id")}
+    if isinstance(row, ClearRunRow | DropSnapshotsRow):
+        tenant = validate_id(row.tenant, "tenant", max_length=MAX_TENANT, allow_empty=True)
+        return {"tenant": tenant, "run_id": validate_id(row.run_id, "run_id")}
     raise RowRejected("no row of the store")
 
 
 def _write(
-    connection: Connection, kind: type[Row], group: list[tuple[int, _Ready]], refused: Refusals
+    connection: Connection, kind: type[Row], group: list[tuple[int, _PreparedRow]], rejections: Rejections
 ) -> None:
     """Write rows of one type at once; where that fails, each on its own to find the bad ones."""
-    if kind not in _ONE_BY_ONE:
+    if kind not in _ROW_BY_ROW_TYPES:
         try:
             with connection.begin_nested():
                 _write_all(connection, kind, [one[2] for _, one in group])
@@ -168,12 +170,12 @@ def _write(
         except (SQLAlchemyError, ValueError, OverflowError) as error:
             if is_outage(error):
                 raise
-            refused[place] = f"{kind.__name__}: the database refused it ({_cause(error)})"
+            rejections[place] = f"{kind.__name__}: the database refused it ({_describe_cause(error)})"
 
 
-def _write_group(connection: Connection, kind: type[Row], group: list[_Ready]) -> None:
+def _write_group(connection: Connection, kind: type[Row], group: list[_PreparedRow]) -> None:
     """As `_write`, of rows of which none is expected to be refused."""
-    if kind in _ONE_BY_ONE:
+    if kind in _ROW_BY_ROW_TYPES:
         for ready in group:
             _write_one(connection, ready)
     else:
@@ -181,57 +183,63 @@ def _write_group(connection: Connection, kind: type[Row], group: list[_Ready]) -
 
 
 def _write_all(connection: Connection, kind: type[Row], values: list[dict[str, Any]]) -> None:
-    if kind is ClearRow:
-        _forget(connection, values)
+    if kind is ClearRunRow:
+        _clear_runs(connection, values)
         return
     if kind is RunRow:
-        values = _last_of_each(values)
-    execute_all(connection, _upsert(HOMES[kind], connection.dialect.name), values)
+        values = _merge_run_rows(values)
+    execute_many(connection, _build_upsert(TABLE_MAPPINGS[kind], connection.dialect.name), values)
 
 
-def _forget(connection: Connection, values: list[dict[str, Any]]) -> None:
+def _clear_runs(connection: Connection, values: list[dict[str, Any]]) -> None:
     """Forget the steps, branches and snapshots of runs."""
     dialect = connection.dialect.name
     by_tenant: dict[str, list[str]] = {}
     for one in values:
         by_tenant.setdefault(one["tenant"], []).append(one["run_id"])
-    gone = [{"tenant": tenant, "ids": ids_given(ids, dialect)} for tenant, ids in by_tenant.items()]
-    for statement in _FORGET[dialect]:
-        execute_all(connection, statement, gone)
+    gone = [{"tenant": tenant, "ids": to_id_parameter(ids, dialect)} for tenant, ids in by_tenant.items()]
+    for statement in _CLEAR_STATEMENTS[dialect]:
+        execute_many(connection, statement, gone)
 
 
-def _last_of_each(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_run_rows(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Runs as all of these rows leave them: a run is written again and again while it goes on."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for one in values:
         key = one["tenant"], one["id"]
         first = last.get(key)
-        last[key] = one if first is None else one | {name: first[name] for name in HOMES[RunRow].keep}
+        last[key] = (
+            one
+            if first is None
+            else one | {name: first[name] for name in TABLE_MAPPINGS[RunRow].preserved_columns}
+        )
     return list(last.values())
 
 
-def _write_one(connection: Connection, ready: _Ready) -> None:
-    kind, row, values = ready
-    if kind is ClearRow:
+def _write_one(connection: Connection, prepared_row: _PreparedRow) -> None:
+    kind, row, values = prepared_row
+    if kind is ClearRunRow:
         _write_all(connection, kind, [values])
         return
     if isinstance(row, DropSnapshotsRow):
-        gone = and_(_of_run(SNAPSHOTS, values, "run_id"), SNAPSHOTS.c.step.in_(row.steps))
+        gone = and_(_match_run(SNAPSHOTS, values, "run_id"), SNAPSHOTS.c.step.in_(row.steps))
         connection.execute(delete(SNAPSHOTS).where(gone))
         return
-    statement = _upsert(HOMES[kind], connection.dialect.name)
-    made = connection.execute(statement, values, execution_options=COUNTED).rowcount
+    statement = _build_upsert(TABLE_MAPPINGS[kind], connection.dialect.name)
+    made = connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount
     # Written again after a commit whose answer was lost, the branch must not take the new line's steps.
     if isinstance(row, BranchRow) and row.takes and made == 1:
-        _take_steps(connection, values)
+        _move_steps_to_branch(connection, values)
 
 
-def _take_steps(connection: Connection, values: dict[str, Any]) -> None:
+def _move_steps_to_branch(connection: Connection, values: dict[str, Any]) -> None:
     """Move the live line's steps, and the branches that left it after that point, to the new branch."""
-    moved = and_(_of_run(STEPS, values, "run_id"), STEPS.c.line == "", STEPS.c.index >= values["fork_step"])
+    moved = and_(
+        _match_run(STEPS, values, "run_id"), STEPS.c.line == "", STEPS.c.index >= values["fork_step"]
+    )
     connection.execute(update(STEPS).where(moved).values(line=values["id"]))
     later = and_(
-        _of_run(BRANCHES, values, "run_id"),
+        _match_run(BRANCHES, values, "run_id"),
         BRANCHES.c.parent.is_(None),
         BRANCHES.c.id != values["id"],
         BRANCHES.c.fork_step > values["fork_step"],
@@ -239,26 +247,34 @@ def _take_steps(connection: Connection, values: dict[str, Any]) -> None:
     connection.execute(update(BRANCHES).where(later).values(parent=values["id"]))
 
 
-def _of_run(table: Table, values: dict[str, Any], column: str) -> Any:
+def _match_run(table: Table, values: dict[str, Any], column: str) -> Any:
     return and_(table.c.tenant == values["tenant"], table.c[column] == values["run_id"])
 
 
 @cache
-def _upsert(home: TableMapping, dialect: str) -> Executable:
+def _build_upsert(mapping: TableMapping, dialect: str) -> Executable:
     # The two have the same methods, and no common base that has them.
     insert: Any = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    statement: Any = insert(home.table)
-    keys = [column.name for column in home.table.primary_key.columns]
-    if not home.replace:
+    statement: Any = insert(mapping.table)
+    keys = [column.name for column in mapping.table.primary_key.columns]
+    if not mapping.replaces_existing:
         unless: Executable = statement.on_conflict_do_nothing(index_elements=keys)
         return unless
     new = statement.excluded
-    columns = {c.name: new[c.name] for c in home.table.columns if c.name not in {*keys, *home.keep}}
-    where = new[home.guard] >= home.table.c[home.guard] if home.guard else None
+    columns = {
+        c.name: new[c.name]
+        for c in mapping.table.columns
+        if c.name not in {*keys, *mapping.preserved_columns}
+    }
+    where = (
+        new[mapping.version_column] >= mapping.table.c[mapping.version_column]
+        if mapping.version_column
+        else None
+    )
     upsert: Executable = statement.on_conflict_do_update(index_elements=keys, set_=columns, where=where)
     return upsert
 
 
-def _cause(error: Exception) -> str:
+def _describe_cause(error: Exception) -> str:
     orig = getattr(error, "orig", None)
     return getattr(orig, "sqlstate", None) or type(orig or error).__name__

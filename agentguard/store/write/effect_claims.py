@@ -18,18 +18,18 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
 from agentguard.store.db.database import Database
-from agentguard.store.db.engine import COUNTED, IMMEDIATE, unavailable
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, PRESERVE_ROWCOUNT, to_unavailable_error
 from agentguard.store.db.payload import RowRejected
 from agentguard.store.db.row_mapping import to_parameters, to_row
-from agentguard.store.db.rows import Data, EffectRow
+from agentguard.store.db.rows import EffectRow, RowData
 from agentguard.store.db.tables import EFFECTS
 
-SHARED_LINE = "shared-"
+SHARED_BRANCH_PREFIX = "shared-"
 """What the line of effects begins with that a proxy keeps for others, and no run of the store's."""
 
-ClaimState = Literal["new", "attempted", "done", "compensated"]
+EffectClaimState = Literal["new", "attempted", "done", "compensated"]
 
-_MAY_BECOME = {"done": ("attempted",), "compensated": ("attempted", "done")}
+_ALLOWED_SOURCE_STATES = {"done": ("attempted",), "compensated": ("attempted", "done")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,15 @@ class StoredEffectClaim:
         effect: the row as it is stored.
     """
 
-    state: ClaimState
+    state: EffectClaimState
     effect: EffectRow
 
 
 class EffectClaims:
     """Claims and settles effects; every answer is durable before it is given."""
 
-    def __init__(self, place: Database) -> None:
-        self._place = place
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def claim(self, effect: EffectRow) -> StoredEffectClaim:
         """Claim an effect.
@@ -62,54 +62,64 @@ class EffectClaims:
             StoreError: the row cannot be stored.
         """
         wanted = replace(effect, state="attempted", settled_at=None)
-        values = _values(wanted)
+        values = _to_effect_parameters(wanted)
         try:
-            engine = self._place.engine()
-            with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+            engine = self._database.get_engine()
+            with (
+                engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
+                connection.begin(),
+            ):
                 insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
                 statement = insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"])
-                if connection.execute(statement, values, execution_options=COUNTED).rowcount == 1:
+                if connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount == 1:
                     found = None
                 else:
-                    found = connection.execute(select(EFFECTS).where(_key(effect))).mappings().one()
-            self._place.confirm(engine)
+                    found = connection.execute(select(EFFECTS).where(_match_effect(effect))).mappings().one()
+            self._database.verify_file(engine)
         except (SQLAlchemyError, OSError) as error:
-            raise unavailable(error, self._place.address) from None
+            raise to_unavailable_error(error, self._database.address) from None
         if found is None:
             return StoredEffectClaim(state="new", effect=wanted)
         known = to_row(EffectRow, found)
         return StoredEffectClaim(state=known.state, effect=known)
 
-    def settle(self, effect: EffectRow, state: Literal["done", "compensated"], result: Data | None) -> bool:
+    def settle(
+        self, effect: EffectRow, state: Literal["done", "compensated"], result: RowData | None
+    ) -> bool:
         """Note how a claimed effect ended; False if it is not there or had ended that way or further before.
 
         Raises:
             StoreUnavailable: it could not be made durable.
             StoreError: ``state`` is neither, or the result cannot be stored.
         """
-        if state not in _MAY_BECOME:
+        if state not in _ALLOWED_SOURCE_STATES:
             raise StoreError("an effect is settled as done or compensated")
         row = effect if result is None else replace(effect, data=result)
         values = {"state": state, "settled_at": time.time()}
-        statement = update(EFFECTS).where(and_(_key(effect), EFFECTS.c.state.in_(_MAY_BECOME[state])))
-        fit = _values(row)
+        statement = update(EFFECTS).where(
+            and_(_match_effect(effect), EFFECTS.c.state.in_(_ALLOWED_SOURCE_STATES[state]))
+        )
+        fit = _to_effect_parameters(row)
         changed = values if result is None else {**values, "data": fit["data"]}
         try:
-            engine = self._place.engine()
-            with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+            engine = self._database.get_engine()
+            with (
+                engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
+                connection.begin(),
+            ):
                 settled = connection.execute(statement.values(changed)).rowcount == 1
-            self._place.confirm(engine)
+            self._database.verify_file(engine)
         except (SQLAlchemyError, OSError) as error:
-            raise unavailable(error, self._place.address) from None
+            raise to_unavailable_error(error, self._database.address) from None
         return settled
 
 
-def _values(effect: EffectRow) -> dict[str, object]:
+def _to_effect_parameters(effect: EffectRow) -> dict[str, object]:
     try:
         return to_parameters(effect)
     except RowRejected as error:
         raise StoreError(f"the effect cannot be stored: {error}") from None
 
 
-def _key(effect: EffectRow) -> ColumnElement[bool]:
+def _match_effect(effect: EffectRow) -> ColumnElement[bool]:
     return and_(EFFECTS.c.tenant == effect.tenant, EFFECTS.c.key == effect.key)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from agentguard.errors import RowsLost, StoreTimeout
 
-State = Literal["pending", "written", "refused", "lost"]
+ReceiptState = Literal["pending", "written", "refused", "lost"]
 
 
 class ReceiptCondition(threading.Condition):
@@ -23,21 +23,21 @@ class ReceiptCondition(threading.Condition):
 
     def __init__(self, lock: threading.Lock) -> None:
         super().__init__(lock)
-        self.awaited = 0
-        self.hurry = threading.Condition(lock)
+        self.waiter_count = 0
+        self.flush_requested = threading.Condition(lock)
 
-    def await_one(self) -> None:
+    def add_waiter(self) -> None:
         """Count one who waits, until ``awaited`` is taken back. The caller holds the lock."""
-        self.awaited += 1
-        self.hurry.notify()
+        self.waiter_count += 1
+        self.flush_requested.notify()
 
-    def wait_in_haste(self, settled: Callable[[], bool], timeout_s: float | None) -> bool:
+    def wait_with_flush(self, predicate: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait as `wait_for` does, counted as one who waits. The caller holds the lock."""
-        self.await_one()
+        self.add_waiter()
         try:
-            return self.wait_for(settled, timeout_s)
+            return self.wait_for(predicate, timeout_s)
         finally:
-            self.awaited -= 1
+            self.waiter_count -= 1
 
 
 class WriteReceipt:
@@ -46,16 +46,16 @@ class WriteReceipt:
     Nobody has to wait: rows are written all the same, and `Store.health` counts what was not.
     """
 
-    __slots__ = ("_callbacks", "_changed", "_reason", "_state")
+    __slots__ = ("_callbacks", "_condition", "_reason", "_state")
 
-    def __init__(self, changed: ReceiptCondition) -> None:
-        self._changed = changed
-        self._state: State = "pending"
+    def __init__(self, condition: ReceiptCondition) -> None:
+        self._condition = condition
+        self._state: ReceiptState = "pending"
         self._reason = ""
         self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @property
-    def state(self) -> State:
+    def state(self) -> ReceiptState:
         """``"written"``: durable. ``"refused"``: some of the rows cannot be stored. ``"lost"``: none is."""
         return self._state
 
@@ -72,9 +72,9 @@ class WriteReceipt:
             StoreTimeout: they still wait, after ``timeout_s`` seconds.
         """
         if self._state == "pending":
-            with self._changed:
-                self._changed.wait_in_haste(self._settled, timeout_s)
-        self._check(timeout_s)
+            with self._condition:
+                self._condition.wait_with_flush(self._is_settled, timeout_s)
+        self._raise_unless_written(timeout_s)
 
     def __await__(self) -> Generator[Any, None, None]:
         """As `wait`, without blocking the event loop; `asyncio.timeout` limits it."""
@@ -83,34 +83,34 @@ class WriteReceipt:
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_finish, future)
+                loop.call_soon_threadsafe(_complete_future, future)
 
-        with self._changed:
+        with self._condition:
             if self._state == "pending":
                 self._callbacks += (wake,)
-                self._changed.await_one()
+                self._condition.add_waiter()
             else:
                 future.set_result(None)
         yield from future
-        self._check(None)
+        self._raise_unless_written(None)
 
-    def _settle(self, state: State, reason: str = "") -> tuple[Callable[[], None], ...]:
+    def settle(self, state: ReceiptState, reason: str = "") -> tuple[Callable[[], None], ...]:
         """Called once by the writer, which holds the lock of ``changed``; returns whom to call without it."""
         self._state, self._reason = state, reason
         callbacks, self._callbacks = self._callbacks, ()
-        self._changed.awaited -= len(callbacks)
+        self._condition.waiter_count -= len(callbacks)
         return callbacks
 
-    def _settled(self) -> bool:
+    def _is_settled(self) -> bool:
         return self._state != "pending"
 
-    def _check(self, timeout_s: float | None) -> None:
+    def _raise_unless_written(self, timeout_s: float | None) -> None:
         if self._state == "pending":
             raise StoreTimeout(f"rows were not written within {timeout_s} s; they still wait to be")
         if self._state != "written":
             raise RowsLost(f"rows were {self._state}: {self._reason}")
 
 
-def _finish(future: asyncio.Future[None]) -> None:
+def _complete_future(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -13,32 +13,32 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
 from agentguard.store.db.database import Database
-from agentguard.store.db.engine import IMMEDIATE, unavailable
-from agentguard.store.db.row_mapping import asked_id, asked_tenant
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, to_unavailable_error
+from agentguard.store.db.row_mapping import validate_query_id, validate_query_tenant
 from agentguard.store.db.tables import (
     BACKEND_EVENTS,
     DIAGNOSES,
     EFFECTS,
     HINTS,
     JUDGEMENTS,
-    OF_RUN,
     OVERVIEWS,
     PREFIX,
+    RUN_TABLES,
     RUNS,
     SESSIONS,
     SNAPSHOTS,
     TABLES,
     VERDICTS,
 )
-from agentguard.store.write.effect_claims import SHARED_LINE
+from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 
-_CHUNK = 200
-FAILURE = "failure"
+_RUNS_PER_TRANSACTION = 200
+FAILURE_VERDICT = "failure"
 """The verdict of a diagnosis that says that a run failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
+class DeletionResult:
     """What was removed: table to rows, and bytes in use (of the whole store) before and after."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -71,42 +71,42 @@ class RetentionLimits:
         if self.max_bytes is not None and self.max_bytes < 0:
             raise StoreError("the bytes to keep are a number from 0 on")
         if self.tenant is not None:
-            asked_tenant(self.tenant)
+            validate_query_tenant(self.tenant)
 
 
 class Retention:
     """Deletes in small transactions, so that writers never wait long for one."""
 
-    def __init__(self, place: Database) -> None:
-        self._place = place
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    def delete_run(self, run_id: str, tenant: str) -> Deleted:
+    def delete_run(self, run_id: str, tenant: str) -> DeletionResult:
         """Remove a run and everything that belongs to it, its claims of effects among it."""
-        pair = (asked_tenant(tenant), asked_id(run_id))
-        return self._measured(lambda gone: self._remove_runs([pair], gone))
+        pair = (validate_query_tenant(tenant), validate_query_id(run_id))
+        return self._measure_deletion(lambda gone: self._remove_runs([pair], gone))
 
-    def delete_tenant(self, tenant: str) -> Deleted:
+    def delete_tenant(self, tenant: str) -> DeletionResult:
         """Remove everything of a tenant, its schemata among it."""
-        asked_tenant(tenant)
+        validate_query_tenant(tenant)
 
-        def work(gone: Counter[str]) -> None:
+        def work(row_counts: Counter[str]) -> None:
             for table in TABLES.values():
-                self._remove(table, table.c.tenant == tenant, gone)
+                self._remove(table, table.c.tenant == tenant, row_counts)
 
-        return self._measured(work)
+        return self._measure_deletion(work)
 
-    def prune(self, limits: RetentionLimits) -> Deleted:
+    def prune(self, limits: RetentionLimits) -> DeletionResult:
         """Remove what is over the limits."""
 
-        def work(gone: Counter[str]) -> None:
+        def work(row_counts: Counter[str]) -> None:
             if limits.older_than_s is not None:
-                self._remove_old(time.time() - limits.older_than_s, limits, gone)
+                self._remove_old(time.time() - limits.older_than_s, limits, row_counts)
             if limits.max_bytes is not None:
-                self._remove_excess(limits.max_bytes, limits, gone)
+                self._remove_excess(limits.max_bytes, limits, row_counts)
 
-        return self._measured(work)
+        return self._measure_deletion(work)
 
-    def forget_shared(self, *, sessions_s: float, hints_s: float) -> int:
+    def delete_expired_shared_state(self, *, session_ttl_s: float, hint_ttl_s: float) -> int:
         """Remove conversations and hints of which nothing was told for so long; returns how many.
 
         Effects that were kept for others go with the last conversation of their run.
@@ -114,100 +114,118 @@ class Retention:
         gone: Counter[str] = Counter()
         now = time.time()
         try:
-            for table, seconds in ((SESSIONS, sessions_s), (HINTS, hints_s)):
+            for table, seconds in ((SESSIONS, session_ttl_s), (HINTS, hint_ttl_s)):
                 self._remove(table, table.c.updated_at < now - seconds, gone)
             of_run = and_(SESSIONS.c.tenant == EFFECTS.c.tenant, SESSIONS.c.run_id == EFFECTS.c.run_id)
-            old = and_(EFFECTS.c.line.startswith(SHARED_LINE), EFFECTS.c.created_at < now - sessions_s)
+            old = and_(
+                EFFECTS.c.line.startswith(SHARED_BRANCH_PREFIX), EFFECTS.c.created_at < now - session_ttl_s
+            )
             self._remove(EFFECTS, and_(old, not_(exists().where(of_run))), gone)
         except (SQLAlchemyError, OSError) as error:
-            raise unavailable(error, self._place.address) from None
+            raise to_unavailable_error(error, self._database.address) from None
         return gone.total()
 
-    def _measured(self, work: Callable[[Counter[str]], None]) -> Deleted:
+    def _measure_deletion(self, delete_rows: Callable[[Counter[str]], None]) -> DeletionResult:
         gone: Counter[str] = Counter()
         try:
-            before = self._used()
-            work(gone)
-            self._give_back()
-            del gone[_name(OVERVIEWS)]  # what is made from the others is not what anybody asked to remove
-            return Deleted(rows=dict(gone), bytes_before=before, bytes_after=self._used())
+            before = self._measure_used_bytes()
+            delete_rows(gone)
+            self._reclaim_disk_space()
+            del gone[
+                _get_short_name(OVERVIEWS)
+            ]  # what is made from the others is not what anybody asked to remove
+            return DeletionResult(
+                rows=dict(gone), bytes_before=before, bytes_after=self._measure_used_bytes()
+            )
         except (SQLAlchemyError, OSError) as error:
-            raise unavailable(error, self._place.address) from None
+            raise to_unavailable_error(error, self._database.address) from None
 
-    def _remove_old(self, before: float, limits: RetentionLimits, gone: Counter[str]) -> None:
-        while pairs := self._oldest(limits, _CHUNK, before):
-            self._remove_runs(pairs, gone)
-        for table in OF_RUN:
+    def _remove_old(self, before: float, limits: RetentionLimits, row_counts: Counter[str]) -> None:
+        while pairs := self._select_oldest_runs(limits, _RUNS_PER_TRANSACTION, before):
+            self._remove_runs(pairs, row_counts)
+        for table in RUN_TABLES:
             has_run = exists().where(RUNS.c.tenant == table.c.tenant, RUNS.c.id == table.c.run_id)
-            old = and_(table.c.created_at < before, not_(has_run), _of(table, limits.tenant))
+            old = and_(table.c.created_at < before, not_(has_run), _match_tenant(table, limits.tenant))
             # What a person said of a schema belongs to no run, and nobody will say it again.
-            self._remove(table, and_(old, table.c.run_id != "") if table is JUDGEMENTS else old, gone)
+            self._remove(table, and_(old, table.c.run_id != "") if table is JUDGEMENTS else old, row_counts)
 
-    def _remove_excess(self, most: int, limits: RetentionLimits, gone: Counter[str]) -> None:
-        while (used := self._used()) > most:
-            if pairs := self._oldest(limits, self._share(used, most)):
-                self._remove_runs(pairs, gone)
+    def _remove_excess(self, max_bytes: int, limits: RetentionLimits, row_counts: Counter[str]) -> None:
+        while (used := self._measure_used_bytes()) > max_bytes:
+            if pairs := self._select_oldest_runs(limits, self._estimate_excess_runs(used, max_bytes)):
+                self._remove_runs(pairs, row_counts)
             elif not any(
-                self._remove_oldest(table, limits.tenant, gone) for table in (VERDICTS, BACKEND_EVENTS)
+                self._remove_oldest(table, limits.tenant, row_counts) for table in (VERDICTS, BACKEND_EVENTS)
             ):
                 return
 
-    def _share(self, used: int, most: int) -> int:
+    def _estimate_excess_runs(self, used: int, max_bytes: int) -> int:
         """How many runs to remove next: half of the share that is too much, as runs differ in size."""
-        with self._place.engine().connect() as connection:
+        with self._database.get_engine().connect() as connection:
             runs = connection.execute(select(func.count()).select_from(RUNS)).scalar_one()
-        return min(_CHUNK, max(1, int(runs * (used - most) / used / 2)))
+        return min(_RUNS_PER_TRANSACTION, max(1, int(runs * (used - max_bytes) / used / 2)))
 
-    def _oldest(
+    def _select_oldest_runs(
         self, limits: RetentionLimits, count: int, before: float | None = None
     ) -> list[tuple[str, str]]:
-        query = select(RUNS.c.tenant, RUNS.c.id).where(_of(RUNS, limits.tenant))
+        query = select(RUNS.c.tenant, RUNS.c.id).where(_match_tenant(RUNS, limits.tenant))
         if before is not None:
             query = query.where(RUNS.c.created_at < before)
         if limits.keep_failed:
             diagnosed = exists().where(
                 DIAGNOSES.c.tenant == RUNS.c.tenant,
                 DIAGNOSES.c.run_id == RUNS.c.id,
-                DIAGNOSES.c.verdict == FAILURE,
+                DIAGNOSES.c.verdict == FAILURE_VERDICT,
             )
             query = query.where(or_(RUNS.c.failed.is_(None), RUNS.c.failed.is_(False)), not_(diagnosed))
-        with self._place.engine().connect() as connection:
+        with self._database.get_engine().connect() as connection:
             found = connection.execute(query.order_by(RUNS.c.created_at, RUNS.c.id).limit(count))
             return [(row.tenant, row.id) for row in found]
 
-    def _remove_runs(self, pairs: Iterable[tuple[str, str]], gone: Counter[str]) -> None:
+    def _remove_runs(self, pairs: Iterable[tuple[str, str]], row_counts: Counter[str]) -> None:
         by_tenant: dict[str, list[str]] = {}
         for tenant, run_id in pairs:
             by_tenant.setdefault(tenant, []).append(run_id)
-        with self._place.engine().connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+        with (
+            self._database.get_engine().connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
+            connection.begin(),
+        ):
             for tenant, ids in by_tenant.items():
-                for table in OF_RUN:
+                for table in RUN_TABLES:
                     chosen = and_(table.c.tenant == tenant, table.c.run_id.in_(ids))
-                    gone[_name(table)] += connection.execute(delete(table).where(chosen)).rowcount
+                    row_counts[_get_short_name(table)] += connection.execute(
+                        delete(table).where(chosen)
+                    ).rowcount
                 chosen = and_(RUNS.c.tenant == tenant, RUNS.c.id.in_(ids))
-                gone[_name(RUNS)] += connection.execute(delete(RUNS).where(chosen)).rowcount
+                row_counts[_get_short_name(RUNS)] += connection.execute(delete(RUNS).where(chosen)).rowcount
 
-    def _remove(self, table: Table, chosen: ColumnElement[bool], gone: Counter[str]) -> None:
-        with self._place.engine().connect().execution_options(**IMMEDIATE) as connection, connection.begin():
-            gone[_name(table)] += connection.execute(delete(table).where(chosen)).rowcount
+    def _remove(self, table: Table, condition: ColumnElement[bool], row_counts: Counter[str]) -> None:
+        with (
+            self._database.get_engine().connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
+            connection.begin(),
+        ):
+            row_counts[_get_short_name(table)] += connection.execute(delete(table).where(condition)).rowcount
 
-    def _remove_oldest(self, table: Table, tenant: str | None, gone: Counter[str]) -> bool:
+    def _remove_oldest(self, table: Table, tenant: str | None, row_counts: Counter[str]) -> bool:
         """Remove some of the oldest rows of a table; False if there is none left."""
-        with self._place.engine().connect() as connection:
-            query = select(table.c.created_at).where(_of(table, tenant)).order_by(table.c.created_at)
-            found = connection.execute(query.limit(_CHUNK)).scalars().all()
+        with self._database.get_engine().connect() as connection:
+            query = (
+                select(table.c.created_at).where(_match_tenant(table, tenant)).order_by(table.c.created_at)
+            )
+            found = connection.execute(query.limit(_RUNS_PER_TRANSACTION)).scalars().all()
         if found:
-            self._remove(table, and_(table.c.created_at <= found[-1], _of(table, tenant)), gone)
+            self._remove(
+                table, and_(table.c.created_at <= found[-1], _match_tenant(table, tenant)), row_counts
+            )
         return bool(found)
 
-    def _used(self) -> int:
+    def _measure_used_bytes(self) -> int:
         """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
-        with self._place.engine().connect() as connection:
-            return used_bytes(connection)
+        with self._database.get_engine().connect() as connection:
+            return measure_used_bytes(connection)
 
-    def _give_back(self) -> None:
+    def _reclaim_disk_space(self) -> None:
         """Return free pages of SQLite to the disk; PostgreSQL does so by itself (autovacuum)."""
-        engine = self._place.engine()
+        engine = self._database.get_engine()
         if engine.dialect.name != "sqlite":
             return
         connection = engine.raw_connection()
@@ -220,7 +238,7 @@ class Retention:
             connection.close()
 
 
-def used_bytes(connection: Connection) -> int:
+def measure_used_bytes(connection: Connection) -> int:
     """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
     if connection.dialect.name == "sqlite":
         pages, free, size = (
@@ -233,9 +251,9 @@ def used_bytes(connection: Connection) -> int:
     return sum(int(connection.execute(one).scalar_one()) for one in sums)
 
 
-def _of(table: Table, tenant: str | None) -> ColumnElement[bool]:
+def _match_tenant(table: Table, tenant: str | None) -> ColumnElement[bool]:
     return table.c.tenant == tenant if tenant is not None else table.c.tenant.is_not(None)
 
 
-def _name(table: Table) -> str:
+def _get_short_name(table: Table) -> str:
     return table.name.removeprefix(PREFIX)

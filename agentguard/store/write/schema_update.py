@@ -10,23 +10,23 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
 from agentguard.store.db.database import Database
-from agentguard.store.db.engine import IMMEDIATE, unavailable
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, to_unavailable_error
 from agentguard.store.db.row_mapping import to_row
 from agentguard.store.db.rows import SchemaRow
 from agentguard.store.db.tables import SCHEMATA
-from agentguard.store.write.batch import apply, prepare
+from agentguard.store.write.batch import apply_batch, prepare_batch
 
-Known = Mapping[str, tuple[int, float]]
+SchemaVersions = Mapping[str, tuple[int, float]]
 """Version and time of change of schemata that were read before, by id."""
 
-Work = Callable[[Sequence[SchemaRow]], Sequence[SchemaRow]]
+SchemaTransform = Callable[[Sequence[SchemaRow]], Sequence[SchemaRow]]
 
-_LOCK: Final = 0x61677363
+_ADVISORY_LOCK_KEY: Final = 0x61677363
 """Number of the advisory lock that PostgreSQL holds for the length of a change; SQLite has one writer."""
 
 
-def change_schemata(
-    place: Database, work: Work, *, known: Known, tenant: str
+def update_schemata(
+    database: Database, transform: SchemaTransform, *, known_versions: SchemaVersions, tenant: str
 ) -> dict[str, tuple[int, float]]:
     """Give ``work`` the schemata that are not as ``known``, and write what it returns, in one transaction.
 
@@ -38,29 +38,33 @@ def change_schemata(
         StoreError: a schema that ``work`` returned cannot be stored; nothing was written.
     """
     try:
-        engine = place.engine()
-        with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
+        engine = database.get_engine()
+        with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
             if connection.dialect.name == "postgresql":
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            there = _there(connection, tenant)
-            made = work(_rows(connection, [id for id, at in there.items() if known.get(id) != at], tenant))
-            refused = apply(connection, prepare(made))
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK_KEY})
+            there = _read_versions(connection, tenant)
+            made = transform(
+                _read_rows(
+                    connection, [id for id, at in there.items() if known_versions.get(id) != at], tenant
+                )
+            )
+            refused = apply_batch(connection, prepare_batch(made))
             if refused:
                 raise StoreError(f"a schema cannot be stored: {next(iter(refused.values()))}")
             there |= {row.id: (row.version, row.updated_at) for row in made}
-        place.confirm(engine)
+        database.verify_file(engine)
     except (SQLAlchemyError, OSError) as error:
-        raise unavailable(error, place.address) from None
+        raise to_unavailable_error(error, database.address) from None
     return there
 
 
-def _there(connection: Connection, tenant: str) -> dict[str, tuple[int, float]]:
+def _read_versions(connection: Connection, tenant: str) -> dict[str, tuple[int, float]]:
     columns = SCHEMATA.c.id, SCHEMATA.c.version, SCHEMATA.c.updated_at
     found = connection.execute(select(*columns).where(SCHEMATA.c.tenant == tenant))
     return {id: (version, at) for id, version, at in found}
 
 
-def _rows(connection: Connection, ids: Sequence[str], tenant: str) -> list[SchemaRow]:
+def _read_rows(connection: Connection, ids: Sequence[str], tenant: str) -> list[SchemaRow]:
     found: list[SchemaRow] = []
     for begin in range(0, len(ids), 500):
         some = SCHEMATA.c.id.in_(ids[begin : begin + 500])

@@ -16,9 +16,9 @@ from sqlalchemy.dialects import postgresql
 
 from agentguard.errors import StoreError
 from agentguard.store.db import rows as r
-from agentguard.store.db.payload import unpack
+from agentguard.store.db.payload import decode_payload
 from agentguard.store.db.row_mapping import to_row
-from agentguard.store.db.statements import any_id, ask, execute_all, ids_given
+from agentguard.store.db.statements import execute_many, execute_query, match_any_id, to_id_parameter
 from agentguard.store.db.tables import (
     BRANCHES,
     DIAGNOSES,
@@ -30,43 +30,46 @@ from agentguard.store.db.tables import (
     STEPS,
 )
 from agentguard.store.write.summary_updates import (
-    NOTHING,
-    Held,
+    NO_USAGE,
+    SummaryValues,
     UsageTotals,
     add_diagnosis,
     add_run,
     add_step,
-    blank,
-    forget_steps,
-    judged,
-    recovered,
-    spent_by,
-    steps_to,
+    build_blank_summary,
+    count_steps_through,
+    extract_usage,
+    reset_steps,
+    summarize_judgements,
+    summarize_recoveries,
 )
 
-Key = tuple[str, str]
+RunKey = tuple[str, str]
 """Tenant and run."""
 
 # Built once: to build a statement costs more than to carry it out. SQLite passes over FOR UPDATE, as it locks
 # the whole file; in PostgreSQL rows are locked in one order, so that two writers never wait for each other.
-_COLUMNS = tuple(OVERVIEWS.c.keys())
-_OF_TENANT = (
+_SUMMARY_COLUMNS = tuple(OVERVIEWS.c.keys())
+_SELECT_FOR_UPDATE = (
     select(OVERVIEWS)
     .where(OVERVIEWS.c.tenant == bindparam("tenant"))
     .with_for_update()
     .order_by(OVERVIEWS.c.run_id)
 )
-_LOCK = {name: _OF_TENANT.where(any_id(OVERVIEWS.c.run_id, name)) for name in ("sqlite", "postgresql")}
-_ADD_NEW = postgresql.insert(OVERVIEWS).on_conflict_do_nothing()
+_LOCK_STATEMENTS = {
+    name: _SELECT_FOR_UPDATE.where(match_any_id(OVERVIEWS.c.run_id, name))
+    for name in ("sqlite", "postgresql")
+}
+_INSERT_MISSING = postgresql.insert(OVERVIEWS).on_conflict_do_nothing()
 
-_Line = tuple[str, int]
+_StepKey = tuple[str, int]
 """A step of a run: its line and index."""
 
-_COUNTED = (r.FindingRow, r.RecoveryRow, r.JudgementRow)
-_OF_RUN: Callable[[Any], Key] = attrgetter("tenant", "run_id")
-_KEYS: dict[type[r.Row], Callable[[Any], Key]] = {
+_RECOUNTED_TYPES = (r.FindingRow, r.RecoveryRow, r.JudgementRow)
+_GET_RUN_KEY: Callable[[Any], RunKey] = attrgetter("tenant", "run_id")
+_KEY_GETTERS: dict[type[r.Row], Callable[[Any], RunKey]] = {
     r.RunRow: attrgetter("tenant", "id"),
-    **dict.fromkeys((r.StepRow, r.BranchRow, r.ClearRow, r.DiagnosisRow, *_COUNTED), _OF_RUN),
+    **dict.fromkeys((r.StepRow, r.BranchRow, r.ClearRunRow, r.DiagnosisRow, *_RECOUNTED_TYPES), _GET_RUN_KEY),
 }
 """How to tell the run of a row that changes an overview."""
 
@@ -83,33 +86,33 @@ class SummaryUpdater:
         self._batch = [
             (place, row, key)
             for place, row in batch
-            if (key_of := _KEYS.get(type(row))) is not None and (key := key_of(row))[1]
+            if (key_of := _KEY_GETTERS.get(type(row))) is not None and (key := key_of(row))[1]
         ]
-        self._held = _load(connection, self._batch) if self._batch else {}
-        self._old: dict[Key, dict[_Line, UsageTotals]] = {}
-        self._forked: set[tuple[str, str, str]] = set()
+        self._summaries = _load_summaries(connection, self._batch) if self._batch else {}
+        self._replaced_usage: dict[RunKey, dict[_StepKey, UsageTotals]] = {}
+        self._existing_branches: set[tuple[str, str, str]] = set()
         if self._batch:
-            self._look(connection)
+            self._load_replaced(connection)
 
-    def _look(self, connection: Connection) -> None:
+    def _load_replaced(self, connection: Connection) -> None:
         """Find what the batch replaces: branches that are there, and what steps used that others replace."""
         forks = [(*key, row.id) for _, row, key in self._batch if isinstance(row, r.BranchRow) and row.takes]
         if forks:
             branch = (BRANCHES.c.tenant, BRANCHES.c.run_id, BRANCHES.c.id)
             there = connection.execute(select(*branch).where(tuple_(*branch).in_(forks)))
-            self._forked = {(row.tenant, row.run_id, row.id) for row in there}
-        if replaced := self._replaced():
+            self._existing_branches = {(row.tenant, row.run_id, row.id) for row in there}
+        if replaced := self._find_replaced_steps():
             columns = (STEPS.c.tenant, STEPS.c.run_id, STEPS.c.line, STEPS.c.index)
             found = connection.execute(
                 select(*columns, STEPS.c.data).where(tuple_(*columns).in_(sorted(replaced)))
             )
             for tenant, run_id, line, index, data in found:
-                self._old.setdefault((tenant, run_id), {})[line, index] = _spent(data)
+                self._replaced_usage.setdefault((tenant, run_id), {})[line, index] = _decode_usage(data)
 
-    def _replaced(self) -> set[tuple[str, str, str, int]]:
+    def _find_replaced_steps(self) -> set[tuple[str, str, str, int]]:
         """Steps that may take the place of others: all but those that follow the last one."""
-        length = {key: held["steps"] for key, held in self._held.items()}
-        cleared: set[Key] = set()
+        length = {key: held["steps"] for key, held in self._summaries.items()}
+        cleared: set[RunKey] = set()
         found: set[tuple[str, str, str, int]] = set()
         for _, row, key in self._batch:
             if isinstance(row, r.StepRow):
@@ -119,153 +122,163 @@ class SummaryUpdater:
                     found.add((*key, row.line, row.index))
                 else:
                     length[key] = row.index + 1
-            elif isinstance(row, r.ClearRow):
+            elif isinstance(row, r.ClearRunRow):
                 cleared.add(key)
-            elif isinstance(row, r.BranchRow) and self._takes(row):
+            elif isinstance(row, r.BranchRow) and self._takes_steps(row):
                 length[key] = min(length[key], row.fork_step)
         return found
 
-    def _takes(self, row: r.BranchRow) -> bool:
+    def _takes_steps(self, row: r.BranchRow) -> bool:
         """Whether the branch takes steps now: written again after a lost answer it does not."""
-        return row.takes and (row.tenant, row.run_id, row.id) not in self._forked
+        return row.takes and (row.tenant, row.run_id, row.id) not in self._existing_branches
 
-    def rows(self, connection: Connection, refused: Mapping[int, str]) -> list[Held]:
+    def build_summaries(self, connection: Connection, rejections: Mapping[int, str]) -> list[SummaryValues]:
         """The overviews as they are with the batch, after it was written; ``refused`` rows were not."""
-        counted: dict[type[r.Row], set[Key]] = {kind: set() for kind in _COUNTED}
-        forked: set[Key] = set()
+        counted: dict[type[r.Row], set[RunKey]] = {kind: set() for kind in _RECOUNTED_TYPES}
+        forked: set[RunKey] = set()
         for place, row, key in self._batch:
-            if place in refused:
+            if place in rejections:
                 continue
-            self._add(row, key)
-            if isinstance(row, _COUNTED):
+            self._apply_row(row, key)
+            if isinstance(row, _RECOUNTED_TYPES):
                 counted[type(row)].add(key)
-            elif isinstance(row, r.BranchRow) and self._takes(row):
+            elif isinstance(row, r.BranchRow) and self._takes_steps(row):
                 forked.add(key)
-        stale = {key for key, held in self._held.items() if held["stale"]}
-        count(connection, self._held, {kind: keys - stale for kind, keys in counted.items()})
-        count_steps(connection, self._held, forked - stale)
+        stale = {key for key, held in self._summaries.items() if held["stale"]}
+        recount_rows(connection, self._summaries, {kind: keys - stale for kind, keys in counted.items()})
+        recount_steps(connection, self._summaries, forked - stale)
         if stale:
-            self._held |= rebuilt(connection, stale)
+            self._summaries |= rebuild_summaries(connection, stale)
         now = time.time()
-        for held in self._held.values():
+        for held in self._summaries.values():
             held["updated_at"] = now
-        return list(self._held.values())
+        return list(self._summaries.values())
 
-    def _add(self, row: r.Row, key: Key) -> None:
-        held = self._held[key]
+    def _apply_row(self, row: r.Row, key: RunKey) -> None:
+        held = self._summaries[key]
         if isinstance(row, r.StepRow):
-            old, step = self._old.setdefault(key, {}), (row.line, row.index)
-            old[step] = add_step(held, row, old.get(step, NOTHING))
+            old, step = self._replaced_usage.setdefault(key, {}), (row.line, row.index)
+            old[step] = add_step(held, row, old.get(step, NO_USAGE))
         elif isinstance(row, r.RunRow):
             add_run(held, row)
         elif isinstance(row, r.DiagnosisRow):
             add_diagnosis(held, row)
-        elif isinstance(row, r.ClearRow):
-            forget_steps(held)
-            self._old.pop(key, None)
-        elif isinstance(row, r.BranchRow) and self._takes(row):
-            old = self._old.get(key, {})
+        elif isinstance(row, r.ClearRunRow):
+            reset_steps(held)
+            self._replaced_usage.pop(key, None)
+        elif isinstance(row, r.BranchRow) and self._takes_steps(row):
+            old = self._replaced_usage.get(key, {})
             for step in [one for one in old if not one[0] and one[1] >= row.fork_step]:
                 del old[step]  # now the branch's: what comes in its place replaces nothing
 
 
-def _spent(packed: bytes) -> UsageTotals:
+def _decode_usage(packed: bytes) -> UsageTotals:
     """What a stored step used; nothing where it is damaged."""
     try:
-        return spent_by(unpack(packed)[0])
+        return extract_usage(decode_payload(packed)[0])
     except StoreError:
         return UsageTotals()
 
 
-def rebuilt(connection: Connection, keys: Iterable[Key]) -> dict[Key, Held]:
+def rebuild_summaries(connection: Connection, keys: Iterable[RunKey]) -> dict[RunKey, SummaryValues]:
     """Overviews made anew from all rows of these runs; runs that are not there are left out."""
-    made: dict[Key, Held] = {}
+    made: dict[RunKey, SummaryValues] = {}
     for tenant, run_id in sorted(keys):
         query = select(RUNS).where(RUNS.c.tenant == tenant, RUNS.c.id == run_id)
         found = connection.execute(query).mappings().first()
         if found is None:
             continue
         run = to_row(r.RunRow, found)
-        held = made[tenant, run_id] = blank(tenant, run_id, run.created_at)
+        held = made[tenant, run_id] = build_blank_summary(tenant, run_id, run.created_at)
         add_run(held, run)
-        for one in connection.execute(_of(STEPS, tenant, [run_id]).order_by(STEPS.c.index)).mappings():
+        for one in connection.execute(
+            _select_for_runs(STEPS, tenant, [run_id]).order_by(STEPS.c.index)
+        ).mappings():
             add_step(held, to_row(r.StepRow, one))
-        for one in connection.execute(_of(DIAGNOSES, tenant, [run_id])).mappings():
+        for one in connection.execute(_select_for_runs(DIAGNOSES, tenant, [run_id])).mappings():
             add_diagnosis(held, to_row(r.DiagnosisRow, one))
-    count(connection, made, {kind: set(made) for kind in _COUNTED})
+    recount_rows(connection, made, {kind: set(made) for kind in _RECOUNTED_TYPES})
     return made
 
 
-def count(
-    connection: Connection, held: dict[Key, Held], counted: Mapping[type[r.Row], Iterable[Key]]
+def recount_rows(
+    connection: Connection,
+    summaries: dict[RunKey, SummaryValues],
+    keys_by_type: Mapping[type[r.Row], Iterable[RunKey]],
 ) -> None:
     """Count findings, recoveries and judgements anew, of the runs given for each."""
-    for tenant, ids in _by_tenant(counted[r.FindingRow]).items():
+    for tenant, ids in _group_by_tenant(keys_by_type[r.FindingRow]).items():
         column = FINDINGS.c.run_id
         query = select(column, func.count()).where(FINDINGS.c.tenant == tenant, column.in_(ids))
         for run_id, number in connection.execute(query.group_by(column)):
-            held[tenant, run_id]["findings"] = number
-    for tenant, ids in _by_tenant(counted[r.RecoveryRow]).items():
+            summaries[tenant, run_id]["findings"] = number
+    for tenant, ids in _group_by_tenant(keys_by_type[r.RecoveryRow]).items():
         outcomes: dict[str, list[str]] = {}
-        for one in connection.execute(_ordered(RECOVERIES, tenant, ids)).mappings():
+        for one in connection.execute(_select_in_order(RECOVERIES, tenant, ids)).mappings():
             outcomes.setdefault(one["run_id"], []).append(one["outcome"])
         for run_id, found in outcomes.items():
-            made = held[tenant, run_id]
-            made["recoveries"], made["recovered"] = recovered(found)
-    for tenant, ids in _by_tenant(counted[r.JudgementRow]).items():
+            made = summaries[tenant, run_id]
+            made["recoveries"], made["recovered"] = summarize_recoveries(found)
+    for tenant, ids in _group_by_tenant(keys_by_type[r.JudgementRow]).items():
         given: dict[str, list[r.JudgementRow]] = {}
-        for one in connection.execute(_ordered(JUDGEMENTS, tenant, ids)).mappings():
+        for one in connection.execute(_select_in_order(JUDGEMENTS, tenant, ids)).mappings():
             given.setdefault(one["run_id"], []).append(to_row(r.JudgementRow, one))
         for run_id, said in given.items():
-            held[tenant, run_id]["judged"] = judged(said)
+            summaries[tenant, run_id]["judged"] = summarize_judgements(said)
 
 
-def count_steps(connection: Connection, held: dict[Key, Held], keys: Iterable[Key]) -> None:
+def recount_steps(
+    connection: Connection, summaries: dict[RunKey, SummaryValues], keys: Iterable[RunKey]
+) -> None:
     """Count the live steps of runs anew: which of them a branch took, only the table knows for sure."""
-    for tenant, ids in _by_tenant(keys).items():
+    for tenant, ids in _group_by_tenant(keys).items():
         column = STEPS.c.run_id
         query = select(column, func.max(STEPS.c.index)).where(
             STEPS.c.tenant == tenant, STEPS.c.line == "", column.in_(ids)
         )
         last = {found.run_id: found[1] for found in connection.execute(query.group_by(column))}
         for run_id in ids:
-            held[tenant, run_id]["steps"] = steps_to(last.get(run_id, -1))
+            summaries[tenant, run_id]["steps"] = count_steps_through(last.get(run_id, -1))
 
 
-def _load(connection: Connection, batch: Iterable[tuple[int, r.Row, Key]]) -> dict[Key, Held]:
+def _load_summaries(
+    connection: Connection, batch: Iterable[tuple[int, r.Row, RunKey]]
+) -> dict[RunKey, SummaryValues]:
     """The overviews of the runs of these rows, locked until the transaction ends; new ones are blank."""
-    first: dict[Key, float] = {}
+    first: dict[RunKey, float] = {}
     for _, row, key in batch:
         first.setdefault(key, row.created_at)
-    held = _locked(connection, first)
-    new = {key: blank(*key, at) for key, at in first.items() if key not in held}
+    held = _lock_summaries(connection, first)
+    new = {key: build_blank_summary(*key, at) for key, at in first.items() if key not in held}
     if new and connection.dialect.name == "postgresql":
         # Another process may write rows of the same new run: both go on from one row, one after the other.
-        execute_all(connection, _ADD_NEW, [new[key] for key in sorted(new)])
-        new |= _locked(connection, new)
+        execute_many(connection, _INSERT_MISSING, [new[key] for key in sorted(new)])
+        new |= _lock_summaries(connection, new)
     return new | held
 
 
-def _locked(connection: Connection, keys: Iterable[Key]) -> dict[Key, Held]:
-    found: dict[Key, Held] = {}
+def _lock_summaries(connection: Connection, keys: Iterable[RunKey]) -> dict[RunKey, SummaryValues]:
+    found: dict[RunKey, SummaryValues] = {}
     dialect = connection.dialect.name
-    for tenant, ids in sorted(_by_tenant(keys).items()):
-        for one in ask(connection, _LOCK[dialect], {"tenant": tenant, "ids": ids_given(ids, dialect)}):
-            held = dict(zip(_COLUMNS, one, strict=True))
+    for tenant, ids in sorted(_group_by_tenant(keys).items()):
+        for one in execute_query(
+            connection, _LOCK_STATEMENTS[dialect], {"tenant": tenant, "ids": to_id_parameter(ids, dialect)}
+        ):
+            held = dict(zip(_SUMMARY_COLUMNS, one, strict=True))
             found[tenant, held["run_id"]] = held
     return found
 
 
-def _by_tenant(keys: Iterable[Key]) -> dict[str, list[str]]:
+def _group_by_tenant(keys: Iterable[RunKey]) -> dict[str, list[str]]:
     by: dict[str, list[str]] = {}
     for tenant, run_id in keys:
         by.setdefault(tenant, []).append(run_id)
     return by
 
 
-def _of(table: Table, tenant: str, ids: Sequence[str]) -> Any:
+def _select_for_runs(table: Table, tenant: str, ids: Sequence[str]) -> Any:
     return select(table).where(table.c.tenant == tenant, table.c.run_id.in_(ids))
 
 
-def _ordered(table: Table, tenant: str, ids: Sequence[str]) -> Any:
-    return _of(table, tenant, ids).order_by(table.c.created_at, table.c.id)
+def _select_in_order(table: Table, tenant: str, ids: Sequence[str]) -> Any:
+    return _select_for_runs(table, tenant, ids).order_by(table.c.created_at, table.c.id)

@@ -8,16 +8,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agentguard.store.db import rows as r
-from agentguard.store.db.payload import pack
-from agentguard.store.db.row_mapping import cleaned
-from agentguard.store.db.run_summary import TAGS, label, labels, packed_labels
+from agentguard.store.db.payload import encode_payload
+from agentguard.store.db.row_mapping import sanitize_text
+from agentguard.store.db.run_summary import TAGS_KEY, join_labels, normalize_label, split_labels
 from agentguard.store.db.tables import MAX_TEXT
 
-Held = dict[str, Any]
+SummaryValues = dict[str, Any]
 """Columns of an overview to their values, as the database takes them."""
 
-_MOST = 2**62
-_EMPTY = pack({})
+_MAX_COLUMN_INT = 2**62
+_EMPTY_PAYLOAD = encode_payload({})
 
 
 class UsageTotals(NamedTuple):
@@ -27,7 +27,7 @@ class UsageTotals(NamedTuple):
     cost_usd: float | None = None
 
 
-NOTHING = UsageTotals()
+NO_USAGE = UsageTotals()
 
 
 _TEXTS = (
@@ -40,8 +40,8 @@ _UNKNOWN = (
 _COUNTS = ("steps", "findings", "recoveries")
 
 
-_BLANK = {
-    "data": _EMPTY,
+_BLANK_SUMMARY = {
+    "data": _EMPTY_PAYLOAD,
     **dict.fromkeys(_TEXTS, ""),
     **dict.fromkeys(_UNKNOWN),
     **dict.fromkeys(_COUNTS, 0),
@@ -50,104 +50,111 @@ _BLANK = {
 }
 
 
-def blank(tenant: str, run_id: str, created_at: float) -> Held:
+def build_blank_summary(tenant: str, run_id: str, created_at: float) -> SummaryValues:
     """The overview of a run of which nothing is known."""
-    held: Held = _BLANK.copy()
+    held: SummaryValues = _BLANK_SUMMARY.copy()
     held["tenant"], held["run_id"] = tenant, run_id
     held["created_at"] = held["began_at"] = held["updated_at"] = created_at
     return held
 
 
-def add_run(held: Held, row: r.RunRow) -> None:
+def add_run(summary: SummaryValues, row: r.RunRow) -> None:
     """What is known of a run as a whole."""
-    if not held["known"]:
-        held["created_at"] = row.created_at
+    if not summary["known"]:
+        summary["created_at"] = row.created_at
     extra = row.data.get("extra")
-    tags = _texts(extra.get(TAGS)) if isinstance(extra, Mapping) else []
-    held["known"] = True
-    held["task"] = cleaned(row.task)
-    held["format"] = cleaned(row.format)
-    held["failed"] = row.failed
-    held["tags"] = cleaned(packed_labels(tags)) if tags else ""
-    _begin(held)
+    tags = _to_texts(extra.get(TAGS_KEY)) if isinstance(extra, Mapping) else []
+    summary["known"] = True
+    summary["task"] = sanitize_text(row.task)
+    summary["format"] = sanitize_text(row.format)
+    summary["failed"] = row.failed
+    summary["tags"] = sanitize_text(join_labels(tags)) if tags else ""
+    _update_timing(summary)
 
 
-def forget_steps(held: Held) -> None:
+def reset_steps(summary: SummaryValues) -> None:
     """The steps are about to be written anew."""
-    held.update(steps=0, tokens=None, cost_usd=None, models="", started_at=None, ended_at=None)
-    _begin(held)
+    summary.update(steps=0, tokens=None, cost_usd=None, models="", started_at=None, ended_at=None)
+    _update_timing(summary)
 
 
-def add_step(held: Held, row: r.StepRow, before: UsageTotals = NOTHING) -> UsageTotals:
+def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals = NO_USAGE) -> UsageTotals:
     """A step, in place of one that used ``before``; returns what it uses itself.
 
     A step that takes another's place can widen the time of a run and add a model; it does not take them back.
     """
     data = row.data
-    spent = spent_by(data)
-    if spent != before:
-        held["tokens"] = _replaced(held["tokens"], spent.tokens, before.tokens)
-        held["cost_usd"] = _replaced(held["cost_usd"], spent.cost_usd, before.cost_usd)
+    spent = extract_usage(data)
+    if spent != previous_usage:
+        summary["tokens"] = _replace_in_total(summary["tokens"], spent.tokens, previous_usage.tokens)
+        summary["cost_usd"] = _replace_in_total(summary["cost_usd"], spent.cost_usd, previous_usage.cost_usd)
     model = data.get("model")
     if isinstance(model, str):
-        held["models"] = _with_model(held["models"], model)
-    if not row.line and row.index >= held["steps"]:
-        held["steps"] = steps_to(row.index)
+        summary["models"] = _add_model(summary["models"], model)
+    if not row.line and row.index >= summary["steps"]:
+        summary["steps"] = count_steps_through(row.index)
     if "started_at" in data or "ended_at" in data:
-        _widen(held, _moment(data.get("started_at")), _moment(data.get("ended_at")))
+        _extend_time_range(
+            summary, _to_timestamp(data.get("started_at")), _to_timestamp(data.get("ended_at"))
+        )
     return spent
 
 
-def _with_model(models: str, model: str) -> str:
+def _add_model(models: str, model: str) -> str:
     # There are few, and they come again and again.
-    return _known_model(models, model) if len(model) <= MAX_TEXT else _new_model(models, model)
+    return _add_model_cached(models, model) if len(model) <= MAX_TEXT else _add_model_uncached(models, model)
 
 
-def _new_model(models: str, model: str) -> str:
-    if f"\n{label(model)}\n" in models:
+def _add_model_uncached(models: str, model: str) -> str:
+    if f"\n{normalize_label(model)}\n" in models:
         return models
-    return cleaned(packed_labels((*labels(models), model)))
+    return sanitize_text(join_labels((*split_labels(models), model)))
 
 
-_known_model = lru_cache(maxsize=1024)(_new_model)
+_add_model_cached = lru_cache(maxsize=1024)(_add_model_uncached)
 
 
-def steps_to(index: int) -> int:
+def count_steps_through(index: int) -> int:
     """How many steps there are up to one, as a column takes it."""
-    return min(index + 1, _MOST)
+    return min(index + 1, _MAX_COLUMN_INT)
 
 
-def spent_by(data: Mapping[str, Any]) -> UsageTotals:
+def extract_usage(data: Mapping[str, Any]) -> UsageTotals:
     """What a step used; None where it does not say."""
     usage = data.get("usage")
     if usage is None:
-        return NOTHING
+        return NO_USAGE
     if type(usage) is not dict and not isinstance(usage, Mapping):
-        return NOTHING
-    prompt, completion = _whole(usage.get("prompt_tokens")), _whole(usage.get("completion_tokens"))
+        return NO_USAGE
+    prompt, completion = (
+        _to_token_count(usage.get("prompt_tokens")),
+        _to_token_count(usage.get("completion_tokens")),
+    )
     known = prompt is not None or completion is not None
-    return UsageTotals((prompt or 0) + (completion or 0) if known else None, _number(usage.get("cost_usd")))
-
-
-def add_diagnosis(held: Held, row: r.DiagnosisRow) -> None:
-    """A diagnosis; the latest one counts."""
-    if held["diagnosed_at"] is not None and row.created_at < held["diagnosed_at"]:
-        return
-    timing = row.data.get("timing")
-    held.update(
-        diagnosed_at=float(row.created_at),
-        verdict=cleaned(row.verdict),
-        probability=_number(row.probability),
-        method=cleaned(row.method),
-        step=row.step,
-        agent=cleaned(row.agent),
-        module=cleaned(row.module),
-        code=cleaned(row.code),
-        guard_s=_number(timing.get("total_s")) if isinstance(timing, Mapping) else None,
+    return UsageTotals(
+        (prompt or 0) + (completion or 0) if known else None, _to_number(usage.get("cost_usd"))
     )
 
 
-def recovered(outcomes: Iterable[str]) -> tuple[int, str]:
+def add_diagnosis(summary: SummaryValues, row: r.DiagnosisRow) -> None:
+    """A diagnosis; the latest one counts."""
+    if summary["diagnosed_at"] is not None and row.created_at < summary["diagnosed_at"]:
+        return
+    timing = row.data.get("timing")
+    summary.update(
+        diagnosed_at=float(row.created_at),
+        verdict=sanitize_text(row.verdict),
+        probability=_to_number(row.probability),
+        method=sanitize_text(row.method),
+        step=row.step,
+        agent=sanitize_text(row.agent),
+        module=sanitize_text(row.module),
+        code=sanitize_text(row.code),
+        guard_s=_to_number(timing.get("total_s")) if isinstance(timing, Mapping) else None,
+    )
+
+
+def summarize_recoveries(outcomes: Iterable[str]) -> tuple[int, str]:
     """How many recoveries there were, and how it ended; ``outcomes`` from the first to the last."""
     found = list(outcomes)
     settled = [one for one in found if one in ("recovered", "failed")]
@@ -156,9 +163,9 @@ def recovered(outcomes: Iterable[str]) -> tuple[int, str]:
     return len(found), "pending" if found else ""
 
 
-def judged(given: Iterable[r.JudgementRow]) -> str:
+def summarize_judgements(judgements: Iterable[r.JudgementRow]) -> str:
     """What people said: of the diagnoses if anything, else of hypotheses, else of findings."""
-    held = standing(given)
+    held = select_current_judgements(judgements)
     for subject in ("diagnosis", "hypothesis", "finding"):
         answers = {one.right for one in held if one.subject == subject}
         if answers:
@@ -166,55 +173,57 @@ def judged(given: Iterable[r.JudgementRow]) -> str:
     return ""
 
 
-def standing(given: Iterable[r.JudgementRow]) -> tuple[r.JudgementRow, ...]:
+def select_current_judgements(judgements: Iterable[r.JudgementRow]) -> tuple[r.JudgementRow, ...]:
     """The judgements that hold: the latest of each person on each subject, if it was not withdrawn."""
     latest: dict[tuple[str, str, str, str], r.JudgementRow] = {}
-    for one in sorted(given, key=lambda one: (one.created_at, one.id)):
+    for one in sorted(judgements, key=lambda one: (one.created_at, one.id)):
         latest[one.run_id, one.subject, one.subject_id, one.by] = one
     return tuple(one for one in latest.values() if not one.data.get("withdrawn"))
 
 
-def _replaced(total: Any, new: Any, old: Any) -> Any:
+def _replace_in_total(total: Any, new: Any, old: Any) -> Any:
     if new is None and old is None:
         return total
     made = (total or 0) + (new or 0) - (old or 0)
     # Sums of prices that were taken back leave dust below zero.
-    return min(max(made, 0), _MOST)
+    return min(max(made, 0), _MAX_COLUMN_INT)
 
 
-def _widen(held: Held, started: float | None, ended: float | None) -> None:
+def _extend_time_range(summary: SummaryValues, started: float | None, ended: float | None) -> None:
     for time in (started, ended):
         if time is not None:
-            held["started_at"] = time if held["started_at"] is None else min(held["started_at"], time)
-            held["ended_at"] = time if held["ended_at"] is None else max(held["ended_at"], time)
-    _begin(held)
+            summary["started_at"] = (
+                time if summary["started_at"] is None else min(summary["started_at"], time)
+            )
+            summary["ended_at"] = time if summary["ended_at"] is None else max(summary["ended_at"], time)
+    _update_timing(summary)
 
 
-def _begin(held: Held) -> None:
-    started, ended = held["started_at"], held["ended_at"]
-    held["began_at"] = held["created_at"] if started is None else started
-    held["duration_s"] = None if started is None or ended is None else ended - started
+def _update_timing(summary: SummaryValues) -> None:
+    started, ended = summary["started_at"], summary["ended_at"]
+    summary["began_at"] = summary["created_at"] if started is None else started
+    summary["duration_s"] = None if started is None or ended is None else ended - started
 
 
-def _texts(value: object) -> list[str]:
+def _to_texts(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
-def _whole(value: object) -> int | None:
+def _to_token_count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**48:
         return None
     return value
 
 
-def _moment(value: object) -> float | None:
+def _to_timestamp(value: object) -> float | None:
     """Epoch seconds of some thousand years; anything else is no time."""
-    found = _number(value)
+    found = _to_number(value)
     return found if found is not None and 0 <= found < 1e11 else None
 
 
-def _number(value: object) -> float | None:
+def _to_number(value: object) -> float | None:
     """A number that a column takes; anything else is not known."""
     if value is None:
         return None

@@ -19,19 +19,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import AgentGuardError
 from agentguard.store.db.database import Database
-from agentguard.store.db.engine import IMMEDIATE, explain, is_outage
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, describe_error, is_outage
 from agentguard.store.db.rows import Row
-from agentguard.store.write.batch import Batch, Refusals, apply, prepare
-from agentguard.store.write.queue import WriteQueue, WriteUnit, weigh
+from agentguard.store.write.batch import Rejections, WriteBatch, apply_batch, prepare_batch
+from agentguard.store.write.queue import WriteQueue, WriteUnit, estimate_size
 from agentguard.store.write.receipt import WriteReceipt
 
 _LOG = logging.getLogger(__name__)
 _BATCH_ROWS = 2000
 _BATCH_BYTES = 8 * 1024 * 1024
-_LINGER_S = 0.04
+_MAX_BATCH_DELAY_S = 0.04
 """How long rows may wait for others to be committed with them, unless somebody waits for them."""
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 5.0
+_MIN_RETRY_DELAY_S = 0.05
+_MAX_RETRY_DELAY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,162 +63,197 @@ class WriterHealth:
 class StoreWriter:
     """Owns the thread. ``place`` opens the database and tells whether it is still the same one."""
 
-    def __init__(self, place: Database, *, max_rows: int, max_bytes: int) -> None:
-        self._place = place
-        self._inbox = WriteQueue(max_rows=max_rows, max_bytes=max_bytes)
+    def __init__(self, database: Database, *, max_rows: int, max_bytes: int) -> None:
+        self._database = database
+        self._queue = WriteQueue(max_rows=max_rows, max_bytes=max_bytes)
         self._health = WriterHealth()
-        self._pause_s = _FIRST_PAUSE_S
-        self._give_up = False
+        self._retry_delay_s = _MIN_RETRY_DELAY_S
+        self._should_give_up = False
         self._thread: threading.Thread | None = None
 
-    def receipt(self) -> WriteReceipt:
+    def create_receipt(self) -> WriteReceipt:
         """A receipt for rows that are yet to be queued."""
-        return WriteReceipt(self._inbox.changed)
+        return WriteReceipt(self._queue.condition)
 
     def write(self, rows: tuple[Row, ...], receipt: WriteReceipt | None = None) -> WriteReceipt:
         """Queue rows. Never raises and never waits for the database."""
-        receipt = receipt if receipt is not None else self.receipt()
+        receipt = receipt if receipt is not None else self.create_receipt()
         try:
-            weight = weigh(rows)
+            weight = estimate_size(rows)
         except Exception as error:  # no row at all: the caller's step must go on
-            self._count_refused(receipt, len(rows), f"cannot be stored ({type(error).__name__})")
+            self._record_rejection(receipt, len(rows), f"cannot be stored ({type(error).__name__})")
             return receipt
         if self._thread is None:
-            self._start()
-        lost = self._inbox.put(WriteUnit(rows, weight, receipt))
+            self._start_thread()
+        lost = self._queue.put(WriteUnit(rows, weight, receipt))
         if lost:
-            with self._inbox.lock:
+            with self._queue.lock:
                 self._health = replace(self._health, lost=self._health.lost + len(rows))
-                receipt._settle("lost", lost)
+                receipt.settle("lost", lost)
         return receipt
 
-    def health(self) -> WriterHealth:
+    def get_health(self) -> WriterHealth:
         """The counts now."""
-        with self._inbox.lock:
-            return replace(self._health, pending=self._inbox.rows, pending_bytes=self._inbox.bytes)
+        with self._queue.lock:
+            return replace(self._health, pending=self._queue.row_count, pending_bytes=self._queue.byte_count)
 
-    def flush(self, timeout_s: float | None, *, haste: bool = True) -> bool:
+    def flush(self, timeout_s: float | None, *, immediate: bool = True) -> bool:
         """Wait for what was queued before now; False if ``timeout_s`` seconds were not enough."""
-        with self._inbox.changed:
-            until = self._inbox.added
-            wait = self._inbox.changed.wait_in_haste if haste else self._inbox.changed.wait_for
-            return wait(lambda: self._inbox.settled >= until, timeout_s)
+        with self._queue.condition:
+            until = self._queue.added_count
+            wait = self._queue.condition.wait_with_flush if immediate else self._queue.condition.wait_for
+            return wait(lambda: self._queue.settled_count >= until, timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for at most ``timeout_s`` seconds; the rest is lost and counted."""
-        self._inbox.close()
+        self._queue.close()
         thread = self._thread
         if thread is not None:
             self.flush(timeout_s)
-            self._give_up = True
+            self._should_give_up = True
             thread.join(timeout_s)
 
-    def _start(self) -> None:
-        with self._inbox.lock:
-            if self._thread is None and not self._inbox.closed:
+    def _start_thread(self) -> None:
+        with self._queue.lock:
+            if self._thread is None and not self._queue.is_closed:
                 thread = threading.Thread(target=self._run, name="agentguard-store", daemon=True)
                 with contextlib.suppress(RuntimeError):  # no thread to be had now: the next write tries again
                     thread.start()
                     self._thread = thread
 
     def _run(self) -> None:
-        while units := self._inbox.take(max_rows=_BATCH_ROWS, max_bytes=_BATCH_BYTES, linger_s=_LINGER_S):
+        while units := self._queue.take(
+            max_rows=_BATCH_ROWS, max_bytes=_BATCH_BYTES, max_delay_s=_MAX_BATCH_DELAY_S
+        ):
             self._write_until_done(units)
 
     def _write_until_done(self, units: list[WriteUnit]) -> None:
-        batch = prepare([row for unit in units for row in unit.rows])
+        batch = prepare_batch([row for unit in units for row in unit.rows])
         while True:
             try:
                 refused = self._commit(batch)
             except (SQLAlchemyError, AgentGuardError, OSError) as error:
-                self._fail(error)
+                self._record_failure(error)
             except Exception as error:  # the thread must live on, or nothing is written any more
-                self._fail(error)
+                self._record_failure(error)
             else:
-                self._succeed(units, refused)
+                self._record_success(units, refused)
                 return
-            if self._give_up:
-                self._lose(units)
+            if self._should_give_up:
+                self._discard(units)
                 return
-            self._inbox.pause(self._pause_s * random.uniform(0.5, 1.0))  # noqa: S311  spread, not secret
-            if self._inbox.closed:
-                time.sleep(min(self._pause_s, 0.05))
-            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+            self._queue.pause(self._retry_delay_s * random.uniform(0.5, 1.0))  # noqa: S311  spread, not secret
+            if self._queue.is_closed:
+                time.sleep(min(self._retry_delay_s, 0.05))
+            self._retry_delay_s = min(self._retry_delay_s * 2, _MAX_RETRY_DELAY_S)
 
-    def _commit(self, batch: Batch) -> Refusals:
-        if not batch.ready:
-            return batch.refused
-        engine = self._place.engine()
+    def _commit(self, batch: WriteBatch) -> Rejections:
+        if not batch.rows:
+            return batch.rejections
+        engine = self._database.get_engine()
         try:
-            refused = _applied(engine, batch, careful=False)
+            refused = _write_batch(engine, batch, use_savepoints=False)
         except (SQLAlchemyError, ValueError, OverflowError) as error:
             if is_outage(error):
                 raise
-            refused = _applied(engine, batch, careful=True)
-        self._place.confirm(engine)
+            refused = _write_batch(engine, batch, use_savepoints=True)
+        self._database.verify_file(engine)
         return refused
 
-    def _fail(self, error: Exception) -> None:
-        text = explain(error, self._place.address)
+    def _record_failure(self, error: Exception) -> None:
+        text = describe_error(error, self._database.address)
         if self._health.ok:
-            _LOG.warning("store %s cannot be written to, rows wait: %s", self._place.address, text)
-        with self._inbox.lock:
+            _LOG.warning("store %s cannot be written to, rows wait: %s", self._database.address, text)
+        with self._queue.lock:
             since = self._health.failing_since or time.time()
             self._health = replace(self._health, ok=False, last_error=text, failing_since=since)
-        self._place.forget()
+        self._database.invalidate()
 
-    def _succeed(self, units: list[WriteUnit], refused: Refusals) -> None:
-        self._pause_s = _FIRST_PAUSE_S
+    def _record_success(self, units: list[WriteUnit], rejections: Rejections) -> None:
+        self._retry_delay_s = _MIN_RETRY_DELAY_S
         if not self._health.ok:
-            _LOG.warning("store %s can be written to again", self._place.address)
+            _LOG.warning("store %s can be written to again", self._database.address)
         callbacks: list[Callable[[], None]] = []
-        with self._inbox.lock:
+        with self._queue.lock:
             total = sum(len(unit.rows) for unit in units)
             self._health = replace(
                 self._health,
                 ok=True,
                 failing_since=None,
-                written=self._health.written + total - len(refused),
-                refused=self._health.refused + len(refused),
-                last_refusal=next(reversed(refused.values()), self._health.last_refusal),
+                written=self._health.written + total - len(rejections),
+                refused=self._health.refused + len(rejections),
+                last_refusal=next(reversed(rejections.values()), self._health.last_refusal),
             )
             first = 0
             for unit in units:
-                reason = _first_reason(refused, first, len(unit.rows)) if refused else ""
+                reason = _find_first_reason(rejections, first, len(unit.rows)) if rejections else ""
                 first += len(unit.rows)
-                callbacks += unit.receipt._settle("refused" if reason else "written", reason)
-            self._inbox.done(units)
-            self._inbox.changed.notify_all()
+                callbacks += unit.receipt.settle("refused" if reason else "written", reason)
+            self._queue.release(units)
+            self._queue.condition.notify_all()
         for call in callbacks:
             call()
 
-    def _lose(self, units: list[WriteUnit]) -> None:
+    def _discard(self, units: list[WriteUnit]) -> None:
         callbacks: list[Callable[[], None]] = []
-        with self._inbox.lock:
-            gone = [*units, *self._inbox.drain()]
+        with self._queue.lock:
+            gone = [*units, *self._queue.drain()]
             reason = f"the store was closed while it could not be written to: {self._health.last_error}"
             lost = sum(len(unit.rows) for unit in gone)
             self._health = replace(self._health, lost=self._health.lost + lost)
             for unit in gone:
-                callbacks += unit.receipt._settle("lost", reason)
-            self._inbox.done(gone)
-            self._inbox.changed.notify_all()
+                callbacks += unit.receipt.settle("lost", reason)
+            self._queue.release(gone)
+            self._queue.condition.notify_all()
         for call in callbacks:
             call()
 
-    def _count_refused(self, receipt: WriteReceipt, rows: int, reason: str) -> None:
-        with self._inbox.lock:
+    def _record_rejection(self, receipt: WriteReceipt, rows: int, reason: str) -> None:
+        with self._queue.lock:
             refused = self._health.refused + rows
             self._health = replace(self._health, refused=refused, last_refusal=reason)
-            receipt._settle("refused", reason)
+            receipt.settle("refused", reason)
 
 
-def _applied(engine: Engine, batch: Batch, *, careful: bool) -> Refusals:
+def _write_batch(engine: Engine, batch: WriteBatch, *, use_savepoints: bool) -> Rejections:
     """Write a batch in a transaction of its own: savepoints only where a row was refused before."""
-    with engine.connect().execution_options(**IMMEDIATE) as connection, connection.begin():
-        return apply(connection, batch, careful=careful)
+    with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
+        return apply_batch(connection, batch, use_savepoints=use_savepoints)
 
 
-def _first_reason(refused: Refusals, first: int, count: int) -> str:
+def _find_first_reason(rejections: Rejections, first: int, count: int) -> str:
     """Why the first of some rows that was refused was; empty if none was."""
-    return next((refused[place] for place in range(first, first + count) if place in refused), "")
+    return next((rejections[place] for place in range(first, first + count) if place in rejections), "")
+
+
+class UnitOfWork(threading.local):
+    """Gathers what a thread writes while it is inside, and queues it as one write when it comes out.
+
+    What a run does in one event (its recovery, the line that is left, the next step) is of one piece: a crash
+    must not leave half of it behind. Blocks may be nested; the outermost writes. An exception writes, too:
+    what was said to be written was.
+    """
+
+    def __init__(self, writer: StoreWriter) -> None:
+        self._writer = writer
+        self._depth = 0
+        self._rows: list[Row] = []
+        self._receipt: WriteReceipt | None = None
+
+    def write(self, rows: tuple[Row, ...]) -> WriteReceipt:
+        """Queue rows, or keep them until this thread comes out; all of them share one receipt."""
+        if not self._depth:
+            return self._writer.write(rows)
+        self._receipt = self._receipt or self._writer.create_receipt()
+        self._rows += rows
+        return self._receipt
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth and self._receipt is not None:
+            rows, receipt = tuple(self._rows), self._receipt
+            self._rows, self._receipt = [], None
+            self._writer.write(rows, receipt)

@@ -26,14 +26,14 @@ from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source, Trajectory
 
 TASK = "Book seat 4."
-Call = tuple[str, dict[str, Any]]
-BOOK: Call = ("book", {"seat": 4})
-FIND: Call = ("find", {"where": "aisle"})
-FLY: Call = ("fly", {})
+ToolInvocation = tuple[str, dict[str, Any]]
+BOOK_CALL: ToolInvocation = ("book", {"seat": 4})
+FIND_CALL: ToolInvocation = ("find", {"where": "aisle"})
+UNKNOWN_TOOL_CALL: ToolInvocation = ("fly", {})
 """A call of a tool that does not exist."""
-DONE = "Seat 4 is booked."
+FINAL_ANSWER = "Seat 4 is booked."
 
-Answer = Any
+ScriptedAnswer = Any
 """What a model answers: a text, a tool and its arguments, or an exception that the call ends with."""
 
 
@@ -49,13 +49,13 @@ class ContractRequest:
     """
 
     model: str
-    told: list[str]
-    results: list[str]
+    user_texts: list[str]
+    tool_results: list[str]
     temperature: float | None = None
 
 
 @dataclass
-class Played:
+class ContractRun:
     """A run under a guard.
 
     Attributes:
@@ -69,15 +69,15 @@ class Played:
         most_at_once: models that were asked side by side.
     """
 
-    script: dict[str, list[Answer]]
-    finds: list[Any] = field(default_factory=list)
-    booked: Counter[Any] = field(default_factory=Counter)
-    found: int = 0
-    asked: list[ContractRequest] = field(default_factory=list)
+    script: dict[str, list[ScriptedAnswer]]
+    find_results: list[Any] = field(default_factory=list)
+    bookings: Counter[Any] = field(default_factory=Counter)
+    find_count: int = 0
+    requests: list[ContractRequest] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
     answer: str = ""
-    most_at_once: int = 0
-    _now: int = 0
+    max_concurrent: int = 0
+    _concurrent: int = 0
 
     @property
     def session(self) -> Session:
@@ -85,48 +85,48 @@ class Played:
         return self.sessions[-1]
 
     @property
-    def told(self) -> str:
+    def guard_text(self) -> str:
         """What the guard had said when a model was asked for the last time."""
-        return " ".join(text for text in self.asked[-1].told if text.startswith("[guard]"))
+        return " ".join(text for text in self.requests[-1].user_texts if text.startswith("[guard]"))
 
-    def next(self, asked: ContractRequest) -> Answer:
+    def next_answer(self, request: ContractRequest) -> ScriptedAnswer:
         """What a model answers now."""
-        self.asked.append(asked)
-        answer = self.script[asked.model].pop(0)
+        self.requests.append(request)
+        answer = self.script[request.model].pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def anext(self, asked: ContractRequest) -> Answer:
+    async def next_answer_async(self, request: ContractRequest) -> ScriptedAnswer:
         """As `next`, with a pause in which others may be asked."""
-        self._now += 1
-        self.most_at_once = max(self.most_at_once, self._now)
+        self._concurrent += 1
+        self.max_concurrent = max(self.max_concurrent, self._concurrent)
         await asyncio.sleep(0.01)
-        self._now -= 1
-        return self.next(asked)
+        self._concurrent -= 1
+        return self.next_answer(request)
 
     def book(self, seat: int) -> str:
         """Book a seat."""
         assert type(seat) is int
-        self.booked[seat] += 1
+        self.bookings[seat] += 1
         return f"seat {seat} is yours"
 
     def find(self, where: str) -> str:
         """Find a seat."""
         del where
-        self.found += 1
-        given = self.finds.pop(0) if self.finds else "seat 4 is free"
+        self.find_count += 1
+        given = self.find_results.pop(0) if self.find_results else "seat 4 is free"
         if isinstance(given, Exception):
             raise given
         return str(given)
 
 
-World = Callable[[Guard, Played], None]
+World = Callable[[Guard, ContractRun], None]
 
 
-def play(
-    world: World, answers: Sequence[Answer] | Mapping[str, Sequence[Answer]], **parts: Any
-) -> tuple[Played, str | None]:
+def run_script(
+    world: World, answers: Sequence[ScriptedAnswer] | Mapping[str, Sequence[ScriptedAnswer]], **parts: Any
+) -> tuple[ContractRun, str | None]:
     """Play a script in a world.
 
     Args:
@@ -138,8 +138,8 @@ def play(
         What came of it, and why the guard stopped the run, if it did.
     """
     script = answers if isinstance(answers, Mapping) else {"own": answers}
-    played = Played({name: list(given) for name, given in script.items()}, list(parts.pop("finds", ())))
-    guard = Guard(**{"localizer": Points(), **parts})
+    played = ContractRun({name: list(given) for name, given in script.items()}, list(parts.pop("finds", ())))
+    guard = Guard(**{"localizer": FixedStepLocalizer(), **parts})
     guard.tool(effect="write")(played.book)
     guard.tool(effect="read")(played.find)
     try:
@@ -149,7 +149,7 @@ def play(
     return played, played.session.stop_reason
 
 
-class Points:
+class FixedStepLocalizer:
     """A localizer that points at one step; at none, where it is given none: then what was found is all.
 
     Args:
@@ -171,111 +171,120 @@ class Points:
         return Diagnosis(verdict=Verdict.FAILURE, hypotheses=(held,), **given)  # type: ignore[arg-type]
 
 
-def seated(run: Trajectory) -> bool | str:
+def check_seat_named(run: Trajectory) -> bool | str:
     """An acceptance test: the agent's last word names the seat."""
     return run.steps[-1].content.startswith("Seat 4") or "the answer does not say which seat was booked"
 
 
-def a_run_that_goes_well_is_left_alone(world: World) -> None:
+def check_healthy_run_unchanged(world: World) -> None:
     """Nothing is added, and the record is whole: the task, the call with its result, the answer."""
-    played, stopped = play(world, [BOOK, DONE])
+    played, stopped = run_script(world, [BOOK_CALL, FINAL_ANSWER])
     session = played.session
-    assert (played.answer.strip(), played.booked, stopped) == (DONE, {4: 1}, None)
+    assert (played.answer.strip(), played.bookings, stopped) == (FINAL_ANSWER, {4: 1}, None)
     assert (session.recoveries, session.failures, session.has_ended) == ([], [], True)
     assert [step.source for step in session.run.steps] == [Source.USER, Source.AGENT, Source.AGENT]
     assert session.run.task == TASK
     called = session.run.steps[1]
-    assert [(one.name, one.arguments) for one in called.tool_calls] == [BOOK]
+    assert [(one.name, one.arguments) for one in called.tool_calls] == [BOOK_CALL]
     assert [one.content for one in called.observations] == ["seat 4 is yours"]
     assert [effect.state.value for effect in session.ledger.effects()] == ["done"]
-    assert played.asked[-1].told == [TASK]
+    assert played.requests[-1].user_texts == [TASK]
 
 
-def a_loop_is_taken_back(world: World) -> None:
+def check_loop_rolled_back(world: World) -> None:
     """What was cut is out of the model's sight for good, the guard's word is in it, and both are recorded."""
-    played, _ = play(world, [FIND, FIND, FIND, "There is none."], recover=RecoveryPolicy(on_fail="rollback"))
+    played, _ = run_script(
+        world, [FIND_CALL, FIND_CALL, FIND_CALL, "There is none."], recover=RecoveryPolicy(on_fail="rollback")
+    )
     session = played.session
     assert played.answer.strip().endswith("There is none.")
     assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.CONFIRMED]
-    assert len(played.asked[-1].results) < played.found
-    assert played.told
+    assert len(played.requests[-1].tool_results) < played.find_count
+    assert played.guard_text
     assert session.run.branches
     assert session.run.branches[0].steps
 
 
-def a_call_that_is_refused_is_never_made(world: World) -> None:
+def check_rejected_call_not_executed(world: World) -> None:
     """A turn is judged before its tools run; the model is asked again, and keeps what it was told."""
-    played, _ = play(world, [FLY, BOOK, DONE], recover=RecoveryPolicy(on_fail="rollback"))
+    played, _ = run_script(
+        world, [UNKNOWN_TOOL_CALL, BOOK_CALL, FINAL_ANSWER], recover=RecoveryPolicy(on_fail="rollback")
+    )
     session = played.session
-    assert (played.answer.strip(), played.booked) == (DONE, {4: 1})
+    assert (played.answer.strip(), played.bookings) == (FINAL_ANSWER, {4: 1})
     assert [one.plan.tier.name for one in session.recoveries] == ["REJECT"]
     assert session.run.branches[0].steps[-1].tool_calls[0].name == "fly"
-    assert played.told, "told once, and not at the next turn any more"
+    assert played.guard_text, "told once, and not at the next turn any more"
 
 
-def an_effect_happens_once_on_whatever_line(world: World) -> None:
+def check_effect_executed_once(world: World) -> None:
     """A rollback cannot undo what a tool did: the call is not made again, and the agent is told of it."""
-    answers = [BOOK, "I do not know.", BOOK, DONE]
+    answers = [BOOK_CALL, "I do not know.", BOOK_CALL, FINAL_ANSWER]
     guard: dict[str, Any] = {
         "recover": RecoveryPolicy(on_fail="rollback"),
-        "accept": seated,
-        "localizer": Points(1),
+        "accept": check_seat_named,
+        "localizer": FixedStepLocalizer(1),
     }
-    played, stopped = play(world, answers, **guard)
-    assert (played.booked, stopped) == ({4: 1}, None)
-    assert played.answer.strip().endswith(DONE)
+    played, stopped = run_script(world, answers, **guard)
+    assert (played.bookings, stopped) == ({4: 1}, None)
+    assert played.answer.strip().endswith(FINAL_ANSWER)
     assert [effect.state.value for effect in played.session.ledger.effects()] == ["done"]
-    assert "seat 4 is yours" in " ".join([played.told, *played.asked[-1].results])
+    assert "seat 4 is yours" in " ".join([played.guard_text, *played.requests[-1].tool_results])
 
 
-def an_end_is_refused_until_it_is_accepted(world: World) -> None:
+def check_end_requires_acceptance(world: World) -> None:
     """The acceptance test has the last word, and what it said of the recovery is kept."""
-    played, _ = play(world, ["I am off.", DONE], recover=RecoveryPolicy(on_fail="reexecute"), accept=seated)
+    played, _ = run_script(
+        world,
+        ["I am off.", FINAL_ANSWER],
+        recover=RecoveryPolicy(on_fail="reexecute"),
+        accept=check_seat_named,
+    )
     session = played.session
-    assert played.answer.strip().endswith(DONE)
+    assert played.answer.strip().endswith(FINAL_ANSWER)
     assert [(one.trigger, one.outcome) for one in session.recoveries] == [
         ("acceptance", RecoveryOutcome.CONFIRMED)
     ]
     assert session.has_ended
-    assert played.asked[-1].told[0].startswith(TASK), "the task is never taken back"
+    assert played.requests[-1].user_texts[0].startswith(TASK), "the task is never taken back"
 
 
-def a_run_is_stopped_with_its_reason(world: World) -> None:
+def check_stop_reports_reason(world: World) -> None:
     """However the framework is told to end, it ends, and says why."""
-    played, stopped = play(world, [FIND] * 30, recover=RecoveryPolicy(on_fail="stop"))
+    played, stopped = run_script(world, [FIND_CALL] * 30, recover=RecoveryPolicy(on_fail="stop"))
     assert stopped
-    assert played.found <= 4
+    assert played.find_count <= 4
     assert str(played.session.stop_reason) in stopped
 
 
-def budgets_end_what_never_helps(world: World) -> None:
+def check_budget_stops_recovery(world: World) -> None:
     """An agent that heeds nothing is taken back as often as the budget says, and no more."""
     budget = RecoveryBudget(rollbacks=2, rollbacks_per_step=1)
-    played, stopped = play(
-        world, [FIND] * 20, recover=RecoveryPolicy(on_fail=["rollback", "stop"], budget=budget)
+    played, stopped = run_script(
+        world, [FIND_CALL] * 20, recover=RecoveryPolicy(on_fail=["rollback", "stop"], budget=budget)
     )
     assert [one.plan.strategy for one in played.session.recoveries] == ["rollback", "rollback", "stop"]
     assert played.session.account.usage.rollbacks == 2
     assert stopped
 
 
-def a_guard_that_fails_lets_the_run_go_on(world: World) -> None:
+def check_guard_failure_tolerated(world: World) -> None:
     """A failure of a part of the guard is noted, and is no failure of the run."""
 
     def fails(_: Trajectory) -> bool:
         raise ValueError("the acceptance test is broken")
 
-    played, stopped = play(world, [BOOK, DONE], accept=fails)
-    assert (played.answer.strip(), played.booked, stopped) == (DONE, {4: 1}, None)
+    played, stopped = run_script(world, [BOOK_CALL, FINAL_ANSWER], accept=fails)
+    assert (played.answer.strip(), played.bookings, stopped) == (FINAL_ANSWER, {4: 1}, None)
     assert [failure.error for failure in played.session.failures] == ["ValueError"]
 
 
-def runs_side_by_side_do_not_meet(world: World) -> None:
+def check_concurrent_runs_isolated(world: World) -> None:
     """Two runs at once have two sessions, two ledgers and two answers."""
-    made: dict[int, Played] = {}
+    made: dict[int, ContractRun] = {}
 
     def one(seat: int) -> None:
-        made[seat], _ = play(world, [("book", {"seat": seat}), f"Seat {seat} is booked."])
+        made[seat], _ = run_script(world, [("book", {"seat": seat}), f"Seat {seat} is booked."])
 
     threads = [threading.Thread(target=one, args=(seat,)) for seat in (1, 2)]
     for thread in threads:
@@ -284,20 +293,20 @@ def runs_side_by_side_do_not_meet(world: World) -> None:
         thread.join()
     assert set(made) == {1, 2}
     for seat, played in made.items():
-        assert played.booked == {seat: 1}
+        assert played.bookings == {seat: 1}
         assert played.answer.strip() == f"Seat {seat} is booked."
         assert len(played.session) == 3
 
 
 CHECKS: tuple[Callable[[World], None], ...] = (
-    a_run_that_goes_well_is_left_alone,
-    a_loop_is_taken_back,
-    a_call_that_is_refused_is_never_made,
-    an_effect_happens_once_on_whatever_line,
-    an_end_is_refused_until_it_is_accepted,
-    a_run_is_stopped_with_its_reason,
-    budgets_end_what_never_helps,
-    a_guard_that_fails_lets_the_run_go_on,
-    runs_side_by_side_do_not_meet,
+    check_healthy_run_unchanged,
+    check_loop_rolled_back,
+    check_rejected_call_not_executed,
+    check_effect_executed_once,
+    check_end_requires_acceptance,
+    check_stop_reports_reason,
+    check_budget_stops_recovery,
+    check_guard_failure_tolerated,
+    check_concurrent_runs_isolated,
 )
 """The suite."""

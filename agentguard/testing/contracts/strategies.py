@@ -14,9 +14,9 @@ from agentguard.recover.strategy import Capabilities, RecoveryContext, RecoveryP
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
-Make = Callable[..., RecoveryStrategy]
+StrategyFactory = Callable[..., RecoveryStrategy]
 
-NEEDED: dict[type, tuple[str, ...]] = {
+REQUIRED_CAPABILITIES: dict[type, tuple[str, ...]] = {
     actions.SendMessage: ("send_message",),
     actions.Reject: ("reject",),
     actions.Rewind: ("truncate", "fork"),
@@ -35,7 +35,7 @@ _TURNS = 4
 _NAMES = tuple(one.name for one in fields(Capabilities))
 
 
-def situations() -> Iterator[RecoveryContext]:
+def build_situations() -> Iterator[RecoveryContext]:
     """Situations to plan in: each step at fault, committed or not, with every capability, one, and none."""
     everything = Capabilities(**dict.fromkeys(_NAMES, True))
     nothing = Capabilities(**dict.fromkeys(_NAMES, False))
@@ -44,10 +44,10 @@ def situations() -> Iterator[RecoveryContext]:
     for can in (everything, nothing, *lacking, *having):
         for step in range(_TURNS):
             for committed in (True, False):
-                yield situation(step, can=can, committed=committed)
+                yield build_situation(step, capabilities=can, committed=committed)
 
 
-def situation(step: int, *, can: Capabilities, committed: bool) -> RecoveryContext:
+def build_situation(step: int, *, capabilities: Capabilities, committed: bool) -> RecoveryContext:
     """A run of four turns, three of which booked a seat, where ``step`` is held to be at fault."""
     hypotheses = tuple(
         Hypothesis(
@@ -66,55 +66,55 @@ def situation(step: int, *, can: Capabilities, committed: bool) -> RecoveryConte
     for turn in range(_TURNS - 1):
         ledger.mark_done(ledger.claim_call("book", {"seat": turn}, step=turn).effect, f"seat {turn} is yours")
     return RecoveryContext(
-        run=_run(committed=committed),
+        run=_build_run(committed=committed),
         diagnosis=diagnosis,
-        capabilities=can,
+        capabilities=capabilities,
         account=BudgetAccount(),
         ledger=ledger,
         is_committed=committed,
     )
 
 
-def it_plans_what_the_integration_can_do(make: Make) -> None:
+def check_actions_supported(factory: StrategyFactory) -> None:
     """No action is planned that the integration is not capable of."""
-    for here, plan in _plans(make):
+    for here, plan in _build_plans(factory):
         for action in plan.actions:
-            needed = NEEDED[type(action)]
+            needed = REQUIRED_CAPABILITIES[type(action)]
             assert set(needed) & set(here.capabilities.names()), (
                 f"{action} was planned without {' or '.join(needed)}"
             )
 
 
-def it_plans_data(make: Make) -> None:
+def check_plan_complete(factory: StrategyFactory) -> None:
     """A plan names its strategy, its step and its reason, and says what it takes back."""
-    for here, plan in _plans(make):
-        assert plan.strategy == make().name
+    for here, plan in _build_plans(factory):
+        assert plan.strategy == factory().name
         assert 0 <= plan.step <= here.last_step
         assert 0 <= plan.undone <= here.last_step + 1
         assert plan.reason
         assert plan.actions
-        assert all(type(action) in NEEDED for action in plan.actions)
+        assert all(type(action) in REQUIRED_CAPABILITIES for action in plan.actions)
 
 
-def it_plans_the_same_twice(make: Make) -> None:
+def check_deterministic(factory: StrategyFactory) -> None:
     """The same situation gives the same plan, from the same strategy and from another one made alike."""
-    one, other = make(), make()
-    for here in situations():
+    one, other = factory(), factory()
+    for here in build_situations():
         assert one.plan(here) == one.plan(here) == other.plan(here)
 
 
-def it_only_looks(make: Make) -> None:
+def check_no_side_effects(factory: StrategyFactory) -> None:
     """Planning changes nothing: neither the ledger nor what may still be spent nor the run."""
-    strategy = make()
-    for here in situations():
+    strategy = factory()
+    for here in build_situations():
         before = here.ledger.effects(), here.account.usage, here.run
         strategy.plan(here)
         assert (here.ledger.effects(), here.account.usage, here.run) == before
 
 
-def it_takes_back_no_turn_that_is_not_there(make: Make) -> None:
+def check_rollback_targets(factory: StrategyFactory) -> None:
     """A rewind goes to a step of the live line, and what is undone are effects that stand."""
-    for here, plan in _plans(make):
+    for here, plan in _build_plans(factory):
         for action in plan.actions:
             if isinstance(action, actions.Rewind):
                 assert 0 <= action.to_step <= here.last_step
@@ -124,36 +124,36 @@ def it_takes_back_no_turn_that_is_not_there(make: Make) -> None:
                 assert not here.is_committed, "what is committed cannot be refused any more"
 
 
-def it_refuses_options_that_do_not_exist(make: Make) -> None:
+def check_unknown_options_rejected(factory: StrategyFactory) -> None:
     """An unknown option is an error of this package's own when the strategy is made."""
     said = ""
     try:
-        make(no_such_option=1)
+        factory(no_such_option=1)
     except AgentGuardError as error:
         said = str(error)
     assert "no_such_option" in said, "an option that does not exist was taken, or not named"
 
 
-CHECKS: tuple[Callable[[Make], None], ...] = (
-    it_plans_what_the_integration_can_do,
-    it_plans_data,
-    it_plans_the_same_twice,
-    it_only_looks,
-    it_takes_back_no_turn_that_is_not_there,
-    it_refuses_options_that_do_not_exist,
+CHECKS: tuple[Callable[[StrategyFactory], None], ...] = (
+    check_actions_supported,
+    check_plan_complete,
+    check_deterministic,
+    check_no_side_effects,
+    check_rollback_targets,
+    check_unknown_options_rejected,
 )
 """The suite."""
 
 
-def _plans(make: Make) -> Iterator[tuple[RecoveryContext, RecoveryPlan]]:
-    strategy = make()
-    for here in situations():
+def _build_plans(factory: StrategyFactory) -> Iterator[tuple[RecoveryContext, RecoveryPlan]]:
+    strategy = factory()
+    for here in build_situations():
         plan = strategy.plan(here)
         if plan is not None:
             yield here, plan
 
 
-def _run(*, committed: bool) -> Trajectory:
+def _build_run(*, committed: bool) -> Trajectory:
     seat = {"type": "object", "properties": {"seat": {"type": "integer"}}, "required": ["seat"]}
     steps = tuple(
         Step(

@@ -11,7 +11,7 @@
 Every fault, and how to script them for each request, is described in docs/faults.md.
 """
 
-from agentguard.testing.fake_backend.expected import FakeReply, right
+from agentguard.testing.fake_backend.expected import FakeReply, build_expected_reply
 from agentguard.testing.fake_backend.faults import (
     Corrupt,
     ErrorEvent,
@@ -29,7 +29,7 @@ from agentguard.testing.fake_backend.faults import (
     Trickle,
     Truncate,
 )
-from agentguard.testing.fake_backend.script import Marked, RecordedRequest, Schedule, Script
+from agentguard.testing.fake_backend.script import FaultSchedule, MarkScript, RecordedRequest, Script
 from agentguard.testing.fake_backend.server import FaultBackend
 
 __all__ = [
@@ -42,17 +42,17 @@ __all__ = [
     "Huge",
     "InjectedFault",
     "InvalidAnswer",
-    "Marked",
+    "MarkScript",
     "Ok",
     "Raw",
     "RecordedRequest",
     "Refuse",
     "Reset",
-    "Schedule",
+    "FaultSchedule",
     "Script",
     "Stall",
     "StatusFault",
     "Trickle",
     "Truncate",
-    "right",
+    "build_expected_reply",
 ]

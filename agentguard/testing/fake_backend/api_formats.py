@@ -9,12 +9,12 @@ from typing import Any
 
 from agentguard.testing.fake_backend.expected import ApiName, FakeReply
 
-CREATED = 1_767_225_600
+CREATED_AT = 1_767_225_600
 """The time in every answer, in seconds since 1970: answers to one request are equal to the byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventFormatter:
+class StreamEvents:
     """A stream, cut where faults begin.
 
     Attributes:
@@ -30,99 +30,103 @@ class EventFormatter:
     last: bytes
 
 
-def whole(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> bytes:
+def format_body(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> bytes:
     """The answer as one JSON object."""
-    return json.dumps(_WHOLE.get(api, _other)(reply, asked)).encode()
+    return json.dumps(_BODY_BUILDERS.get(api, _build_other)(reply, request)).encode()
 
 
-def streamed(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> EventFormatter:
+def format_stream(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> StreamEvents:
     """The answer as events."""
-    make = {"responses": _responses_events, "messages": _messages_events}.get(api)
-    return make(reply) if make else _chunks(api, reply, asked)
+    make = {"responses": _build_responses_events, "messages": _build_messages_events}.get(api)
+    return make(reply) if make else _build_chunk_events(api, reply, request)
 
 
-def error_body(api: ApiName, status: int, message: str = "the backend was told to fail") -> bytes:
+def format_error_body(api: ApiName, status: int, message: str = "the backend was told to fail") -> bytes:
     """An error of a status, in the form of its API."""
     if api == "messages":
         return json.dumps({"type": "error", "error": {"type": "api_error", "message": message}}).encode()
     return json.dumps({"error": {"message": message, "type": "server_error", "code": status}}).encode()
 
 
-def error_event(api: ApiName, message: str = "the backend was told to fail") -> bytes:
+def format_error_event(api: ApiName, message: str = "the backend was told to fail") -> bytes:
     """An error inside a stream."""
     if api == "messages":
-        return event({"type": "error", "error": {"type": "overloaded_error", "message": message}})
+        return format_event({"type": "error", "error": {"type": "overloaded_error", "message": message}})
     if api == "responses":
-        return event({"type": "error", "code": "server_error", "message": message, "sequence_number": 99})
-    return event({"error": {"message": message, "type": "server_error", "code": 500}})
+        return format_event(
+            {"type": "error", "code": "server_error", "message": message, "sequence_number": 99}
+        )
+    return format_event({"error": {"message": message, "type": "server_error", "code": 500}})
 
 
-def beat_event(api: ApiName, reply: FakeReply) -> bytes:
+def format_heartbeat_event(api: ApiName, reply: FakeReply) -> bytes:
     """An event of the API that carries nothing."""
     if api == "messages":
-        return event({"type": "ping"})
+        return format_event({"type": "ping"})
     if api == "responses":
-        return event({"type": "response.in_progress", "sequence_number": 1, "response": _response(reply, [])})
-    return event(_chunk(api, reply, {"delta": {}} if api == "chat" else {"text": ""}))
+        return format_event(
+            {"type": "response.in_progress", "sequence_number": 1, "response": _build_response(reply, [])}
+        )
+    return format_event(_build_chunk(api, reply, {"delta": {}} if api == "chat" else {"text": ""}))
 
 
-def empty_body(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> bytes:
+def format_empty_body(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> bytes:
     """A whole answer of the API with nothing in it."""
-    value: dict[str, Any] = json.loads(whole(api, reply, asked))
+    value: dict[str, Any] = json.loads(format_body(api, reply, request))
     value |= {key: [] for key in ("choices", "output", "content", "data") if key in value}
     return json.dumps(value).encode()
 
 
-def empty_events(api: ApiName, reply: FakeReply) -> list[bytes]:
+def format_empty_stream(api: ApiName, reply: FakeReply) -> list[bytes]:
     """A stream of the API that begins and ends in order, with nothing in it."""
-    events = streamed(api, reply, {})
+    events = format_stream(api, reply, {})
     if api == "responses":
-        done = _response(reply, [], status="completed")
+        done = _build_response(reply, [], status="completed")
         return [
             events.before[0],
-            event({"type": "response.completed", "sequence_number": 1, "response": done}),
+            format_event({"type": "response.completed", "sequence_number": 1, "response": done}),
         ]
     if api == "messages":
         return [events.before[0], events.after[-1], events.last]
-    return [event(_head(api, reply, chunk=True) | {"choices": []}), events.last]
+    return [format_event(_build_envelope(api, reply, chunk=True) | {"choices": []}), events.last]
 
 
-def event(value: Mapping[str, Any]) -> bytes:
+def format_event(value: Mapping[str, Any]) -> bytes:
     """An event of an object, named by its type where it has one."""
     name = f"event: {value['type']}\n" if "type" in value else ""
     return f"{name}data: {json.dumps(value)}\n\n".encode()
 
 
-def _chat(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_chat(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.tool:
         function = {"name": reply.tool, "arguments": reply.arguments}
         message["tool_calls"] = [{"id": f"call_{reply.id}", "type": "function", "function": function}]
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
-    return _head("chat", reply) | {"choices": [choice], "usage": _usage(reply)}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _get_finish_reason(reply)}
+    return _build_envelope("chat", reply) | {"choices": [choice], "usage": _build_usage(reply)}
 
 
-def _completions(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_completion(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
     choice = {"index": 0, "text": reply.text, "logprobs": None, "finish_reason": "stop"}
-    return _head("completions", reply) | {"choices": [choice], "usage": _usage(reply)}
+    return _build_envelope("completions", reply) | {"choices": [choice], "usage": _build_usage(reply)}
 
 
-def _responses(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
-    return _response(reply, [_item(reply)], status="completed")
+def _build_responses(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    return _build_response(reply, [_build_output_item(reply)], status="completed")
 
 
-def _messages(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_messages(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
     block: dict[str, Any] = {"type": "text", "text": reply.text}
     if reply.tool:
         block = {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.tool}
         block["input"] = json.loads(reply.arguments)
-    return _message(reply) | {
+    return _build_message(reply) | {
         "content": [block],
         "stop_reason": "tool_use" if reply.tool else "end_turn",
     }
 
 
-def _embeddings(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_embeddings(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
     given = asked.get("input")
     count = len(given) if isinstance(given, list) else 1
     numbers = [round(int(digit, 16) / 15 - 0.5, 4) for digit in reply.id[:8]]
@@ -131,48 +135,52 @@ def _embeddings(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"object": "list", "model": reply.model, "data": data, "usage": usage}
 
 
-def _models(_reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
-    one = {"id": "a-model", "object": "model", "created": CREATED, "owned_by": "agentguard"}
+def _build_models(_reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    one = {"id": "a-model", "object": "model", "created": CREATED_AT, "owned_by": "agentguard"}
     return {"object": "list", "data": [one]}
 
 
-def _other(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_other(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": reply.id, "text": reply.text, "asked": dict(asked)}
 
 
-_WHOLE: dict[str, Callable[[FakeReply, Mapping[str, Any]], dict[str, Any]]] = {
-    "chat": _chat,
-    "completions": _completions,
-    "responses": _responses,
-    "messages": _messages,
-    "embeddings": _embeddings,
-    "models": _models,
+_BODY_BUILDERS: dict[str, Callable[[FakeReply, Mapping[str, Any]], dict[str, Any]]] = {
+    "chat": _build_chat,
+    "completions": _build_completion,
+    "responses": _build_responses,
+    "messages": _build_messages,
+    "embeddings": _build_embeddings,
+    "models": _build_models,
 }
 
 
-def _chunks(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> EventFormatter:
+def _build_chunk_events(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> StreamEvents:
     """Chat completions and completions: chunks of one shape, and ``[DONE]``."""
     if api != "chat":
         before: tuple[bytes, ...] = ()
         tokens: list[dict[str, Any]] = [{"text": token} for token in reply.tokens()]
         end: dict[str, Any] = {"text": ""}
     else:
-        before = (event(_chunk(api, reply, {"delta": {"role": "assistant", "content": ""}})),)
-        tokens = [{"delta": delta} for delta in _deltas(reply)]
+        before = (format_event(_build_chunk(api, reply, {"delta": {"role": "assistant", "content": ""}})),)
+        tokens = [{"delta": delta} for delta in _build_deltas(reply)]
         end = {"delta": {}}
-    after = [event(_chunk(api, reply, end, finish=_finish(reply)))]
+    after = [format_event(_build_chunk(api, reply, end, finish=_get_finish_reason(reply)))]
     options = asked.get("stream_options")
     if isinstance(options, dict) and options.get("include_usage"):
-        after.append(event(_head(api, reply, chunk=True) | {"choices": [], "usage": _usage(reply)}))
-    return EventFormatter(
+        after.append(
+            format_event(
+                _build_envelope(api, reply, chunk=True) | {"choices": [], "usage": _build_usage(reply)}
+            )
+        )
+    return StreamEvents(
         before=before,
-        tokens=tuple(event(_chunk(api, reply, token)) for token in tokens),
+        tokens=tuple(format_event(_build_chunk(api, reply, token)) for token in tokens),
         after=tuple(after),
         last=b"data: [DONE]\n\n",
     )
 
 
-def _deltas(reply: FakeReply) -> list[dict[str, Any]]:
+def _build_deltas(reply: FakeReply) -> list[dict[str, Any]]:
     if not reply.tool:
         return [{"content": token} for token in reply.tokens()]
     first: dict[str, Any] = {"index": 0, "id": f"call_{reply.id}", "type": "function"}
@@ -181,83 +189,83 @@ def _deltas(reply: FakeReply) -> list[dict[str, Any]]:
     return [{"tool_calls": [call]} for call in (first, *rest)]
 
 
-def _responses_events(reply: FakeReply) -> EventFormatter:
+def _build_responses_events(reply: FakeReply) -> StreamEvents:
     kind = "function_call_arguments" if reply.tool else "output_text"
-    place = {"item_id": _item(reply)["id"], "output_index": 0}
+    place = {"item_id": _build_output_item(reply)["id"], "output_index": 0}
     if not reply.tool:
         place |= {"content_index": 0}
-    item = _item(reply)
+    item = _build_output_item(reply)
     opened: dict[str, Any] = item | {"status": "in_progress"}
     opened |= {"arguments": ""} if reply.tool else {"content": list[Any]()}
     values: list[dict[str, Any]] = [
-        {"type": "response.created", "response": _response(reply, [])},
-        {"type": "response.in_progress", "response": _response(reply, [])},
+        {"type": "response.created", "response": _build_response(reply, [])},
+        {"type": "response.in_progress", "response": _build_response(reply, [])},
         {"type": "response.output_item.added", "output_index": 0, "item": opened},
     ]
-    ends: list[dict[str, Any]] = [{"type": f"response.{kind}.done", **place, **_done(reply)}]
+    ends: list[dict[str, Any]] = [{"type": f"response.{kind}.done", **place, **_build_done_item(reply)}]
     if not reply.tool:
         part = item["content"][0]
         values.append({"type": "response.content_part.added", **place, "part": part | {"text": ""}})
         ends.append({"type": "response.content_part.done", **place, "part": part})
     ends.append({"type": "response.output_item.done", "output_index": 0, "item": item})
-    last = {"type": "response.completed", "response": _response(reply, [item], status="completed")}
+    last = {"type": "response.completed", "response": _build_response(reply, [item], status="completed")}
     tokens: list[dict[str, Any]] = [
         {"type": f"response.{kind}.delta", **place, "delta": token} for token in reply.tokens()
     ]
-    made = [event(v | {"sequence_number": n}) for n, v in enumerate((*values, *tokens, *ends, last))]
+    made = [format_event(v | {"sequence_number": n}) for n, v in enumerate((*values, *tokens, *ends, last))]
     first, end = len(values), len(values) + len(tokens)
-    return EventFormatter(
+    return StreamEvents(
         before=tuple(made[:first]), tokens=tuple(made[first:end]), after=tuple(made[end:-1]), last=made[-1]
     )
 
 
-def _messages_events(reply: FakeReply) -> EventFormatter:
+def _build_messages_events(reply: FakeReply) -> StreamEvents:
     start: dict[str, Any] = {"type": "text", "text": ""}
     if reply.tool:
         start = {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.tool, "input": {}}
     kind, key = ("input_json_delta", "partial_json") if reply.tool else ("text_delta", "text")
     stop = {"stop_reason": "tool_use" if reply.tool else "end_turn", "stop_sequence": None}
-    return EventFormatter(
+    return StreamEvents(
         before=(
-            event({"type": "message_start", "message": _message(reply)}),
-            event({"type": "content_block_start", "index": 0, "content_block": start}),
-            event({"type": "ping"}),
+            format_event({"type": "message_start", "message": _build_message(reply)}),
+            format_event({"type": "content_block_start", "index": 0, "content_block": start}),
+            format_event({"type": "ping"}),
         ),
         tokens=tuple(
-            event({"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: token}})
+            format_event({"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: token}})
             for token in reply.tokens()
         ),
         after=(
-            event({"type": "content_block_stop", "index": 0}),
-            event({"type": "message_delta", "delta": stop, "usage": {"output_tokens": 8}}),
+            format_event({"type": "content_block_stop", "index": 0}),
+            format_event({"type": "message_delta", "delta": stop, "usage": {"output_tokens": 8}}),
         ),
-        last=event({"type": "message_stop"}),
+        last=format_event({"type": "message_stop"}),
     )
 
 
-def _head(api: ApiName, reply: FakeReply, *, chunk: bool = False) -> dict[str, Any]:
+def _build_envelope(api: ApiName, reply: FakeReply, *, chunk: bool = False) -> dict[str, Any]:
     kind = "text_completion" if api != "chat" else "chat.completion" + (".chunk" if chunk else "")
     before = "chatcmpl" if api == "chat" else "cmpl"
-    return {"id": f"{before}-{reply.id}", "object": kind, "created": CREATED, "model": reply.model}
+    return {"id": f"{before}-{reply.id}", "object": kind, "created": CREATED_AT, "model": reply.model}
 
 
-def _chunk(
+def _build_chunk(
     api: ApiName, reply: FakeReply, part: Mapping[str, Any], finish: str | None = None
 ) -> dict[str, Any]:
     choice = {"index": 0, **part, "logprobs": None, "finish_reason": finish}
-    return _head(api, reply, chunk=True) | {"choices": [choice]}
+    return _build_envelope(api, reply, chunk=True) | {"choices": [choice]}
 
 
-def _finish(reply: FakeReply) -> str:
+def _get_finish_reason(reply: FakeReply) -> str:
     return "tool_calls" if reply.tool else "stop"
 
 
-def _usage(reply: FakeReply) -> dict[str, Any]:
+def _build_usage(reply: FakeReply) -> dict[str, Any]:
     tokens = len(reply.tokens())
     return {"prompt_tokens": 8, "completion_tokens": tokens, "total_tokens": 8 + tokens}
 
 
-def _item(reply: FakeReply) -> dict[str, Any]:
+def _build_output_item(reply: FakeReply) -> dict[str, Any]:
     if reply.tool:
         named = {"type": "function_call", "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
         return {**named, "name": reply.tool, "arguments": reply.arguments, "status": "completed"}
@@ -266,17 +274,17 @@ def _item(reply: FakeReply) -> dict[str, Any]:
     return {**named, "content": [part]}
 
 
-def _done(reply: FakeReply) -> dict[str, Any]:
+def _build_done_item(reply: FakeReply) -> dict[str, Any]:
     return {"arguments": reply.arguments} if reply.tool else {"text": reply.text}
 
 
-def _response(
+def _build_response(
     reply: FakeReply, output: list[dict[str, Any]], *, status: str = "in_progress"
 ) -> dict[str, Any]:
     return {
         "id": f"resp_{reply.id}",
         "object": "response",
-        "created_at": CREATED,
+        "created_at": CREATED_AT,
         "status": status,
         "model": reply.model,
         "output": output,
@@ -286,7 +294,7 @@ def _response(
     }
 
 
-def _message(reply: FakeReply) -> dict[str, Any]:
+def _build_message(reply: FakeReply) -> dict[str, Any]:
     return {
         "id": f"msg_{reply.id}",
         "type": "message",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 ApiName = Literal["chat", "completions", "responses", "messages", "embeddings", "models", "other"]
 
-_ENDS: tuple[tuple[str, ApiName], ...] = (
+_API_PATHS: tuple[tuple[str, ApiName], ...] = (
     ("/chat/completions", "chat"),
     ("/completions", "completions"),
     ("/responses", "responses"),
@@ -49,7 +49,7 @@ class FakeReply:
     model: str = ""
 
     @property
-    def said(self) -> str:
+    def content(self) -> str:
         """The text, or the arguments: what the tokens of a stream add up to."""
         return self.arguments if self.tool else self.text
 
@@ -60,19 +60,19 @@ class FakeReply:
         words = self.text.split(" ")
         return [f"{word} " for word in words[:-1]] + words[-1:]
 
-    def flipped(self) -> FakeReply:
+    def with_changed_digits(self) -> FakeReply:
         """The same, with what is said changed, and still valid."""
         table = {ord(digit): str((int(digit) + 1) % 10) for digit in "0123456789"}
         return replace(self, text=self.text.translate(table), arguments=self.arguments.translate(table))
 
 
-def api_of(target: str) -> ApiName:
+def detect_api(target: str) -> ApiName:
     """The API that a path belongs to, whatever stands before it."""
     path = target.partition("?")[0].rstrip("/")
-    return next((name for end, name in _ENDS if path.endswith(end)), "other")
+    return next((name for end, name in _API_PATHS if path.endswith(end)), "other")
 
 
-def body_of(body: bytes) -> dict[str, Any]:
+def parse_body(body: bytes) -> dict[str, Any]:
     """A request's body as an object; an empty one where it is none."""
     try:
         value = json.loads(body)
@@ -81,8 +81,12 @@ def body_of(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def right(
-    api: ApiName, asked: Mapping[str, Any], *, words: int = 8, known: Mapping[str, str] | None = None
+def build_expected_reply(
+    api: ApiName,
+    request: Mapping[str, Any],
+    *,
+    word_count: int = 8,
+    known_answers: Mapping[str, str] | None = None,
 ) -> FakeReply:
     """The right answer to a request.
 
@@ -92,29 +96,29 @@ def right(
         words: in the text.
         known: answers by what they are asked; the first whose question occurs in the request is given.
     """
-    turns, prefix = _turns(asked)
+    turns, prefix = _extract_turns(request)
     asked_for = json.dumps(turns, sort_keys=True, ensure_ascii=False, default=str)
     digest = hashlib.sha256(asked_for.encode("utf-8", "surrogatepass")).hexdigest()
-    named = {"id": digest[:16], "model": str(asked.get("model", ""))}
-    tool = "" if api == "completions" else _tool(asked)
+    named = {"id": digest[:16], "model": str(request.get("model", ""))}
+    tool = "" if api == "completions" else _select_tool(request)
     if tool:
         arguments = json.dumps({"key": digest[:12], "amount": int(digest[:6], 16)})
         return FakeReply(tool=tool, arguments=arguments, **named)
-    text = next((answer for question, answer in (known or {}).items() if question in asked_for), "")
-    text = text or said(digest, words)
+    text = next((answer for question, answer in (known_answers or {}).items() if question in asked_for), "")
+    text = text or generate_text(digest, word_count)
     return FakeReply(text=text[len(prefix) :] if text.startswith(prefix) else text, **named)
 
 
-def said(digest: str, words: int) -> str:
+def generate_text(digest: str, word_count: int) -> str:
     """A text of so many words, made from a digest; its first word has digits, so that it can be flipped."""
-    rest = (WORDS[int(digest[i % 60 : i % 60 + 4], 16) % len(WORDS)] for i in range(words - 1))
+    rest = (WORDS[int(digest[i % 60 : i % 60 + 4], 16) % len(WORDS)] for i in range(word_count - 1))
     return " ".join((f"answer-{int(digest[:8], 16)}", *rest))
 
 
-def _turns(asked: Mapping[str, Any]) -> tuple[Any, str]:
+def _extract_turns(request: Mapping[str, Any]) -> tuple[Any, str]:
     """What is asked, and the part of the answer that the request holds already (vLLM's continuation)."""
-    turns = [asked.get(key) for key in ("system", "instructions", "messages", "input", "prompt")]
-    messages = asked.get("messages")
+    turns = [request.get(key) for key in ("system", "instructions", "messages", "input", "prompt")]
+    messages = request.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         return turns, ""
     last = messages[-1].get("content")
@@ -124,17 +128,22 @@ def _turns(asked: Mapping[str, Any]) -> tuple[Any, str]:
     return turns, ""
 
 
-def _tool(asked: Mapping[str, Any]) -> str:
+def _select_tool(request: Mapping[str, Any]) -> str:
     """The tool that is called, under whatever name its API has it."""
-    tools = asked.get("tools")
-    if not isinstance(tools, list) or not tools or not isinstance(tools[0], dict) or _after_tool(asked):
+    tools = request.get("tools")
+    if (
+        not isinstance(tools, list)
+        or not tools
+        or not isinstance(tools[0], dict)
+        or _ends_with_tool_result(request)
+    ):
         return ""
     function = tools[0].get("function")
     return str((function if isinstance(function, dict) else tools[0]).get("name", ""))
 
 
-def _after_tool(asked: Mapping[str, Any]) -> bool:
-    turns = asked.get("messages") or asked.get("input")
+def _ends_with_tool_result(request: Mapping[str, Any]) -> bool:
+    turns = request.get("messages") or request.get("input")
     last = turns[-1] if isinstance(turns, list) and turns else None
     if not isinstance(last, dict):
         return False
@@ -146,7 +155,7 @@ def _after_tool(asked: Mapping[str, Any]) -> bool:
     )
 
 
-def other(api: ApiName) -> dict[str, Any]:
+def build_foreign_request(api: ApiName) -> dict[str, Any]:
     """A request of somebody else, whose answer is mixed up with this one's."""
     turn = [{"role": "user", "content": "a question of somebody else"}]
     value: dict[str, Any] = {"messages": turn} if api in ("chat", "messages") else {"input": "somebody else"}

@@ -21,7 +21,7 @@ class InjectedFault:
         after_s: seconds before it begins, counted from the end of the request.
     """
 
-    after_s: float = 0.0
+    delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -39,8 +39,8 @@ class Ok(InjectedFault):
         gap_s: seconds before each token after it.
     """
 
-    first_s: float = 0.0
-    gap_s: float = 0.0
+    first_token_delay_s: float = 0.0
+    token_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Stall(InjectedFault):
     """
 
     tokens: int = 3
-    seconds: float = FOREVER
+    duration_s: float = FOREVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class HeartbeatOnly(InjectedFault):
     """
 
     tokens: int = 3
-    every_s: float = 0.05
+    interval_s: float = 0.05
     kind: Literal["comment", "event", "both"] = "comment"
 
 
@@ -117,7 +117,7 @@ class Trickle(InjectedFault):
     """
 
     size: int = 1
-    every_s: float = 0.05
+    interval_s: float = 0.05
     part: Literal["head", "body"] = "head"
 
 
@@ -191,7 +191,7 @@ class ErrorEvent(InjectedFault):
     """
 
     tokens: int = 3
-    done: bool = True
+    include_done: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,4 +204,4 @@ class Raw(InjectedFault):
     """
 
     data: bytes = b""
-    then: Literal["close", "reset", "hold", "keep"] = "close"
+    connection_action: Literal["close", "reset", "hold", "keep"] = "close"

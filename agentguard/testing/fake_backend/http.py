@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-HEAD_BYTES: Final = 1 << 20
-BODY_BYTES: Final = 1 << 30
-_HELD: Final = 1 << 16
+MAX_HEAD_BYTES: Final = 1 << 20
+MAX_BODY_BYTES: Final = 1 << 30
+_WRITE_BUFFER_BYTES: Final = 1 << 16
 
 
 class ClientGone(Exception):
@@ -31,10 +31,10 @@ class ParsedRequest:
     target: str
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
-    keep: bool
+    keep_alive: bool
 
 
-Serve = Callable[["ServerConnection", ParsedRequest], Awaitable[bool]]
+RequestCallback = Callable[["ServerConnection", ParsedRequest], Awaitable[bool]]
 """Answer a request; returns whether the connection takes another."""
 
 
@@ -47,48 +47,50 @@ class ServerConnection(asyncio.Protocol):
         ended: called once when the connection is gone.
     """
 
-    def __init__(self, number: int, serve: Serve, ended: Callable[[ServerConnection], None]) -> None:
-        self.number, self._serve, self._ended = number, serve, ended
-        self.sent = 0
-        self.left_at: float | None = None
+    def __init__(
+        self, number: int, serve: RequestCallback, on_disconnect: Callable[[ServerConnection], None]
+    ) -> None:
+        self.number, self._serve, self._on_disconnect = number, serve, on_disconnect
+        self.sent_bytes = 0
+        self.disconnected_at: float | None = None
         self._buffer = bytearray()
-        self._news, self._writable = asyncio.Event(), asyncio.Event()
-        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._data_available, self._writable = asyncio.Event(), asyncio.Event()
+        self._disconnected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writable.set()
-        self._made: asyncio.Transport | None = None
+        self._raw_transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read requests."""
         assert isinstance(transport, asyncio.Transport)  # for the type checker
-        self._made = transport
+        self._raw_transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=_HELD)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
-    def made(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is a connection."""
-        return self._made is not None
+        return self._raw_transport is not None
 
     @property
     def _transport(self) -> asyncio.Transport:
-        assert self._made is not None  # the loop has called connection_made before anything else
-        return self._made
+        assert self._raw_transport is not None  # the loop has called connection_made before anything else
+        return self._raw_transport
 
     def data_received(self, data: bytes) -> None:
         """Keep what came."""
         self._buffer += data
-        self._news.set()
+        self._data_available.set()
 
     def eof_received(self) -> None:
         """The client will send nothing more: it has left."""
-        self._leave()
+        self._mark_disconnected()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the loop names it
         """The connection is gone, whoever ended it."""
-        self._leave()
-        self._ended(self)
+        self._mark_disconnected()
+        self._on_disconnect(self)
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -98,39 +100,41 @@ class ServerConnection(asyncio.Protocol):
         """It has caught up."""
         self._writable.set()
 
-    def _leave(self) -> None:
-        if self.left_at is None:
-            self.left_at = time.monotonic()
-            self._gone.set_result(None)
-        self._news.set()
+    def _mark_disconnected(self) -> None:
+        if self.disconnected_at is None:
+            self.disconnected_at = time.monotonic()
+            self._disconnected.set_result(None)
+        self._data_available.set()
         self._writable.set()
 
     async def write(self, data: bytes) -> None:
         """Send bytes, as fast as they are taken. Raises Gone."""
-        for begin in range(0, len(data), _HELD):
+        for begin in range(0, len(data), _WRITE_BUFFER_BYTES):
             await self._writable.wait()
             if begin:
                 await asyncio.sleep(0)  # or the loop would not hear that the client has left
-            if self._gone.done() or self._transport.is_closing():
+            if self._disconnected.done() or self._transport.is_closing():
                 raise ClientGone
-            part = data[begin : begin + _HELD]
+            part = data[begin : begin + _WRITE_BUFFER_BYTES]
             self._transport.write(part)
-            self.sent += len(part)
+            self.sent_bytes += len(part)
 
     async def sleep(self, seconds: float) -> None:
         """Wait, for ever too. Raises Gone as soon as the client leaves."""
-        await asyncio.wait((self._gone,), timeout=None if seconds == float("inf") else seconds)
-        if self._gone.done():
+        await asyncio.wait((self._disconnected,), timeout=None if seconds == float("inf") else seconds)
+        if self._disconnected.done():
             raise ClientGone
 
     def reset(self) -> None:
         """End the connection with a reset, what was not sent yet with it."""
-        if self._made is None:
+        if self._raw_transport is None:
             return
-        if not self._made.is_closing():
+        if not self._raw_transport.is_closing():
             linger = struct.pack("ii", 1, 0)
-            self._made.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self._made.abort()  # also one that is closing, but whose client does not read what is left
+            self._raw_transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, linger
+            )
+        self._raw_transport.abort()  # also one that is closing, but whose client does not read what is left
 
     def close(self) -> None:
         """End the connection in order, once all is sent."""
@@ -138,7 +142,7 @@ class ServerConnection(asyncio.Protocol):
 
     async def _run(self) -> None:
         try:
-            while await self._serve(self, await self._request()):
+            while await self._serve(self, await self._read_request()):
                 pass
         except ClientGone:
             pass
@@ -149,9 +153,9 @@ class ServerConnection(asyncio.Protocol):
         finally:
             self._transport.close()
 
-    async def _request(self) -> ParsedRequest:
+    async def _read_request(self) -> ParsedRequest:
         """Read one request. Raises Gone, Bad."""
-        head = await self._until(b"\r\n\r\n", HEAD_BYTES)
+        head = await self._read_until(b"\r\n\r\n", MAX_HEAD_BYTES)
         first, *lines = head[:-4].split(b"\r\n")
         try:
             method, target, version = first.decode("ascii").split(" ")
@@ -161,46 +165,46 @@ class ServerConnection(asyncio.Protocol):
             if told.get(b"expect", b"").lower() == b"100-continue":
                 await self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             if b"chunked" in told.get(b"transfer-encoding", b"").lower():
-                body = await self._chunks()
+                body = await self._read_chunks()
             else:
-                body = await self._exactly(int(told.get(b"content-length", b"0")))
+                body = await self._read_exactly(int(told.get(b"content-length", b"0")))
         except ValueError:
             raise MalformedRequest from None
         closes = b"close" in told.get(b"connection", b"").lower() or version != "HTTP/1.1"
-        return ParsedRequest(method=method, target=target, headers=headers, body=body, keep=not closes)
+        return ParsedRequest(method=method, target=target, headers=headers, body=body, keep_alive=not closes)
 
-    async def _chunks(self) -> bytes:
+    async def _read_chunks(self) -> bytes:
         body = bytearray()
-        while size := int((await self._until(b"\r\n", HEAD_BYTES)).split(b";")[0], 16):
-            body += await self._exactly(size)
-            await self._until(b"\r\n", 2)
-        while await self._until(b"\r\n", HEAD_BYTES) != b"\r\n":
+        while size := int((await self._read_until(b"\r\n", MAX_HEAD_BYTES)).split(b";")[0], 16):
+            body += await self._read_exactly(size)
+            await self._read_until(b"\r\n", 2)
+        while await self._read_until(b"\r\n", MAX_HEAD_BYTES) != b"\r\n":
             pass
         return bytes(body)
 
-    async def _until(self, end: bytes, most: int) -> bytes:
+    async def _read_until(self, end: bytes, max_bytes: int) -> bytes:
         begin = 0
         while (found := self._buffer.find(end, begin)) < 0:
-            if len(self._buffer) > most:
+            if len(self._buffer) > max_bytes:
                 raise MalformedRequest
             begin = max(0, len(self._buffer) - len(end))
-            await self._more()
-        return self._take(found + len(end))
+            await self._wait_for_data()
+        return self._consume(found + len(end))
 
-    async def _exactly(self, size: int) -> bytes:
-        if not 0 <= size <= BODY_BYTES:
+    async def _read_exactly(self, size: int) -> bytes:
+        if not 0 <= size <= MAX_BODY_BYTES:
             raise MalformedRequest
         while len(self._buffer) < size:
-            await self._more()
-        return self._take(size)
+            await self._wait_for_data()
+        return self._consume(size)
 
-    async def _more(self) -> None:
-        if self._gone.done():
+    async def _wait_for_data(self) -> None:
+        if self._disconnected.done():
             raise ClientGone
-        self._news.clear()
-        await self._news.wait()
+        self._data_available.clear()
+        await self._data_available.wait()
 
-    def _take(self, size: int) -> bytes:
+    def _consume(self, size: int) -> bytes:
         taken = bytes(self._buffer[:size])
         del self._buffer[:size]
         return taken

@@ -12,7 +12,7 @@ from agentguard.errors import ConfigError
 from agentguard.testing.fake_backend.expected import ApiName
 from agentguard.testing.fake_backend.faults import InjectedFault, Ok, Refuse
 
-MARK = re.compile(rb"\[\[([A-Za-z0-9_.:/-]{1,100})\]\]")
+MARK_PATTERN = re.compile(rb"\[\[([A-Za-z0-9_.:/-]{1,100})\]\]")
 """What names a script inside a request, anywhere in its body: ``[[name]]``."""
 
 
@@ -38,7 +38,7 @@ class RecordedRequest:
 
     number: int
     connection: int
-    at: float
+    received_at: float
     method: str
     target: str
     headers: tuple[tuple[bytes, bytes], ...]
@@ -49,21 +49,21 @@ class RecordedRequest:
     attempt: int
     fault: InjectedFault = field(default_factory=Ok)
     tokens: int = 0
-    sent: int = 0
+    sent_bytes: int = 0
     answered_at: float | None = None
-    left_at: float | None = None
+    disconnected_at: float | None = None
 
     @property
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the client left before the answer was over."""
-        return self.left_at is not None
+        return self.disconnected_at is not None
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing is done for it any more."""
-        return self.left_at is not None or self.answered_at is not None
+        return self.disconnected_at is not None or self.answered_at is not None
 
-    def header(self, name: str) -> str | None:
+    def get_header(self, name: str) -> str | None:
         """A header's value, the first of that name; None if there is none."""
         wanted = name.lower().encode()
         return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
@@ -72,22 +72,22 @@ class RecordedRequest:
 Script: TypeAlias = Callable[[RecordedRequest], InjectedFault]
 
 
-def script_of(given: Script | InjectedFault | Sequence[InjectedFault]) -> Script:
+def build_script(script: Script | InjectedFault | Sequence[InjectedFault]) -> Script:
     """A script: one fault for every request, or several in turn, of which the last one stays.
 
     Raises:
         ConfigError: an empty sequence, or a `Refuse` in a sequence.
     """
-    if isinstance(given, InjectedFault):
-        return lambda _seen: given
-    if callable(given):
-        return given
-    faults = _checked(given)
+    if isinstance(script, InjectedFault):
+        return lambda _seen: script
+    if callable(script):
+        return script
+    faults = _validate_faults(script)
     return lambda seen: faults[min(seen.number, len(faults) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkScript:
     """Faults by the mark in the request: many cases at once, each with its own.
 
     Attributes:
@@ -100,16 +100,16 @@ class Marked:
 
     def __post_init__(self) -> None:
         for faults in self.table.values():
-            _checked([faults] if isinstance(faults, InjectedFault) else faults)
+            _validate_faults([faults] if isinstance(faults, InjectedFault) else faults)
 
-    def __call__(self, seen: RecordedRequest) -> InjectedFault:
+    def __call__(self, request: RecordedRequest) -> InjectedFault:
         """The fault of a request."""
-        faults = self.table.get(seen.key, self.default)
-        return faults if isinstance(faults, InjectedFault) else faults[min(seen.attempt, len(faults) - 1)]
+        faults = self.table.get(request.key, self.default)
+        return faults if isinstance(faults, InjectedFault) else faults[min(request.attempt, len(faults) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class FaultSchedule:
     """Faults by chance, the same each time: it hangs on the seed, the request and the attempt alone.
 
     The order in which requests come makes no difference, so that a run with many at once can be repeated.
@@ -123,17 +123,17 @@ class Schedule:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _checked(list(self.weights))
+        _validate_faults(list(self.weights))
         if not all(weight >= 0 for weight in self.weights.values()) or not any(self.weights.values()):
             raise ConfigError("Schedule.weights: no weight may be below 0, and one must be above it")
 
-    def __call__(self, seen: RecordedRequest) -> InjectedFault:
+    def __call__(self, request: RecordedRequest) -> InjectedFault:
         """The fault of a request."""
-        chance = random.Random(f"{self.seed}/{seen.key}/{seen.attempt}")  # noqa: S311
+        chance = random.Random(f"{self.seed}/{request.key}/{request.attempt}")  # noqa: S311
         return chance.choices(list(self.weights), weights=list(self.weights.values()))[0]
 
 
-def _checked(faults: Sequence[InjectedFault]) -> Sequence[InjectedFault]:
+def _validate_faults(faults: Sequence[InjectedFault]) -> Sequence[InjectedFault]:
     if not faults:
         raise ConfigError("a script needs at least one fault")
     if any(isinstance(fault, Refuse) for fault in faults):

@@ -23,32 +23,38 @@ from pydantic import TypeAdapter, ValidationError
 from agentguard.errors import ConfigError
 from agentguard.testing.fake_backend import faults as fault_types
 from agentguard.testing.fake_backend.faults import InjectedFault
-from agentguard.testing.fake_backend.script import Marked, RecordedRequest, Schedule, Script, script_of
+from agentguard.testing.fake_backend.script import (
+    FaultSchedule,
+    MarkScript,
+    RecordedRequest,
+    Script,
+    build_script,
+)
 from agentguard.testing.fake_backend.server import FaultBackend
 
-KINDS: Final[dict[str, type[InjectedFault]]] = {
+FAULT_TYPES: Final[dict[str, type[InjectedFault]]] = {
     "error_event" if kind is fault_types.ErrorEvent else name.lower(): kind
     for name, kind in vars(fault_types).items()
     if isinstance(kind, type) and issubclass(kind, InjectedFault) and kind is not InjectedFault
 }
 """Faults by the name that they have in a document."""
 
-_KNOWN: Final = frozenset({"version", "seed", "words", "known", "marks", "script", "schedule"})
+_DOCUMENT_KEYS: Final = frozenset({"version", "seed", "words", "known", "marks", "script", "schedule"})
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class FallbackScript:
     """The script of a mark for requests that have one in the table; another script for the others."""
 
-    marked: Marked
-    rest: Script
+    marked: MarkScript
+    fallback: Script
 
-    def __call__(self, seen: RecordedRequest) -> InjectedFault:
+    def __call__(self, request: RecordedRequest) -> InjectedFault:
         """The fault of a request."""
-        return self.marked(seen) if seen.key in self.marked.table else self.rest(seen)
+        return self.marked(request) if request.key in self.marked.table else self.fallback(request)
 
 
-def backend_of(document: object, *, port: int = 0, seed: int | None = None) -> FaultBackend:
+def build_backend(document: object, *, port: int = 0, seed: int | None = None) -> FaultBackend:
     """A backend as a document describes it.
 
     Args:
@@ -63,9 +69,9 @@ def backend_of(document: object, *, port: int = 0, seed: int | None = None) -> F
         document = {}
     if not isinstance(document, Mapping):
         raise ConfigError("the script must be a mapping")
-    unknown = sorted(str(key) for key in document if key not in _KNOWN)
+    unknown = sorted(str(key) for key in document if key not in _DOCUMENT_KEYS)
     if unknown:
-        raise ConfigError(f"unknown: {', '.join(unknown)}; there are: {', '.join(sorted(_KNOWN))}")
+        raise ConfigError(f"unknown: {', '.join(unknown)}; there are: {', '.join(sorted(_DOCUMENT_KEYS))}")
     if document.get("version", 1) != 1:
         raise ConfigError("version must be 1")
     words, known = document.get("words", 8), document.get("known")
@@ -75,67 +81,67 @@ def backend_of(document: object, *, port: int = 0, seed: int | None = None) -> F
         isinstance(known, Mapping) and all(isinstance(v, str) for v in known.values())
     ):
         raise ConfigError("known must map what is asked to what is answered")
-    return FaultBackend(_script(document, seed), words=words, known=known, port=port)
+    return FaultBackend(_parse_script(document, seed), word_count=words, known_answers=known, port=port)
 
 
-def fault_of(given: object, where: str) -> InjectedFault:
+def parse_fault(value: object, location: str) -> InjectedFault:
     """A fault from its name, or from one name with its options. Raises ConfigError."""
-    name, options = given, None
-    if isinstance(given, Mapping) and len(given) == 1:
-        ((name, options),) = given.items()
-    kind = KINDS.get(name) if isinstance(name, str) else None
+    name, options = value, None
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, options),) = value.items()
+    kind = FAULT_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ConfigError(f"{where}: no fault of that name; there are: {', '.join(sorted(KINDS))}")
+        raise ConfigError(f"{location}: no fault of that name; there are: {', '.join(sorted(FAULT_TYPES))}")
     options = {} if options is None else options
     names = [one.name for one in fields(kind)]
     if not isinstance(options, Mapping) or not set(options) <= set(names):
-        raise ConfigError(f"{where}: {name} has the options {', '.join(names)}")
+        raise ConfigError(f"{location}: {name} has the options {', '.join(names)}")
     try:
         made: InjectedFault = TypeAdapter(kind).validate_python(options)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        path = ".".join(map(str, (where, name, *first["loc"])))
+        path = ".".join(map(str, (location, name, *first["loc"])))
         raise ConfigError(f"{path}: {first['msg']}") from None
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{location}: {error}") from None
     return made
 
 
-def _script(document: Mapping[Any, Any], seed: int | None) -> Script | InjectedFault:
+def _parse_script(document: Mapping[Any, Any], seed: int | None) -> Script | InjectedFault:
     if "script" in document and "schedule" in document:
         raise ConfigError("give script or schedule, not both")
     rest: Script | InjectedFault = fault_types.Ok()
     if "script" in document:
-        faults = _faults(document["script"], "script")
-        rest = faults[0] if len(faults) == 1 else script_of(faults)
+        faults = _parse_faults(document["script"], "script")
+        rest = faults[0] if len(faults) == 1 else build_script(faults)
     elif "schedule" in document:
-        rest = _schedule(document["schedule"], document.get("seed", 0) if seed is None else seed)
+        rest = _parse_schedule(document["schedule"], document.get("seed", 0) if seed is None else seed)
     marks = document.get("marks")
     if marks is None:
         return rest
     if not isinstance(marks, Mapping) or not marks:
         raise ConfigError("marks must map names to faults")
-    table = {str(name): _faults(faults, f"marks.{name}") for name, faults in marks.items()}
-    return Either(Marked(table), script_of(rest))
+    table = {str(name): _parse_faults(faults, f"marks.{name}") for name, faults in marks.items()}
+    return FallbackScript(MarkScript(table), build_script(rest))
 
 
-def _faults(given: object, where: str) -> list[InjectedFault]:
-    if not isinstance(given, list):
-        return [fault_of(given, where)]
-    return [fault_of(one, f"{where}[{n}]") for n, one in enumerate(given)]
+def _parse_faults(value: object, location: str) -> list[InjectedFault]:
+    if not isinstance(value, list):
+        return [parse_fault(value, location)]
+    return [parse_fault(one, f"{location}[{n}]") for n, one in enumerate(value)]
 
 
-def _schedule(given: object, seed: object) -> Schedule:
+def _parse_schedule(value: object, seed: object) -> FaultSchedule:
     if type(seed) is not int:
         raise ConfigError("seed must be a whole number")
-    if not isinstance(given, list):
+    if not isinstance(value, list):
         raise ConfigError("schedule must be a list of faults, each with its weight")
     weights: dict[InjectedFault, float] = {}
-    for n, one in enumerate(given):
+    for n, one in enumerate(value):
         where = f"schedule[{n}]"
         weight = one.get("weight", 1) if isinstance(one, Mapping) else 1
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise ConfigError(f"{where}.weight must be a number")
         rest = {k: v for k, v in one.items() if k != "weight"} if isinstance(one, Mapping) else one
-        weights[fault_of(rest, where)] = float(weight)
-    return Schedule(weights, seed=seed)
+        weights[parse_fault(rest, where)] = float(weight)
+    return FaultSchedule(weights, seed=seed)

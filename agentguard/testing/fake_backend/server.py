@@ -12,12 +12,18 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
-from agentguard.testing.fake_backend.dispatch import play
+from agentguard.testing.fake_backend.dispatch import apply_fault
 from agentguard.testing.fake_backend.exchange import FakeExchange
-from agentguard.testing.fake_backend.expected import FakeReply, api_of, body_of, other, right
+from agentguard.testing.fake_backend.expected import (
+    FakeReply,
+    build_expected_reply,
+    build_foreign_request,
+    detect_api,
+    parse_body,
+)
 from agentguard.testing.fake_backend.faults import InjectedFault, Ok, Refuse
 from agentguard.testing.fake_backend.http import ClientGone, ParsedRequest, ServerConnection
-from agentguard.testing.fake_backend.script import MARK, RecordedRequest, Script, script_of
+from agentguard.testing.fake_backend.script import MARK_PATTERN, RecordedRequest, Script, build_script
 
 T = TypeVar("T")
 
@@ -47,21 +53,21 @@ class FaultBackend:
         self,
         script: Script | InjectedFault | Sequence[InjectedFault] | None = None,
         *,
-        words: int = 8,
-        known: Mapping[str, str] | None = None,
+        word_count: int = 8,
+        known_answers: Mapping[str, str] | None = None,
         name: str = "fault-backend",
         port: int = 0,
     ) -> None:
-        self.name, self.seen = name, list[RecordedRequest]()
-        self.connections = 0
-        self._words, self._known, self._port = words, known, port
+        self.name, self.requests = name, list[RecordedRequest]()
+        self.connection_count = 0
+        self._word_count, self._known_answers, self._port = word_count, known_answers, port
         self._counts: Counter[str] = Counter()
-        self._wires: set[ServerConnection] = set()
+        self._connections: set[ServerConnection] = set()
         self._changed = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
-        self.play(script if script is not None else Ok())
+        self.set_script(script if script is not None else Ok())
 
     @property
     def port(self) -> int:
@@ -74,58 +80,63 @@ class FaultBackend:
         return f"http://127.0.0.1:{self._port}/v1"
 
     @property
-    def open(self) -> int:
+    def open_connections(self) -> int:
         """Connections that are open now."""
-        return len(self._wires)
+        return len(self._connections)
 
     @property
-    def working(self) -> int:
+    def active_requests(self) -> int:
         """Requests that are not over."""
-        return sum(not one.over for one in list(self.seen))
+        return sum(not one.is_finished for one in list(self.requests))
 
-    def attempts(self, key: str) -> list[RecordedRequest]:
+    def list_attempts(self, key: str) -> list[RecordedRequest]:
         """The requests of one mark, in order."""
-        return [one for one in list(self.seen) if one.key == key]
+        return [one for one in list(self.requests) if one.key == key]
 
-    def right(self, target: str, body: bytes) -> FakeReply:
+    def build_expected_reply(self, target: str, body: bytes) -> FakeReply:
         """The right answer to a request."""
-        return right(api_of(target), body_of(body), words=self._words, known=self._known)
+        return build_expected_reply(
+            detect_api(target),
+            parse_body(body),
+            word_count=self._word_count,
+            known_answers=self._known_answers,
+        )
 
-    def play(self, script: Script | InjectedFault | Sequence[InjectedFault]) -> None:
+    def set_script(self, script: Script | InjectedFault | Sequence[InjectedFault]) -> None:
         """Take another script for the requests that come from now on."""
-        self._refuses = isinstance(script, Refuse)
-        self._script = script_of(script)
+        self._is_refusing = isinstance(script, Refuse)
+        self._script = build_script(script)
         if self._loop is not None:
-            self._do(self._hide() if self._refuses else self._listen())
+            self._run_in_loop(self._stop_listening() if self._is_refusing else self._start_listening())
 
     @contextmanager
-    def refusing(self) -> Iterator[None]:
+    def refuse_connections(self) -> Iterator[None]:
         """Refuse connections and reset those that are open, for the time of the block; keep the port."""
-        self._do(self._hide())
+        self._run_in_loop(self._stop_listening())
         try:
             yield
         finally:
-            self._do(self._listen())
+            self._run_in_loop(self._start_listening())
 
-    def until(self, met: Callable[[], object], seconds: float = 30.0) -> None:
+    def wait_until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
         """Wait for something that the backend will have seen. Raises TimeoutError."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + timeout_s
         with self._changed:
-            while not met():
+            while not condition():
                 # The limit on one wait: what is waited for may hang on something else than the backend, too.
                 if not self._changed.wait(min(0.05, end - time.monotonic())) and time.monotonic() >= end:
-                    raise TimeoutError(f"{self.name} did not see in {seconds:g} s what was waited for")
+                    raise TimeoutError(f"{self.name} did not see in {timeout_s:g} s what was waited for")
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=self.name, daemon=True)
         self._thread.start()
-        self._do(self._hide() if self._refuses else self._listen())
+        self._run_in_loop(self._stop_listening() if self._is_refusing else self._start_listening())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._do(self._hide())
-        loop, held = self._running(), self._socket
+        self._run_in_loop(self._stop_listening())
+        loop, held = self._get_loop(), self._socket
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
@@ -133,35 +144,37 @@ class FaultBackend:
             held.close()
         self._loop = self._socket = None
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._running()).result(30)
+    def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._get_loop()).result(30)
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             raise RuntimeError(f"{self.name} does not run: use it in a `with` block")
         return self._loop
 
-    async def _listen(self) -> None:
+    async def _start_listening(self) -> None:
         if self._server is None:
-            listening = self._socket or self._bound()
+            listening = self._socket or self._bind_socket()
             self._socket = None
-            self._server = await self._running().create_server(self._accepted, sock=listening, backlog=1024)
+            self._server = await self._get_loop().create_server(
+                self._create_connection, sock=listening, backlog=1024
+            )
 
-    async def _hide(self) -> None:
+    async def _stop_listening(self) -> None:
         """Listen no more, hold the port, and drop all connections."""
         if self._server is not None:
-            await self._accept_no_more(self._server)
+            await self._close_server(self._server)
             self._server = None
-        self._socket = self._socket or self._bound()
-        while self._wires:
-            for wire in list(self._wires):
+        self._socket = self._socket or self._bind_socket()
+        while self._connections:
+            for wire in list(self._connections):
                 wire.reset()
             await asyncio.sleep(0)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=5)
 
-    async def _accept_no_more(self, server: asyncio.Server) -> None:
+    async def _close_server(self, server: asyncio.Server) -> None:
         """Close the server, once whoever was accepted a moment ago has a connection.
 
         asyncio makes that in a task of its own. If the server was closed before, the task fails unheard: its
@@ -169,13 +182,13 @@ class FaultBackend:
         """
         for listening in server.sockets:
             with suppress(NotImplementedError):  # Windows' loop knows no readers
-                self._running().remove_reader(listening.fileno())
+                self._get_loop().remove_reader(listening.fileno())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         server.close()
-        self._wires = {wire for wire in self._wires if wire.made}
+        self._connections = {wire for wire in self._connections if wire.is_connected}
 
-    def _bound(self) -> socket.socket:
+    def _bind_socket(self) -> socket.socket:
         """A socket that has the port and refuses connections: it does not listen."""
         made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -183,60 +196,68 @@ class FaultBackend:
         self._port = made.getsockname()[1]
         return made
 
-    def _accepted(self) -> ServerConnection:
-        wire = ServerConnection(self.connections, self._serve, self._lost)
-        self.connections += 1
-        self._wires.add(wire)
+    def _create_connection(self) -> ServerConnection:
+        wire = ServerConnection(self.connection_count, self._serve, self._remove_connection)
+        self.connection_count += 1
+        self._connections.add(wire)
         return wire
 
-    def _lost(self, wire: ServerConnection) -> None:
-        self._wires.discard(wire)
-        self._tell()
+    def _remove_connection(self, connection: ServerConnection) -> None:
+        self._connections.discard(connection)
+        self._notify_waiters()
 
-    async def _serve(self, wire: ServerConnection, asked: ParsedRequest) -> bool:
-        body = body_of(asked.body)
-        seen = self._note(wire, asked, stream=body.get("stream") is True)
-        before = wire.sent
+    async def _serve(self, connection: ServerConnection, request: ParsedRequest) -> bool:
+        body = parse_body(request.body)
+        seen = self._record_request(connection, request, stream=body.get("stream") is True)
+        before = connection.sent_bytes
         try:
-            keep = await play(seen.fault, self._exchange(wire, seen, body))
+            keep = await apply_fault(seen.fault, self._build_exchange(connection, seen, body))
             seen.answered_at = time.monotonic()
         except ClientGone:
-            seen.left_at = wire.left_at or time.monotonic()
+            seen.disconnected_at = connection.disconnected_at or time.monotonic()
             raise
         finally:
-            seen.sent = wire.sent - before
-            self._tell()
-        return keep and asked.keep
+            seen.sent_bytes = connection.sent_bytes - before
+            self._notify_waiters()
+        return keep and request.keep_alive
 
-    def _note(self, wire: ServerConnection, asked: ParsedRequest, *, stream: bool) -> RecordedRequest:
-        mark = MARK.search(asked.body)
-        key = mark[1].decode() if mark else hashlib.sha256(asked.body).hexdigest()[:16]
+    def _record_request(
+        self, connection: ServerConnection, request: ParsedRequest, *, stream: bool
+    ) -> RecordedRequest:
+        mark = MARK_PATTERN.search(request.body)
+        key = mark[1].decode() if mark else hashlib.sha256(request.body).hexdigest()[:16]
         seen = RecordedRequest(
-            number=len(self.seen),
-            connection=wire.number,
-            at=time.monotonic(),
-            method=asked.method,
-            target=asked.target,
-            headers=asked.headers,
-            body=asked.body,
-            api=api_of(asked.target),
+            number=len(self.requests),
+            connection=connection.number,
+            received_at=time.monotonic(),
+            method=request.method,
+            target=request.target,
+            headers=request.headers,
+            body=request.body,
+            api=detect_api(request.target),
             stream=stream,
             key=key,
             attempt=self._counts[key],
         )
         self._counts[key] += 1
         seen.fault = self._script(seen)
-        self.seen.append(seen)
-        self._tell()
+        self.requests.append(seen)
+        self._notify_waiters()
         return seen
 
-    def _exchange(
-        self, wire: ServerConnection, seen: RecordedRequest, body: Mapping[str, Any]
+    def _build_exchange(
+        self, connection: ServerConnection, record: RecordedRequest, body: Mapping[str, Any]
     ) -> FakeExchange:
-        reply = right(seen.api, body, words=self._words, known=self._known)
-        foreign = right(seen.api, other(seen.api), words=self._words)
-        return FakeExchange(wire=wire, seen=seen, asked=body, reply=reply, other=foreign)
+        reply = build_expected_reply(
+            record.api, body, word_count=self._word_count, known_answers=self._known_answers
+        )
+        foreign = build_expected_reply(
+            record.api, build_foreign_request(record.api), word_count=self._word_count
+        )
+        return FakeExchange(
+            connection=connection, record=record, request_body=body, reply=reply, foreign_reply=foreign
+        )
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         with self._changed:
             self._changed.notify_all()

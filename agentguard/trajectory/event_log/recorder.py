@@ -100,7 +100,7 @@ class EventLog:
 
 
 class EventSink(Protocol):
-    """Where events go: a file (`EventLog`) or the store (`agentguard.store.event_sink.StoreLog`)."""
+    """Where events go: a file (`EventLog`) or the store (`agentguard.store.event_sink.StoreEventSink`)."""
 
     def append(self, event: dict[str, Any]) -> None:
         """Take one event, in the order in which they happen."""

@@ -22,7 +22,7 @@ _SLIPS = ("names", "json", "tool", "value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ErrorOccurrence:
     """An error that struck: in which turn (from 1) and which."""
 
     turn: int
@@ -34,7 +34,7 @@ class ErrorProcess:
     """No errors but slips: the base of the others. ``made`` is for the evaluator, never for a detector."""
 
     slips: float = SLIP_RATE
-    made: list[Made] = field(default_factory=list)
+    made: list[ErrorOccurrence] = field(default_factory=list)
 
     def strike(self, agent: Agent, part: str) -> None:
         """Let a slip and then an error strike one part, or nothing."""
@@ -42,7 +42,7 @@ class ErrorProcess:
             self._slip(agent, part)
             name = self.choose(agent, part, agent.dice(f"error:{part}"))
             if name and catalogue()[name].strike(agent, agent.dice(f"strike:{part}")):
-                self.made.append(Made(turn=agent.turns, name=name))
+                self.made.append(ErrorOccurrence(turn=agent.turns, name=name))
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
         """Name of the error that strikes the part now; empty for none."""

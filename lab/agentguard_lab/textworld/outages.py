@@ -70,7 +70,7 @@ def outage(rng: random.Random, *, start: int, length: int, tool: str | None, sil
     return Outage(start=start, length=length, tool=tool, text="" if silent else rng.choice(_TEXTS))
 
 
-def passing(seed: int, turns: int, *, rate: float) -> ToolOutage:
+def generate_transient_outages(seed: int, turns: int, *, rate: float) -> ToolOutage:
     """Outages of a single turn, at ``rate`` a turn: what any run may meet and get over."""
     rng = random.Random(f"passing:{seed}")  # noqa: S311
     hit = [turn for turn in range(2, turns + 1) if rng.random() < rate]

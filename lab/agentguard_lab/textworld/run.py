@@ -266,7 +266,7 @@ def _step(index: int, turn: AgentTurn, results: Sequence[str] = ()) -> Step:
     calls, seen = [], []
     for place, (name, raw) in enumerate(turn.calls):
         call = f"call_{index:03d}_{place}"
-        calls.append(ToolCall(id=call, name=name, arguments=tools.parsed(raw), raw_arguments=raw))
+        calls.append(ToolCall(id=call, name=name, arguments=tools.parse_arguments(raw), raw_arguments=raw))
         for text in results[place : place + 1]:
             failed = text.startswith("Error:") or None
             seen.append(Observation(content=text, call_id=call, tool=name, is_error=failed))

@@ -116,7 +116,7 @@ def call_of(names: tuple[str, ...], text: str) -> tuple[str, str] | None:
     return None
 
 
-def parsed(raw: str) -> dict[str, Any] | None:
+def parse_arguments(raw: str) -> dict[str, Any] | None:
     """The arguments of a call if their text is a JSON object."""
     try:
         value = json.loads(raw)

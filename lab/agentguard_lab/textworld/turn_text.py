@@ -17,7 +17,7 @@ from agentguard_lab.textworld.planner import Intent, KeyPlanner, Task
 from agentguard_lab.textworld.result_interpretation import ActionOutcome
 
 
-def listed(items: Iterable[str]) -> str:
+def format_list(items: Iterable[str]) -> str:
     """``a, b and c``."""
     names = list(items)
     return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -38,7 +38,7 @@ class Words:
         """What the agent recalls."""
         told = [self._say(MEMORY, "here", room=memory.here)] if memory.here else []
         if memory.carried:
-            told.append(self._say(MEMORY, "carry", items=listed(_the(memory.carried))))
+            told.append(self._say(MEMORY, "carry", items=format_list(_the(memory.carried))))
         elif self._rng.random() < 0.5:
             told.append(self._say(MEMORY, "empty"))
         more = [text for text in self._recalled(memory, task) if text]
@@ -69,8 +69,8 @@ class Words:
         elif outcome.kind == "recipe":
             steps = [line for line in seen.text.partition("Directions:")[2].splitlines() if line.strip()]
             items = [line for line in seen.text.partition("Ingredients:")[2].splitlines() if line.strip()]
-            words["steps"] = listed(line.strip() for line in steps)
-            words["items"] = listed(line.strip() for line in items[: len(items) - len(steps) - 1])
+            words["steps"] = format_list(line.strip() for line in steps)
+            words["items"] = format_list(line.strip() for line in items[: len(items) - len(steps) - 1])
         deck = outcome.kind if outcome.kind in REFLECTION else "inventory"
         return self._say(REFLECTION, deck, **words)
 
@@ -114,7 +114,7 @@ class Words:
         if found:
             holder = seen.things[found[0]]
             where = f"on the {holder}" if holder else "on the floor"
-            told.append(self._say(REFLECTION, "spotted", items=listed(_the(found)), where=where))
+            told.append(self._say(REFLECTION, "spotted", items=format_list(_the(found)), where=where))
         elif room not in memory.rooms and self._rng.random() < 0.6:
             told.append(self._say(REFLECTION, "nothing_here"))
         return " ".join(told)
@@ -122,10 +122,12 @@ class Words:
     def _opened(self, outcome: ActionOutcome, wanted: set[str]) -> str:
         found = [name for name in outcome.names if name in wanted]
         if found:
-            return self._say(REFLECTION, "found_wanted", target=outcome.target, found=listed(_the(found)))
+            return self._say(
+                REFLECTION, "found_wanted", target=outcome.target, found=format_list(_the(found))
+            )
         if outcome.names:
             return self._say(
-                REFLECTION, "found_other", target=outcome.target, inside=listed(_the(outcome.names))
+                REFLECTION, "found_other", target=outcome.target, inside=format_list(_the(outcome.names))
             )
         return self._say(REFLECTION, "opened_empty", target=outcome.target)
 
@@ -140,12 +142,12 @@ class Words:
             yield self._say(MEMORY, "known", item=name, where=where)
         unseen = sorted(name for name in wanted if name not in memory.things)
         if unseen:
-            yield self._say(MEMORY, "unseen", items=listed(_the(unseen)))
+            yield self._say(MEMORY, "unseen", items=format_list(_the(unseen)))
         if len(memory.rooms) > 1:
-            yield self._say(MEMORY, "rooms", rooms=listed(_the(memory.rooms)))
+            yield self._say(MEMORY, "rooms", rooms=format_list(_the(memory.rooms)))
         opened = [name for name, (_, state) in memory.containers.items() if state == "open"]
         if opened:
-            yield self._say(MEMORY, "opened", items=listed(_the(opened)))
+            yield self._say(MEMORY, "opened", items=format_list(_the(opened)))
         for door, key in memory.keys.items():
             if any(side.state == "locked" for side in memory.door(door)):
                 yield self._say(MEMORY, "keys", door=door, key=key)
@@ -154,14 +156,14 @@ class Words:
     def _recalled_task(self, memory: Memory, task: Task) -> Iterable[str]:
         left = todo(memory, task)
         if left:
-            yield self._say(MEMORY, "left", todo=listed(left[:3]))
-        done = finished(memory)
+            yield self._say(MEMORY, "left", todo=format_list(left[:3]))
+        done = describe_completed_tasks(memory)
         if done:
-            yield self._say(MEMORY, "finished", done=listed(done[-3:]))
+            yield self._say(MEMORY, "finished", done=format_list(done[-3:]))
         for name in task.close_after:
             yield self._say(MEMORY, "rule", name=name)
         if memory.directions:
-            steps = listed(f"{verb} the {item}" for verb, item in memory.directions)
+            steps = format_list(f"{verb} the {item}" for verb, item in memory.directions)
             yield self._say(MEMORY, "recipe", steps=steps)
 
 
@@ -206,7 +208,7 @@ def todo(memory: Memory, task: Task) -> list[str]:
     return [*left_out, "make the meal"]
 
 
-def finished(memory: Memory) -> list[str]:
+def describe_completed_tasks(memory: Memory) -> list[str]:
     """What is done, in words, in a fixed order."""
     names = {"deliver": "the {0} is delivered", "prepare": "the meal is prepared", "eat": "the meal is eaten"}
     out = []
@@ -231,5 +233,5 @@ def _sight(outcome: ActionOutcome) -> str:
     doors = [f"a {state} {door} to the {way}" for way, (door, state) in seen.exits.items() if door]
     ways = [way for way, (door, _) in seen.exits.items() if not door]
     if ways:
-        doors.append(f"a way out to the {listed(ways)}")
-    return listed(parts + doors) or "nothing much"
+        doors.append(f"a way out to the {format_list(ways)}")
+    return format_list(parts + doors) or "nothing much"

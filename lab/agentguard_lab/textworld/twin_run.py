@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from agentguard_lab.textworld.error_process import ErrorProcess, Injection, Probe
 from agentguard_lab.textworld.errors.catalogue import catalogue
 from agentguard_lab.textworld.game_cache import GameLibrary
-from agentguard_lab.textworld.outages import Outage, ToolOutage, outage, passing
+from agentguard_lab.textworld.outages import Outage, ToolOutage, generate_transient_outages, outage
 from agentguard_lab.textworld.run import TextWorldRun
 from agentguard_lab.textworld.scenarios import Scenario
 
@@ -53,7 +53,7 @@ class TwinRun:
 
     def __init__(self, scenario: Scenario, games: GameLibrary, seed: int) -> None:
         self.scenario, self.games, self.seed = scenario, games, seed
-        self._outages = passing(seed, scenario.max_turns, rate=TRANSIENT_OUTAGE_RATE)
+        self._outages = generate_transient_outages(seed, scenario.max_turns, rate=TRANSIENT_OUTAGE_RATE)
         self._probe = Probe()
         self.twin = self._create_run(self._probe, self._outages).play()
 

@@ -25,16 +25,16 @@ from agentguard.errors import (
     RetriesExhausted,
     Stalled,
 )
-from agentguard_server.proxy.routes import Shape
+from agentguard_server.proxy.routes import ErrorShape
 
-_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_MESSAGES_TYPES: Final = {
+_OPENAI_ERROR_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_MESSAGES_ERROR_TYPES: Final = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
     404: "not_found_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
-_LAST_RETRY_S: Final = 3600.0
-_DRAINED_S: Final = 5.0
+_MAX_RETRY_AFTER_S: Final = 3600.0
+_DRAINED_RETRY_AFTER_S: Final = 5.0
 """When to come again where all replicas are drained: for how long is a person's to say."""
 
 
@@ -49,10 +49,16 @@ class ProxyError(AgentGuardError):
     """
 
     def __init__(
-        self, status: int, code: str, reason: str, *, retry_after_s: float | None = None, close: bool = False
+        self,
+        status: int,
+        code: str,
+        reason: str,
+        *,
+        retry_after_s: float | None = None,
+        closes_connection: bool = False,
     ) -> None:
         self.status, self.code, self.reason = status, code, reason
-        self.retry_after_s, self.close = retry_after_s, close
+        self.retry_after_s, self.closes_connection = retry_after_s, closes_connection
         super().__init__(reason)
 
 
@@ -61,7 +67,7 @@ def to_proxy_error(error: ResilienceError) -> ProxyError:
     last = error.last if isinstance(error, RetriesExhausted) else error
     if isinstance(last, NoReplica):
         if last.drained:
-            return ProxyError(503, last.code, str(last), retry_after_s=_DRAINED_S)
+            return ProxyError(503, last.code, str(last), retry_after_s=_DRAINED_RETRY_AFTER_S)
         return ProxyError(404, "model_not_found", str(last))
     status = 502
     if isinstance(last, DeadlineExceeded | Stalled):
@@ -80,43 +86,43 @@ def upstream_error_response(error: BaseException) -> Response | None:
     return error.answer if isinstance(error, UpstreamError) else None
 
 
-def error_body(refusal: ProxyError, shape: Shape, request_id: str) -> bytes:
+def error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> bytes:
     """The error as a JSON body."""
-    return orjson.dumps(_fields(refusal, shape, request_id))
+    return orjson.dumps(_error_fields(error, shape, request_id))
 
 
-def error_headers(refusal: ProxyError) -> list[tuple[bytes, bytes]]:
+def error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
     """The headers of a body with the error, all but its length."""
     headers = [(b"content-type", b"application/json"), (b"date", formatdate(usegmt=True).encode())]
-    after = refusal.retry_after_s
+    after = error.retry_after_s
     if after is not None and after >= 0:
-        headers.append((b"retry-after", str(math.ceil(min(after, _LAST_RETRY_S))).encode()))
+        headers.append((b"retry-after", str(math.ceil(min(after, _MAX_RETRY_AFTER_S))).encode()))
     elif after is not None:
         headers.append((b"x-should-retry", b"false"))
-    if refusal.status == 405:
+    if error.status == 405:
         headers.append((b"allow", b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"))  # RFC 9110, 15.5.6
-    if refusal.status == 401:
+    if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.close:
+    if error.closes_connection:
         headers.append((b"connection", b"close"))
     return headers
 
 
-def error_event(refusal: ProxyError, api: str, request_id: str) -> bytes:
+def error_event(error: ProxyError, api: str, request_id: str) -> bytes:
     """The error as the last event of a stream; nothing follows it, no ``[DONE]`` either."""
     if api == "messages":
-        return b"event: error\ndata: " + error_body(refusal, "messages", request_id) + b"\n\n"
+        return b"event: error\ndata: " + error_body(error, "messages", request_id) + b"\n\n"
     if api == "responses":
-        fields = {"type": "error", "code": refusal.code, "message": refusal.reason, "param": None}
+        fields = {"type": "error", "code": error.code, "message": error.reason, "param": None}
         return b"event: error\ndata: " + orjson.dumps({**fields, "sequence_number": 0}) + b"\n\n"
-    return b"data: " + error_body(refusal, "openai", request_id) + b"\n\n"
+    return b"data: " + error_body(error, "openai", request_id) + b"\n\n"
 
 
-def _fields(refusal: ProxyError, shape: Shape, request_id: str) -> dict[str, object]:
-    status = refusal.status
+def _error_fields(error: ProxyError, shape: ErrorShape, request_id: str) -> dict[str, object]:
+    status = error.status
     if shape == "messages":
-        kind = _MESSAGES_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        told = {"type": kind, "message": refusal.reason}
+        kind = _MESSAGES_ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        told = {"type": kind, "message": error.reason}
         return {"type": "error", "error": told, "request_id": request_id}
-    kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": refusal.reason, "type": kind, "param": None, "code": refusal.code}}
+    kind = _OPENAI_ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": error.reason, "type": kind, "param": None, "code": error.code}}

@@ -53,12 +53,12 @@ class ProxyRequest:
     stream: bool
     model: str
     tenant: str
-    run: str
-    id: str
-    started: float
+    run_id: str
+    request_id: str
+    started_at: float
 
 
-Ask = Callable[[bytes, bool], Awaitable[Response | StreamingResponse]]
+ModelCaller = Callable[[bytes, bool], Awaitable[Response | StreamingResponse]]
 """Ask the model again, or for another candidate: a body, and whether a stream is wanted."""
 
 
@@ -69,7 +69,7 @@ class StreamBuffer(Protocol):
         """Take in whole events of the current answer; returns what the client may have now."""
         ...
 
-    async def finish(self, ask: Ask) -> tuple[bytes, bool]:
+    async def finish(self, call_model: ModelCaller) -> tuple[bytes, bool]:
         """The current answer is over: judge it.
 
         Returns:
@@ -80,7 +80,7 @@ class StreamBuffer(Protocol):
         """
         ...
 
-    def failed(self, message: str) -> bytes:
+    def format_error_event(self, message: str) -> bytes:
         """What ends the client's stream when asking again failed: one typed error of its API."""
         ...
 
@@ -89,7 +89,7 @@ class InterceptedRequest(Protocol):
     """One request of a guarded run."""
 
     @property
-    def final(self) -> Response | None:
+    def local_response(self) -> Response | None:
         """The guard's own answer, in the form that was asked for; nothing is sent then."""
         ...
 
@@ -103,11 +103,11 @@ class InterceptedRequest(Protocol):
         """Response headers that say what was done: run, step, findings, recoveries. Safe to call any time."""
         ...
 
-    async def judge(self, answer: Response, ask: Ask) -> Response:
+    async def judge(self, response: Response, call_model: ModelCaller) -> Response:
         """What the client gets for a whole answer; asks again as often as the guard wants it."""
         ...
 
-    def hold(self) -> StreamBuffer:
+    def create_stream_buffer(self) -> StreamBuffer:
         """What holds a stream back."""
         ...
 
@@ -119,8 +119,8 @@ class InterceptedRequest(Protocol):
 class RequestInterceptor(Protocol):
     """Who guards; `None` of it makes a pure gateway."""
 
-    def open(
-        self, asked: ProxyRequest
+    def intercept(
+        self, request: ProxyRequest
     ) -> InterceptedRequest | Response | Future[InterceptedRequest | Response | None] | None:
         """Begin with a request: None if it is not guarded, an answer if it is refused. Never raises.
 
@@ -148,23 +148,23 @@ class CompletedRequest:
         did: what the guard did, as the response headers say it; empty if the request was not guarded.
     """
 
-    asked: ProxyRequest
-    sent: bytes | None
+    request: ProxyRequest
+    sent_body: bytes | None
     status: int
-    answer: bytes
-    complete: bool
+    response_body: bytes
+    is_complete: bool
     replica: str
-    error: str
-    guarded: bool
+    error_code: str
+    is_guarded: bool
     notes: tuple[tuple[str, str], ...]
-    first_s: float | None
-    seconds: float
-    did: Headers = ()
+    time_to_first_byte_s: float | None
+    duration_s: float
+    guard_headers: Headers = ()
 
 
 class RequestObserver(Protocol):
     """Who is told of each request: capture, metrics, spans, logs. Each sees all of them, in order."""
 
-    def record(self, recorded: CompletedRequest) -> None:
+    def record(self, completed: CompletedRequest) -> None:
         """Take note. Never waits and never raises; what is lost is counted."""
         ...

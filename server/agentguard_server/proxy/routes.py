@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Shape = Literal["openai", "messages"]
-Kind = Literal["model", "models", "through", "admin", "open", "none"]
+ErrorShape = Literal["openai", "messages"]
+RouteKind = Literal["model", "models", "through", "admin", "open", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,35 +20,35 @@ class Route:
         shape: of our errors.
     """
 
-    kind: Kind
+    kind: RouteKind
     api: str = ""
-    shape: Shape = "openai"
+    error_shape: ErrorShape = "openai"
 
 
-BASE: Final = b"/v1"
-_THROUGH: Final = Route("through")
-_THROUGH_MESSAGES: Final = Route("through", shape="messages")
+BASE_PATH: Final = b"/v1"
+_PASSTHROUGH: Final = Route("through")
+_MESSAGES_PASSTHROUGH: Final = Route("through", error_shape="messages")
 _ADMIN: Final = Route("admin")
 _GUARDRAIL: Final = Route("admin", "guardrail")
-_OPEN: Final = Route("open")
-_NOTHING: Final = Route("none")
-_LIST: Final = Route("models")
+_PUBLIC: Final = Route("open")
+_NOT_FOUND: Final = Route("none")
+_MODEL_LIST: Final = Route("models")
 
-_MODEL: Final = {
+_MODEL_ROUTES: Final = {
     b"/v1/chat/completions": Route("model", "chat"),
     b"/v1/completions": Route("model", "completions"),
     b"/v1/embeddings": Route("model", "embeddings"),
     b"/v1/responses": Route("model", "responses"),
     b"/v1/messages": Route("model", "messages", "messages"),
 }
-_UNLOCKED: Final = frozenset({b"/healthz", b"/readyz"})
+_PUBLIC_PATHS: Final = frozenset({b"/healthz", b"/readyz"})
 """Beside the viewer, which asks for the key itself: a browser shows it once, and a cookie from then on."""
-_LITELLM: Final = b"/beta/litellm_basic_guardrail_api"
+_LITELLM_PATH: Final = b"/beta/litellm_basic_guardrail_api"
 # A path that a server below might read as another: dot segments, plain or encoded, and encoded slashes.
-_CROOKED: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\x21-\x7e]", re.IGNORECASE)
+_AMBIGUOUS_PATH: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\x21-\x7e]", re.IGNORECASE)
 
 
-def route(method: str, path: bytes) -> Route:
+def match_route(method: str, path: bytes) -> Route:
     """What becomes of a request.
 
     Args:
@@ -56,15 +56,15 @@ def route(method: str, path: bytes) -> Route:
         path: as it came, not decoded: what decides who gets in is what is sent on.
     """
     if method == "POST":
-        found = _MODEL.get(path)
+        found = _MODEL_ROUTES.get(path)
         if found is not None:
             return found
-    if path in _UNLOCKED or path == b"/ui" or path.startswith(b"/ui/"):
-        return _OPEN
+    if path in _PUBLIC_PATHS or path == b"/ui" or path.startswith(b"/ui/"):
+        return _PUBLIC
     if not path.startswith(b"/v1/"):
-        return _GUARDRAIL if path == _LITELLM else _ADMIN
-    if _CROOKED.search(path):
-        return _NOTHING
+        return _GUARDRAIL if path == _LITELLM_PATH else _ADMIN
+    if _AMBIGUOUS_PATH.search(path):
+        return _NOT_FOUND
     if method == "GET" and (path == b"/v1/models" or path.startswith(b"/v1/models/")):
-        return _LIST
-    return _THROUGH_MESSAGES if path.startswith(b"/v1/messages") else _THROUGH
+        return _MODEL_LIST
+    return _MESSAGES_PASSTHROUGH if path.startswith(b"/v1/messages") else _PASSTHROUGH

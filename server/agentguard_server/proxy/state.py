@@ -15,13 +15,13 @@ from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class InFlightRequest(Protocol):
     """A request that is under way."""
 
-    def end(self, reason: str = "ending") -> None:
+    def cancel(self, reason: str = "ending") -> None:
         """End it early, with an error of its API."""
         ...
 
@@ -53,36 +53,41 @@ class AppState:
         settings: ProxySettings,
         pool: Backend,
         *,
-        guarding: RequestInterceptor | None = None,
-        recorders: tuple[RequestObserver, ...] = (),
-        admin: App | None = None,
-        capture_bytes: int = 0,
-        upstream: Callable[[ProxyRequest], Headers] | None = None,
+        interceptor: RequestInterceptor | None = None,
+        request_observers: tuple[RequestObserver, ...] = (),
+        admin_app: AsgiApp | None = None,
+        max_captured_bytes: int = 0,
+        build_trace_headers: Callable[[ProxyRequest], Headers] | None = None,
         clock: Clock = MONOTONIC,
     ) -> None:
-        self.settings, self.pool, self.guarding = settings, pool, guarding
-        self.recorders, self.admin, self.capture_bytes, self.clock = recorders, admin, capture_bytes, clock
-        self.upstream = upstream
-        self.keys = Keyring.of(settings.keys)
-        self.draining = False
-        self.live: set[InFlightRequest] = set()
+        self.settings, self.pool, self.interceptor = settings, pool, interceptor
+        self.request_observers, self.admin_app, self.max_captured_bytes, self.clock = (
+            request_observers,
+            admin_app,
+            max_captured_bytes,
+            clock,
+        )
+        self.build_trace_headers = build_trace_headers
+        self.keyring = Keyring.from_options(settings.keys)
+        self.is_draining = False
+        self.in_flight: set[InFlightRequest] = set()
         self.worker = 0
-        self.reading = 0
-        self.by_prefix = _by_prefix(settings)
-        self.holders = ResponseAffinity()
+        self.buffered_bytes = 0
+        self.uses_prefix_affinity = _uses_prefix_affinity(settings)
+        self.response_affinity = ResponseAffinity()
 
-    def take(
-        self, settings: ProxySettings, *, keys: Keyring | None, guarding: RequestInterceptor | None
+    def apply_settings(
+        self, settings: ProxySettings, *, keyring: Keyring | None, interceptor: RequestInterceptor | None
     ) -> None:
         """Other settings hold from now on, for requests that have not begun."""
-        self.settings, self.keys, self.guarding = settings, keys, guarding
-        self.by_prefix = _by_prefix(settings)
+        self.settings, self.keyring, self.interceptor = settings, keyring, interceptor
+        self.uses_prefix_affinity = _uses_prefix_affinity(settings)
 
     @property
-    def inflight(self) -> int:
+    def in_flight_count(self) -> int:
         """Requests of model APIs that are under way."""
-        return len(self.live)
+        return len(self.in_flight)
 
 
-def _by_prefix(settings: ProxySettings) -> bool:
+def _uses_prefix_affinity(settings: ProxySettings) -> bool:
     return getattr(settings.backends.policy, "name", "") == "prefix"

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentguard.errors import AgentGuardError
 from agentguard.store.store import Store
-from agentguard_server.security_middleware import Security
+from agentguard_server.security_middleware import SecurityMiddleware
 from agentguard_server.viewer import assets, error_pages, pages
 from agentguard_server.viewer.data.file_loader import LoadProgress
 from agentguard_server.viewer.live_updates import EventHub
@@ -36,7 +36,7 @@ class Viewer(Starlette):
                 Exception: error_pages.render_internal_error,
             },
         )
-        self._secured_app = Security(super().__call__, settings)
+        self._secured_app = SecurityMiddleware(super().__call__, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -119,7 +119,7 @@ class EventHub:
 
     async def _poll_store(self) -> None:
         """Look at the store until nobody listens."""
-        pulse = self._store.pulse()
+        pulse = self._store.open_change_detector()
         told: EventData | None = None
         try:
             while self._listeners and not self._closed:
@@ -146,7 +146,7 @@ class EventHub:
         """What is new since the last look; rows that became visible late are found within the overlap."""
         if not pulse.has_changed():
             return None
-        found = self._store.changes(self._since - _OVERLAP_S, tenant=self._tenant)
+        found = self._store.list_changes(self._since - _OVERLAP_S, tenant=self._tenant)
         if self._known_versions is None:  # what a page missed before it listened, it asks for itself
             new = [one for one in found if one.updated_at > self._since]
             self._known_versions = {}
@@ -160,7 +160,7 @@ class EventHub:
 
     async def _read_changes(self, since: float) -> tuple[SummaryChange, ...]:
         try:
-            return await asyncio.to_thread(self._store.changes, since, tenant=self._tenant)
+            return await asyncio.to_thread(self._store.list_changes, since, tenant=self._tenant)
         except AgentGuardError:
             return ()
 

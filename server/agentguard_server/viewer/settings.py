@@ -36,7 +36,7 @@ class ViewerSettings:
     port: int = 0
     token: str | None = None
     tenant: str = ""
-    may_judge: bool = True
+    allows_feedback: bool = True
     evals: tuple[Path, ...] = (RESULTS_FOLDER,)
     collector: ExportTarget | None = None
     prefix: str = ""

@@ -51,7 +51,7 @@ class ViewCache:
 
     def _read_version(self, run_id: str) -> object:
         """What changes with the run; None where nobody can tell."""
-        overview = self._store.overview(run_id, tenant=self._tenant)
+        overview = self._store.get_run_summary(run_id, tenant=self._tenant)
         return None if overview is None else overview.updated_at
 
     def _insert(self, run_id: str, entry: _CacheEntry) -> None:

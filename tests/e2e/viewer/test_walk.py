@@ -219,7 +219,7 @@ def test_a_judgement_is_kept(own_viewer: Viewer, context: NewContext) -> None:
     expect(page.locator(".judge")).to_contain_text("came from nowhere <b>before</b>")
     shot(page, "judged")
     with Store.open(own_viewer.store) as store:
-        (found,) = store.judgements("unrecovered-total")
+        (found,) = store.list_judgements("unrecovered-total")
     assert found.right is False
     assert found.data["step"] == 6
     page.goto("/?judged=yes")

@@ -72,7 +72,7 @@ def over(scripts, main, *, each=None, **section):
         ]
         found = asyncio.run(whole(ends))
         for end in ends:
-            end.until(lambda end=end: end.open == 0)
+            end.wait_until(lambda end=end: end.open == 0)
         return found
 
 
@@ -143,8 +143,8 @@ def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
         left = time.monotonic()
         task.cancel()
         await asyncio.wait({task})
-        await asyncio.to_thread(ends[0].until, lambda: ends[0].seen[0].left_at)
-        assert ends[0].seen[0].left_at - left < 8  # promised are 0.1 s; the machine may be busy
+        await asyncio.to_thread(ends[0].until, lambda: ends[0].seen[0].disconnected_at)
+        assert ends[0].seen[0].disconnected_at - left < 8  # promised are 0.1 s; the machine may be busy
 
     over([Hang()], main)
 
@@ -191,8 +191,8 @@ def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
         finally:
             await pool.aclose()
 
-    wrong = FaultBackend(Ok(), name="end-0", known={"Say seven": "eight"})
-    good = FaultBackend(Ok(), name="end-1", known={"Say seven": "Seven."})
+    wrong = FaultBackend(Ok(), name="end-0", known_answers={"Say seven": "eight"})
+    good = FaultBackend(Ok(), name="end-1", known_answers={"Say seven": "Seven."})
     with wrong, good:
         asyncio.run(whole([wrong, good]))
 
@@ -204,7 +204,7 @@ def test_a_heartbeat_finds_who_is_gone_and_who_is_back():
                 while pool.status()["replicas"][0]["state"] != state:
                     await asyncio.sleep(0.02)
 
-        refusing = ends[0].refusing()
+        refusing = ends[0].refuse_connections()
         await asyncio.to_thread(refusing.__enter__)
         await until("down")
         answer = await pool.send(request(), Deadline.after(100))
@@ -224,7 +224,7 @@ def test_a_replica_is_removed_under_a_stream_without_hurting_it():
         assert (texts(got)[2], error) == (True, None)
         await pool.idle("end-0")
 
-    over([Ok(gap_s=0.05), Ok()], main)
+    over([Ok(token_interval_s=0.05), Ok()], main)
 
 
 def test_an_endpoint_that_is_refused_by_the_guard_of_addresses_is_an_error():

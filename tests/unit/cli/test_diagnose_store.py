@@ -28,14 +28,14 @@ def test_runs_and_diagnoses_are_kept(tmp_path: Path) -> None:
         decode_diagnosis(JsonNode.from_value(orjson.loads(line))) for line in result.stdout.splitlines()
     ]
     with Store.open(url) as store:
-        assert len(store.runs().rows) == len(files)
+        assert len(store.list_runs().rows) == len(files)
         for file, said in zip(files, printed, strict=True):
             run = agentguard.load_trajectory(file)
-            assert store.trajectory(run.id) == run
-            rows = store.diagnoses(run.id)
+            assert store.get_trajectory(run.id) == run
+            rows = store.list_diagnoses(run.id)
             assert len(rows) == 2
             assert decode_diagnosis(JsonNode.from_value(rows[-1].data)) == said
-            assert len(store.findings(run.id)) == len(said.findings)
+            assert len(store.list_findings(run.id)) == len(said.findings)
 
 
 def test_a_store_that_cannot_be_opened_is_one_clear_line(tmp_path: Path) -> None:
@@ -56,10 +56,12 @@ def test_a_run_in_the_store_is_diagnosed_there(tmp_path: Path) -> None:
     said = decode_diagnosis(JsonNode.from_value(orjson.loads(result.stdout)))
     assert said.trajectory_id == run.id
     with Store.open(url) as store:
-        assert decode_diagnosis(JsonNode.from_value(store.diagnoses(run.id, tenant="team")[0].data)) == said
-        assert store.findings(run.id, tenant="team")
-        assert store.trajectory(run.id, tenant="team") == run
-        assert not store.diagnoses(run.id)
+        assert (
+            decode_diagnosis(JsonNode.from_value(store.list_diagnoses(run.id, tenant="team")[0].data)) == said
+        )
+        assert store.list_findings(run.id, tenant="team")
+        assert store.get_trajectory(run.id, tenant="team") == run
+        assert not store.list_diagnoses(run.id)
     other = CliRunner().invoke(build_app(), asked)
     assert other.exit_code == 2
     assert f"has no run '{run.id}'" in other.stderr, "it is no other tenant's"

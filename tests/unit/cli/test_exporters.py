@@ -58,7 +58,7 @@ def test_a_tenants_run_is_written_for_who_names_the_tenant(tmp_path: Path, to: s
     path = tmp_path / "runs.db"
     with Store.open(path) as opened:
         viewer_runs.recovered(opened)
-        found = opened.record(viewer_runs.RECOVERED)
+        found = opened.get_record(viewer_runs.RECOVERED)
         assert found is not None
         opened.write_run(replace(found, trajectory=replace(found.trajectory, id="theirs")), tenant="a")
     out = tmp_path / "out"

@@ -43,7 +43,7 @@ def test_a_tenants_run_is_sent_for_who_names_the_tenant(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         ids = write_samples(store, most=1)
         store.flush(20)
-        record = store.record(ids[0])
+        record = store.get_record(ids[0])
         assert record is not None
         theirs = replace(record.trajectory, id="theirs")
         store.write_run(replace(record, trajectory=theirs), tenant="a")

@@ -115,9 +115,9 @@ def test_the_states_of_a_run_that_is_over_are_forgotten(tmp_path: Path) -> None:
         with guard.run("x", save=lambda: state, restore=state.update) as run:
             run.model(lambda messages: "Done.")
             store.flush(10)
-            assert len(store.snapshots(run.session.id)) == 1
+            assert len(store.list_snapshots(run.session.id)) == 1
         store.flush(10)
-        assert store.snapshots(run.session.id) == ()
+        assert store.list_snapshots(run.session.id) == ()
 
 
 def test_a_state_that_cannot_be_saved_is_said_at_once_and_later_it_is_noted() -> None:
@@ -169,7 +169,7 @@ def test_a_store_that_is_down_does_not_hold_up_the_run(tmp_path: Path) -> None:
             drive(run, moves(*range(1, 60)))
         assert run.answer == "Done."
         assert state["at"] == sum(range(1, 60))
-        health = store.health()
+        health = store.get_health()
         assert health.pending <= 20
         assert health.pending_bytes <= 100_000
         assert health.lost > 40
@@ -208,7 +208,7 @@ def test_runs_side_by_side_keep_their_own_states(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         assert asyncio.run(main(store)) == [(2, number + 1) for number in range(2, 10)]
         store.flush(10)
-        assert store.stats().rows["snapshots"] == 0
+        assert store.get_stats().rows["snapshots"] == 0
 
 
 class Tape:
@@ -287,7 +287,7 @@ def _check(store: Store, run: Any, hall: Hall | None, booked: list[int]) -> None
     assert run.answer == f"{SEATS} seats are booked."
     assert sorted(booked) == list(range(1, SEATS + 1))
     live = run.trajectory
-    assert store.trajectory("r") == live
+    assert store.get_trajectory("r") == live
     walked = [c.arguments["to"] for step in live.steps for c in step.tool_calls if c.name == "walk"]
     assert hall is None or hall.state == {"at": SEATS, "path": walked}
     back = [one for one in run.recoveries if one.plan.undone]

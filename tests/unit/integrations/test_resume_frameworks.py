@@ -102,14 +102,14 @@ def test_what_was_spent_in_one_process_is_spent_in_the_next(run: Any, tmp_path: 
     with Store.open(tmp_path / "s.db") as store:
         with pytest.raises(KeyboardInterrupt):
             run(store, Life(5), saver, ASK, **recover)
-        kept = store.recoveries(_only(store))
+        kept = store.list_recoveries(_only(store))
         assert len(kept) == 1, "it was taken back before it died"
         session = run(store, Life(0), saver, None, **recover)
         assert session.account.spent.rollbacks == 1
         assert len(session.recoveries) == 1, "the budget is spent, whichever process spent it"
         left = [branch for branch in session.run.branches if branch.reason != INTERRUPTION_REASON]
         assert len(left) == 1, "and the run was not taken back once more"
-        assert len(store.recoveries(session.id)) == 1
+        assert len(store.list_recoveries(session.id)) == 1
         assert session.recoveries[0].plan.strategy == "rollback"
 
 
@@ -143,7 +143,7 @@ def test_steps_that_the_checkpoints_end_before_are_taken_anew(run: Any, tmp_path
         with pytest.raises(KeyboardInterrupt):
             run(store, Life(3), saver, ASK, **recover)
         id = _only(store)
-        before = store.trajectory(id)
+        before = store.get_trajectory(id)
         assert before is not None
         last = before.steps[-1]
         data = {**store_step(store, id, last.index), "index": last.index + 1, "content": "never checkpointed"}
@@ -158,11 +158,11 @@ def store_step(store: Store, id: str, index: int) -> dict[str, Any]:
     """A step as the store has it."""
     from agentguard.trajectory.serialization import encode_step
 
-    run = store.trajectory(id)
+    run = store.get_trajectory(id)
     assert run is not None
     return encode_step(run.steps[index])
 
 
 def _only(store: Store) -> str:
-    (row,) = store.runs().rows
+    (row,) = store.list_runs().rows
     return row.id

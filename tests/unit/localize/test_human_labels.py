@@ -231,7 +231,7 @@ def test_a_guard_with_a_store_says_what_people_taught_it(store):
 
 def test_a_store_that_cannot_be_read_corrects_nothing(tmp_path):
     with Store.open(tmp_path / "gone" / "s.db") as store:
-        store._place.forget()
+        store._database.invalidate()
         (tmp_path / "gone" / "s.db").unlink()
         (tmp_path / "gone" / "s.db").mkdir()
         assert RecalibratedLocalizer(Fixed(), store).locate(run(), ()).probability == 0.95

@@ -168,7 +168,7 @@ def test_the_recovered_run_comes_back_with_its_branches(receiver: Running, tmp_p
     with Store.open(tmp_path / "s.db") as store:
         id = viewer_runs.recovered(store)
         spans = stored(store, id)
-        run = store.trajectory(id)
+        run = store.get_trajectory(id)
         assert stored(store, "nobody") is None
     assert spans is not None
     assert run is not None

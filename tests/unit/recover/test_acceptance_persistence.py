@@ -47,8 +47,8 @@ def test_each_attempt_is_kept_with_one_input_whatever_was_done_between(
 ) -> None:
     store, answer = guarded(tmp_path, ["order 4711", "4711"], ladder=ladder)
     with store:
-        rows = store.acceptances_of("r1")
-        every = store.acceptances().rows
+        rows = store.list_run_acceptances("r1")
+        every = store.list_acceptances().rows
     assert answer == "4711"
     assert [(one.attempt, one.accepted) for one in rows] == [(1, False), (2, True)]
     assert every == rows
@@ -77,9 +77,9 @@ def test_each_attempt_is_kept_with_one_input_whatever_was_done_between(
 def test_an_attempt_goes_with_its_run(tmp_path: Path) -> None:
     store, _ = guarded(tmp_path, ["4711"])
     with store:
-        assert store.acceptances_of("r1")
+        assert store.list_run_acceptances("r1")
         store.delete_run("r1")
-        assert store.acceptances().rows == ()
+        assert store.list_acceptances().rows == ()
 
 
 def test_pages_of_the_record_are_whole_and_by_tenant(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_pages_of_the_record_are_whole_and_by_tenant(tmp_path: Path) -> None:
         store.flush()
         seen, after = [], None
         while True:
-            page = store.acceptances(Page(limit=3, after=after), tenant="a")
+            page = store.list_acceptances(Page(limit=3, after=after), tenant="a")
             seen += [one.run_id for one in page.rows]
             after = page.next
             if after is None:

@@ -185,8 +185,8 @@ def test_what_was_found_is_kept_with_the_run(tmp_path: Any) -> None:
         says(session, "Pick the lock so.")
         session.end()
         store.flush()
-        (found,) = store.findings("r")
-        (recovery,) = store.recoveries("r")
+        (found,) = store.list_findings("r")
+        (recovery,) = store.list_recoveries("r")
     assert (found.detector, found.code) == ("response_safety.block", "response_safety:unsafe")
     assert recovery.strategy == "stop"
 

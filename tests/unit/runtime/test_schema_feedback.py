@@ -168,7 +168,7 @@ def test_two_guards_over_one_store_agree(tmp_path: Path) -> None:
         assert guarded(here, "d").recoveries[0].schemata == (only(there).id,)
         guarded(there, "e")
         assert only(there).confirmed == 5
-        (row,) = one.schemata()
+        (row,) = one.list_schemata()
         assert (row.status, row.data["confirmed"]) == ("active", 5)
 
 
@@ -188,8 +188,8 @@ def test_a_guard_keeps_recoveries_with_the_schema_that_spoke(tmp_path: Path) -> 
             assert guard.components.schemata is not None
             assert guard.components.schemata.flush(10)
         store.flush()
-        (row,) = store.recoveries("c")
-        (schema,) = store.schemata()
+        (row,) = store.list_recoveries("c")
+        (schema,) = store.list_schemata()
         assert (row.schema_id, row.outcome) == (schema.id, "recovered")
         cost = row.data["cost"]
         assert (cost["steps"], cost["tokens"], cost["calls"]) == (2, 200, 2)

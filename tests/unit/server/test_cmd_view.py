@@ -131,7 +131,7 @@ def test_files_are_kept_where_asked_and_a_term_signal_ends_it(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     with Store.open(keep) as store:
-        (row,) = store.overviews().rows
+        (row,) = store.list_run_summaries().rows
         assert row.verdict == ""
 
 

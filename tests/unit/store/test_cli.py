@@ -30,7 +30,7 @@ def path(tmp_path):
 
 def left(path: str) -> set[str]:
     with Store.open(path) as store:
-        return {one.id for tenant in ("", "acme") for one in store.runs(tenant=tenant).rows}
+        return {one.id for tenant in ("", "acme") for one in store.list_runs(tenant=tenant).rows}
 
 
 def test_init_makes_a_store_and_leaves_one_alone(tmp_path, monkeypatch):

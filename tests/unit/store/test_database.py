@@ -12,7 +12,7 @@ from tests.postgres import postgres, postgres_url  # noqa: F401
 
 def test_a_connection_that_comes_back_after_the_end_is_closed(request: pytest.FixtureRequest) -> None:
     store = Store.open(request.getfixturevalue("postgres_url"))
-    with store.reading() as connection:
+    with store.begin_read() as connection:
         connection.execute(text("SELECT 1"))
         held: Any = connection.connection.dbapi_connection
         store.close(10)
@@ -22,9 +22,9 @@ def test_a_connection_that_comes_back_after_the_end_is_closed(request: pytest.Fi
 
 def test_who_still_has_an_engine_that_was_given_up_gets_connections_that_work(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
-        engine = store._place.engine()
+        engine = store._database.get_engine()
         with engine.connect():
-            store._place.forget()
+            store._database.invalidate()
         for _ in range(3):
             with engine.connect() as connection:
                 assert connection.execute(text("SELECT 1")).scalar() == 1

@@ -16,7 +16,7 @@ from agentguard.store import Store
 from agentguard.store.db import migration
 from agentguard.store.db.rows import EffectRow, RecoveryRow, SchemaRow, SnapshotRow
 from agentguard.store.db.tables import metadata
-from agentguard.store.trajectory_mapping import run_rows
+from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write import batch
 from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
 from tests.postgres import postgres, postgres_url  # noqa: F401
@@ -49,9 +49,9 @@ def newer(monkeypatch, tmp_path):
 
     def make(end: str = "pass") -> None:
         folder = tmp_path / "migrations"
-        shutil.copytree(migration._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(migration._MIGRATIONS_DIR, folder, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "versions" / "r9000_next.py").write_text(NEXT.format(last=migration.REVISIONS[-1], end=end))
-        monkeypatch.setattr(migration, "_FOLDER", folder)
+        monkeypatch.setattr(migration, "_MIGRATIONS_DIR", folder)
         monkeypatch.setattr(migration, "REVISIONS", (*migration.REVISIONS, "9000"))
 
     return make
@@ -60,18 +60,18 @@ def newer(monkeypatch, tmp_path):
 def names(store: Store) -> set[str]:
     from sqlalchemy import inspect
 
-    return set(inspect(store._place.engine()).get_table_names())
+    return set(inspect(store._database.get_engine()).get_table_names())
 
 
 def test_migrations_make_the_tables_that_are_declared(url):
-    with Store.open(url) as store, store._place.engine().connect() as connection:
+    with Store.open(url) as store, store._database.get_engine().connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": migration.VERSION_TABLE})
         assert compare_metadata(context, metadata) == []
 
 
 def test_all_versions_are_listed():
     config = Config()
-    config.set_main_option("script_location", str(migration._FOLDER))
+    config.set_main_option("script_location", str(migration._MIGRATIONS_DIR))
     script = ScriptDirectory.from_config(config)
     assert [one.revision for one in script.walk_revisions()] == list(reversed(migration.REVISIONS))
 
@@ -80,9 +80,11 @@ def test_all_versions_are_listed():
 def first(monkeypatch, tmp_path):
     """As if this agentguard were the first one: it knows the first version of the tables alone."""
     folder = tmp_path / "first"
-    shutil.copytree(migration._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__", "r000[2-9]*"))
+    shutil.copytree(
+        migration._MIGRATIONS_DIR, folder, ignore=shutil.ignore_patterns("__pycache__", "r000[2-9]*")
+    )
     with monkeypatch.context() as patch:
-        patch.setattr(migration, "_FOLDER", folder)
+        patch.setattr(migration, "_MIGRATIONS_DIR", folder)
         patch.setattr(migration, "REVISIONS", ("0001",))
         patch.setattr(batch, "SummaryUpdater", _NoOverviews)
         yield patch
@@ -111,7 +113,7 @@ def test_an_older_store_is_migrated_on_request_only(url, newer):
     assert "p%40ss" not in result.output
     with Store.open(url) as store:
         assert "agentguard_new" in names(store)
-        assert store.schema("s").data == {"a": 1}
+        assert store.get_schema("s").data == {"a": 1}
 
 
 def test_a_store_of_the_first_version_keeps_its_rows(url, first):
@@ -119,7 +121,7 @@ def test_a_store_of_the_first_version_keeps_its_rows(url, first):
     run = Trajectory(id="r", format="f", task="go", steps=steps)
     effect = EffectRow(run_id="r", tool="book", arguments="a", data={"seat": 4})
     with Store.open(url) as store:
-        _, *rows = run_rows(Record(trajectory=run, annotation=Annotation(failed=True)))
+        _, *rows = build_run_rows(Record(trajectory=run, annotation=Annotation(failed=True)))
         store.write(*rows)  # without the first, which clears tables that there were none of
         store.write(RecoveryRow(id="v", run_id="r", strategy="rollback", data={"n": [1]}), SchemaRow(id="s"))
         store.flush(20)
@@ -132,12 +134,12 @@ def test_a_store_of_the_first_version_keeps_its_rows(url, first):
     assert Store.migrate(url)[1:] == ("0001", migration.REVISIONS[-1])
     with Store.open(url) as store:
         assert {name: _contents(store)[name] for name in before} == before
-        assert store.trajectory("r") == run
+        assert store.get_trajectory("r") == run
         assert store.claim(effect).state == "attempted"
-        row = store.overview("r")
+        row = store.get_run_summary("r")
         assert (row.task, row.steps, row.failed, row.recoveries, row.stale) == ("go", 2, True, 1, False)
         store.write(SnapshotRow(run_id="r", step=1, state=b"new")).wait(10)
-        assert [one.state for one in store.snapshots("r")] == [b"new"]
+        assert [one.state for one in store.list_snapshots("r")] == [b"new"]
         assert store.delete_run("r").rows["snapshots"] == 1
 
 
@@ -146,7 +148,7 @@ def _contents(store: Store) -> dict[str, list[dict[str, object]]]:
     from sqlalchemy import MetaData, select
 
     held = MetaData()
-    engine = store._place.engine()
+    engine = store._database.get_engine()
     held.reflect(engine)
     with engine.connect() as connection:
         return {
@@ -169,7 +171,7 @@ def test_a_migration_is_done_as_a_whole_or_not_at_all(url, newer, monkeypatch):
 
 
 def test_a_newer_store_is_left_alone(url):
-    with Store.open(url) as store, store._place.engine().begin() as connection:
+    with Store.open(url) as store, store._database.get_engine().begin() as connection:
         connection.exec_driver_sql("UPDATE agentguard_version SET version_num = '9999'")
     for ask in (Store.open, Store.migrate):
         with pytest.raises(StoreVersion, match="newer than this agentguard knows: update agentguard"):
@@ -193,7 +195,7 @@ def test_a_new_store_is_made_once_when_many_open_it(url):
         one.join()
     assert errors == []
     with Store.open(url) as store:
-        assert len(store.schemata()) == 4
+        assert len(store.list_schemata()) == 4
 
 
 def test_there_is_nothing_to_migrate_where_there_is_no_file(tmp_path):

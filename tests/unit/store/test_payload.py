@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from agentguard.errors import StoreError
 from agentguard.store.db import payload as module
-from agentguard.store.db.payload import PLAIN_BYTES, RowRejected, pack, unpack
+from agentguard.store.db.payload import (
+    COMPRESSION_THRESHOLD_BYTES,
+    RowRejected,
+    decode_payload,
+    encode_payload,
+)
 
 TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
 JSON = st.recursive(
@@ -26,25 +31,25 @@ JSON = st.recursive(
 
 @given(st.dictionaries(TEXT, JSON, max_size=5), st.dictionaries(TEXT, TEXT, max_size=2))
 def test_what_goes_in_comes_out(data, originals):
-    assert unpack(pack(data, originals)) == (data, originals)
+    assert decode_payload(encode_payload(data, originals)) == (data, originals)
 
 
 def test_short_data_can_be_read_by_a_person():
-    assert pack({"a": "é"}) == '{"a":"é"}'.encode()
+    assert encode_payload({"a": "é"}) == '{"a":"é"}'.encode()
 
 
 def test_long_data_is_compressed():
-    data = {"a": "word " * PLAIN_BYTES}
-    packed = pack(data)
+    data = {"a": "word " * COMPRESSION_THRESHOLD_BYTES}
+    packed = encode_payload(data)
     assert packed[:1] == b"x"
     assert len(packed) < 1000
-    assert unpack(packed) == (data, {})
+    assert decode_payload(packed) == (data, {})
 
 
 def test_nan_and_mappings():
-    (value,) = unpack(pack({"p": math.nan}))[0].values()
+    (value,) = decode_payload(encode_payload({"p": math.nan}))[0].values()
     assert math.isnan(value)
-    assert unpack(pack(MappingProxyType({"a": MappingProxyType({"b": (1, 2)})}))) == (
+    assert decode_payload(encode_payload(MappingProxyType({"a": MappingProxyType({"b": (1, 2)})}))) == (
         {"a": {"b": [1, 2]}},
         {},
     )
@@ -65,7 +70,7 @@ class Word(StrEnum):
 def test_members_of_enumerations_and_uuids_are_their_values():
     known = UUID(int=5)
     data = {"a": Colour.RED, "b": Size.BIG, "c": Word.YES, "d": known}
-    assert unpack(pack(data))[0] == {"a": 1, "b": 7, "c": "yes", "d": str(known)}
+    assert decode_payload(encode_payload(data))[0] == {"a": 1, "b": 7, "c": "yes", "d": str(known)}
 
 
 @dataclass
@@ -76,7 +81,7 @@ class Thing:
 @pytest.mark.parametrize("value", [Thing(), datetime(2026, 1, 1), b"bytes"], ids=repr)
 def test_what_only_some_writers_of_json_know_is_refused(value):
     with pytest.raises(RowRejected, match=f"data holds a {type(value).__name__}"):
-        pack({"a": {"b": value}})
+        encode_payload({"a": {"b": value}})
 
 
 def circle() -> dict:
@@ -107,25 +112,25 @@ def deep() -> dict:
 )
 def test_what_cannot_be_stored_is_refused(data, reason):
     with pytest.raises(RowRejected, match=reason):
-        pack(data)
+        encode_payload(data)
 
 
 def test_size_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    monkeypatch.setattr(module, "MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(RowRejected, match="larger than"):
-        pack({"a": "".join(map(str, range(1000)))})
+        encode_payload({"a": "".join(map(str, range(1000)))})
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch):
-    monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 10_000)
+    monkeypatch.setattr(module, "MAX_DECODED_BYTES", 10_000)
     with pytest.raises(StoreError, match="too large"):
-        unpack(zlib.compress(b'{"a":"' + b"x" * 1_000_000 + b'"}'))
+        decode_payload(zlib.compress(b'{"a":"' + b"x" * 1_000_000 + b'"}'))
 
 
 @given(st.binary(max_size=60))
 def test_foreign_bytes_are_an_error_or_data(raw):
     try:
-        data, originals = unpack(raw)
+        data, originals = decode_payload(raw)
     except StoreError:
         return
     assert isinstance(data, dict)
@@ -137,4 +142,4 @@ def test_foreign_bytes_are_an_error_or_data(raw):
 )
 def test_damage_is_told(raw):
     with pytest.raises(StoreError, match="damaged"):
-        unpack(raw)
+        decode_payload(raw)

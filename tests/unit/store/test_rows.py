@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError, MissingExtra, StoreError
 from agentguard.store.db.payload import RowRejected
-from agentguard.store.db.row_mapping import asked_id, asked_tenant, to_parameters
-from agentguard.store.db.rows import EffectRow, FindingRow, digest, new_id, verdict_key
+from agentguard.store.db.row_mapping import to_parameters, validate_query_id, validate_query_tenant
+from agentguard.store.db.rows import EffectRow, FindingRow, compute_digest, compute_verdict_key, generate_id
 from agentguard.store.options import StoreOptions
-from agentguard.store.read.pagination import place, placed
+from agentguard.store.read.pagination import decode_cursor, encode_cursor
 
 
 def test_ids_sort_as_they_were_made():
-    ids = [new_id() for _ in range(1000)]
+    ids = [generate_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
     assert all(len(one) == 32 for one in ids)
     assert ids == sorted(ids)
@@ -24,15 +24,17 @@ def test_ids_sort_as_they_were_made():
 
 @given(st.lists(st.text(st.characters(codec=None, exclude_categories=())), max_size=4))
 def test_texts_do_not_run_together(texts):
-    assert digest(*texts) == digest(*texts)
-    assert digest(*texts) != digest(*texts, "")
+    assert compute_digest(*texts) == compute_digest(*texts)
+    assert compute_digest(*texts) != compute_digest(*texts, "")
     if len(texts) > 1 and (texts[0] or texts[1]):
-        assert digest(*texts) != digest(texts[0] + texts[1], *texts[2:])
+        assert compute_digest(*texts) != compute_digest(texts[0] + texts[1], *texts[2:])
 
 
 def test_a_key_is_of_content_question_judge_and_version():
     parts = ("content", "question", "judge", "1")
-    keys = {verdict_key(*parts)} | {verdict_key(*parts[:i], "x", *parts[i + 1 :]) for i in range(4)}
+    keys = {compute_verdict_key(*parts)} | {
+        compute_verdict_key(*parts[:i], "x", *parts[i + 1 :]) for i in range(4)
+    }
     assert len(keys) == 5
 
 
@@ -43,13 +45,13 @@ def test_the_key_of_an_effect_does_not_depend_on_how_far_it_got():
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=30))
 def test_the_place_of_a_page_comes_back(at, id):
-    assert placed(place(at, id)) == (at, id)
+    assert decode_cursor(encode_cursor(at, id)) == (at, id)
 
 
 @given(st.text(max_size=30))
 def test_any_other_place_is_an_error(text):
     try:
-        at, id = placed(text)
+        at, id = decode_cursor(text)
     except StoreError:
         return
     assert isinstance(at, float)
@@ -59,21 +61,21 @@ def test_any_other_place_is_an_error(text):
 @pytest.mark.parametrize("id", ["", "a\nb", "a\x00", "\x7f", "\ud800", "x" * 257, None, 7])
 def test_ids_that_name_nothing(id):
     with pytest.raises(StoreError):
-        asked_id(id)
+        validate_query_id(id)
     with pytest.raises(RowRejected):
         to_parameters(FindingRow(run_id=id, detector="d"))
 
 
 @pytest.mark.parametrize("id", ["a", "x" * 256, "WW/algo 17#3", "é😀", "../..", "'; --"])
 def test_ids_that_name_something(id):
-    assert asked_id(id) == id
+    assert validate_query_id(id) == id
     assert to_parameters(FindingRow(run_id=id, detector="d"))["run_id"] == id
 
 
 def test_tenants_are_short():
-    assert asked_tenant("") == ""
+    assert validate_query_tenant("") == ""
     with pytest.raises(StoreError, match="longer than 64"):
-        asked_tenant("t" * 65)
+        validate_query_tenant("t" * 65)
 
 
 @pytest.mark.parametrize(

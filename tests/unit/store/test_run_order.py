@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, select
 
 from agentguard.store.db.rows import (
     BranchRow,
-    ClearRow,
+    ClearRunRow,
     DropSnapshotsRow,
     FindingRow,
     Row,
@@ -27,7 +27,7 @@ STEP = st.builds(StepRow, run_id=RUNS, index=st.integers(0, 3), source=st.sample
 SNAPSHOT = st.builds(SnapshotRow, run_id=RUNS, step=st.integers(0, 2), state=st.sampled_from([b"1", b"2"]))
 RUN = st.builds(RunRow, id=RUNS, task=st.sampled_from(["", "t"]), failed=st.sampled_from([None, True]))
 FINDING = st.builds(FindingRow, run_id=RUNS, step=st.integers(0, 2), detector=st.just("d"))
-CLEAR = st.builds(ClearRow, run_id=RUNS)
+CLEAR = st.builds(ClearRunRow, run_id=RUNS)
 BRANCH = st.builds(BranchRow, run_id=RUNS, id=st.sampled_from(["x", "y"]), fork_step=st.integers(0, 2))
 DROP = st.builds(DropSnapshotsRow, run_id=RUNS, steps=st.just((0, 1)))
 USUAL = st.one_of(RUN, STEP, STEP, SNAPSHOT, FINDING, CLEAR)
@@ -42,9 +42,11 @@ def left(
     metadata.create_all(engine)
     with monkeypatch.context() as patched, engine.begin() as connection:
         if not arranged:
-            patched.setattr(applying, "_arranged", lambda ready: ready)
+            patched.setattr(applying, "_group_by_type", lambda ready: ready)
         for rows in batches:
-            assert applying.apply(connection, applying.prepare(rows), careful=careful) == {}
+            assert (
+                applying.apply_batch(connection, applying.prepare_batch(rows), use_savepoints=careful) == {}
+            )
         found = {}
         for name, table in TABLES.items():
             columns = [column for column in table.c if column.name not in ("updated_at", "created_at")]
@@ -75,7 +77,7 @@ def test_a_run_written_several_times_at_once_keeps_when_it_was_first_written() -
     rows = [RunRow(id="a", created_at=float(at), length=at, tenant=name) for at in (1, 2, 3) for name in "xy"]
     with engine.begin() as connection:
         for some in (rows[:4], rows[4:]):
-            assert applying.apply(connection, applying.prepare(some), careful=False) == {}
+            assert applying.apply_batch(connection, applying.prepare_batch(some), use_savepoints=False) == {}
         found = connection.execute(select(TABLES["runs"].c["tenant", "created_at", "length"])).all()
     engine.dispose()
     assert sorted(map(tuple, found)) == [("x", 1.0, 3), ("y", 1.0, 3)]
@@ -85,16 +87,16 @@ def test_many_short_runs_are_few_groups() -> None:
     rows = [
         row
         for run in "abcdef"
-        for row in (ClearRow(run_id=run), RunRow(id=run), StepRow(run_id=run, index=0), RunRow(id=run))
+        for row in (ClearRunRow(run_id=run), RunRow(id=run), StepRow(run_id=run, index=0), RunRow(id=run))
     ]
-    kinds = [kind for _, (kind, _, _) in applying._arranged(applying.prepare(rows).ready)]
-    assert kinds == sorted(kinds, key=[ClearRow, RunRow, StepRow].index)
+    kinds = [kind for _, (kind, _, _) in applying._group_by_type(applying.prepare_batch(rows).rows)]
+    assert kinds == sorted(kinds, key=[ClearRunRow, RunRow, StepRow].index)
 
 
 @pytest.mark.parametrize(
     "rows",
     [
-        [StepRow(run_id="a", index=0), ClearRow(run_id="a"), RunRow(id="a")],
+        [StepRow(run_id="a", index=0), ClearRunRow(run_id="a"), RunRow(id="a")],
         [
             RunRow(id="a"),
             StepRow(run_id="a", index=0),
@@ -109,5 +111,5 @@ def test_many_short_runs_are_few_groups() -> None:
     ],
 )
 def test_what_depends_on_the_order_keeps_it(rows: list[Row]) -> None:
-    ready = applying.prepare(rows).ready
-    assert applying._arranged(ready) == ready
+    ready = applying.prepare_batch(rows).rows
+    assert applying._group_by_type(ready) == ready

@@ -11,7 +11,7 @@ from agentguard.errors import StoreError
 from agentguard.store import Store
 from agentguard.store.db.rows import (
     BranchRow,
-    ClearRow,
+    ClearRunRow,
     DiagnosisRow,
     FindingRow,
     JudgementRow,
@@ -20,13 +20,13 @@ from agentguard.store.db.rows import (
     StepRow,
 )
 from agentguard.store.db.run_summary import (
-    SORTS,
-    OverviewFilter,
-    OverviewRow,
-    Sort,
+    SORT_COLUMNS,
+    RunSort,
+    RunSummaryFilter,
+    RunSummaryRow,
     VerdictFilter,
-    labels,
-    packed_labels,
+    join_labels,
+    split_labels,
 )
 from agentguard.store.read.pagination import Page
 from agentguard.trajectory.model import Branch, Source, Step, Trajectory, Usage
@@ -48,7 +48,7 @@ def used(tokens: int, cost: float | None = None) -> dict[str, object]:
     return {"prompt_tokens": tokens - 1, "completion_tokens": 1, "cost_usd": cost}
 
 
-def shown(row: OverviewRow | None) -> dict[str, object]:
+def shown(row: RunSummaryRow | None) -> dict[str, object]:
     """All of an overview but when it was made."""
     assert row is not None
     return {one.name: getattr(row, one.name) for one in fields(row) if one.name != "updated_at"}
@@ -68,11 +68,11 @@ def test_a_whole_run_at_a_glance(store):
     )
     for _ in range(2):  # written again it replaces, and adds nothing
         store.write_run(run).wait(10)
-        row = store.overview("r")
+        row = store.get_run_summary("r")
         assert row is not None
         assert (row.task, row.format, row.steps, row.tokens, row.cost_usd) == ("x" * 256, "f", 2, 45, 0.75)
         assert (row.began_at, row.started_at, row.ended_at, row.duration_s) == (100.0, 100.0, 102.0, 2.0)
-        assert (labels(row.models), labels(row.tags)) == (("m0", "m1", "other"), ("new", "a b"))
+        assert (split_labels(row.models), split_labels(row.tags)) == (("m0", "m1", "other"), ("new", "a b"))
         assert (row.verdict, row.recovered, row.judged, row.failed) == ("", "", "", None)
 
 
@@ -85,7 +85,7 @@ def test_what_is_said_of_a_run_is_kept_up(store):
     earlier = DiagnosisRow(run_id="r", method="old", verdict="abstained", created_at=4.0)
     finding = FindingRow(id="f", run_id="r", detector="loop")
     store.write(first, earlier, finding, finding, FindingRow(run_id="r", detector="d")).wait(10)
-    row = store.overview("r")
+    row = store.get_run_summary("r")
     assert row is not None
     assert (row.verdict, row.probability, row.step, row.agent) == ("failure", 0.9, 3, "w")
     assert (row.module, row.code, row.method, row.guard_s) == ("planning", "aet/x", "m", 0.5)
@@ -99,7 +99,7 @@ def test_how_recovery_ended(store):
         ("a", "planned", 1.0), ("a", "failed", 1.0), ("b", "planned", 2.0), ("b", "recovered", 2.0)
     ):  # fmt: skip
         store.write(RecoveryRow(id=id, run_id="r", strategy="s", outcome=outcome, created_at=at)).wait(10)
-        row = store.overview("r")
+        row = store.get_run_summary("r")
         seen.append((row.recoveries, row.recovered))
     assert seen == [(1, "pending"), (1, "no"), (2, "no"), (2, "yes")]
 
@@ -118,7 +118,7 @@ def test_what_people_said(store):
         ]
     ):
         store.write(replace(row, created_at=float(place))).wait(10)
-        seen.append(store.overview("r").judged)
+        seen.append(store.get_run_summary("r").judged)
     assert seen == ["right", "mixed", "wrong", "wrong", ""]
 
 
@@ -127,17 +127,20 @@ def test_a_live_run_is_taken_back(store):
     store.write(step(2, usage=used(10))).wait(10)
     fork = BranchRow(run_id="r", id="b", fork_step=1, takes=True)
     store.write(fork, step(1, usage=used(5))).wait(10)
-    assert (store.overview("r").steps, store.overview("r").tokens) == (2, 35)  # what was left cost money, too
+    assert (store.get_run_summary("r").steps, store.get_run_summary("r").tokens) == (
+        2,
+        35,
+    )  # what was left cost money, too
     store.write(step(1, usage=used(7))).wait(10)  # in the place of the one before
-    assert (store.overview("r").steps, store.overview("r").tokens) == (2, 37)
+    assert (store.get_run_summary("r").steps, store.get_run_summary("r").tokens) == (2, 37)
     store.write(fork, step(1, usage=used(7))).wait(10)  # as after a commit whose answer was lost
-    assert (store.overview("r").steps, store.overview("r").tokens) == (2, 37)
+    assert (store.get_run_summary("r").steps, store.get_run_summary("r").tokens) == (2, 37)
 
 
 def test_a_rollback_to_a_step_that_was_never_written_leaves_what_there_is(store):
     fork = BranchRow(run_id="r", id="b", fork_step=1, takes=True)
     store.write(step(1), RunRow(id="r", task="t"), fork).wait(10)
-    assert store.overview("r").steps == 0
+    assert store.get_run_summary("r").steps == 0
 
 
 @st.composite
@@ -158,7 +161,7 @@ def histories(draw):
                         RunRow(id=run, task=f"t{at}", created_at=at, data={"extra": {"tags": ["x"]}}),
                         step(draw(st.integers(0, 3)), line=line, run=run, **data),
                         BranchRow(run_id=run, id=f"b{at}", fork_step=draw(st.integers(0, 3)), takes=True),
-                        ClearRow(run_id=run),
+                        ClearRunRow(run_id=run),
                         FindingRow(run_id=run, detector="d", created_at=at),
                         DiagnosisRow(run_id=run, method="m", verdict="failure", step=1, created_at=at),
                         RecoveryRow(id=f"{run}v", run_id=run, strategy="s", outcome="failed", created_at=at),
@@ -179,13 +182,13 @@ def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
     with Store.open(tmp_path_factory.mktemp("s") / "s.db") as store:
         for rows in history:
             store.write(*(replace(one, tenant="t") for one in rows)).wait(10)
-        runs = [one.id for one in store.runs(tenant="t").rows]
-        before = {run: shown(store.overview(run, tenant="t")) for run in runs}
-        store.refresh_overviews()
-        after = {run: shown(store.overview(run, tenant="t")) for run in runs}
+        runs = [one.id for one in store.list_runs(tenant="t").rows]
+        before = {run: shown(store.get_run_summary(run, tenant="t")) for run in runs}
+        store.rebuild_run_summaries()
+        after = {run: shown(store.get_run_summary(run, tenant="t")) for run in runs}
         for run in runs:
             # A step that was replaced may leave its model and time behind: all else is the same.
-            assert set(labels(before[run].pop("models"))) >= set(labels(after[run].pop("models")))
+            assert set(split_labels(before[run].pop("models"))) >= set(split_labels(after[run].pop("models")))
             for name in ("began_at", "started_at", "ended_at", "duration_s", "cost_usd", "tokens"):
                 a, b = before[run].pop(name), after[run].pop(name)
                 assert (
@@ -196,13 +199,13 @@ def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
 
 def test_rows_of_a_run_that_is_not_there_show_nothing(store):
     store.write(FindingRow(run_id="ghost", detector="d")).wait(10)
-    assert store.overview("ghost") is None
-    assert store.overviews().rows == ()
-    assert store.count_overviews() == 0
+    assert store.get_run_summary("ghost") is None
+    assert store.list_run_summaries().rows == ()
+    assert store.count_run_summaries() == 0
 
 
 def test_nobody_writes_an_overview(store):
-    receipt = store.write(OverviewRow(run_id="r", known=True))
+    receipt = store.write(RunSummaryRow(run_id="r", known=True))
     with pytest.raises(Exception, match="no row of the store"):
         receipt.wait(10)
 
@@ -230,53 +233,53 @@ def filled(store, number: int = 23) -> list[str]:
 
 
 def ids(store, filter=None, sort=None, **more) -> list[str]:
-    return [row.run_id for row in store.overviews(filter, sort, **more).rows]
+    return [row.run_id for row in store.list_run_summaries(filter, sort, **more).rows]
 
 
 @pytest.mark.parametrize(
     ("filter", "holds"),
     [
-        (OverviewFilter(verdicts=frozenset({VerdictFilter.FAILURE})), lambda i: i % 3 and i % 2 == 0),
-        (OverviewFilter(verdicts=frozenset(["none", "failure"])), lambda i: not i % 3 or i % 2 == 0),
-        (OverviewFilter(code="x/2"), lambda i: i % 3 and i % 7 == 2),
-        (OverviewFilter(code="x_2"), lambda i: False),
-        (OverviewFilter(step=2), lambda i: i % 3 and i % 4 == 2),
-        (OverviewFilter(step=10**30), lambda i: False),
-        (OverviewFilter(agent="a1"), lambda i: i % 3 and i % 2),
-        (OverviewFilter(model="m_1"), lambda i: i % 4 == 1),
-        (OverviewFilter(model="m%"), lambda i: False),
-        (OverviewFilter(tag="odd"), lambda i: i % 2),
-        (OverviewFilter(tag="od"), lambda i: False),
-        (OverviewFilter(min_cost=0.5, max_cost=1.0), lambda i: i % 6 and 5 <= i <= 10),
-        (OverviewFilter(min_tokens=4), lambda i: i % 6 and i % 5 >= 3),
-        (OverviewFilter(max_tokens=10**40), lambda i: i % 6),
-        (OverviewFilter(since=5.0, until=9.0), lambda i: 5 <= i < 9),
-        (OverviewFilter(text="task 1"), lambda i: i == 1 or (i >= 10 and i < 20)),
-        (OverviewFilter(text="100%_\\"), lambda i: True),
-        (OverviewFilter(text="100_"), lambda i: False),
-        (OverviewFilter(text="r07"), lambda i: i == 7),
-        (OverviewFilter(failed=True), lambda i: i % 3 == 1),
-        (OverviewFilter(failed=False, tag="odd"), lambda i: i % 3 == 2 and i % 2),
-        (OverviewFilter(judged=True), lambda i: False),
-        (OverviewFilter(recovered=frozenset({""})), lambda i: True),
+        (RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILURE})), lambda i: i % 3 and i % 2 == 0),
+        (RunSummaryFilter(verdicts=frozenset(["none", "failure"])), lambda i: not i % 3 or i % 2 == 0),
+        (RunSummaryFilter(code="x/2"), lambda i: i % 3 and i % 7 == 2),
+        (RunSummaryFilter(code="x_2"), lambda i: False),
+        (RunSummaryFilter(step=2), lambda i: i % 3 and i % 4 == 2),
+        (RunSummaryFilter(step=10**30), lambda i: False),
+        (RunSummaryFilter(agent="a1"), lambda i: i % 3 and i % 2),
+        (RunSummaryFilter(model="m_1"), lambda i: i % 4 == 1),
+        (RunSummaryFilter(model="m%"), lambda i: False),
+        (RunSummaryFilter(tag="odd"), lambda i: i % 2),
+        (RunSummaryFilter(tag="od"), lambda i: False),
+        (RunSummaryFilter(min_cost=0.5, max_cost=1.0), lambda i: i % 6 and 5 <= i <= 10),
+        (RunSummaryFilter(min_tokens=4), lambda i: i % 6 and i % 5 >= 3),
+        (RunSummaryFilter(max_tokens=10**40), lambda i: i % 6),
+        (RunSummaryFilter(since=5.0, until=9.0), lambda i: 5 <= i < 9),
+        (RunSummaryFilter(text="task 1"), lambda i: i == 1 or (i >= 10 and i < 20)),
+        (RunSummaryFilter(text="100%_\\"), lambda i: True),
+        (RunSummaryFilter(text="100_"), lambda i: False),
+        (RunSummaryFilter(text="r07"), lambda i: i == 7),
+        (RunSummaryFilter(failed=True), lambda i: i % 3 == 1),
+        (RunSummaryFilter(failed=False, tag="odd"), lambda i: i % 3 == 2 and i % 2),
+        (RunSummaryFilter(judged=True), lambda i: False),
+        (RunSummaryFilter(recovered=frozenset({""})), lambda i: True),
     ],
 )  # fmt: skip
 def test_filters(store, filter, holds):
     every = filled(store)
     expected = [id for i, id in enumerate(every) if holds(i)][::-1]
     assert ids(store, filter) == expected
-    assert store.count_overviews(filter) == len(expected)
+    assert store.count_run_summaries(filter) == len(expected)
 
 
 @pytest.mark.parametrize("descending", [True, False])
 def test_every_order_in_pages(store, descending):
     every = filled(store)
-    rows = {row.run_id: row for row in store.overviews().rows}
-    for by, column in SORTS.items():
-        sort = Sort(by=by, descending=descending)
+    rows = {row.run_id: row for row in store.list_run_summaries().rows}
+    for by, column in SORT_COLUMNS.items():
+        sort = RunSort(by=by, descending=descending)
         seen, after = [], None
         while True:
-            part = store.overviews(None, sort, Page(limit=4, after=after))
+            part = store.list_run_summaries(None, sort, Page(limit=4, after=after))
             seen += [row.run_id for row in part.rows]
             after = part.next
             if after is None:
@@ -289,22 +292,22 @@ def test_every_order_in_pages(store, descending):
 
 def test_a_place_in_another_order_is_refused(store):
     filled(store, 5)
-    place = store.overviews(None, Sort(by="cost"), Page(limit=2)).next
+    place = store.list_run_summaries(None, RunSort(by="cost"), Page(limit=2)).next
     for wrong in (place, "x", "äö", "W10", "bnVsbA"):
         with pytest.raises(StoreError, match="not one that the store gave"):
-            store.overviews(None, Sort(by="tokens"), Page(after=wrong))
+            store.list_run_summaries(None, RunSort(by="tokens"), Page(after=wrong))
     with pytest.raises(StoreError, match="not sorted by 'colour'"):
-        Sort(by="colour")
+        RunSort(by="colour")
 
 
 def test_counting_stops(store):
     filled(store, 9)
-    assert store.count_overviews(most=4) == 4
+    assert store.count_run_summaries(most=4) == 4
 
 
 def test_facets(store):
     filled(store)
-    found = store.facets()
+    found = store.get_facets()
     assert found.verdicts == {"": 8, "failure": 8, "no_failure": 7}
     assert found.tags == {"all": 23, "even": 12, "odd": 11}
     assert sum(found.models.values()) == 23
@@ -317,8 +320,8 @@ def test_tenants_see_their_own_alone(store):
     store.write(RunRow(id="theirs", tenant="t", task="secret"))
     store.flush(10)
     assert ids(store, tenant="t") == ["theirs"]
-    assert ids(store, OverviewFilter(text="secret")) == []
-    assert store.overview("theirs") is None
+    assert ids(store, RunSummaryFilter(text="secret")) == []
+    assert store.get_run_summary("theirs") is None
     assert [one.run_id for one in store.changes(0.0, tenant="t")] == ["theirs"]
 
 
@@ -339,9 +342,9 @@ def test_a_deleted_run_is_off_the_list(store):
 
 
 def test_labels_are_found_by_their_whole_name():
-    assert labels(packed_labels(["b", " a\nc ", "b", "", "x" * 100])) == ("b", "a c", "x" * 64)
-    assert packed_labels([]) == ""
-    assert len(packed_labels(map(str, range(1000)))) <= 256
+    assert split_labels(join_labels(["b", " a\nc ", "b", "", "x" * 100])) == ("b", "a c", "x" * 64)
+    assert join_labels([]) == ""
+    assert len(join_labels(map(str, range(1000)))) <= 256
 
 
 def test_a_guarded_run_is_found_by_its_tags(tmp_path):
@@ -353,8 +356,8 @@ def test_a_guarded_run_is_found_by_its_tags(tmp_path):
             with guard.run("go", id=id, tags=tags) as run:
                 run.model(lambda _: {"role": "assistant", "content": "done"})
         store.flush(10)
-        assert ids(store, OverviewFilter(tag="v2")) == ["a"]
-        assert store.overview("a").steps == len(store.trajectory("a").steps)
+        assert ids(store, RunSummaryFilter(tag="v2")) == ["a"]
+        assert store.get_run_summary("a").steps == len(store.get_trajectory("a").steps)
 
 
 @pytest.mark.parametrize(
@@ -373,30 +376,30 @@ def test_steps_that_hold_anything_are_written_and_listed(store, data):
         RunRow(id="r", task="\ud800\x00" * 400, data=tags), step(most, **data), step(0, **data)
     )
     receipt.wait(10)
-    (row,) = store.overviews().rows
+    (row,) = store.list_run_summaries().rows
     assert row.steps > 0
     assert row.duration_s is None or 0 <= row.duration_s < 1e11
     assert row.tokens is None
     store.write(step(0), FindingRow(run_id="r", detector="d")).wait(10)
-    assert store.overview("r").findings == 1
+    assert store.get_run_summary("r").findings == 1
 
 
 def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
     monkeypatch.setattr("agentguard.store.write.summary_maintenance.add_step", lambda *_: 1 / 0)
     store.write(RunRow(id="r", task="t"), step(0)).wait(10)
-    assert store.overview("r") is None
+    assert store.get_run_summary("r") is None
     assert "refresh_overviews" in caplog.text
     monkeypatch.undo()
-    assert len(store.run_rows("r")[1]) == 1
+    assert len(store.get_run_rows("r")[1]) == 1
     store.write(step(1)).wait(10)
-    assert store.overview("r") is None  # the run's own row was not seen
+    assert store.get_run_summary("r") is None  # the run's own row was not seen
 
 
 def test_overviews_are_made_anew_where_they_are_in_doubt(store):
     filled(store, 5)
-    before = [shown(row) for row in store.overviews().rows]
-    with store._place.engine().begin() as connection:
+    before = [shown(row) for row in store.list_run_summaries().rows]
+    with store._database.engine().begin() as connection:
         connection.exec_driver_sql("DELETE FROM agentguard_overviews WHERE run_id = 'r01'")
         connection.exec_driver_sql("UPDATE agentguard_overviews SET tokens = 7, verdict = 'wrong'")
-    assert store.refresh_overviews() == 5
-    assert [shown(row) for row in store.overviews().rows] == before
+    assert store.rebuild_run_summaries() == 5
+    assert [shown(row) for row in store.list_run_summaries().rows] == before

@@ -10,11 +10,11 @@ from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, RecoveryRow, RunRow
 from agentguard.store.read.statistics import (
     DAY_S,
-    failed_by_code,
-    frequencies,
-    run_lengths,
-    runs_by_schema,
-    runs_called,
+    count_failures_over_time,
+    find_failed_runs,
+    get_run_lengths,
+    group_failures_by_code,
+    list_runs_by_schema,
 )
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
@@ -45,7 +45,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def test_an_empty_store_has_no_buckets(store: Store) -> None:
-    found = frequencies(store)
+    found = count_failures_over_time(store)
     assert found.starts == ()
     assert found.runs.total == found.failed.total == 0
 
@@ -55,7 +55,7 @@ def test_weeks_begin_on_monday_in_utc(store: Store) -> None:
     add(store, "monday", at=MONDAY)
     add(store, "later", at=MONDAY + 6 * DAY_S + 86_399)
     store.flush(10)
-    found = frequencies(store, bucket="week")
+    found = count_failures_over_time(store, bucket="week")
     assert found.starts == (MONDAY - 7 * DAY_S, MONDAY)
     assert dict(found.failed.counts) == {MONDAY - 7 * DAY_S: 1, MONDAY: 2}
 
@@ -64,7 +64,7 @@ def test_days_between_are_listed_though_nothing_happened(store: Store) -> None:
     add(store, "a", at=MONDAY + 10)
     add(store, "b", at=MONDAY + 3 * DAY_S)
     store.flush(10)
-    found = frequencies(store, bucket="day")
+    found = count_failures_over_time(store, bucket="day")
     assert found.starts == tuple(MONDAY + n * DAY_S for n in range(4))
     assert MONDAY + DAY_S not in found.runs.counts
 
@@ -77,7 +77,7 @@ def test_failed_runs_are_counted_by_code_and_agent(store: Store) -> None:
     add(store, "other", code="t:a", tenant="else")
     store.write(RunRow(id="undiagnosed"))
     store.flush(10)
-    found = frequencies(store)
+    found = count_failures_over_time(store)
     assert (found.runs.total, found.failed.total) == (5, 4)
     assert [(one.name, one.total) for one in found.codes] == [("t:a", 3), ("t:b", 1)]
     assert [(one.name, one.total) for one in found.agents] == [("x", 4)]
@@ -88,10 +88,10 @@ def test_only_the_latest_buckets_are_counted(store: Store) -> None:
     for number in range(10):
         add(store, f"r{number}", at=MONDAY + number * DAY_S)
     store.flush(10)
-    found = frequencies(store, bucket="day", most_buckets=4)
+    found = count_failures_over_time(store, bucket="day", max_buckets=4)
     assert len(found.starts) == 4
     assert found.failed.total == 4
-    assert frequencies(store, bucket="day", since=MONDAY + 9 * DAY_S).runs.total == 1
+    assert count_failures_over_time(store, bucket="day", since=MONDAY + 9 * DAY_S).runs.total == 1
 
 
 def test_a_clock_that_was_wrong_does_not_hide_the_others(store: Store) -> None:
@@ -99,7 +99,7 @@ def test_a_clock_that_was_wrong_does_not_hide_the_others(store: Store) -> None:
     add(store, "never", at=1e200)
     add(store, "before", at=-5.0)
     store.flush(10)
-    assert frequencies(store).runs.total == 1
+    assert count_failures_over_time(store).runs.total == 1
 
 
 def test_codes_come_with_their_latest_runs(store: Store) -> None:
@@ -107,7 +107,7 @@ def test_codes_come_with_their_latest_runs(store: Store) -> None:
         add(store, f"a{number}", at=MONDAY + number)
     add(store, "b", code="t:b")
     store.flush(10)
-    first, second = failed_by_code(store, examples=3)
+    first, second = group_failures_by_code(store, examples_per_code=3)
     assert (first.code, first.total) == ("t:a", 7)
     assert [run.run_id for run in first.latest] == ["a6", "a5", "a4"]
     assert first.latest[0].task == "task a6"
@@ -118,9 +118,9 @@ def test_runs_are_found_by_their_names(store: Store) -> None:
     add(store, "bad")
     add(store, "fine", verdict="no_failure")
     store.flush(10)
-    assert set(runs_called(store, ["bad", "fine", "absent"])) == {"bad"}
-    assert run_lengths(store, [*(f"r{n}" for n in range(1200)), "bad", "fine"]) == {"bad": 7, "fine": 7}
-    assert run_lengths(store, ["bad"], tenant="else") == {}
+    assert set(find_failed_runs(store, ["bad", "fine", "absent"])) == {"bad"}
+    assert get_run_lengths(store, [*(f"r{n}" for n in range(1200)), "bad", "fine"]) == {"bad": 7, "fine": 7}
+    assert get_run_lengths(store, ["bad"], tenant="else") == {}
 
 
 def test_runs_are_found_by_the_schema_that_guided_them(store: Store) -> None:
@@ -128,4 +128,4 @@ def test_runs_are_found_by_the_schema_that_guided_them(store: Store) -> None:
         store.write(RecoveryRow(run_id=run, strategy="rollback", schema_id="s1"))
     store.write(RecoveryRow(run_id="c", strategy="rollback"))
     store.flush(10)
-    assert runs_by_schema(store) == {"s1": ("a", "b")}
+    assert list_runs_by_schema(store) == {"s1": ("a", "b")}

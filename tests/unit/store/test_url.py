@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError, StoreUnavailable
 from agentguard.store import Store
-from agentguard.store.db.engine import explain
-from agentguard.store.db.url import resolve
+from agentguard.store.db.engine import describe_error
+from agentguard.store.db.url import resolve_address
 
 CANARY = "c4nary/p@ss:word"
 QUOTED = "c4nary%2Fp%40ss%3Aword"
@@ -18,24 +18,24 @@ QUOTED = "c4nary%2Fp%40ss%3Aword"
 
 def test_default_and_environment(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert resolve(None, {}).path == tmp_path / ".agentguard" / "store.db"
-    assert resolve(None, {"AGENTGUARD_STORE": ""}).path == tmp_path / ".agentguard" / "store.db"
-    assert resolve(None, {"AGENTGUARD_STORE": "else.db"}).path == tmp_path / "else.db"
-    assert resolve("given.db", {"AGENTGUARD_STORE": "else.db"}).path == tmp_path / "given.db"
+    assert resolve_address(None, {}).path == tmp_path / ".agentguard" / "store.db"
+    assert resolve_address(None, {"AGENTGUARD_STORE": ""}).path == tmp_path / ".agentguard" / "store.db"
+    assert resolve_address(None, {"AGENTGUARD_STORE": "else.db"}).path == tmp_path / "else.db"
+    assert resolve_address("given.db", {"AGENTGUARD_STORE": "else.db"}).path == tmp_path / "given.db"
 
 
 def test_paths_and_urls_of_sqlite(tmp_path):
     for one in (tmp_path / "a.db", str(tmp_path / "a.db"), f"sqlite:///{tmp_path}/a.db"):
-        assert resolve(one).path == tmp_path / "a.db"
-        assert resolve(one).kind == "sqlite"
+        assert resolve_address(one).path == tmp_path / "a.db"
+        assert resolve_address(one).kind == "sqlite"
     odd = tmp_path / "a b?c#d%e.db"
-    assert resolve(odd).path == odd
-    assert resolve(Path("~/a.db")).path == Path.home() / "a.db"
+    assert resolve_address(odd).path == odd
+    assert resolve_address(Path("~/a.db")).path == Path.home() / "a.db"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
 def test_urls_of_postgresql(scheme):
-    address = resolve(f"{scheme}://u:{QUOTED}@db.example/name?sslmode=require")
+    address = resolve_address(f"{scheme}://u:{QUOTED}@db.example/name?sslmode=require")
     assert address.kind == "postgresql"
     assert address.url.drivername == "postgresql+psycopg"
     assert address.url.password == CANARY
@@ -57,7 +57,7 @@ def test_urls_of_postgresql(scheme):
 )
 def test_what_is_no_store_is_refused_without_its_password(url):
     with pytest.raises(ConfigError) as caught:
-        resolve(url)
+        resolve_address(url)
     assert "c4nary" not in str(caught.value)
 
 
@@ -66,7 +66,7 @@ def test_the_password_is_told_nowhere(query, caplog):
     """Not in the address, nor in errors, their chain or a log at DEBUG, of a server that is not there."""
     caplog.set_level(logging.DEBUG)
     url = f"postgresql://u:{QUOTED}@127.0.0.1:1/name{query}"
-    address = resolve(url)
+    address = resolve_address(url)
     assert "c4nary" not in f"{address} {address!r}"
     with pytest.raises(StoreUnavailable) as caught:
         Store.open(url)
@@ -79,10 +79,10 @@ def test_the_password_is_told_nowhere(query, caplog):
 
 @given(st.text(min_size=4, max_size=20).filter(str.strip))
 def test_a_password_is_masked_however_it_is_written(password):
-    address = resolve("postgresql://u@h/b")
+    address = resolve_address("postgresql://u@h/b")
     url = address.url.set(password=password)
     masked = type(address)(kind="postgresql", url=url)
-    told = explain(RuntimeError(f"cannot use {url.render_as_string(hide_password=False)} now"), masked)
+    told = describe_error(RuntimeError(f"cannot use {url.render_as_string(hide_password=False)} now"), masked)
     assert f":{password}@" not in told
     assert url.render_as_string(hide_password=False) not in told
 

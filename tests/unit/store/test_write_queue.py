@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentguard.store.db.rows import FindingRow
-from agentguard.store.write.queue import WriteQueue, WriteUnit, weigh
+from agentguard.store.write.queue import WriteQueue, WriteUnit, estimate_size
 from agentguard.store.write.receipt import WriteReceipt
 
 ROW = FindingRow(run_id="r", detector="d")
@@ -28,8 +28,8 @@ class Bounds(RuleBasedStateMachine):
 
     @rule(rows=st.integers(0, 12), weight=st.integers(0, 120))
     def put(self, rows: int, weight: int) -> None:
-        unit = WriteUnit((ROW,) * rows, weight, WriteReceipt(self.inbox.changed))
-        before = (self.inbox.rows, self.inbox.bytes)
+        unit = WriteUnit((ROW,) * rows, weight, WriteReceipt(self.inbox.condition))
+        before = (self.inbox.row_count, self.inbox.byte_count)
         refused = self.inbox.put(unit)
         fits = before[0] + rows <= MOST_ROWS and before[1] + weight <= MOST_BYTES
         assert (refused == "") == (fits or before[0] == 0)
@@ -47,15 +47,15 @@ class Bounds(RuleBasedStateMachine):
     @rule()
     def done(self) -> None:
         with self.inbox.lock:
-            self.inbox.done(self.taken)
+            self.inbox.release(self.taken)
         self.taken = []
 
     @invariant()
     def counts_are_true(self) -> None:
         there = [*self.waiting, *self.taken]
-        assert self.inbox.rows == sum(len(one.rows) for one in there)
-        assert self.inbox.bytes == sum(one.weight for one in there)
-        assert self.inbox.added - self.inbox.settled == len(there)
+        assert self.inbox.row_count == sum(len(one.rows) for one in there)
+        assert self.inbox.byte_count == sum(one.size_bytes for one in there)
+        assert self.inbox.added_count - self.inbox.settled_count == len(there)
 
 
 TestBounds = Bounds.TestCase
@@ -70,11 +70,11 @@ def test_the_reader_wakes_when_something_comes_and_when_it_is_over():
         while units := inbox.take(max_rows=5, max_bytes=500):
             seen.extend(units)
             with inbox.lock:
-                inbox.done(units)
+                inbox.release(units)
 
     reader = threading.Thread(target=read)
     reader.start()
-    unit = WriteUnit((ROW,), 1, WriteReceipt(inbox.changed))
+    unit = WriteUnit((ROW,), 1, WriteReceipt(inbox.condition))
     assert inbox.put(unit) == ""
     inbox.close()
     reader.join(10)
@@ -92,27 +92,27 @@ class Reader(threading.Thread):
         self.taken: list[WriteUnit] = []
 
     def run(self) -> None:
-        self.taken = self.inbox.take(max_rows=4, max_bytes=100, linger_s=600.0)
+        self.taken = self.inbox.take(max_rows=4, max_bytes=100, max_delay_s=600.0)
 
     def begin(self) -> list[WriteUnit]:
         """Start, and give it one unit that it lingers with."""
         self.start()
         unit = self.put()
         until = time.monotonic() + 10
-        while self.inbox._enough is None:
+        while self.inbox._batch_threshold is None:
             assert time.monotonic() < until
             time.sleep(0.001)
         return [unit]
 
     def put(self, weight: int = 1) -> WriteUnit:
-        unit = WriteUnit((ROW,), weight, WriteReceipt(self.inbox.changed))
+        unit = WriteUnit((ROW,), weight, WriteReceipt(self.inbox.condition))
         assert self.inbox.put(unit) == ""
         return unit
 
 
 def haste(reader: Reader) -> list[WriteUnit]:
     with reader.inbox.lock:
-        reader.inbox.changed.await_one()
+        reader.inbox.condition.add_waiter()
     return []
 
 
@@ -149,26 +149,28 @@ def test_no_more_is_gathered_than_half_of_what_there_is_room_for() -> None:
 
 def test_the_reader_does_not_linger_for_ever_or_for_who_waits() -> None:
     inbox = WriteQueue(max_rows=10, max_bytes=1000)
-    unit = WriteUnit((ROW,), 1, WriteReceipt(inbox.changed))
+    unit = WriteUnit((ROW,), 1, WriteReceipt(inbox.condition))
     inbox.put(unit)
-    assert inbox.take(max_rows=5, max_bytes=100, linger_s=0.01) == [unit]
+    assert inbox.take(max_rows=5, max_bytes=100, max_delay_s=0.01) == [unit]
     waiter = threading.Thread(target=unit.receipt.wait, args=(20,))
     waiter.start()
     inbox.put(unit)
-    assert inbox.take(max_rows=5, max_bytes=100, linger_s=600.0) == [unit]
+    assert inbox.take(max_rows=5, max_bytes=100, max_delay_s=600.0) == [unit]
     with inbox.lock:
-        unit.receipt._settle("written")
-        inbox.changed.notify_all()
+        unit.receipt.settle("written")
+        inbox.condition.notify_all()
     waiter.join(10)
     assert not waiter.is_alive()
-    assert inbox.changed.awaited == 0
+    assert inbox.condition.waiter_count == 0
 
 
 def test_weight_follows_size_and_is_found_quickly():
-    assert weigh((FindingRow(run_id="r", detector="d", data={"a": "x" * 10_000}),)) > 10_000
-    assert weigh((FindingRow(run_id="r", detector="d", data={"a": [["x" * 1000] * 10] * 10}),)) > 100_000
+    assert estimate_size((FindingRow(run_id="r", detector="d", data={"a": "x" * 10_000}),)) > 10_000
+    assert (
+        estimate_size((FindingRow(run_id="r", detector="d", data={"a": [["x" * 1000] * 10] * 10}),)) > 100_000
+    )
     many = FindingRow(run_id="r", detector="d", data={"a": list(range(10**6))})
-    assert weigh((many,)) > 10**6
+    assert estimate_size((many,)) > 10**6
     circle: dict = {}
     circle["me"] = circle
-    assert weigh((FindingRow(run_id="r", detector="d", data=circle),)) > 0
+    assert estimate_size((FindingRow(run_id="r", detector="d", data=circle),)) > 0

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentguard_server.proxy.admin.app import Admin
+    from agentguard_server.proxy.admin.app import AdminApp
     from agentguard_server.proxy.admin.status import ProxyStatus
 
 
-def app(state: ProxyStatus) -> Admin:
+def app(proxy_status: ProxyStatus) -> AdminApp:
     """The application that answers all that is no model API; see `agentguard_server.proxy.admin.app`."""
-    from agentguard_server.proxy.admin.app import Admin
+    from agentguard_server.proxy.admin.app import AdminApp
 
-    return Admin(state)
+    return AdminApp(proxy_status)
 
 
 __all__ = ["app"]

@@ -15,50 +15,50 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from agentguard.errors import AgentGuardError
-from agentguard_server.proxy.admin.desired_state import Wish
-from agentguard_server.proxy.admin.openapi import AdminEndpoint, described
+from agentguard_server.proxy.admin.desired_state import DesiredState
+from agentguard_server.proxy.admin.openapi import AdminEndpoint, build_openapi
 from agentguard_server.proxy.admin.status import ProxyStatus
-from agentguard_server.proxy.admin.status_page import page
-from agentguard_server.proxy.admin.viewer_mount import viewer
-from agentguard_server.proxy.auth.api_keys import ANYBODY, Caller
-from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, Guardrail
+from agentguard_server.proxy.admin.status_page import render_status_page
+from agentguard_server.proxy.admin.viewer_mount import build_viewer_mount
+from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
+from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, LiteLLMGuardrail
 from agentguard_server.proxy.telemetry.prometheus import CONTENT_TYPE, render_prometheus
-from agentguard_server.security_middleware import secured
+from agentguard_server.security_middleware import add_security_headers
 
 _LOG = logging.getLogger("agentguard.proxy")
-_MOST: Final = 1000
+_MAX_SESSIONS: Final = 1000
 _NO_STORE: Final = {"cache-control": "no-store"}
 
 
-class Admin:
+class AdminApp:
     """An ASGI application.
 
     Args:
         state: what there is to tell.
     """
 
-    def __init__(self, state: ProxyStatus) -> None:
-        self.state = state
-        self.endpoints = _endpoints(self)
-        self._guardrail = Guardrail(state.gateway)
-        self._ui = viewer(state)
-        self._app = self._built()
+    def __init__(self, proxy_status: ProxyStatus) -> None:
+        self.proxy_status = proxy_status
+        self.endpoints = _build_endpoints(self)
+        self._guardrail = LiteLLMGuardrail(proxy_status.app_state)
+        self._viewer_mount = build_viewer_mount(proxy_status)
+        self._app = self._build_app()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        await self._app(scope, receive, secured(send))
+        await self._app(scope, receive, add_security_headers(send))
 
-    def _built(self) -> Starlette:
+    def _build_app(self) -> Starlette:
         routes: list[Any] = [Route(one.path, one.handler, methods=[one.method]) for one in self.endpoints]
-        if self._ui is not None:
-            routes.append(Mount("/ui", self._ui))
+        if self._viewer_mount is not None:
+            routes.append(Mount("/ui", self._viewer_mount))
         return Starlette(
             routes=routes,
             exception_handlers={
-                404: _missing,
-                405: _missing,
-                AgentGuardError: _failed,
-                Exception: _unforeseen,
+                404: _handle_not_found,
+                405: _handle_not_found,
+                AgentGuardError: _handle_error,
+                Exception: _handle_unexpected_error,
             },
         )
 
@@ -66,109 +66,116 @@ class Admin:
 
     async def healthz(self, _: Request) -> Response:
         """Whether the process lives."""
-        return _json({"ok": True})
+        return _json_response({"ok": True})
 
     async def readyz(self, _: Request) -> Response:
         """Whether requests should be sent here."""
-        why = self.state.ready()
-        return _json({"ready": not why, "why": why}, 503 if why else 200)
+        why = self.proxy_status.list_unready_reasons()
+        return _json_response({"ready": not why, "why": why}, 503 if why else 200)
 
     async def metrics(self, _: Request) -> Response:
         """All workers' counts, for Prometheus."""
         # Off the loop: with many series it takes milliseconds.
-        tally = self.state.tally()
+        tally = self.proxy_status.aggregate_metrics()
         if tally is None:
-            return _error(404, "not_found", "metrics are off: metrics.enabled")
+            return _error_response(404, "not_found", "metrics are off: metrics.enabled")
         return Response(
             await asyncio.to_thread(render_prometheus, tally), media_type=CONTENT_TYPE, headers=_NO_STORE
         )
 
     async def status(self, request: Request) -> Response:
         """All workers' state; a page for who prefers text/html."""
-        whole = self.state.aggregate()
-        if _wants_page(request):
-            body, policy = page(whole)
+        whole = self.proxy_status.aggregate()
+        if _accepts_html(request):
+            body, policy = render_status_page(whole)
             headers = {**_NO_STORE, "content-security-policy": policy}
             return Response(body, media_type="text/html; charset=utf-8", headers=headers)
-        return _json(whole)
+        return _json_response(whole)
 
     async def openapi(self, _: Request) -> Response:
         """This description."""
-        return _json(described(self.endpoints))
+        return _json_response(build_openapi(self.endpoints))
 
     # -- replicas
 
     async def replicas(self, _: Request) -> Response:
         """The replicas as this worker sees them, and what was asked of them."""
-        return _json(
-            {"replicas": self.state.pool.status()["replicas"], "wishes": dict(self.state.wishes.read())}
+        return _json_response(
+            {
+                "replicas": self.proxy_status.pool.status()["replicas"],
+                "wishes": dict(self.proxy_status.desired_replicas.read()),
+            }
         )
 
     async def drain(self, request: Request) -> Response:
         """Send a replica no new requests."""
-        return await self._wish(request, "drain")
+        return await self._set_desired_state(request, "drain")
 
     async def undrain(self, request: Request) -> Response:
         """Send a drained replica requests again."""
-        return await self._wish(request, None)
+        return await self._set_desired_state(request, None)
 
     async def remove(self, request: Request) -> Response:
         """Take a replica out until the configuration is read anew; what runs on it is finished."""
-        return await self._wish(request, "remove")
+        return await self._set_desired_state(request, "remove")
 
-    async def _wish(self, request: Request, what: Wish | None) -> Response:
-        name, state = request.path_params["name"], self.state
+    async def _set_desired_state(self, request: Request, desired: DesiredState | None) -> Response:
+        name, state = request.path_params["name"], self.proxy_status
         known = {one["name"]: one for one in state.pool.status()["replicas"]}
         if name not in known:
-            return _error(404, "not_found", "there is no replica of that name; GET /agentguard/v1/replicas")
-        if what == "remove" and len([one for one in known.values() if one["state"] != "leaving"]) == 1:
-            return _error(
+            return _error_response(
+                404, "not_found", "there is no replica of that name; GET /agentguard/v1/replicas"
+            )
+        if desired == "remove" and len([one for one in known.values() if one["state"] != "leaving"]) == 1:
+            return _error_response(
                 409, "last_replica", "the last replica cannot be removed; drain it, or end the proxy"
             )
         try:
-            state.wishes.set(name, what)
+            state.desired_replicas.set(name, desired)
         except OSError as error:
-            return _error(503, "unavailable", f"the workers cannot be told: {error.strerror}")
-        await state.wishes.reconcile(state.pool)
-        _LOG.warning("replica %s: %s, as was asked for", name, what or "undrain")
+            return _error_response(503, "unavailable", f"the workers cannot be told: {error.strerror}")
+        await state.desired_replicas.reconcile(state.pool)
+        _LOG.warning("replica %s: %s, as was asked for", name, desired or "undrain")
         found = [one for one in state.pool.status()["replicas"] if one["name"] == name]
-        return _json({"replica": found[0] if found else None, "wish": what}, 202)
+        return _json_response({"replica": found[0] if found else None, "wish": desired}, 202)
 
     # -- sessions
 
     async def sessions(self, request: Request) -> Response:
         """Guarded runs of the key's tenant, the latest used first."""
-        most = _number(request.query_params.get("most"), 100)
+        most = _parse_limit(request.query_params.get("most"), 100)
         if most is None:
-            return _error(400, "invalid_query", f"most: a number from 1 to {_MOST}")
-        found = self.state.sessions(_tenant(request), most=most)
-        return _json({"sessions": found or [], "guarded": found is not None})
+            return _error_response(400, "invalid_query", f"most: a number from 1 to {_MAX_SESSIONS}")
+        found = self.proxy_status.list_sessions(_get_tenant(request), limit=most)
+        return _json_response({"sessions": found or [], "guarded": found is not None})
 
     async def session(self, request: Request) -> Response:
         """One guarded run: its steps by name, what was found, what was done."""
-        found = self.state.session(request.path_params["id"], _tenant(request))
+        found = self.proxy_status.find_session(request.path_params["id"], _get_tenant(request))
         if found is None:
-            return _error(404, "not_found", "this tenant has no such run here now; the viewer has those kept")
-        return _json(found)
+            return _error_response(
+                404, "not_found", "this tenant has no such run here now; the viewer has those kept"
+            )
+        return _json_response(found)
 
     async def guardrail(self, request: Request) -> Response:
         """LiteLLM's generic guardrail: judges a request or an answer."""
-        if self.state.gateway.guarding is None:
-            return _error(404, "not_found", "no guard is configured: the section `guard`")
+        if self.proxy_status.app_state.interceptor is None:
+            return _error_response(404, "not_found", "no guard is configured: the section `guard`")
         return await self._guardrail(request)
 
     def close(self) -> None:
         """Let go of what waits: pages that listen, runs whose answers are awaited. It may wait for a disk."""
         self._guardrail.close()
-        if self._ui is not None:
-            self._ui.close()
+        if self._viewer_mount is not None:
+            self._viewer_mount.close()
 
 
-def _endpoints(admin: Admin) -> tuple[AdminEndpoint, ...]:
+def _build_endpoints(admin: AdminApp) -> tuple[AdminEndpoint, ...]:
     """All endpoints there are."""
     replica = "/agentguard/v1/replicas/{name}"
     told = {202: "done here; every worker follows within a second", 404: "no such replica"}
-    most = {"most": {"type": "integer", "minimum": 1, "maximum": _MOST, "default": 100}}
+    most = {"most": {"type": "integer", "minimum": 1, "maximum": _MAX_SESSIONS, "default": 100}}
     unready = {200: "they should", 503: "they should not; `why` says it"}
     verdict = {200: "the verdict", 400: "no such request", 404: "no guard is configured"}
     counts = {200: "the text format, 0.0.4", 404: "metrics are off"}
@@ -177,7 +184,7 @@ def _endpoints(admin: Admin) -> tuple[AdminEndpoint, ...]:
     return (
         AdminEndpoint("GET", "/healthz", "", admin.healthz, {200: "it does"}),
         AdminEndpoint("GET", "/readyz", "", admin.readyz, unready),
-        AdminEndpoint("GET", "/metrics", "read", admin.metrics, counts, makes="text/plain"),
+        AdminEndpoint("GET", "/metrics", "read", admin.metrics, counts, media_type="text/plain"),
         AdminEndpoint("GET", "/status", "read", admin.status, {200: "the state"}),
         AdminEndpoint("GET", "/agentguard/v1/openapi.json", "read", admin.openapi, {200: "OpenAPI 3.1"}),
         AdminEndpoint("GET", "/agentguard/v1/replicas", "read", admin.replicas, {200: "the replicas"}),
@@ -186,56 +193,56 @@ def _endpoints(admin: Admin) -> tuple[AdminEndpoint, ...]:
         AdminEndpoint("DELETE", replica, "admin", admin.remove, {**told, 409: "it is the last one"}),
         AdminEndpoint("GET", "/agentguard/v1/sessions", "read", admin.sessions, runs, query=most),
         AdminEndpoint("GET", "/agentguard/v1/sessions/{id}", "read", admin.session, run),
-        AdminEndpoint("POST", PATH, "call", admin.guardrail, verdict, takes=REQUEST_SCHEMA),
+        AdminEndpoint("POST", PATH, "call", admin.guardrail, verdict, body_schema=REQUEST_SCHEMA),
     )
 
 
-def caller_of(request: Request) -> Caller:
+def get_caller(request: Request) -> Caller:
     """Who asks, as the gateway found out."""
     found = request.scope.get("agentguard.caller")
-    return found if isinstance(found, Caller) else ANYBODY
+    return found if isinstance(found, Caller) else ANONYMOUS
 
 
-def _tenant(request: Request) -> str:
-    return caller_of(request).tenant
+def _get_tenant(request: Request) -> str:
+    return get_caller(request).tenant
 
 
-def _number(text: str | None, default: int) -> int | None:
+def _parse_limit(text: str | None, default: int) -> int | None:
     if text is None:
         return default
     with contextlib.suppress(ValueError):
-        if len(text) <= 6 and 1 <= int(text) <= _MOST:
+        if len(text) <= 6 and 1 <= int(text) <= _MAX_SESSIONS:
             return int(text)
     return None
 
 
-def _wants_page(request: Request) -> bool:
+def _accepts_html(request: Request) -> bool:
     accepted = request.headers.get("accept", "")
     return "text/html" in accepted and "application/json" not in accepted
 
 
-def _json(data: Any, status: int = 200) -> Response:
+def _json_response(data: Any, status: int = 200) -> Response:
     body = orjson.dumps(data, default=str, option=orjson.OPT_NON_STR_KEYS)
     return Response(body, status, media_type="application/json", headers=_NO_STORE)
 
 
-def _error(status: int, code: str, message: str) -> Response:
-    return _json({"error": {"code": code, "message": message, "type": "agentguard_error"}}, status)
+def _error_response(status: int, code: str, message: str) -> Response:
+    return _json_response({"error": {"code": code, "message": message, "type": "agentguard_error"}}, status)
 
 
-async def _missing(_: Request, error: Exception) -> Response:
+async def _handle_not_found(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    made = _error(
+    made = _error_response(
         status, "not_found" if status == 404 else "method_not_allowed", "there is nothing of that kind"
     )
     made.headers.update(getattr(error, "headers", None) or {})  # which methods there are
     return made
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    return _error(503, getattr(error, "code", "agentguard_error"), str(error))
+async def _handle_error(_: Request, error: Exception) -> Response:
+    return _error_response(503, getattr(error, "code", "agentguard_error"), str(error))
 
 
-async def _unforeseen(_: Request, error: Exception) -> Response:
+async def _handle_unexpected_error(_: Request, error: Exception) -> Response:
     _LOG.error("an administrative request failed: %s", type(error).__name__)
-    return _error(500, "internal_error", "the proxy failed; its log says more")
+    return _error_response(500, "internal_error", "the proxy failed; its log says more")

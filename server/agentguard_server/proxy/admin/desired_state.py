@@ -17,13 +17,13 @@ import orjson
 
 from agentguard.errors import ConfigError
 
-Wish = Literal["drain", "remove"]
+DesiredState = Literal["drain", "remove"]
 
-_KINDS: Final = ("drain", "remove")
-_MOST: Final = 4096
-_TICK_NS: Final = 100_000_000
+_DESIRED_STATES: Final = ("drain", "remove")
+_MAX_REPLICAS: Final = 4096
+_CLOCK_TICK_NS: Final = 100_000_000
 """Within a tick of the file system's clock two wishes may leave a file of the same time and number."""
-_UNSETTLED: Final = (0, 0)
+_UNCERTAIN_STAMP: Final = (0, 0)
 
 
 class DesiredReplicaState:
@@ -35,36 +35,36 @@ class DesiredReplicaState:
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / "wishes.json"
-        self._held: dict[str, Wish] = {}
-        self._done: dict[str, Wish] = {}
+        self._desired: dict[str, DesiredState] = {}
+        self._applied: dict[str, DesiredState] = {}
         self._stamp: tuple[int, int] | None = None
 
-    def set(self, replica: str, what: Wish | None) -> None:
+    def set(self, replica: str, desired: DesiredState | None) -> None:
         """Wish something of a replica, or take it back. Raises OSError."""
         if self._file is None:
-            _put(self._held, replica, what)
+            _update(self._desired, replica, desired)
             return
-        with _locked(self._file.with_suffix(".lock")):
-            held = _read(self._file)
-            _put(held, replica, what)
+        with _lock_file(self._file.with_suffix(".lock")):
+            held = _read_file(self._file)
+            _update(held, replica, desired)
             made = self._file.with_suffix(f".{os.getpid()}.tmp")
             made.write_bytes(orjson.dumps(held))
             made.replace(self._file)
 
-    def read(self) -> Mapping[str, Wish]:
+    def read(self) -> Mapping[str, DesiredState]:
         """All wishes there are."""
         if self._file is not None:
-            stamp = _stamp(self._file)
+            stamp = _file_stamp(self._file)
             if stamp != self._stamp:
-                settled = stamp is None or time.time_ns() - stamp[0] > _TICK_NS
-                self._held, self._stamp = _read(self._file), stamp if settled else _UNSETTLED
-        return self._held
+                settled = stamp is None or time.time_ns() - stamp[0] > _CLOCK_TICK_NS
+                self._desired, self._stamp = _read_file(self._file), stamp if settled else _UNCERTAIN_STAMP
+        return self._desired
 
     async def reconcile(self, pool: Any) -> None:
         """Do in this worker what was wished and is not done yet; a replica that is gone needs nothing."""
         wanted = dict(self.read())
-        for replica in [*wanted, *(set(self._done) - set(wanted))]:
-            wish, done = wanted.get(replica), self._done.get(replica)
+        for replica in [*wanted, *(set(self._applied) - set(wanted))]:
+            wish, done = wanted.get(replica), self._applied.get(replica)
             if wish == done:
                 continue
             with contextlib.suppress(ConfigError):
@@ -72,24 +72,24 @@ class DesiredReplicaState:
                     await pool.remove(replica)
                 else:
                     await pool.drain(replica, on=wish == "drain")
-            _put(self._done, replica, wish)
+            _update(self._applied, replica, wish)
 
     def clear(self) -> None:
         """The configuration was read anew: it says what holds."""
-        self._held, self._done = {}, {}
+        self._desired, self._applied = {}, {}
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.unlink(missing_ok=True)
 
 
-def _put(held: dict[str, Wish], replica: str, what: Wish | None) -> None:
-    if what is None:
-        held.pop(replica, None)
+def _update(states: dict[str, DesiredState], replica: str, desired: DesiredState | None) -> None:
+    if desired is None:
+        states.pop(replica, None)
     else:
-        held[replica] = what
+        states[replica] = desired
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:
@@ -97,18 +97,18 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
-def _read(path: Path) -> dict[str, Wish]:
+def _read_file(path: Path) -> dict[str, DesiredState]:
     try:
         found = orjson.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     if not isinstance(found, dict):
         return {}
-    return {str(name): what for name, what in list(found.items())[:_MOST] if what in _KINDS}
+    return {str(name): what for name, what in list(found.items())[:_MAX_REPLICAS] if what in _DESIRED_STATES}
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

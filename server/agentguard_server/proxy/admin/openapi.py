@@ -16,7 +16,7 @@ from starlette.responses import Response
 from agentguard.version import __version__
 
 Handler = Callable[[Request], Awaitable[Response]]
-Needs = Literal["", "read", "admin", "call"]
+RequiredScope = Literal["", "read", "admin", "call"]
 
 _NAME: Final = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
 _ID: Final = {"type": "string", "minLength": 1, "maxLength": 256}
@@ -40,13 +40,13 @@ class AdminEndpoint:
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
-    needs: Needs
+    required_scope: RequiredScope
     handler: Handler
-    answers: dict[int, str]
+    responses: dict[int, str]
     _: KW_ONLY
-    makes: str = "application/json"
+    media_type: str = "application/json"
     query: dict[str, Any] | None = None
-    takes: dict[str, Any] | None = None
+    body_schema: dict[str, Any] | None = None
 
     @property
     def summary(self) -> str:
@@ -54,11 +54,11 @@ class AdminEndpoint:
         return (self.handler.__doc__ or "").partition("\n")[0]
 
 
-def described(endpoints: tuple[AdminEndpoint, ...]) -> dict[str, Any]:
+def build_openapi(endpoints: tuple[AdminEndpoint, ...]) -> dict[str, Any]:
     """The OpenAPI 3.1 description of endpoints."""
     paths: dict[str, Any] = {}
     for one in endpoints:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one)
+        paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one)
     return {
         "openapi": "3.1.0",
         "info": {"title": "agentguard", "version": __version__, "summary": "Health, state, administration."},
@@ -69,33 +69,40 @@ def described(endpoints: tuple[AdminEndpoint, ...]) -> dict[str, Any]:
     }
 
 
-def _operation(one: AdminEndpoint) -> dict[str, Any]:
-    needs = f" Needs a key with the scope `{one.needs}`." if one.needs else " Needs no key."
+def _build_operation(endpoint: AdminEndpoint) -> dict[str, Any]:
+    needs = (
+        f" Needs a key with the scope `{endpoint.required_scope}`."
+        if endpoint.required_scope
+        else " Needs no key."
+    )
     made: dict[str, Any] = {
-        "summary": one.summary,
-        "description": one.summary + needs,
-        "responses": {str(status): _response(one, status) for status in one.answers},
+        "summary": endpoint.summary,
+        "description": endpoint.summary + needs,
+        "responses": {str(status): _build_response(endpoint, status) for status in endpoint.responses},
     }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": schema}
         for name, schema in _PARAMETERS.items()
-        if f"{{{name}}}" in one.path
+        if f"{{{name}}}" in endpoint.path
     ]
     parameters += [
         {"name": name, "in": "query", "required": False, "schema": schema}
-        for name, schema in (one.query or {}).items()
+        for name, schema in (endpoint.query or {}).items()
     ]
     if parameters:
         made["parameters"] = parameters
-    if one.takes is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": one.takes}}}
-    if one.needs:
+    if endpoint.body_schema is not None:
+        made["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": endpoint.body_schema}},
+        }
+    if endpoint.required_scope:
         made["security"] = [{"key": []}]
         made["responses"]["401"] = {"description": "no key that is known"}
-        made["responses"]["403"] = {"description": f"the key lacks the scope {one.needs}"}
+        made["responses"]["403"] = {"description": f"the key lacks the scope {endpoint.required_scope}"}
     return made
 
 
-def _response(one: AdminEndpoint, status: int) -> dict[str, Any]:
-    schema = {"type": "object"} if one.makes == "application/json" else {"type": "string"}
-    return {"description": one.answers[status], "content": {one.makes: {"schema": schema}}}
+def _build_response(endpoint: AdminEndpoint, status: int) -> dict[str, Any]:
+    schema = {"type": "object"} if endpoint.media_type == "application/json" else {"type": "string"}
+    return {"description": endpoint.responses[status], "content": {endpoint.media_type: {"schema": schema}}}

@@ -16,9 +16,9 @@ _STYLE: Final = (
     "@media(prefers-color-scheme:dark){body{background:#14171a;color:#e6e8eb}th,td{border-color:#3a4047}"
     ".bad{color:#ff8a80}.good{color:#7bd88f}}"
 )
-_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_POLICY: Final = (
-    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; "
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_CONTENT_SECURITY_POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
 _COLUMNS: Final = (
@@ -35,45 +35,49 @@ _COLUMNS: Final = (
 )
 
 
-def page(whole: Mapping[str, Any]) -> tuple[str, str]:
+def render_status_page(status: Mapping[str, Any]) -> tuple[str, str]:
     """The page of a state, and the content security policy it is sent with."""
-    ready = '<span class="good">ready</span>' if whole["ready"] else '<span class="bad">not ready</span>'
-    why = "".join(f" {escape(str(one))}." for one in whole["why"])
-    workers = "".join(_worker(one) for one in whole["workers"])
+    ready = '<span class="good">ready</span>' if status["ready"] else '<span class="bad">not ready</span>'
+    why = "".join(f" {escape(str(one))}." for one in status["why"])
+    workers = "".join(_render_worker(one) for one in status["workers"])
     body = (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>agentguard</title><style>{_STYLE}</style>"
-        f"<h1>agentguard {escape(whole['version'])}: {ready}</h1>"
-        f"<p>{why} {int(whole['inflight'])} requests are under way.</p>{workers}</html>"
+        f"<h1>agentguard {escape(status['version'])}: {ready}</h1>"
+        f"<p>{why} {int(status['inflight'])} requests are under way.</p>{workers}</html>"
     )
-    return body, _POLICY
+    return body, _CONTENT_SECURITY_POLICY
 
 
-def _worker(one: Mapping[str, Any]) -> str:
-    pool = one.get("pool") or {}
-    title = f"Worker {one.get('worker')}, process {one.get('pid')}"
-    told = float(one.get("told_s") or 0)
+def _render_worker(worker: Mapping[str, Any]) -> str:
+    pool = worker.get("pool") or {}
+    title = f"Worker {worker.get('worker')}, process {worker.get('pid')}"
+    told = float(worker.get("told_s") or 0)
     late = f", as of {told:.0f} s ago" if told else ""
     rest = {
         name: value
-        for name, value in one.items()
+        for name, value in worker.items()
         if name not in ("pool", "worker", "pid", "told_s") and not isinstance(value, list)
     }
     rest |= {f"pool {name}": value for name, value in pool.items() if name != "replicas"}
     return (
-        f"<h2>{escape(title)}{late}</h2>{_replicas(pool.get('replicas') or ())}"
-        f"<table>{''.join(_line(name, value) for name, value in rest.items())}</table>"
+        f"<h2>{escape(title)}{late}</h2>{_render_replicas(pool.get('replicas') or ())}"
+        f"<table>{''.join(_render_row(name, value) for name, value in rest.items())}</table>"
     )
 
 
-def _replicas(replicas: Iterable[Mapping[str, Any]]) -> str:
+def _render_replicas(replicas: Iterable[Mapping[str, Any]]) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_replica, replicas))}</tbody></table>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_render_replica, replicas))}</tbody></table>"
 
 
-def _replica(one: Mapping[str, Any]) -> str:
-    flat = {**one, **(one.get("latency_s") or {}), "failed": sum((one.get("failed") or {}).values())}
+def _render_replica(replica: Mapping[str, Any]) -> str:
+    flat = {
+        **replica,
+        **(replica.get("latency_s") or {}),
+        "failed": sum((replica.get("failed") or {}).values()),
+    }
     cells = []
     for name in _COLUMNS:
         value = flat.get(name)
@@ -83,7 +87,7 @@ def _replica(one: Mapping[str, Any]) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _line(name: str, value: Any) -> str:
+def _render_row(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         value = ", ".join(f"{key} {inner}" for key, inner in value.items())
     return f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(str(value))}</td></tr>'

@@ -19,8 +19,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from agentguard_server.proxy.admin.options import UiOptions
-from agentguard_server.proxy.auth.api_keys import ANYBODY, Caller
+from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
+from agentguard_server.proxy.config.schema import UiOptions
 from agentguard_server.proxy.http.headers import extract_api_key, split_request_headers
 from agentguard_server.proxy.state import AppState
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from agentguard_server.proxy.admin.status import ProxyStatus
 
 PREFIX: Final = "/ui"
-COOKIE: Final = "agentguard_ui"
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+COOKIE_NAME: Final = "agentguard_ui"
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Ui:
+class ViewerMount:
     """An ASGI application before the viewer, one viewer a tenant.
 
     Args:
@@ -43,25 +43,27 @@ class Ui:
         secret: that seals cookies; the same for all workers.
     """
 
-    def __init__(self, gateway: AppState, options: UiOptions, *, url: str | None, secret: bytes) -> None:
-        self._gateway, self._options, self._url, self._secret = gateway, options, url, secret
+    def __init__(
+        self, app_state: AppState, options: UiOptions, *, store_url: str | None, secret: bytes
+    ) -> None:
+        self._app_state, self._options, self._store_url, self._secret = app_state, options, store_url, secret
         self._store: Store | None = None
         self._token = secrets.token_urlsafe(24)
         self._viewers: dict[str, Starlette] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        caller, shown = self._caller(scope)
+        caller, shown = self._authenticate(scope)
         if caller is None:
             text = "This needs a key with the scope read: open /ui/?token=KEY once, or send it as Bearer.\n"
             await PlainTextResponse(text, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
-        elif not _may(caller, scope["method"]):
+        elif not _is_allowed(caller, scope["method"]):
             await PlainTextResponse("This key lacks the scope that is needed.\n", 403)(scope, receive, send)
         elif shown:
             await self._sign_in(scope, caller)(scope, receive, send)
         else:
-            viewer = self._viewers.get(caller.tenant) or self._viewer(caller.tenant)
-            await viewer(self._inner(scope), receive, send)
+            viewer = self._viewers.get(caller.tenant) or self._create_viewer(caller.tenant)
+            await viewer(self._to_viewer_scope(scope), receive, send)
 
     def close(self) -> None:
         """Let pages go that listen for changes, and the store."""
@@ -70,72 +72,74 @@ class Ui:
         if self._store is not None:
             self._store.close(1.0)
 
-    def _caller(self, scope: Scope) -> tuple[Caller | None, bool]:
+    def _authenticate(self, scope: Scope) -> tuple[Caller | None, bool]:
         """Who asks, and whether a key was shown in the address."""
-        keys = self._gateway.keys
+        keys = self._app_state.keyring
         if keys is None:
-            return ANYBODY, False
-        _, ours = split_request_headers(scope["headers"], auth=False)
-        token = _token_of(scope)
+            return ANONYMOUS, False
+        _, ours = split_request_headers(scope["headers"], forward_api_key=False)
+        token = _extract_token(scope)
         if token is not None and scope["method"] in ("GET", "HEAD"):
             return keys.find(token.encode()), True
         if key := extract_api_key(ours):
             return keys.find(key), False
-        return self._signed_in(ours.get(b"cookie", b"").decode("latin-1")), False
+        return self._caller_from_cookie(ours.get(b"cookie", b"").decode("latin-1")), False
 
-    def _signed_in(self, header: str) -> Caller | None:
+    def _caller_from_cookie(self, cookie_header: str) -> Caller | None:
         """Whose cookie it is; None if it is nobody's, or too old."""
         try:
-            found = SimpleCookie(header).get(COOKIE)
+            found = SimpleCookie(cookie_header).get(COOKIE_NAME)
         except CookieError:
             return None
         name, _, rest = ("" if found is None else found.value).rpartition(".")[0].partition("~")
-        held = None if self._gateway.keys is None else self._gateway.keys.named(name)
+        held = None if self._app_state.keyring is None else self._app_state.keyring.find_by_name(name)
         if found is None or held is None or not rest.isascii() or not rest.isdigit() or len(rest) > 12:
             return None
-        sealed = hmac.compare_digest(self._sealed(name, int(rest), held[0]).encode(), found.value.encode())
+        sealed = hmac.compare_digest(
+            self._sign_cookie(name, int(rest), held[0]).encode(), found.value.encode()
+        )
         return held[1] if sealed and time.time() < int(rest) else None
 
-    def _sealed(self, name: str, until: int, digest: bytes) -> str:
-        text = f"{name}~{until}"
+    def _sign_cookie(self, name: str, expires_at: int, digest: bytes) -> str:
+        text = f"{name}~{expires_at}"
         seal = hmac.new(self._secret, digest + text.encode(), hashlib.sha256).hexdigest()
         return f"{text}.{seal}"
 
     def _sign_in(self, scope: Scope, caller: Caller) -> Response:
         """Keep the key's name in a cookie, and take the key out of the address."""
-        held = None if self._gateway.keys is None else self._gateway.keys.named(caller.name)
-        rest = [(k, v) for k, v in parse_qsl(_query(scope), keep_blank_values=True) if k != "token"]
+        held = None if self._app_state.keyring is None else self._app_state.keyring.find_by_name(caller.name)
+        rest = [(k, v) for k, v in parse_qsl(_query_string(scope), keep_blank_values=True) if k != "token"]
         # Only what stands below the prefix: two slashes at the beginning would name another host.
         path = PREFIX + "/" + scope["path"].removeprefix(PREFIX).lstrip("/")
         answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
         if held is not None:
-            most = int(self._options.signed_in_s)
-            value = self._sealed(caller.name, int(time.time()) + most, held[0])
+            most = int(self._options.session_lifetime_s)
+            value = self._sign_cookie(caller.name, int(time.time()) + most, held[0])
             secure = scope.get("scheme") == "https"
             answer.set_cookie(
-                COOKIE, value, max_age=most, path=PREFIX, secure=secure, httponly=True, samesite="strict"
+                COOKIE_NAME, value, max_age=most, path=PREFIX, secure=secure, httponly=True, samesite="strict"
             )
         return answer
 
-    def _viewer(self, tenant: str) -> Starlette:
+    def _create_viewer(self, tenant: str) -> Starlette:
         """Made when it is first looked at: without it a worker needs no SQLAlchemy."""
         from agentguard.store.store import Store
         from agentguard_server.viewer.app import build_app
         from agentguard_server.viewer.settings import ViewerSettings
 
         settings = ViewerSettings(
-            host=self._gateway.settings.listen.host,
+            host=self._app_state.settings.listen.host,
             token=self._token,
             tenant=tenant,
             evals=self._options.evals,
             prefix=PREFIX,
         )
         if self._store is None:
-            self._store = Store.open(self._url, connect=False)
+            self._store = Store.open(self._store_url, connect=False)
         made = self._viewers[tenant] = build_app(self._store, settings)
         return made
 
-    def _inner(self, scope: Scope) -> Scope:
+    def _to_viewer_scope(self, scope: Scope) -> Scope:
         """The request as the viewer takes it: with its own token, and no key of ours."""
         kept = [
             pair for pair in scope["headers"] if pair[0] not in (b"authorization", b"x-api-key", b"cookie")
@@ -143,30 +147,32 @@ class Ui:
         return {**scope, "headers": [*kept, (b"authorization", b"Bearer " + self._token.encode())]}
 
 
-def viewer(state: ProxyStatus) -> Ui | None:
+def build_viewer_mount(proxy_status: ProxyStatus) -> ViewerMount | None:
     """The viewer of a proxy that has a store; None where there is none, or it is not wanted."""
-    settings = state.gateway.settings
+    settings = proxy_status.app_state.settings
     options = settings.ui
     url = options.store
     if url is None and settings.capture is not None:
         url = settings.capture.store or ""
     if not options.enabled or url is None:
         return None
-    return Ui(state.gateway, options, url=url or None, secret=state.board.secret())
+    return ViewerMount(
+        proxy_status.app_state, options, store_url=url or None, secret=proxy_status.snapshots.load_secret()
+    )
 
 
-def _may(caller: Caller, method: str) -> bool:
+def _is_allowed(caller: Caller, method: str) -> bool:
     """To look needs ``read``; to judge, which changes what is kept, ``admin``."""
-    return "admin" in caller.scopes or ("read" in caller.scopes and method in _SAFE)
+    return "admin" in caller.scopes or ("read" in caller.scopes and method in _SAFE_METHODS)
 
 
-def _token_of(scope: Scope) -> str | None:
+def _extract_token(scope: Scope) -> str | None:
     try:
-        return dict(parse_qsl(_query(scope), keep_blank_values=True, max_num_fields=100)).get("token")
+        return dict(parse_qsl(_query_string(scope), keep_blank_values=True, max_num_fields=100)).get("token")
     except ValueError:
         return None
 
 
-def _query(scope: Scope) -> str:
+def _query_string(scope: Scope) -> str:
     found: bytes = scope.get("query_string") or b""
     return found.decode("latin-1")

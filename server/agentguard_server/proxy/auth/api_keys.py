@@ -12,11 +12,11 @@ import hmac
 import secrets
 from collections.abc import Iterable
 
-from agentguard_server.proxy.auth.rate_limits import Quota, Quotas
+from agentguard_server.proxy.auth.rate_limits import SharedKeyLimit, SharedRateLimits
 from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions, Scope
 
-PREFIX = "ag-"
-_MOST_BYTES = 512
+KEY_PREFIX = "ag-"
+_MAX_KEY_BYTES = 512
 
 
 class Caller:
@@ -27,19 +27,28 @@ class Caller:
         share: of the key's limits that this worker may give out.
     """
 
-    __slots__ = ("_allowed", "_at", "_concurrent", "_rate", "name", "running", "scopes", "tenant")
+    __slots__ = (
+        "_tokens",
+        "_refilled_at",
+        "_max_concurrent",
+        "_requests_per_minute",
+        "name",
+        "in_flight",
+        "scopes",
+        "tenant",
+    )
 
-    def __init__(self, options: KeyOptions | None = None, *, share: float = 1.0) -> None:
+    def __init__(self, options: KeyOptions | None = None, *, limit_share: float = 1.0) -> None:
         self.name = options.name if options else ""
         self.tenant = options.tenant if options else ""
         self.scopes: frozenset[Scope] = frozenset(options.scopes if options else ("call", "read", "admin"))
         limits = options.limits if options else KeyLimits()
-        self._concurrent = _share(limits.concurrent, share)
-        self._rate = _share(limits.requests_per_minute, share)
-        self._allowed, self._at = float(self._rate or 0), 0.0
-        self.running = 0
+        self._max_concurrent = _scale_limit(limits.max_concurrent, limit_share)
+        self._requests_per_minute = _scale_limit(limits.requests_per_minute, limit_share)
+        self._tokens, self._refilled_at = float(self._requests_per_minute or 0), 0.0
+        self.in_flight = 0
 
-    def enter(self, now: float) -> float | None:
+    def acquire(self, now: float) -> float | None:
         """Begin a request, if the limits allow it.
 
         Args:
@@ -48,24 +57,27 @@ class Caller:
         Returns:
             None if it may go on, and `leave` must follow; else seconds after which to come again.
         """
-        if self._concurrent is not None and self.running >= self._concurrent:
+        if self._max_concurrent is not None and self.in_flight >= self._max_concurrent:
             return 1.0
-        if self._rate is not None:
-            gained = (now - self._at) * self._rate / 60
-            self._allowed, self._at = min(float(self._rate), self._allowed + gained), now
-            if self._allowed < 1:
-                return (1 - self._allowed) * 60 / self._rate
-            self._allowed -= 1
-        self.running += 1
+        if self._requests_per_minute is not None:
+            gained = (now - self._refilled_at) * self._requests_per_minute / 60
+            self._tokens, self._refilled_at = (
+                min(float(self._requests_per_minute), self._tokens + gained),
+                now,
+            )
+            if self._tokens < 1:
+                return (1 - self._tokens) * 60 / self._requests_per_minute
+            self._tokens -= 1
+        self.in_flight += 1
         return None
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """A request that was let in is over."""
-        self.running -= 1
+        self.in_flight -= 1
 
-    def inherit(self, before: Caller) -> None:
+    def restore(self, previous: Caller) -> None:
         """Go on from the counts of the same key before a reload."""
-        self._allowed, self._at = min(self._allowed, before._allowed), before._at
+        self._tokens, self._refilled_at = min(self._tokens, previous._tokens), previous._refilled_at
 
 
 class SharedLimitCaller(Caller):
@@ -76,31 +88,33 @@ class SharedLimitCaller(Caller):
         quota: what all workers have given out of its limits.
     """
 
-    __slots__ = ("_quota",)
+    __slots__ = ("_shared_limit",)
 
-    def __init__(self, options: KeyOptions, quota: Quota) -> None:
+    def __init__(self, options: KeyOptions, shared_limit: SharedKeyLimit) -> None:
         super().__init__(options)
-        self._quota = quota
+        self._shared_limit = shared_limit
 
-    def enter(self, now: float) -> float | None:
+    def acquire(self, now: float) -> float | None:
         """As `Caller.enter`; the clock must be the same in all workers."""
-        most, quota = self._concurrent, self._quota
-        if most is not None and not quota.begin(most):
+        most, quota = self._max_concurrent, self._shared_limit
+        if most is not None and not quota.acquire(most):
             return 1.0
-        if self._rate is not None and (after := quota.spend(now, self._rate)):
+        if self._requests_per_minute is not None and (
+            after := quota.take_token(now, self._requests_per_minute)
+        ):
             if most is not None:
-                quota.end()
+                quota.release()
             return after
-        self.running += 1
+        self.in_flight += 1
         return None
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """As `Caller.leave`."""
-        self.running -= 1
-        if self._concurrent is not None:
-            self._quota.end()
+        self.in_flight -= 1
+        if self._max_concurrent is not None:
+            self._shared_limit.release()
 
-    def inherit(self, before: Caller) -> None:
+    def restore(self, previous: Caller) -> None:
         """Nothing is to be done: the counts are where they were."""
 
 
@@ -114,53 +128,65 @@ class Keyring:
     """
 
     def __init__(
-        self, keys: Iterable[KeyOptions], *, share: float = 1.0, quotas: Quotas | None = None
+        self,
+        keys: Iterable[KeyOptions],
+        *,
+        limit_share: float = 1.0,
+        rate_limits: SharedRateLimits | None = None,
     ) -> None:
         digests = ((bytes.fromhex(key.hash.partition(":")[2]), key) for key in keys)
-        self._callers = {digest: (digest, _caller(key, digest, share, quotas)) for digest, key in digests}
+        self._callers = {
+            digest: (digest, _create_caller(key, digest, limit_share, rate_limits)) for digest, key in digests
+        }
 
     @classmethod
-    def of(
-        cls, keys: tuple[KeyOptions, ...] | None, *, share: float = 1.0, quotas: Quotas | None = None
+    def from_options(
+        cls,
+        keys: tuple[KeyOptions, ...] | None,
+        *,
+        limit_share: float = 1.0,
+        rate_limits: SharedRateLimits | None = None,
     ) -> Keyring | None:
         """A ring of configured keys; None where there are none, and everybody is let in."""
-        return None if keys is None else cls(keys, share=share, quotas=quotas)
+        return None if keys is None else cls(keys, limit_share=limit_share, rate_limits=rate_limits)
 
     def find(self, key: bytes) -> Caller | None:
         """Whose key it is; None if nobody's."""
-        if not key or len(key) > _MOST_BYTES:
+        if not key or len(key) > _MAX_KEY_BYTES:
             return None
         digest = hashlib.sha256(key).digest()
         known = self._callers.get(digest)
         return known[1] if known is not None and hmac.compare_digest(known[0], digest) else None
 
-    def named(self, name: str) -> tuple[bytes, Caller] | None:
+    def find_by_name(self, name: str) -> tuple[bytes, Caller] | None:
         """The hash and the caller of the key of that name; None if there is none."""
         return next((held for held in self._callers.values() if held[1].name == name), None)
 
-    def inherit(self, before: Keyring) -> None:
+    def restore(self, previous: Keyring) -> None:
         """Go on from the counts before a reload, for the keys that stayed."""
         for digest, caller in self._callers.values():
-            if (old := before._callers.get(digest)) is not None:
-                caller.inherit(old[1])
+            if (old := previous._callers.get(digest)) is not None:
+                caller.restore(old[1])
 
 
-def make() -> tuple[str, str]:
+def generate_key() -> tuple[str, str]:
     """A new key and the hash that goes into the configuration."""
-    key = PREFIX + secrets.token_urlsafe(32)
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
     return key, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def _caller(key: KeyOptions, digest: bytes, share: float, quotas: Quotas | None) -> Caller:
+def _create_caller(
+    key: KeyOptions, digest: bytes, limit_share: float, rate_limits: SharedRateLimits | None
+) -> Caller:
     limits = key.limits
-    limited = limits.concurrent is not None or limits.requests_per_minute is not None
-    quota = quotas.of(digest) if quotas is not None and limited else None
-    return Caller(key, share=share) if quota is None else SharedLimitCaller(key, quota)
+    limited = limits.max_concurrent is not None or limits.requests_per_minute is not None
+    quota = rate_limits.find_or_create(digest) if rate_limits is not None and limited else None
+    return Caller(key, limit_share=limit_share) if quota is None else SharedLimitCaller(key, quota)
 
 
-def _share(limit: int | None, share: float) -> int | None:
+def _scale_limit(limit: int | None, share: float) -> int | None:
     return None if limit is None else max(1, round(limit * share))
 
 
-ANYBODY = Caller()
+ANONYMOUS = Caller()
 """Who asks where there are no keys."""

@@ -22,13 +22,13 @@ import os
 from pathlib import Path
 from typing import Final
 
-_ROWS: Final = 8192
-_CELL: Final = 8
-_HEAD: Final = 2
+_MAX_ROWS: Final = 8192
+_CELL_BYTES: Final = 8
+_HEADER_CELLS: Final = 2
 """Cells of a row before the workers' counts: what key it is of, and when its next request may come."""
 
 
-class Quotas:
+class SharedRateLimits:
     """The rows of all keys.
 
     Args:
@@ -39,65 +39,67 @@ class Quotas:
 
     def __init__(self, folder: Path, *, worker: int, workers: int) -> None:
         self._path, self._worker, self._workers = folder / "quotas", worker, workers
-        self._stride = _HEAD + workers
+        self._stride = _HEADER_CELLS + workers
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            size = _ROWS * self._stride * _CELL
+            size = _MAX_ROWS * self._stride * _CELL_BYTES
             os.ftruncate(file, size)
             whole = memoryview(mmap.mmap(file, size))
         finally:
             os.close(file)
         self._counts, self._times = whole.cast("q"), whole.cast("d")
-        for row in range(0, _ROWS * self._stride, self._stride):
+        for row in range(0, _MAX_ROWS * self._stride, self._stride):
             if self._counts[row]:  # left behind by a worker that this one stands in for
-                self._counts[row + _HEAD + worker] = 0
+                self._counts[row + _HEADER_CELLS + worker] = 0
 
-    def of(self, digest: bytes) -> Quota | None:
+    def find_or_create(self, digest: bytes) -> SharedKeyLimit | None:
         """The row of a key, for good; None if there are too many keys. Takes a lock: not for each request."""
-        tag = int.from_bytes(hashlib.sha256(digest).digest()[:_CELL], "little", signed=True) or 1
+        tag = int.from_bytes(hashlib.sha256(digest).digest()[:_CELL_BYTES], "little", signed=True) or 1
         lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for probe in range(_ROWS):
-                row = (tag + probe) % _ROWS * self._stride
+            for probe in range(_MAX_ROWS):
+                row = (tag + probe) % _MAX_ROWS * self._stride
                 if self._counts[row] in (0, tag):
                     self._counts[row] = tag
-                    return Quota(self._counts, self._times, row, worker=self._worker, workers=self._workers)
+                    return SharedKeyLimit(
+                        self._counts, self._times, row, worker=self._worker, workers=self._workers
+                    )
         finally:
             os.close(lock)
         return None
 
 
-class Quota:
+class SharedKeyLimit:
     """One key's row, as one worker uses it."""
 
-    __slots__ = ("_counts", "_first", "_last", "_mine", "_next", "_times")
+    __slots__ = ("_counts", "_first_cell", "_end_cell", "_own_cell", "_next_cell", "_times")
 
     def __init__(
         self, counts: memoryview[int], times: memoryview[float], row: int, *, worker: int, workers: int
     ) -> None:
-        self._counts, self._times, self._next = counts, times, row + 1
-        self._first, self._last = row + _HEAD, row + _HEAD + workers
-        self._mine = self._first + worker
+        self._counts, self._times, self._next_cell = counts, times, row + 1
+        self._first_cell, self._end_cell = row + _HEADER_CELLS, row + _HEADER_CELLS + workers
+        self._own_cell = self._first_cell + worker
 
     @property
-    def running(self) -> int:
+    def in_flight(self) -> int:
         """Requests of the key that run, in all workers."""
-        return sum(self._counts[self._first : self._last])
+        return sum(self._counts[self._first_cell : self._end_cell])
 
-    def begin(self, most: int) -> bool:
+    def acquire(self, max_concurrent: int) -> bool:
         """Count a request, if not as many run as may."""
-        self._counts[self._mine] += 1
-        if self.running <= most:
+        self._counts[self._own_cell] += 1
+        if self.in_flight <= max_concurrent:
             return True
-        self._counts[self._mine] -= 1
+        self._counts[self._own_cell] -= 1
         return False
 
-    def end(self) -> None:
+    def release(self) -> None:
         """A request that was counted is over."""
-        self._counts[self._mine] -= 1
+        self._counts[self._own_cell] -= 1
 
-    def spend(self, now: float, a_minute: int) -> float:
+    def take_token(self, now: float, requests_per_minute: int) -> float:
         """Take one of the requests of a minute.
 
         Args:
@@ -107,13 +109,13 @@ class Quota:
         Returns:
             0 if it was taken; else seconds after which there will be one.
         """
-        apart = 60 / a_minute
-        due = max(self._times[self._next], now)
-        early = due - now - (a_minute - 1) * apart
-        if early > _ROUNDING_S:
+        apart = 60 / requests_per_minute
+        due = max(self._times[self._next_cell], now)
+        early = due - now - (requests_per_minute - 1) * apart
+        if early > _TOLERANCE_S:
             return early
-        self._times[self._next] = due + apart
+        self._times[self._next_cell] = due + apart
         return 0.0
 
 
-_ROUNDING_S: Final = 1e-6
+_TOLERANCE_S: Final = 1e-6

@@ -17,22 +17,22 @@ from agentguard.recover.persistence import encode_recovery
 from agentguard.recover.strategy import Recovery
 from agentguard.trajectory._safe_json import dumps
 from agentguard_server.proxy.capture.protocol import (
-    HEAD,
+    HEADER_BYTES,
+    CollectorMessage,
     CollectorStatus,
-    Message,
     RecoveryEvent,
     RunEvent,
-    frame,
-    length_of,
-    report_of,
+    decode_status,
+    encode_frame,
+    parse_frame_length,
 )
 
-_GATHER_S: Final = 0.02
+_BATCH_INTERVAL_S: Final = 0.02
 _BATCH_BYTES: Final = 262_144
-_FIRST_WAIT_S: Final = 0.05
-_LONGEST_WAIT_S: Final = 2.0
-_CLOSE_S: Final = 2.0
-_WEIGHT: Final = 128
+_INITIAL_BACKOFF_S: Final = 0.05
+_MAX_BACKOFF_S: Final = 2.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+_MESSAGE_OVERHEAD_BYTES: Final = 128
 """Bytes that a message weighs beside its contents."""
 
 
@@ -51,62 +51,67 @@ class CollectorClient:
         report: what the keeper said last.
     """
 
-    def __init__(self, path: str, *, queue_bytes: int) -> None:
-        self._path, self._room = path, queue_bytes
-        self._queue: deque[tuple[Message, int]] = deque()
-        self._waiting = 0
+    def __init__(self, path: str, *, max_queue_bytes: int) -> None:
+        self._path, self._max_queue_bytes = path, max_queue_bytes
+        self._queue: deque[tuple[CollectorMessage, int]] = deque()
+        self._queued_bytes = 0
         self._socket: socket.socket | None = None
-        self._out = memoryview(b"")
-        self._in_out = self._sent = 0
-        self._in = bytearray()
+        self._send_buffer = memoryview(b"")
+        self._send_buffer_messages = self._sent_messages = 0
+        self._receive_buffer = bytearray()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._wait = _FIRST_WAIT_S
-        self.put_in = self.lost = self.lost_rows = self.broken = 0
-        self.report = CollectorStatus()
+        self._backoff_s = _INITIAL_BACKOFF_S
+        self.accepted = self.dropped = self.dropped_rows = self.disconnects = 0
+        self.collector_status = CollectorStatus()
 
     @property
     def pending(self) -> int:
         """Messages that wait here, or that the keeper has not taken in."""
-        return len(self._queue) + self._in_out + self._sent - self.report.handled
+        return (
+            len(self._queue)
+            + self._send_buffer_messages
+            + self._sent_messages
+            - self.collector_status.handled
+        )
 
-    def put(self, message: Message, weight: int) -> bool:
+    def enqueue(self, message: CollectorMessage, size: int) -> bool:
         """Take a message of ``weight`` bytes, from any thread; False if it has no room and is lost."""
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:  # a thread in which a run ends, since a judge is asked
             if self._loop is None or self._loop.is_closed():
-                self.put_in += 1
-                self.lost += 1
+                self.accepted += 1
+                self.dropped += 1
                 return False
-            self._loop.call_soon_threadsafe(self.put, message, weight)
+            self._loop.call_soon_threadsafe(self.enqueue, message, size)
             return True
-        self.put_in += 1
-        weight += _WEIGHT
-        if self._waiting + weight > self._room:
-            self.lost += 1
+        self.accepted += 1
+        size += _MESSAGE_OVERHEAD_BYTES
+        if self._queued_bytes + size > self._max_queue_bytes:
+            self.dropped += 1
             return False
-        self._queue.append((message, weight))
-        self._waiting += weight
+        self._queue.append((message, size))
+        self._queued_bytes += size
         if self._timer is None:
-            self._timer = self._loop.call_later(_GATHER_S, self._flush)
+            self._timer = self._loop.call_later(_BATCH_INTERVAL_S, self._flush)
         return True
 
-    def run(self, tenant: str) -> RunLog:
+    def open_run_log(self, tenant: str) -> CollectorRunLog:
         """Takes the events of one run."""
-        return RunLog(self, tenant)
+        return CollectorRunLog(self, tenant)
 
-    def recovery(self, tenant: str, recovery: Recovery) -> None:
+    def record_recovery(self, tenant: str, recovery: Recovery) -> None:
         """Takes a recovery."""
         data = dumps(encode_recovery(recovery))
-        self.put(RecoveryEvent(tenant, data), len(data))
+        self.enqueue(RecoveryEvent(tenant, data), len(data))
 
     async def aclose(self) -> None:
         """Let the keeper take in what waits, for some seconds; the rest is lost and counted."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 while self.pending:
-                    await asyncio.sleep(_GATHER_S)
+                    await asyncio.sleep(_BATCH_INTERVAL_S)
         self.close()
 
     def close(self) -> None:
@@ -114,41 +119,44 @@ class CollectorClient:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._forget()
-        self.lost += len(self._queue)
+        self._close_socket()
+        self.dropped += len(self._queue)
         self._queue.clear()
-        self._waiting = 0
+        self._queued_bytes = 0
 
     def _flush(self) -> None:
         self._timer = None
         if self._socket is None and not self._connect():
-            self._again()
+            self._schedule_reconnect()
             return
         assert self._socket is not None  # for mypy: it was connected
         try:
-            while self._out or self._queue:
-                if not self._out:
-                    self._fill()
-                self._out = self._out[self._socket.send(self._out) :]
-                if not self._out:
-                    self._sent, self._in_out = self._sent + self._in_out, 0
+            while self._send_buffer or self._queue:
+                if not self._send_buffer:
+                    self._fill_send_buffer()
+                self._send_buffer = self._send_buffer[self._socket.send(self._send_buffer) :]
+                if not self._send_buffer:
+                    self._sent_messages, self._send_buffer_messages = (
+                        self._sent_messages + self._send_buffer_messages,
+                        0,
+                    )
         except BlockingIOError:
-            asyncio.get_running_loop().add_writer(self._socket, self._writable)
+            asyncio.get_running_loop().add_writer(self._socket, self._on_writable)
         except OSError:
-            self._broken()
+            self._on_disconnect()
 
-    def _fill(self) -> None:
+    def _fill_send_buffer(self) -> None:
         """Take the next messages out of the queue, as one frame."""
-        taken: list[Message] = []
+        taken: list[CollectorMessage] = []
         size = 0
         while self._queue and (not taken or size + self._queue[0][1] <= _BATCH_BYTES):
             message, weight = self._queue.popleft()
             taken.append(message)
             size += weight
-        self._waiting -= size
-        self._out, self._in_out = memoryview(frame(taken)), len(taken)
+        self._queued_bytes -= size
+        self._send_buffer, self._send_buffer_messages = memoryview(encode_frame(taken)), len(taken)
 
-    def _writable(self) -> None:
+    def _on_writable(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().remove_writer(self._socket)
         self._flush()
@@ -161,13 +169,13 @@ class CollectorClient:
         except OSError:  # a full backlog, too
             made.close()
             return False
-        self._socket, self._sent, self.report = made, 0, CollectorStatus()
-        self._in.clear()
-        self._wait = _FIRST_WAIT_S
-        asyncio.get_running_loop().add_reader(made, self._readable)
+        self._socket, self._sent_messages, self.collector_status = made, 0, CollectorStatus()
+        self._receive_buffer.clear()
+        self._backoff_s = _INITIAL_BACKOFF_S
+        asyncio.get_running_loop().add_reader(made, self._on_readable)
         return True
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         assert self._socket is not None  # for mypy: it is read from
         try:
             data = self._socket.recv(65_536)
@@ -176,63 +184,70 @@ class CollectorClient:
         except OSError:
             data = b""
         if not data:
-            self._broken()
+            self._on_disconnect()
             return
-        self._in += data
-        while len(self._in) >= HEAD and len(self._in) >= (end := HEAD + length_of(bytes(self._in[:HEAD]))):
-            self.report = report_of(bytes(self._in[HEAD:end]))
-            del self._in[:end]
+        self._receive_buffer += data
+        while len(self._receive_buffer) >= HEADER_BYTES and len(self._receive_buffer) >= (
+            end := HEADER_BYTES + parse_frame_length(bytes(self._receive_buffer[:HEADER_BYTES]))
+        ):
+            self.collector_status = decode_status(bytes(self._receive_buffer[HEADER_BYTES:end]))
+            del self._receive_buffer[:end]
 
-    def _broken(self) -> None:
+    def _on_disconnect(self) -> None:
         """The keeper is gone: what it did not take in, or write, is lost."""
-        self.lost_rows += self.report.pending
-        self.broken += 1
-        self._forget()
+        self.dropped_rows += self.collector_status.pending
+        self.disconnects += 1
+        self._close_socket()
         if self._queue:
-            self._again()
+            self._schedule_reconnect()
 
-    def _forget(self) -> None:
+    def _close_socket(self) -> None:
         if self._socket is None:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)
         loop.remove_writer(self._socket)
         self._socket.close()
-        self.lost += self._in_out + self._sent - self.report.handled
-        self._socket, self._out, self._in_out, self._sent = None, memoryview(b""), 0, 0
-        self.report = CollectorStatus(error=self.report.error)
+        self.dropped += self._send_buffer_messages + self._sent_messages - self.collector_status.handled
+        self._socket, self._send_buffer, self._send_buffer_messages, self._sent_messages = (
+            None,
+            memoryview(b""),
+            0,
+            0,
+        )
+        self.collector_status = CollectorStatus(error=self.collector_status.error)
 
-    def _again(self) -> None:
+    def _schedule_reconnect(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._wait, self._flush)
-            self._wait = min(self._wait * 2, _LONGEST_WAIT_S)
+            self._timer = asyncio.get_running_loop().call_later(self._backoff_s, self._flush)
+            self._backoff_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
 
 
-class RunLog:
+class CollectorRunLog:
     """Takes the events of one run; an `agentguard.trajectory.event_log.recorder.EventSink`.
 
     A keeper that was started anew knows nothing of the run: it is told again how the run began.
     """
 
-    __slots__ = ("_head", "_link", "_run", "_tenant", "_told")
+    __slots__ = ("_header", "_client", "_run_id", "_tenant", "_known_disconnects")
 
-    def __init__(self, link: CollectorClient, tenant: str) -> None:
-        self._link, self._tenant = link, tenant
-        self._run, self._head, self._told = "", b"", 0
+    def __init__(self, client: CollectorClient, tenant: str) -> None:
+        self._client, self._tenant = client, tenant
+        self._run_id, self._header, self._known_disconnects = "", b"", 0
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Take an event. Never waits; raises FormatError where it holds what is no JSON data."""
         data = dumps(event)
         fresh = event["event"] == "header"
         if fresh:
-            self._run, self._head = str(event["id"]), data
-        elif self._told < self._link.broken:
-            self._put(self._head, fresh=False)
-        self._told = self._link.broken
-        self._put(data, fresh=fresh)
+            self._run_id, self._header = str(event["id"]), data
+        elif self._known_disconnects < self._client.disconnects:
+            self._enqueue(self._header, is_new=False)
+        self._known_disconnects = self._client.disconnects
+        self._enqueue(data, is_new=fresh)
 
     def close(self) -> None:
         """Nothing is held here."""
 
-    def _put(self, data: bytes, *, fresh: bool) -> None:
-        self._link.put(RunEvent(self._tenant, self._run, fresh, data), len(data))
+    def _enqueue(self, data: bytes, *, is_new: bool) -> None:
+        self._client.enqueue(RunEvent(self._tenant, self._run_id, is_new, data), len(data))

@@ -18,28 +18,28 @@ from typing import Final
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.store.store import Store
-from agentguard_server.proxy.capture.collector_config import KeeperConfig
 from agentguard_server.proxy.capture.correlator import RunCorrelator
 from agentguard_server.proxy.capture.protocol import (
-    HEAD,
+    HEADER_BYTES,
     CapturedExchange,
+    CollectorConfig,
+    CollectorMessage,
     CollectorStatus,
-    Message,
     RunEvent,
-    frame,
-    length_of,
-    messages_of,
+    decode_messages,
+    encode_frame,
+    parse_frame_length,
 )
 from agentguard_server.proxy.capture.run_writer import RunWriter
 
 logger = logging.getLogger("agentguard.keeper")
 
-_SWEEPS: Final = 4
-_TELL_S: Final = 0.25
-_NICE: Final = 10
-_LAST_S: Final = 2.0
-_CLOSE_S: Final = 5.0
-_FAILURES_TOLD: Final = 100
+_SWEEPS_PER_TIMEOUT: Final = 4
+_STATUS_INTERVAL_S: Final = 0.25
+_NICENESS: Final = 10
+_DRAIN_TIMEOUT_S: Final = 2.0
+_CLOSE_TIMEOUT_S: Final = 5.0
+_MAX_LOGGED_FAILURES: Final = 100
 
 
 class CaptureCollector:
@@ -50,118 +50,120 @@ class CaptureCollector:
         store: where runs are kept.
     """
 
-    def __init__(self, config: KeeperConfig, store: Store) -> None:
+    def __init__(self, config: CollectorConfig, store: Store) -> None:
         self._config, self._store = config, store
         guard = Guard.from_policy(config.policy)
         diagnosing = guard if config.capture.diagnose else None
-        self.kept = RunWriter(store, diagnosing, redact=config.capture.redact)
-        self.observer = RunCorrelator(guard, self.kept, config.runs)
-        self._failed = 0
-        self._open: set[asyncio.Task[None]] = set()
-        self._handled: dict[asyncio.StreamWriter, int] = {}
+        self.run_writer = RunWriter(store, diagnosing, redact=config.capture.redact)
+        self.correlator = RunCorrelator(guard, self.run_writer, config.runs)
+        self._failed_messages = 0
+        self._connection_tasks: set[asyncio.Task[None]] = set()
+        self._handled_counts: dict[asyncio.StreamWriter, int] = {}
 
-    async def run(self, ended: asyncio.Event) -> None:
+    async def run(self, stop_event: asyncio.Event) -> None:
         """Serve until it is to end."""
-        Path(self._config.path).unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self._serve, self._config.path, backlog=256)
-        Path(self._config.path).chmod(0o600)
-        beside = [asyncio.create_task(self._sweep()), asyncio.create_task(self._tell())]
+        Path(self._config.socket_path).unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(
+            self._serve_connection, self._config.socket_path, backlog=256
+        )
+        Path(self._config.socket_path).chmod(0o600)
+        beside = [asyncio.create_task(self._sweep_idle_runs()), asyncio.create_task(self._publish_status())]
         try:
-            await ended.wait()
+            await stop_event.wait()
             server.close()
-            if self._open:  # workers have closed their ends by now; what they sent is still there
-                await asyncio.wait(self._open, timeout=_LAST_S)
+            if self._connection_tasks:  # workers have closed their ends by now; what they sent is still there
+                await asyncio.wait(self._connection_tasks, timeout=_DRAIN_TIMEOUT_S)
         finally:
-            for task in (*beside, *self._open):
+            for task in (*beside, *self._connection_tasks):
                 task.cancel()
-            with self.kept.together():
-                self.observer.end_idle(-1.0)
-            self.kept.close()
+            with self.run_writer.unit_of_work():
+                self.correlator.end_idle(-1.0)
+            self.run_writer.close()
 
-    def take(self, message: Message) -> None:
+    def handle_message(self, message: CollectorMessage) -> None:
         """Take in one message; never raises."""
         try:
             match message:
                 case CapturedExchange():
-                    self.observer.take(message)
+                    self.correlator.process(message)
                 case RunEvent():
-                    self.kept.happened(message)
+                    self.run_writer.record_event(message)
                 case _:
-                    self.kept.recovered(message)
+                    self.run_writer.record_recovery(message)
         except Exception as error:  # whatever passed, the next message is no worse for it
-            self._failed += 1
-            if self._failed <= _FAILURES_TOLD:
+            self._failed_messages += 1
+            if self._failed_messages <= _MAX_LOGGED_FAILURES:
                 logger.warning("what passed could not be kept: %s", type(error).__name__)
 
-    def report(self, handled: int) -> CollectorStatus:
+    def build_status(self, handled: int) -> CollectorStatus:
         """What a worker is told."""
-        health = self._store.health()
+        health = self._store.get_health()
         return CollectorStatus(
             handled=handled,
-            failed=self._failed + self.kept.failed,
+            failed=self._failed_messages + self.run_writer.failed_runs,
             written=health.written,
             pending=health.pending,
             lost=health.lost,
             refused=health.refused,
-            runs=self.kept.ended,
-            diagnosed=self.kept.diagnosed,
+            runs=self.run_writer.ended_runs,
+            diagnosed=self.run_writer.diagnosed_runs,
             error="" if health.ok else health.last_error,
         )
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # for mypy: it is run as one
-        self._open.add(task)
-        self._handled[writer] = 0
+        self._connection_tasks.add(task)
+        self._handled_counts[writer] = 0
         try:
             while True:
-                length = length_of(await reader.readexactly(HEAD))
-                messages = messages_of(await reader.readexactly(length))
-                with self.kept.together():  # one unit: the store's thread is woken once a frame
+                length = parse_frame_length(await reader.readexactly(HEADER_BYTES))
+                messages = decode_messages(await reader.readexactly(length))
+                with self.run_writer.unit_of_work():  # one unit: the store's thread is woken once a frame
                     for message in messages:
-                        self.take(message)
-                self._handled[writer] += len(messages)
-                writer.write(frame(self.report(self._handled[writer])))
+                        self.handle_message(message)
+                self._handled_counts[writer] += len(messages)
+                writer.write(encode_frame(self.build_status(self._handled_counts[writer])))
                 await writer.drain()
         except (asyncio.IncompleteReadError, OSError):
             pass  # the worker is gone
         except ValueError as error:
             logger.error("a worker sent what is no frame: %s", type(error).__name__)
         finally:
-            self._open.discard(task)
-            del self._handled[writer]
+            self._connection_tasks.discard(task)
+            del self._handled_counts[writer]
             writer.close()
 
-    async def _sweep(self) -> None:
+    async def _sweep_idle_runs(self) -> None:
         while True:
-            await asyncio.sleep(self._config.runs.idle_s / _SWEEPS)
-            with self.kept.together():
-                self.observer.end_idle()
+            await asyncio.sleep(self._config.runs.idle_timeout_s / _SWEEPS_PER_TIMEOUT)
+            with self.run_writer.unit_of_work():
+                self.correlator.end_idle()
 
-    async def _tell(self) -> None:
+    async def _publish_status(self) -> None:
         """Say now and then what was written since the last message."""
-        before = self.report(0)
+        before = self.build_status(0)
         while True:
-            await asyncio.sleep(_TELL_S)
-            now = self.report(0)
+            await asyncio.sleep(_STATUS_INTERVAL_S)
+            now = self.build_status(0)
             if now != before:
                 before = now
-                for writer, handled in self._handled.items():
-                    writer.write(frame(self.report(handled)))
+                for writer, handled in self._handled_counts.items():
+                    writer.write(encode_frame(self.build_status(handled)))
 
 
-async def _main(config: KeeperConfig, store: Store) -> None:
+async def _run_collector(config: CollectorConfig, store: Store) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_reader(sys.stdin.fileno(), _lifeline, ended)
+    loop.add_reader(sys.stdin.fileno(), _watch_parent, ended)
     await CaptureCollector(config, store).run(ended)
 
 
-def _lifeline(ended: asyncio.Event) -> None:
+def _watch_parent(stop_event: asyncio.Event) -> None:
     """Whoever started this process holds the other end; nothing more is ever sent on it."""
     if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        ended.set()
+        stop_event.set()
 
 
 def main() -> int:
@@ -169,24 +171,24 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker that started it says when it ends
     with contextlib.suppress(OSError):
-        os.nice(_NICE)
+        os.nice(_NICENESS)
     try:
-        line = _first_line()
+        line = _read_config_line()
         if not line:
             return 0
-        config = KeeperConfig.model_validate_json(line)
+        config = CollectorConfig.model_validate_json(line)
         store = Store.open(config.capture.store, connect=False)
     except AgentGuardError as error:
         logger.error("the keeper cannot begin: %s", error)
         return 2
     try:
-        asyncio.run(_main(config, store))
+        asyncio.run(_run_collector(config, store))
     finally:
-        store.close(_CLOSE_S)
+        store.close(_CLOSE_TIMEOUT_S)
     return 0
 
 
-def _first_line() -> bytes:
+def _read_config_line() -> bytes:
     """The configuration: nothing follows it, until the pipe is closed."""
     line = bytearray()
     while not line.endswith(b"\n"):

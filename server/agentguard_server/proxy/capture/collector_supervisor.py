@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agentguard.errors import ConfigError
-from agentguard_server.proxy.capture.collector_config import KeeperConfig
+from agentguard_server.proxy.capture.protocol import CollectorConfig
 
 if TYPE_CHECKING:
     from agentguard.config.policy import Policy
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agentguard.proxy")
 
-_LOOK_S: Final = 0.5
-_FIRST_WAIT_S: Final = 0.5
-_LONGEST_WAIT_S: Final = 30.0
-_HEALTHY_S: Final = 10.0
-_GRACE_S: Final = 12.0
+_POLL_INTERVAL_S: Final = 0.5
+_INITIAL_BACKOFF_S: Final = 0.5
+_MAX_BACKOFF_S: Final = 30.0
+_HEALTHY_UPTIME_S: Final = 10.0
+_SHUTDOWN_TIMEOUT_S: Final = 12.0
 
 
-def socket_path(parent: int | None = None) -> str:
+def build_socket_path(parent: int | None = None) -> str:
     """Where the keeper of the workers of one parent listens; in a folder that is this user's alone.
 
     Args:
@@ -63,12 +63,12 @@ class CollectorSupervisor:
         restarts: times that it had to be started anew.
     """
 
-    def __init__(self, path: str, options: CaptureOptions, policy: Policy, runs: RunsOptions) -> None:
-        self._path = path
-        self._config = KeeperConfig(path=path, capture=options, policy=policy, runs=runs)
+    def __init__(self, socket_path: str, options: CaptureOptions, policy: Policy, runs: RunsOptions) -> None:
+        self._socket_path = socket_path
+        self._config = CollectorConfig(socket_path=socket_path, capture=options, policy=policy, runs=runs)
         self._process: subprocess.Popen[bytes] | None = None
-        self._born = 0.0
-        self._wait = _FIRST_WAIT_S
+        self._started_at = 0.0
+        self._backoff_s = _INITIAL_BACKOFF_S
         self._timer: asyncio.TimerHandle | None = None
         self.restarts = 0
 
@@ -80,7 +80,7 @@ class CollectorSupervisor:
     def start(self) -> None:
         """Start it, and look after it from now on."""
         self._spawn()
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
 
     async def aclose(self) -> None:
         """Let it write what it has, for some seconds; then it is killed."""
@@ -92,14 +92,14 @@ class CollectorSupervisor:
         assert process.stdin is not None  # for mypy: it is a pipe
         with contextlib.suppress(OSError):
             process.stdin.close()  # it ends when nobody holds this any more
-        until = time.monotonic() + _GRACE_S
+        until = time.monotonic() + _SHUTDOWN_TIMEOUT_S
         while process.poll() is None and time.monotonic() < until:
             await asyncio.sleep(0.02)
         if process.poll() is None:
-            logger.error("the keeper did not end in %.0f s and is killed", _GRACE_S)
+            logger.error("the keeper did not end in %.0f s and is killed", _SHUTDOWN_TIMEOUT_S)
             process.kill()
         process.wait()
-        Path(self._path).unlink(missing_ok=True)
+        Path(self._socket_path).unlink(missing_ok=True)
 
     def _spawn(self) -> None:
         # What is configured may hold a password: it goes through a pipe, and no list of processes shows it.
@@ -109,26 +109,26 @@ class CollectorSupervisor:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._born = time.monotonic()
+        self._started_at = time.monotonic()
         assert self._process.stdin is not None  # for mypy: it is a pipe
         with contextlib.suppress(OSError):
             self._process.stdin.write(self._config.model_dump_json().encode() + b"\n")
             self._process.stdin.flush()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Start it anew if it died, the later the more often it died young."""
-        wait = _LOOK_S
+        wait = _POLL_INTERVAL_S
         process = self._process
         if process is not None and (code := process.poll()) is not None:
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
             self._process = None
-            lived = time.monotonic() - self._born
-            wait = self._wait = _FIRST_WAIT_S if lived >= _HEALTHY_S else self._wait
-            self._wait = min(self._wait * 2, _LONGEST_WAIT_S)
+            lived = time.monotonic() - self._started_at
+            wait = self._backoff_s = _INITIAL_BACKOFF_S if lived >= _HEALTHY_UPTIME_S else self._backoff_s
+            self._backoff_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
             logger.error("the keeper ended with status %d; another follows in %.1f s", code, wait)
         elif process is None:
             self.restarts += 1
             self._spawn()
-        self._timer = asyncio.get_running_loop().call_later(wait, self._look)
+        self._timer = asyncio.get_running_loop().call_later(wait, self._poll)

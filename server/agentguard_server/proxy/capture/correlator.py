@@ -18,17 +18,17 @@ from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.model import Trajectory
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
-from agentguard_server.proxy.guard.eligibility import decoded
+from agentguard_server.proxy.guard.eligibility import decode_body
 from agentguard_server.proxy.guard.options import RunsOptions
 
 logger = logging.getLogger("agentguard.keeper")
 
 
-def _nobody(_: Any) -> Any:
+def _reject_resend(_: Any) -> Any:
     raise AssertionError("what has passed is never asked again")
 
 
-_WIRE: Final = CandidateRequest(send=_nobody, received=_nobody)
+_NO_CANDIDATES: Final = CandidateRequest(send=_reject_resend, received=_reject_resend)
 
 
 class RunCorrelator:
@@ -40,60 +40,66 @@ class RunCorrelator:
         runs: how requests are joined to runs, and when those have ended.
     """
 
-    def __init__(self, guard: Guard, kept: RunWriter, runs: RunsOptions) -> None:
-        self._rules = replace(
+    def __init__(self, guard: Guard, writer: RunWriter, options: RunsOptions) -> None:
+        self._session_config = replace(
             cast(SessionConfig, guard.components.session_config),
             acceptance_function=None,
             safety_assessor=None,
         )
-        self._guard, self._kept, self._runs = guard, kept, runs
-        self._engines: dict[str, PassiveInterceptor] = {}
+        self._guard, self._writer, self._options = guard, writer, options
+        self._interceptors: dict[str, PassiveInterceptor] = {}
 
-    def take(self, seen: CapturedExchange) -> None:
+    def process(self, captured: CapturedExchange) -> None:
         """Take in a request and its answer. Raises whatever is wrong with them."""
-        api, body = APIS.get(seen.api), decoded(seen.body)
+        api, body = APIS.get(captured.api), decode_body(captured.request_body)
         if api is None or body is None or not api.dialect.guards(body):
             return
-        engine = self._engines.get(seen.tenant) or self._engine(seen.tenant)
-        exchange = engine.open(api.dialect, body, run=seen.run, repeat=seen.repeat, weight=len(seen.body))
+        engine = self._interceptors.get(captured.tenant) or self._create_interceptor(captured.tenant)
+        exchange = engine.open(
+            api.dialect,
+            body,
+            run=captured.run_id,
+            repeat=captured.is_retry,
+            weight=len(captured.request_body),
+        )
         try:
-            if (payload := _payload(exchange, seen.answer)) is not None:
+            if (payload := _parse_payload(exchange, captured.response)) is not None:
                 exchange.observing(payload)
         except EOFError:
             pass  # it broke off, and the client knows
         finally:
             exchange.settle()
 
-    def end_idle(self, idle_s: float | None = None) -> int:
+    def end_idle(self, idle_timeout_s: float | None = None) -> int:
         """End the runs that nobody goes on with; how many."""
-        after = self._runs.idle_s if idle_s is None else idle_s
-        return sum(engine.end_idle(after) for engine in self._engines.values())
+        after = self._options.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
+        return sum(engine.end_idle(after) for engine in self._interceptors.values())
 
-    def _engine(self, tenant: str) -> PassiveInterceptor:
-        runs = self._runs
+    def _create_interceptor(self, tenant: str) -> PassiveInterceptor:
+        runs = self._options
         made = PassiveInterceptor(
             self._guard,
             agent=runs.agent,
-            kept=runs.kept,
-            kept_bytes=runs.kept_bytes,
-            begin=self._begins(tenant),
+            kept=runs.max_sessions,
+            kept_bytes=runs.max_session_bytes,
+            begin=self._build_session_factory(tenant),
         )
-        self._engines[tenant] = made
+        self._interceptors[tenant] = made
         return made
 
-    def _begins(self, tenant: str) -> Callable[[Trajectory], Session]:
+    def _build_session_factory(self, tenant: str) -> Callable[[Trajectory], Session]:
         def begin(meta: Trajectory) -> Session:
-            return PassiveSession(self._rules, meta, self._kept.passed(tenant, meta))
+            return PassiveSession(self._session_config, meta, self._writer.create_row_builder(tenant, meta))
 
         return begin
 
 
-def _payload(exchange: GuardedRequest, answer: bytes) -> dict[str, Any] | None:
+def _parse_payload(exchange: GuardedRequest, response: bytes) -> dict[str, Any] | None:
     """The answer as an object; None if there is none. Raises EOFError if it broke off."""
-    if not answer:
+    if not response:
         return None
-    if answer.lstrip()[:1] == b"{":
-        return decoded(answer)
-    hold = hold_of(exchange, _WIRE, everything=True)
-    hold.feed(answer)
+    if response.lstrip()[:1] == b"{":
+        return decode_body(response)
+    hold = hold_of(exchange, _NO_CANDIDATES, everything=True)
+    hold.feed(response)
     return hold.whole()

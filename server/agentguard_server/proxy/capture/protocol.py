@@ -11,12 +11,35 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from pydantic import BaseModel, ConfigDict
 
-MOST: Final = 1 << 30
+from agentguard.config.policy import Policy
+from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
+
+
+class CollectorConfig(BaseModel):
+    """The keeper's configuration.
+
+    Attributes:
+        path: of the socket that it listens on.
+        capture: what is kept, and where.
+        policy: which detectors look at it, and which localizer.
+        runs: how requests are joined to runs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    socket_path: str
+    capture: CaptureOptions
+    policy: Policy
+    runs: RunsOptions
+
+
+MAX_FRAME_BYTES: Final = 1 << 30
 """Bytes of a frame beyond which it is none."""
 
-_LENGTH: Final = struct.Struct(">I")
-HEAD: Final = _LENGTH.size
+_LENGTH_FORMAT: Final = struct.Struct(">I")
+HEADER_BYTES: Final = _LENGTH_FORMAT.size
 
 
 class CapturedExchange(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
@@ -30,11 +53,11 @@ class CapturedExchange(msgspec.Struct, frozen=True, array_like=True, tag="seen")
     """
 
     tenant: str
-    run: str
+    run_id: str
     api: str
-    repeat: bool
-    body: bytes
-    answer: bytes
+    is_retry: bool
+    request_body: bytes
+    response: bytes
 
 
 class RunEvent(msgspec.Struct, frozen=True, array_like=True, tag="event"):
@@ -46,8 +69,8 @@ class RunEvent(msgspec.Struct, frozen=True, array_like=True, tag="event"):
     """
 
     tenant: str
-    run: str
-    fresh: bool
+    run_id: str
+    is_new: bool
     event: bytes
 
 
@@ -58,7 +81,7 @@ class RecoveryEvent(msgspec.Struct, frozen=True, array_like=True, tag="recovery"
     recovery: bytes
 
 
-Message = CapturedExchange | RunEvent | RecoveryEvent
+CollectorMessage = CapturedExchange | RunEvent | RecoveryEvent
 
 
 class CollectorStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -84,19 +107,19 @@ class CollectorStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-messages_of = msgspec.msgpack.Decoder(list[Message]).decode
-report_of = msgspec.msgpack.Decoder(CollectorStatus).decode
+decode_messages = msgspec.msgpack.Decoder(list[CollectorMessage]).decode
+decode_status = msgspec.msgpack.Decoder(CollectorStatus).decode
 
 
-def frame(value: Sequence[Message] | CollectorStatus) -> bytes:
+def encode_frame(value: Sequence[CollectorMessage] | CollectorStatus) -> bytes:
     """A frame of messages, or of a report."""
     data = _encode(value)
-    return _LENGTH.pack(len(data)) + data
+    return _LENGTH_FORMAT.pack(len(data)) + data
 
 
-def length_of(head: bytes) -> int:
+def parse_frame_length(header: bytes) -> int:
     """The length that a frame's head gives. Raises ValueError where there can be no such frame."""
-    (length,) = _LENGTH.unpack(head)
-    if length > MOST:
+    (length,) = _LENGTH_FORMAT.unpack(header)
+    if length > MAX_FRAME_BYTES:
         raise ValueError("a frame of that length is none")
     return int(length)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.intercept.registry import APIS
 from agentguard_server.proxy.capture.client import CollectorClient
-from agentguard_server.proxy.capture.collector_supervisor import CollectorSupervisor, socket_path
+from agentguard_server.proxy.capture.collector_supervisor import CollectorSupervisor, build_socket_path
 from agentguard_server.proxy.capture.protocol import CapturedExchange
-from agentguard_server.proxy.guard.eligibility import run_name
+from agentguard_server.proxy.guard.eligibility import parse_run_id
 from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
 
 if TYPE_CHECKING:
     from agentguard.config.policy import Policy
     from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 
-_REPEATED: Final = b"x-stainless-retry-count"
+_RETRY_COUNT_HEADER: Final = b"x-stainless-retry-count"
 
 
-class Capture:
+class CaptureRecorder:
     """As `agentguard_server.proxy.hooks.RequestObserver`; lives in one event loop.
 
     Args:
@@ -48,67 +48,67 @@ class Capture:
         *,
         runs: RunsOptions | None = None,
         worker: int = 0,
-        path: str | None = None,
+        socket_path_override: str | None = None,
         parent: int | None = None,
     ) -> None:
         self.options = options
-        where = path or socket_path(parent)
-        self.link = CollectorClient(where, queue_bytes=options.queue_bytes)
-        self._keeping = (
+        where = socket_path_override or build_socket_path(parent)
+        self.client = CollectorClient(where, max_queue_bytes=options.max_queue_bytes)
+        self._supervisor = (
             CollectorSupervisor(where, options, policy, runs or RunsOptions()) if worker == 0 else None
         )
-        self.too_long = self.cut = 0
+        self.skipped_requests = self.truncated_responses = 0
 
     @property
-    def most_bytes(self) -> int:
+    def max_captured_bytes(self) -> int:
         """Bytes of an answer that are to be kept for `record`; one that has as many is too long."""
-        return self.options.most_bytes + 1
+        return self.options.max_body_bytes + 1
 
     def start(self) -> None:
         """Start the keeper, if it is this worker's to do. Raises ConfigError if it cannot be started."""
-        if self._keeping is not None:
-            self._keeping.start()
+        if self._supervisor is not None:
+            self._supervisor.start()
 
     async def aclose(self) -> None:
         """Hand on what waits, and let the keeper write it."""
-        await self.link.aclose()
-        if self._keeping is not None:
-            await self._keeping.aclose()
+        await self.client.aclose()
+        if self._supervisor is not None:
+            await self._supervisor.aclose()
 
-    def record(self, recorded: CompletedRequest) -> None:
+    def record(self, completed: CompletedRequest) -> None:
         """As `Recorder.record`."""
-        asked = recorded.asked
-        if recorded.guarded or asked.api not in APIS:
+        asked = completed.request
+        if completed.is_guarded or asked.api not in APIS:
             return  # a guarded run tells of itself
-        most, answer = self.options.most_bytes, recorded.answer
+        most, answer = self.options.max_body_bytes, completed.response_body
         if len(asked.body) > most:
-            self.too_long += 1
+            self.skipped_requests += 1
             return
         if len(answer) > most:
-            self.cut += 1
+            self.truncated_responses += 1
             answer = b""
-        elif recorded.status != 200 or not recorded.complete:
+        elif completed.status != 200 or not completed.is_complete:
             answer = b""
         made = CapturedExchange(
-            asked.tenant, run_name(asked.run), asked.api, _repeated(asked), asked.body, answer
+            asked.tenant, parse_run_id(asked.run_id), asked.api, _is_retry(asked), asked.body, answer
         )
-        self.link.put(made, len(asked.body) + len(answer))
+        self.client.enqueue(made, len(asked.body) + len(answer))
 
     def status(self) -> dict[str, Any]:
         """How it does: what was taken, waits and was lost, here and in the keeper."""
-        link = self.link
-        report = link.report
+        link = self.client
+        report = link.collector_status
         return {
-            "taken": link.put_in,
+            "taken": link.accepted,
             "pending": link.pending,
-            "lost": link.lost,
-            "lost_rows": link.lost_rows + report.lost,
-            "too_long": self.too_long,
-            "cut": self.cut,
-            "restarts": 0 if self._keeping is None else self._keeping.restarts,
+            "lost": link.dropped,
+            "lost_rows": link.dropped_rows + report.lost,
+            "too_long": self.skipped_requests,
+            "cut": self.truncated_responses,
+            "restarts": 0 if self._supervisor is None else self._supervisor.restarts,
             "keeper": {name: getattr(report, name) for name in report.__struct_fields__},
         }
 
 
-def _repeated(asked: ProxyRequest) -> bool:
-    return any(name == _REPEATED and text != b"0" for name, text in asked.headers)
+def _is_retry(request: ProxyRequest) -> bool:
+    return any(name == _RETRY_COUNT_HEADER and text != b"0" for name, text in request.headers)

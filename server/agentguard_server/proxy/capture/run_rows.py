@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentguard.store.db.rows import ClearRow, Row, RunRow, StepRow
-from agentguard.store.trajectory_mapping import head_row, step_row
+from agentguard.store.db.rows import ClearRunRow, Row, RunRow, StepRow
+from agentguard.store.trajectory_mapping import build_run_row, build_step_row
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.model import Step, Trajectory
 from agentguard.trajectory.serialization import decode_meta, decode_step
 
-Clean = Callable[[dict[str, Any]], dict[str, Any]]
+Redact = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class RunRowBuilder:
@@ -31,98 +31,100 @@ class RunRowBuilder:
     """
 
     __slots__ = (
-        "_fresh", "_head", "_length", "_meta", "_new", "_stored", "_touched",
-        "ended", "id", "tenant", "worth",
+        "_is_new", "_run_row", "_length", "_meta", "_new_steps", "_stored_steps", "_on_change",
+        "has_ended", "id", "tenant", "has_tool_calls",
     )  # fmt: skip
 
-    def __init__(self, meta: Trajectory, tenant: str, touched: Callable[[RunRowBuilder], None]) -> None:
+    def __init__(self, meta: Trajectory, tenant: str, on_change: Callable[[RunRowBuilder], None]) -> None:
         self.id, self.tenant = meta.id, tenant
-        self._meta, self._touched = meta, touched
-        self._head = head_row(meta, tenant=tenant)
-        self._fresh, self.worth, self.ended = True, False, False
+        self._meta, self._on_change = meta, on_change
+        self._run_row = build_run_row(meta, tenant=tenant)
+        self._is_new, self.has_tool_calls, self.has_ended = True, False, False
         self._length = 0
-        self._new: list[Step] = []
-        self._stored: list[Step] = []
-        touched(self)
+        self._new_steps: list[Step] = []
+        self._stored_steps: list[Step] = []
+        on_change(self)
 
     def add(self, step: Step) -> None:
         """Take the next step."""
-        self._new.append(step)
-        self.worth = self.worth or bool(step.tool_calls)
-        self._touched(self)
+        self._new_steps.append(step)
+        self.has_tool_calls = self.has_tool_calls or bool(step.tool_calls)
+        self._on_change(self)
 
     def end(self) -> None:
         """The run has ended."""
-        self.ended = True
-        self._touched(self)
+        self.has_ended = True
+        self._on_change(self)
 
-    def rows(self) -> list[RunRow | StepRow]:
+    def build_rows(self) -> list[RunRow | StepRow]:
         """What is new, secrets and all."""
-        steps = [step_row(self.id, step, tenant=self.tenant) for step in self._new]
-        return [self._head, *steps] if self._fresh else list(steps)
+        steps = [build_step_row(self.id, step, tenant=self.tenant) for step in self._new_steps]
+        return [self._run_row, *steps] if self._is_new else list(steps)
 
-    def written(self, rows: Sequence[RunRow | StepRow], *, was_cleaned: bool) -> list[Row]:
+    def commit_rows(self, rows: Sequence[RunRow | StepRow], *, is_redacted: bool) -> list[Row]:
         """All that is to be written, given what `rows` returned, without its secrets if it had any."""
-        fresh, self._fresh = self._fresh, False
+        fresh, self._is_new = self._is_new, False
         if fresh:
-            self._take_head(rows[0])
+            self._replace_run_row(rows[0])
         steps = rows[1:] if fresh else rows
         self._length += len(steps)
-        self._keep(steps, was_cleaned=was_cleaned)
-        made: list[Row] = [ClearRow(tenant=self.tenant, run_id=self.id)] if fresh else []
-        if self.ended:
-            made.append(_ended(self._head, self._length))
+        self._remember_steps(steps, is_redacted=is_redacted)
+        made: list[Row] = [ClearRunRow(tenant=self.tenant, run_id=self.id)] if fresh else []
+        if self.has_ended:
+            made.append(_build_ended_row(self._run_row, self._length))
         elif fresh:
-            made.append(self._head)
+            made.append(self._run_row)
         return [*made, *steps]
 
-    def run(self) -> Trajectory:
+    def build_trajectory(self) -> Trajectory:
         """The run as it is stored; its steps are known only while no tool was called in it."""
         meta = self._meta
         return Trajectory(
             id=meta.id,
             format=meta.format,
             task=meta.task,
-            steps=tuple(self._stored),
+            steps=tuple(self._stored_steps),
             tools=meta.tools,
             system_prompts=meta.system_prompts,
             extra=meta.extra,
         )
 
-    def _take_head(self, head: Row) -> None:
-        if head is not self._head and isinstance(head, RunRow):
-            self._head, self._meta = head, decode_meta(JsonNode.from_value(head.data))
+    def _replace_run_row(self, row: Row) -> None:
+        if row is not self._run_row and isinstance(row, RunRow):
+            self._run_row, self._meta = row, decode_meta(JsonNode.from_value(row.data))
 
-    def _keep(self, rows: Sequence[Row], *, was_cleaned: bool) -> None:
+    def _remember_steps(self, rows: Sequence[Row], *, is_redacted: bool) -> None:
         """Remember the new steps as they are stored; of a run with calls others read the store."""
-        given, self._new = self._new, []
-        if self.worth:
-            self._stored = []
+        given, self._new_steps = self._new_steps, []
+        if self.has_tool_calls:
+            self._stored_steps = []
             return
-        self._stored += [decode_step(JsonNode.from_value(row.data)) for row in rows] if was_cleaned else given
+        self._stored_steps += (
+            [decode_step(JsonNode.from_value(row.data)) for row in rows] if is_redacted else given
+        )
 
 
-def _ended(head: RunRow, length: int) -> RunRow:
+def _build_ended_row(row: RunRow, length: int) -> RunRow:
     """The row of a run that has ended; `dataclasses.replace` takes five times as long."""
     return RunRow(
-        tenant=head.tenant,
-        created_at=head.created_at,
-        data={**head.data, "ended": True},
-        id=head.id,
-        format=head.format,
-        task=head.task,
-        group=head.group,
-        failed=head.failed,
+        tenant=row.tenant,
+        created_at=row.created_at,
+        data={**row.data, "ended": True},
+        id=row.id,
+        format=row.format,
+        task=row.task,
+        group=row.group,
+        failed=row.failed,
         length=length,
-        annotation=head.annotation,
+        annotation=row.annotation,
     )
 
 
-def cleaned(row: RunRow | StepRow, clean: Clean) -> RunRow | StepRow:
+def redact_row(row: RunRow | StepRow, redact: Redact) -> RunRow | StepRow:
     """A row without its secrets."""
-    data = clean(dict(row.data))
+    data = redact(dict(row.data))
     if data == row.data:
         return row
     if isinstance(row, StepRow):
         return replace(row, data=data, source=data["source"], agent=data["agent"])
-    return head_row(decode_meta(JsonNode.from_value(data)), tenant=row.tenant, created_at=row.created_at)
+    return build_run_row(decode_meta(JsonNode.from_value(data)), tenant=row.tenant, created_at=row.created_at)

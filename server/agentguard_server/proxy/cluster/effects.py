@@ -21,21 +21,21 @@ import orjson
 from agentguard.errors import AgentGuardError, StoreUnavailable
 from agentguard.recover.effect_ledger import Effect, EffectState, InMemoryEffectStore
 from agentguard.recover.effect_store import SqlEffectStore
-from agentguard.store.write.effect_claims import SHARED_LINE
+from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
 
 _LOG = logging.getLogger(__name__)
-_MOST_WAITING: Final = 2000
-_MOST_RESULT: Final = 400
+_MAX_QUEUE: Final = 2000
+_MAX_RESULT_CHARS: Final = 400
 """Characters of what a tool returned: a model that asks for a call again is told the beginning."""
-_MOST_ARGUMENTS: Final = 4096
-_PAUSE_S: Final = 1.0
-_TRIES: Final = 60
+_MAX_ARGUMENT_BYTES: Final = 4096
+_RETRY_INTERVAL_S: Final = 1.0
+_MAX_ATTEMPTS: Final = 60
 
 
-class SharedEffects:
+class EffectReplicator:
     """Writes effects of runs in a thread, and reads those of others.
 
     Args:
@@ -47,84 +47,86 @@ class SharedEffects:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: queue.Queue[tuple[ReplicatedEffectStore, Effect] | None] = queue.Queue(_MOST_WAITING)
-        self._end = threading.Event()
+        self._queue: queue.Queue[tuple[ReplicatedEffectStore, Effect] | None] = queue.Queue(_MAX_QUEUE)
+        self._stop_event = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ids = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
-        self.lost = 0
+        self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
+        self.dropped = 0
 
-    def book(self, run: str, *, tenant: str) -> ReplicatedEffectStore:
+    def create_effect_store(self, run: str, *, tenant: str) -> ReplicatedEffectStore:
         """The effects of a run that begins here."""
         return ReplicatedEffectStore(self, run, tenant)
 
-    def line(self) -> str:
+    def generate_line_id(self) -> str:
         """A name for the effects of one run, whatever other runs bear its id."""
-        return f"{SHARED_LINE}{self._ids.getrandbits(96):024x}"
+        return f"{SHARED_BRANCH_PREFIX}{self._id_generator.getrandbits(96):024x}"
 
-    def read(self, where: tuple[str, str], *, tenant: str) -> tuple[Effect, ...]:
+    def load_done_effects(self, location: tuple[str, str], *, tenant: str) -> tuple[Effect, ...]:
         """The effects of a run that are done. Waits for the database; raises StoreError."""
-        run, line = where
+        run, line = location
         found = SqlEffectStore(self._store, run, tenant=tenant, branch=line).effects()
         return tuple(effect for effect in found if effect.state is EffectState.DONE)
 
-    def at(self, where: tuple[str, str], *, tenant: str) -> SqlEffectStore:
+    def open_sql_store(self, location: tuple[str, str], *, tenant: str) -> SqlEffectStore:
         """The book in the store."""
-        return SqlEffectStore(self._store, where[0], tenant=tenant, branch=where[1])
+        return SqlEffectStore(self._store, location[0], tenant=tenant, branch=location[1])
 
-    def tell(self, book: ReplicatedEffectStore, effect: Effect) -> None:
+    def enqueue(self, effect_store: ReplicatedEffectStore, effect: Effect) -> None:
         """Have an effect written. Never waits and never raises."""
         if self._thread is None:
-            self._begin()
+            self._start_thread()
         try:
-            self._waiting.put_nowait((book, effect))
+            self._queue.put_nowait((effect_store, effect))
         except queue.Full:
-            self.lost += 1
+            self.dropped += 1
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Effects that are not written yet."""
-        return self._waiting.unfinished_tasks
+        return self._queue.unfinished_tasks
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was told is written; whether it was in time."""
-        done = self._waiting.all_tasks_done
+        done = self._queue.all_tasks_done
         with done:
-            return done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout_s)
+            return done.wait_for(lambda: not self._queue.unfinished_tasks, timeout_s)
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what waits, for a moment at most."""
         if self._thread is not None:
             try:
-                self._waiting.put_nowait(None)
+                self._queue.put_nowait(None)
             except queue.Full:
-                self._end.set()
+                self._stop_event.set()
             self._thread.join(timeout_s)
-        self._end.set()
+        self._stop_event.set()
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="agentguard-effects", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run_writer, name="agentguard-effects", daemon=True
+                )
                 self._thread.start()
 
-    def _run(self) -> None:
-        while (found := self._waiting.get()) is not None and not self._end.is_set():
+    def _run_writer(self) -> None:
+        while (found := self._queue.get()) is not None and not self._stop_event.is_set():
             self._write(*found)
-            self._waiting.task_done()
+            self._queue.task_done()
 
-    def _write(self, book: ReplicatedEffectStore, effect: Effect) -> None:
+    def _write(self, effect_store: ReplicatedEffectStore, effect: Effect) -> None:
         """Write an effect; while the database is away, try again, since the ones after it could not be."""
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                return book.write(effect)
+                return effect_store.write_through(effect)
             except StoreUnavailable:
-                if self._end.wait(_PAUSE_S):
+                if self._stop_event.wait(_RETRY_INTERVAL_S):
                     break
             except AgentGuardError as error:
                 _LOG.warning("an effect cannot be kept for other proxies: %s", error)
                 break
-        self.lost += 1
+        self.dropped += 1
         return None
 
 
@@ -137,42 +139,42 @@ class ReplicatedEffectStore(InMemoryEffectStore):
         tenant: whose run it is.
     """
 
-    def __init__(self, shared: SharedEffects, run: str, tenant: str) -> None:
+    def __init__(self, replicator: EffectReplicator, run: str, tenant: str) -> None:
         super().__init__()
-        self._shared, self._run, self._tenant = shared, run, tenant
-        self._told: set[tuple[str, int]] = set()
-        self._there: SqlEffectStore | None = None
+        self._replicator, self._run, self._tenant = replicator, run, tenant
+        self._published: set[tuple[str, int]] = set()
+        self._sql_store: SqlEffectStore | None = None
 
     def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
         """As `InMemoryEffectStore.take_up`."""
         known = tuple(effects)
         super().restore(location, known)
-        self._told.update(effect.id for effect in known)
+        self._published.update(effect.id for effect in known)
 
     def settle(self, effect: Effect) -> None:
         """As `EffectStore.settle`."""
         super().settle(effect)
         done = effect.state is EffectState.DONE
-        if not done and effect.id not in self._told:
+        if not done and effect.id not in self._published:
             return  # a call that nobody made, and nobody was told of
         if self.location is None:
-            self.location = (self._run, self._shared.line())
-        self._told.add(effect.id)
-        self._shared.tell(self, _short(effect))
+            self.location = (self._run, self._replicator.generate_line_id())
+        self._published.add(effect.id)
+        self._replicator.enqueue(self, _truncate(effect))
 
-    def write(self, effect: Effect) -> None:
+    def write_through(self, effect: Effect) -> None:
         """Write an effect through; in the thread that writes. Raises StoreError."""
-        if self._there is None:
+        if self._sql_store is None:
             assert self.location is not None  # for mypy: it was settled before
-            self._there = self._shared.at(self.location, tenant=self._tenant)
+            self._sql_store = self._replicator.open_sql_store(self.location, tenant=self._tenant)
         if effect.state is EffectState.DONE:
-            self._there.claim(replace(effect, state=EffectState.ATTEMPTED, result=""))
-        self._there.settle(effect)
+            self._sql_store.claim(replace(effect, state=EffectState.ATTEMPTED, result=""))
+        self._sql_store.settle(effect)
 
 
-def _short(effect: Effect) -> Effect:
+def _truncate(effect: Effect) -> Effect:
     """As much of an effect as a model is told that asks for it again."""
     arguments = dict(effect.arguments)
-    if len(orjson.dumps(arguments, default=str, option=orjson.OPT_NON_STR_KEYS)) > _MOST_ARGUMENTS:
+    if len(orjson.dumps(arguments, default=str, option=orjson.OPT_NON_STR_KEYS)) > _MAX_ARGUMENT_BYTES:
         arguments = {}
-    return replace(effect, arguments=arguments, result=effect.result[:_MOST_RESULT])
+    return replace(effect, arguments=arguments, result=effect.result[:_MAX_RESULT_CHARS])

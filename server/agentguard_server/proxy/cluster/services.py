@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError
-from agentguard_server.proxy.cluster.effects import SharedEffects
-from agentguard_server.proxy.cluster.health_hints import SharedHints
-from agentguard_server.proxy.cluster.options import SharedOptions
-from agentguard_server.proxy.cluster.session_store import SharedSessions
-from agentguard_server.proxy.telemetry.counters import Figure
+from agentguard_server.proxy.cluster.effects import EffectReplicator
+from agentguard_server.proxy.cluster.health_hints import SharedHealthHints
+from agentguard_server.proxy.cluster.session_store import SharedConversationStore
+from agentguard_server.proxy.config.schema import ClusterOptions
+from agentguard_server.proxy.telemetry.counters import MetricSample
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
 
-_CLOSE_S: Final = 2.0
+_CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class ClusterServices:
@@ -37,57 +37,68 @@ class ClusterServices:
         MissingExtra: its driver is not installed.
     """
 
-    def __init__(self, options: SharedOptions, *, url: str | None = None) -> None:
+    def __init__(self, options: ClusterOptions, *, fallback_url: str | None = None) -> None:
         from agentguard.store.options import StoreOptions
         from agentguard.store.store import Store
 
-        address = options.store or url
+        address = options.store or fallback_url
         if address is None:
             raise ConfigError("shared.store: name a database, or one in capture.store")
-        self.store: Store = Store.open(address, connect=False, options=StoreOptions(busy_s=options.wait_s))
-        self.hints = (
-            SharedHints(self.store, every_s=options.every_s, keep_s=options.keep_s) if options.hints else None
+        self.store: Store = Store.open(
+            address, connect=False, options=StoreOptions(lock_timeout_s=options.lookup_timeout_s)
         )
-        self.effects = SharedEffects(self.store) if options.sessions else None
-        self.sessions = (
-            SharedSessions(self.store, wait_s=options.wait_s, effects=self.effects)
+        self.health_hints = (
+            SharedHealthHints(
+                self.store, poll_interval_s=options.poll_interval_s, conversation_ttl_s=options.ttl_s
+            )
+            if options.health_hints
+            else None
+        )
+        self.effect_replicator = EffectReplicator(self.store) if options.sessions else None
+        self.conversations = (
+            SharedConversationStore(
+                self.store,
+                lookup_timeout_s=options.lookup_timeout_s,
+                effect_replicator=self.effect_replicator,
+            )
             if options.sessions
             else None
         )
 
     def start(self) -> None:
         """Begin to look for what others say; in the loop that is to hear of it."""
-        if self.hints is not None:
-            self.hints.start()
+        if self.health_hints is not None:
+            self.health_hints.start()
 
-    def figures(self) -> Iterable[Figure]:
+    def collect_metrics(self) -> Iterable[MetricSample]:
         """How often the database was missed."""
-        if self.hints is not None:
-            yield "shared_errors", ("hints",), self.hints.failed
-        if self.sessions is not None:
-            yield "shared_errors", ("sessions",), self.sessions.missed
-        if self.effects is not None:
-            yield "shared_errors", ("effects",), self.effects.lost
-        yield "shared_errors", ("lost",), self.store.health().lost
+        if self.health_hints is not None:
+            yield "shared_errors", ("hints",), self.health_hints.failed_polls
+        if self.conversations is not None:
+            yield "shared_errors", ("sessions",), self.conversations.missed_lookups
+        if self.effect_replicator is not None:
+            yield "shared_errors", ("effects",), self.effect_replicator.dropped
+        yield "shared_errors", ("lost",), self.store.get_health().lost
 
     def status(self) -> dict[str, Any]:
         """How it does, for ``/status``; no address, which may hold a password, is in it."""
-        health = self.store.health()
+        health = self.store.get_health()
         return {
             "database": self.store.address.kind,
             "ok": health.ok,
-            "waiting": health.pending + (0 if self.effects is None else self.effects.waiting),
+            "waiting": health.pending
+            + (0 if self.effect_replicator is None else self.effect_replicator.pending),
             "lost": health.lost,
-            "hints": self.hints is not None,
-            "sessions": self.sessions is not None,
+            "hints": self.health_hints is not None,
+            "sessions": self.conversations is not None,
         }
 
     def close(self) -> None:
         """Write what waits, for a moment at most."""
-        if self.hints is not None:
-            self.hints.close()
-        if self.sessions is not None:
-            self.sessions.close()
-        if self.effects is not None:
-            self.effects.close()
-        self.store.close(_CLOSE_S)
+        if self.health_hints is not None:
+            self.health_hints.close()
+        if self.conversations is not None:
+            self.conversations.close()
+        if self.effect_replicator is not None:
+            self.effect_replicator.close()
+        self.store.close(_CLOSE_TIMEOUT_S)

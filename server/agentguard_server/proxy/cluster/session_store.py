@@ -19,17 +19,17 @@ from agentguard.store.db.tables import SESSIONS
 if TYPE_CHECKING:
     from agentguard.recover.effect_ledger import EffectStore
     from agentguard.store.store import Store
-    from agentguard_server.proxy.cluster.effects import SharedEffects
+    from agentguard_server.proxy.cluster.effects import EffectReplicator
 
 _LOG = logging.getLogger(__name__)
-_THREADS: Final = 2
-_MOST_WAITING: Final = 32
-_PAUSE_S: Final = 5.0
-_MOST_KEYS: Final = 16
-_AT_ONCE: Final = 200
+_MAX_THREADS: Final = 2
+_MAX_PENDING: Final = 32
+_PAUSE_AFTER_ERROR_S: Final = 5.0
+_MAX_KEYS: Final = 16
+_BATCH_SIZE: Final = 200
 
 
-class SharedSessions:
+class SharedConversationStore:
     """Keeps and finds what a conversation needs to go on.
 
     Args:
@@ -41,15 +41,25 @@ class SharedSessions:
         missed: times that nothing could be looked up, as the database was away or slow.
     """
 
-    def __init__(self, store: Store, *, wait_s: float = 0.25, effects: SharedEffects | None = None) -> None:
-        self._store, self._wait_s, self._effects = store, wait_s, effects
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="agentguard-sessions")
-        self._waiting = 0
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lookup_timeout_s: float = 0.25,
+        effect_replicator: EffectReplicator | None = None,
+    ) -> None:
+        self._store, self._lookup_timeout_s, self._effect_replicator = (
+            store,
+            lookup_timeout_s,
+            effect_replicator,
+        )
+        self._executor = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="agentguard-sessions")
+        self._pending = 0
         self._paused_until = float("-inf")
-        self._closed = False
-        self.missed = 0
+        self._is_closed = False
+        self.missed_lookups = 0
 
-    def keep(
+    def save(
         self, keys: Iterable[bytes], state: Mapping[str, Any], *, tenant: str, run: str, version: int
     ) -> None:
         """Keep a conversation's state under each of its keys. Never waits and never raises.
@@ -66,76 +76,85 @@ class SharedSessions:
             state = {name: value for name, value in state.items() if name != "items"}
             said = SessionRow(key=links[-1], tenant=tenant, run_id=run, data={"items": items})
             self._store.write(said)
-        for key in list(keys)[:_MOST_KEYS]:
+        for key in list(keys)[:_MAX_KEYS]:
             self._store.write(
                 SessionRow(key=key.hex(), tenant=tenant, run_id=run, version=version, data=state)
             )
 
-    def book(self, run: str, *, tenant: str) -> EffectStore | None:
+    def create_effect_store(self, run: str, *, tenant: str) -> EffectStore | None:
         """Where the effects of a run that begins here are kept for others; None if they are not."""
-        return None if self._effects is None else self._effects.book(run, tenant=tenant)
+        return (
+            None
+            if self._effect_replicator is None
+            else self._effect_replicator.create_effect_store(run, tenant=tenant)
+        )
 
-    async def find(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
+    async def load(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
         """The latest state under the first of the keys that has one; None if there is none, or no database.
 
         Waits no longer than it may, and never raises.
         """
         now = time.monotonic()
-        if not keys or self._closed or now < self._paused_until:
-            self.missed += bool(keys)
+        if not keys or self._is_closed or now < self._paused_until:
+            self.missed_lookups += bool(keys)
             return None
-        if self._waiting >= _MOST_WAITING:
-            self.missed += 1
+        if self._pending >= _MAX_PENDING:
+            self.missed_lookups += 1
             return None
-        self._waiting += 1
-        names = [key.hex() for key in keys[:_MOST_KEYS]]
-        asked = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, names, tenant)
-        asked.add_done_callback(self._over)
+        self._pending += 1
+        names = [key.hex() for key in keys[:_MAX_KEYS]]
+        asked = asyncio.get_running_loop().run_in_executor(self._executor, self._look_up, names, tenant)
+        asked.add_done_callback(self._finish_lookup)
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with asyncio.timeout(self._lookup_timeout_s):
                 return await asyncio.shield(asked)
         except TimeoutError:
-            self._paused_until = now + _PAUSE_S
-            self.missed += 1
+            self._paused_until = now + _PAUSE_AFTER_ERROR_S
+            self.missed_lookups += 1
         except AgentGuardError as error:
-            self._paused_until = now + _PAUSE_S
-            self.missed += 1
+            self._paused_until = now + _PAUSE_AFTER_ERROR_S
+            self.missed_lookups += 1
             _LOG.warning("conversations of others cannot be looked up now: %s", error)
         return None
 
     def close(self) -> None:
         """Look nothing up any more; who waits is told that nothing was found."""
-        self._closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _over(self, asked: asyncio.Future[Any]) -> None:
-        self._waiting -= 1
-        if not asked.cancelled():
-            asked.exception()  # who waited was told, or has given up
+    def _finish_lookup(self, future: asyncio.Future[Any]) -> None:
+        self._pending -= 1
+        if not future.cancelled():
+            future.exception()  # who waited was told, or has given up
 
     def _look_up(self, names: list[str], tenant: str) -> Mapping[str, Any] | None:
         query = select(SESSIONS).where(and_(SESSIONS.c.tenant == tenant, SESSIONS.c.key.in_(names)))
-        with self._store.reading() as connection:
+        with self._store.begin_read() as connection:
             found = {row["key"]: row for row in connection.execute(query).mappings()}
         first = next((found[name] for name in names if name in found), None)
         if first is None:
             return None
         data = to_row(SessionRow, first).data
         if links := data.get("chain"):
-            history = self._history(links, tenant)
+            history = self._load_history(links, tenant)
             if history is None:
                 return None
             data = {**data, "history": history}
-        if self._effects is not None and (where := data.get("effects")):
-            data = {**data, "known": self._effects.read((str(where[0]), str(where[1])), tenant=tenant)}
+        if self._effect_replicator is not None and (where := data.get("effects")):
+            data = {
+                **data,
+                "known": self._effect_replicator.load_done_effects(
+                    (str(where[0]), str(where[1])), tenant=tenant
+                ),
+            }
         return data
 
-    def _history(self, links: Sequence[str], tenant: str) -> list[Any] | None:
+    def _load_history(self, links: Sequence[str], tenant: str) -> list[Any] | None:
         """What was said, from all requests of a conversation; None if a part of it is gone."""
         parts: dict[str, list[Any]] = {}
-        with self._store.reading() as connection:
-            for at in range(0, len(links), _AT_ONCE):
-                wanted = SESSIONS.c.key.in_(links[at : at + _AT_ONCE])
+        with self._store.begin_read() as connection:
+            for at in range(0, len(links), _BATCH_SIZE):
+                wanted = SESSIONS.c.key.in_(links[at : at + _BATCH_SIZE])
                 query = select(SESSIONS).where(and_(SESSIONS.c.tenant == tenant, wanted))
                 for row in connection.execute(query).mappings():
                     parts[row["key"]] = to_row(SessionRow, row).data["items"]

@@ -22,24 +22,24 @@ class ConfigLoader:
     """
 
     file: Path | None = None
-    over: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    def read(self) -> ProxySettings:
+    def load(self) -> ProxySettings:
         """Read and validate it. Raises ConfigError that names the file and every field that is wrong."""
         if self.file is None:
-            return ProxySettings.parse(dict(self.over), source="the command line")
+            return ProxySettings.parse(dict(self.overrides), source="the command line")
         found = load_yaml(self.file)
         if not isinstance(found, dict):
             raise ConfigError(f"{self.file}: a configuration is a mapping of sections")
         if isinstance(found.get("guard"), str):
             found["guard"] = str(self.file.parent / found["guard"])
-        return ProxySettings.parse(merged(found, self.over), source=str(self.file))
+        return ProxySettings.parse(merge_sections(found, self.overrides), source=str(self.file))
 
 
-def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_sections(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """One mapping over another; sections are merged field by field, all else is replaced."""
-    result = dict(below)
-    for name, value in over.items():
+    result = dict(base)
+    for name, value in overrides.items():
         old = result.get(name)
         sections = isinstance(old, Mapping) and isinstance(value, Mapping)
         result[name] = {**cast(Mapping[str, Any], old), **value} if sections else value

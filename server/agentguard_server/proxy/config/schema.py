@@ -22,22 +22,62 @@ from agentguard.backends.config import BackendsOptions
 from agentguard.config.policy import Policy, format_validation_error, load_yaml
 from agentguard.errors import ConfigError
 from agentguard_server.net import is_loopback
-from agentguard_server.proxy.admin.options import UiOptions
-from agentguard_server.proxy.cluster.options import SharedOptions
 from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
-from agentguard_server.proxy.telemetry.options import LogsOptions, MetricsOptions, SpansOptions
+from agentguard_server.proxy.telemetry.options import LogsOptions, MetricsOptions, TracingOptions
+
+
+class UiOptions(BaseModel):
+    """The viewer under ``/ui``; it is there where a store is configured, for keys with the scope ``read``.
+
+    Attributes:
+        enabled: whether it is there.
+        store: whose runs it shows: a path or URL; null: that of ``capture``.
+        evals: files and folders with kept evaluations.
+        signed_in_s: seconds after which a browser must show its key again.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = True
+    store: Annotated[str | None, Field(min_length=1, max_length=4096, repr=False)] = None
+    evals: tuple[Path, ...] = ()
+    session_lifetime_s: Annotated[float, Field(ge=60, le=2_592_000)] = 43_200.0
+
+
+class ClusterOptions(BaseModel):
+    """What is shared with other workers and machines; without this section each knows its own.
+
+    Attributes:
+        store: the database: ``postgresql://…`` for several machines; a file of SQLite does for several
+            workers of one. Null: that of ``capture``.
+        sessions: whether a guarded conversation may go on at another worker or machine.
+        hints: whether replicas that one finds in trouble are left alone by the others for a while.
+        every_s: seconds between two looks at the others' hints.
+        wait_s: longest wait of a request for a conversation that may have begun elsewhere.
+        keep_s: seconds after which a conversation that nobody goes on with is forgotten.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: Annotated[str | None, Field(min_length=1, max_length=4096, repr=False)] = None
+    sessions: bool = True
+    health_hints: bool = True
+    poll_interval_s: Annotated[float, Field(ge=0.05, le=60)] = 1.0
+    lookup_timeout_s: Annotated[float, Field(ge=0.01, le=10)] = 0.25
+    ttl_s: Annotated[float, Field(ge=60, le=31_536_000)] = 86_400.0
+
 
 Scope = Literal["call", "read", "admin"]
 """Ask models; see the state and the runs; change replicas and sessions. ``admin`` includes ``read``."""
 
-_SECONDS = Field(gt=0, le=86_400, allow_inf_nan=False)
+_TIMEOUT_BOUNDS = Field(gt=0, le=86_400, allow_inf_nan=False)
 
 
-class _Section(BaseModel):
+class _ConfigSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ListenOptions(_Section):
+class ListenOptions(_ConfigSection):
     """Where the proxy answers.
 
     Attributes:
@@ -51,11 +91,11 @@ class ListenOptions(_Section):
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     workers: Annotated[int, Field(ge=1, le=256)] = 1
-    grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 30.0
-    without_keys: bool = False
+    shutdown_timeout_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 30.0
+    allow_unauthenticated: bool = False
 
 
-class LimitsOptions(_Section):
+class LimitsOptions(_ConfigSection):
     """What a client may use up; uvicorn itself limits none of this.
 
     Attributes:
@@ -71,26 +111,26 @@ class LimitsOptions(_Section):
         requests: under way at once, of one worker; more of them get a 503.
     """
 
-    head_bytes: Annotated[int, Field(ge=1024, le=16_777_216)] = 65_536
-    headers: Annotated[int, Field(ge=8, le=10_000)] = 200
-    body_bytes: Annotated[int, Field(ge=1024, le=4_294_967_296)] = 33_554_432
-    bodies_bytes: Annotated[int, Field(ge=1024, le=68_719_476_736)] = 268_435_456
-    head_s: Annotated[float, _SECONDS] = 10.0
-    body_s: Annotated[float, _SECONDS] = 30.0
-    idle_s: Annotated[float, _SECONDS] = 75.0
-    write_s: Annotated[float, _SECONDS] = 30.0
-    connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
-    requests: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    max_header_bytes: Annotated[int, Field(ge=1024, le=16_777_216)] = 65_536
+    max_headers: Annotated[int, Field(ge=8, le=10_000)] = 200
+    max_body_bytes: Annotated[int, Field(ge=1024, le=4_294_967_296)] = 33_554_432
+    max_buffered_bytes: Annotated[int, Field(ge=1024, le=68_719_476_736)] = 268_435_456
+    header_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 10.0
+    body_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 30.0
+    keepalive_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 75.0
+    write_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 30.0
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    max_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
 
 
-class KeyLimits(_Section):
+class KeyLimits(_ConfigSection):
     """What one key may ask for; null is no limit."""
 
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
-    concurrent: Annotated[int, Field(ge=1)] | None = None
+    max_concurrent: Annotated[int, Field(ge=1)] | None = None
 
 
-class KeyOptions(_Section):
+class KeyOptions(_ConfigSection):
     """One API key, of which only the hash is known.
 
     Attributes:
@@ -108,7 +148,7 @@ class KeyOptions(_Section):
     limits: KeyLimits = KeyLimits()
 
 
-class ProxySettings(_Section):
+class ProxySettings(_ConfigSection):
     """The whole configuration, validated; frozen."""
 
     version: Literal[1] = 1
@@ -122,13 +162,13 @@ class ProxySettings(_Section):
     capture: CaptureOptions | None = None
     metrics: MetricsOptions = MetricsOptions()
     logs: LogsOptions = LogsOptions()
-    spans: SpansOptions = SpansOptions()
+    tracing: TracingOptions = TracingOptions()
     ui: UiOptions = UiOptions()
-    shared: SharedOptions | None = None
+    cluster: ClusterOptions | None = None
 
     @field_validator("keys")
     @classmethod
-    def _told_apart(cls, keys: tuple[KeyOptions, ...] | None) -> tuple[KeyOptions, ...] | None:
+    def _require_unique_keys(cls, keys: tuple[KeyOptions, ...] | None) -> tuple[KeyOptions, ...] | None:
         if keys is not None and not keys:
             raise ValueError("an empty list lets nobody in: leave it out for no keys, or make one")
         for what in ("name", "hash"):
@@ -138,9 +178,9 @@ class ProxySettings(_Section):
         return keys
 
     @model_validator(mode="after")
-    def _guarded_off_loopback(self) -> Self:
+    def _require_keys_off_loopback(self) -> Self:
         listen = self.listen
-        if self.keys is None and not listen.without_keys and not is_loopback(listen.host):
+        if self.keys is None and not listen.allow_unauthenticated and not is_loopback(listen.host):
             raise ValueError(
                 f"off loopback ({listen.host}) keys are needed: make one with `agentguard serve --new-key`, "
                 "or say --no-keys if something before the proxy checks who asks"
@@ -160,13 +200,13 @@ class ProxySettings(_Section):
         return cls.parse(found, source=str(path))
 
     @classmethod
-    def parse(cls, found: object, *, source: str = "the configuration") -> ProxySettings:
+    def parse(cls, data: object, *, source: str = "the configuration") -> ProxySettings:
         """Validate a parsed configuration. Raises ConfigError with every field that is wrong."""
         try:
-            return cls.model_validate(found)
+            return cls.model_validate(data)
         except ValidationError as error:
             raise ConfigError(f"{source}: {format_validation_error(error, cls)}") from None
 
-    def policy(self) -> Policy | None:
+    def load_policy(self) -> Policy | None:
         """The guard's policy, from its file if it has one; None for a pure gateway. Raises ConfigError."""
         return Policy.load(self.guard) if isinstance(self.guard, str) else self.guard

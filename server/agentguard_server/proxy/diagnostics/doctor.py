@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from agentguard.config.policy import Policy
     from agentguard_server.proxy.config.schema import ProxySettings
 
-_SKEW_S: Final = 30.0
+_MAX_CLOCK_SKEW_S: Final = 30.0
 
 
-def check(asked: CheckContext) -> Iterator[CheckResult]:
+def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
     """The configuration, then everything in it."""
-    if asked.config is None:
+    if context.config is None:
         return
     from agentguard_server.proxy.config.schema import ProxySettings
-    from agentguard_server.proxy.process.bootstrap import check_installed
+    from agentguard_server.proxy.process.bootstrap import require_dependencies
 
     try:
-        check_installed()
-        settings = ProxySettings.load(asked.config)
+        require_dependencies()
+        settings = ProxySettings.load(context.config)
     except AgentGuardError as error:
-        yield CheckResult(area="proxy", what=str(asked.config), condition="wrong", found=str(error),
+        yield CheckResult(area="proxy", what=str(context.config), condition="wrong", found=str(error),
                    way_out="docs/proxy.md lists every field")  # fmt: skip
         return
-    yield CheckResult(area="proxy", what=str(asked.config), condition="ok", found="valid")
-    yield from _listen(settings)
-    policy = yield from _guard(settings)
-    for name, url in _stores(settings):
+    yield CheckResult(area="proxy", what=str(context.config), condition="ok", found="valid")
+    yield from _check_listen_address(settings)
+    policy = yield from _check_guard(settings)
+    for name, url in _list_stores(settings):
         line = check_store_access(url)
         yield CheckResult(area="proxy", what=f"{name}: {line.what}", condition=line.condition, found=line.found,
                    way_out=line.way_out)  # fmt: skip
-    yield from _collector(settings)
-    yield from _replicas(settings, asked)
-    if policy is not None and policy.judge is not None and asked.network:
-        yield from check_judges(policy.judge, asked)
+    yield from _check_collector(settings)
+    yield from _check_replicas(settings, context)
+    if policy is not None and policy.judge is not None and context.network:
+        yield from check_judges(policy.judge, context)
 
 
-def _listen(settings: ProxySettings) -> Iterator[CheckResult]:
-    from agentguard_server.uvicorn_runner import bound
+def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
+    from agentguard_server.uvicorn_runner import bind_socket
 
     listen = settings.listen
     where = f"{listen.host}:{listen.port}"
     try:
-        bound(listen.host, listen.port, name="serve").close()
+        bind_socket(listen.host, listen.port, name="serve").close()
     except AgentGuardError as error:
         yield CheckResult(area="proxy", what=where, condition="wrong", found=str(error),
                    way_out="end what has it (this proxy itself, perhaps), or set listen.port")  # fmt: skip
@@ -71,12 +71,12 @@ def _listen(settings: ProxySettings) -> Iterator[CheckResult]:
         yield CheckResult(area="proxy", what="keys", condition="ok", found=f"{len(keys)}, as hashes")
 
 
-def _guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy | None]:
+def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy | None]:
     """Lines about the guard; returns its policy."""
     from agentguard.guard import Guard
 
     try:
-        policy: Policy | None = settings.policy()
+        policy: Policy | None = settings.load_policy()
         if policy is None:
             yield CheckResult(area="proxy", what="guard", condition="note", found="none: a pure gateway")
             return None
@@ -89,18 +89,18 @@ def _guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy | Non
     return policy
 
 
-def _stores(settings: ProxySettings) -> Iterator[tuple[str, str | None]]:
+def _list_stores(settings: ProxySettings) -> Iterator[tuple[str, str | None]]:
     if settings.capture is not None:
         yield "capture.store", settings.capture.store
-    if settings.shared is not None and settings.shared.store is not None:
-        yield "shared.store", settings.shared.store
+    if settings.cluster is not None and settings.cluster.store is not None:
+        yield "shared.store", settings.cluster.store
     if settings.ui.store is not None:
         yield "ui.store", settings.ui.store
 
 
-def _collector(settings: ProxySettings) -> Iterator[CheckResult]:
+def _check_collector(settings: ProxySettings) -> Iterator[CheckResult]:
     try:
-        target = settings.spans.target()
+        target = settings.tracing.resolve_target()
     except AgentGuardError as error:
         yield CheckResult(area="proxy", what="spans", condition="wrong", found=str(error),
                    way_out="set that variable, or leave headers_env out")  # fmt: skip
@@ -109,21 +109,21 @@ def _collector(settings: ProxySettings) -> Iterator[CheckResult]:
         yield CheckResult(area="proxy", what="spans", condition="ok", found=f"go to {target.host}; not asked")
 
 
-def _replicas(settings: ProxySettings, asked: CheckContext) -> Iterator[CheckResult]:
+def _check_replicas(settings: ProxySettings, context: CheckContext) -> Iterator[CheckResult]:
     replicas = settings.backends.replicas
-    if not asked.network:
+    if not context.network:
         yield CheckResult(area="backends", what=f"{len(replicas)} replicas", condition="note", found="not asked",
                    way_out="leave --no-network out")  # fmt: skip
         return
-    yield from asyncio.run(_ask_all(replicas, asked.timeout_s))
+    yield from asyncio.run(_check_all_replicas(replicas, context.timeout_s))
 
 
-async def _ask_all(replicas: tuple[ReplicaOptions, ...], timeout_s: float) -> list[CheckResult]:
-    found = await asyncio.gather(*(_ask(one, timeout_s) for one in replicas))
+async def _check_all_replicas(replicas: tuple[ReplicaOptions, ...], timeout_s: float) -> list[CheckResult]:
+    found = await asyncio.gather(*(_check_replica(one, timeout_s) for one in replicas))
     return [line for lines in found for line in lines]
 
 
-async def _ask(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
+async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
     """Whether a replica answers, which models it has, and what its clock says."""
     from agentguard.backends.replica_factory import http_backend_factory
 
@@ -141,7 +141,7 @@ async def _ask(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
         request = BackendRequest(target="/models", method="GET")
         answer = await backend.send(request, Deadline.after(timeout_s))
     except UpstreamError as error:
-        return [_refused(replica, error)]
+        return [_describe_upstream_error(replica, error)]
     except ResilienceError as error:
         way_out = "look whether its server runs, and whether url is right up to and with /v1"
         return [line("wrong", f"{error.code}: {error}", way_out)]
@@ -150,10 +150,10 @@ async def _ask(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
     if not isinstance(answer, Response):
         return [line("wrong", "it streams where a list of models was asked for", "correct its url")]
     seconds = time.monotonic() - began
-    return [*_models(replica, answer, seconds), *_clock(replica, answer)]
+    return [*_check_models(replica, answer, seconds), *_check_clock(replica, answer)]
 
 
-def _refused(replica: ReplicaOptions, error: BackendError) -> CheckResult:
+def _describe_upstream_error(replica: ReplicaOptions, error: BackendError) -> CheckResult:
     status = error.status
     if status in (401, 403):
         found, way_out = f"it refuses the key (status {status})", "set api_key_env to a variable with its key"
@@ -165,9 +165,9 @@ def _refused(replica: ReplicaOptions, error: BackendError) -> CheckResult:
     return CheckResult(area="backends", what=replica.name, condition="wrong", found=found, way_out=way_out)
 
 
-def _models(replica: ReplicaOptions, answer: Response, seconds: float) -> Iterator[CheckResult]:
+def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -> Iterator[CheckResult]:
     try:
-        held: Any = orjson.loads(answer.body)
+        held: Any = orjson.loads(response.body)
         names = {str(one["id"]) for one in held["data"]}
     except (ValueError, KeyError, TypeError):
         yield CheckResult(area="backends", what=replica.name, condition="wrong", found="it lists no models",
@@ -184,15 +184,15 @@ def _models(replica: ReplicaOptions, answer: Response, seconds: float) -> Iterat
                found=f"{len(names)} models, answered in {seconds * 1000:.0f} ms")  # fmt: skip
 
 
-def _clock(replica: ReplicaOptions, answer: Response) -> Iterator[CheckResult]:
-    told = next((value for name, value in answer.headers if name == b"date"), None)
+def _check_clock(replica: ReplicaOptions, response: Response) -> Iterator[CheckResult]:
+    told = next((value for name, value in response.headers if name == b"date"), None)
     try:
         skew = (
             None if told is None else parsedate_to_datetime(told.decode("latin-1")).timestamp() - time.time()
         )
     except (ValueError, TypeError):
         skew = None
-    if skew is not None and abs(skew) > _SKEW_S:
+    if skew is not None and abs(skew) > _MAX_CLOCK_SKEW_S:
         yield CheckResult(area="backends", what=f"{replica.name}: clock", condition="wrong",
                    found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
                    way_out="synchronise both clocks (NTP)")  # fmt: skip

@@ -25,9 +25,9 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
     keys = settings.keys
     assembly = Bootstrap(settings)
     return [
-        f"listen: {listen.host}:{listen.port}, {_many(listen.workers, 'worker')}, grace {listen.grace_s:g} s",
-        f"limits: head {limits.head_bytes:,} bytes in {limits.head_s:g} s, body {limits.body_bytes:,} bytes "
-        f"in {limits.body_s:g} s, an answer is read within {limits.write_s:g} s",
+        f"listen: {listen.host}:{listen.port}, {_format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",
+        f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "
+        f"in {limits.body_timeout_s:g} s, an answer is read within {limits.write_timeout_s:g} s",
         "keys: none, everybody who can reach the address is let in"
         if keys is None
         else "keys: " + ", ".join(f"{key.name} ({', '.join(key.scopes)})" for key in keys),
@@ -35,11 +35,11 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
         *(f"  {line}" for line in ROUTES),
         "backends:",
         *(f"  {line}" for line in assembly.pool.explain()),
-        *_guard(settings.policy(), settings.stream),
+        *_describe_guard(settings.load_policy(), settings.stream),
     ]
 
 
-def _guard(policy: Policy | None, stream: str) -> list[str]:
+def _describe_guard(policy: Policy | None, stream_mode: str) -> list[str]:
     if policy is None:
         return ["guard: none, a pure gateway"]
     detectors = (
@@ -49,11 +49,11 @@ def _guard(policy: Policy | None, stream: str) -> list[str]:
     )
     off = [name for name, options in policy.detectors.items() if options is False]
     return [
-        f"guard: streams are {stream}",
+        f"guard: streams are {stream_mode}",
         f"  detectors: {detectors}" + (f", without {', '.join(off)}" if off else ""),
         f"  recoveries: {policy.recover.on_fail or 'the usual ladder'}; budgets {policy.budgets}",
     ]
 
 
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -16,19 +16,19 @@ from agentguard.intercept.registry import hold_of
 from agentguard.intercept.stream_buffer import HeldStream
 from agentguard.intercept.types import CandidateRequest
 from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
-from agentguard_server.proxy.guard.eligibility import decoded
-from agentguard_server.proxy.guard.session_registry import codes_of
-from agentguard_server.proxy.hooks import Ask, ProxyRequest
-from agentguard_server.proxy.routes import Shape
+from agentguard_server.proxy.guard.eligibility import decode_body
+from agentguard_server.proxy.guard.session_registry import list_codes
+from agentguard_server.proxy.hooks import ModelCaller, ProxyRequest
+from agentguard_server.proxy.routes import ErrorShape
 
-_JSON: Final = (b"content-type", b"application/json")
-_EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
-_OF_BODY: Final = (b"content-length", b"content-encoding", b"transfer-encoding", b"etag", b"content-md5")
-_MOST_CODES: Final = 16
-_QUIET_S: Final = 10.0
+_JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
+_EVENT_STREAM_CONTENT_TYPE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_BODY_HEADERS: Final = (b"content-length", b"content-encoding", b"transfer-encoding", b"etag", b"content-md5")
+_MAX_CODES: Final = 16
+_KEEPALIVE_INTERVAL_S: Final = 10.0
 """Seconds without an event after which a client may begin to doubt; a tool call can be long."""
-_COMMENT: Final = b": held\n\n"
-FAILED: Final = ProxyError(
+_KEEPALIVE_COMMENT: Final = b": held\n\n"
+GUARD_FAILED: Final = ProxyError(
     403, "guard_failed", "the guard failed on this request, and the policy lets none by"
 )
 
@@ -45,27 +45,29 @@ class InlineGuardedRequest:
     """
 
     __slots__ = (
-        "_asked", "_body", "_engine", "_everything", "_exchange", "_final", "_settled",
+        "_request", "_body", "_interceptor", "_buffers_text", "_guarded", "_local_response", "_on_settled",
     )  # fmt: skip
 
     def __init__(
         self,
-        engine: Interceptor,
-        exchange: GuardedRequest,
-        asked: ProxyRequest,
+        interceptor: Interceptor,
+        guarded: GuardedRequest,
+        request: ProxyRequest,
         *,
-        everything: bool,
-        settled: Callable[[], None],
+        buffers_text: bool,
+        on_settled: Callable[[], None],
     ) -> None:
-        self._engine, self._exchange, self._asked = engine, exchange, asked
-        self._everything, self._settled = everything, settled
-        self._final: Response | None = self._ended(None) if exchange.final is not None else None
-        self._body = None if self._final is not None else exchange.content
+        self._interceptor, self._guarded, self._request = interceptor, guarded, request
+        self._buffers_text, self._on_settled = buffers_text, on_settled
+        self._local_response: Response | None = (
+            self._build_local_response(None) if guarded.final is not None else None
+        )
+        self._body = None if self._local_response is not None else guarded.content
 
     @property
-    def final(self) -> Response | None:
+    def local_response(self) -> Response | None:
         """The guard's own answer, where the run was stopped before the model was asked."""
-        return self._final
+        return self._local_response
 
     @property
     def body(self) -> bytes | None:
@@ -75,39 +77,39 @@ class InlineGuardedRequest:
     @property
     def headers(self) -> Headers:
         """What was done, by name."""
-        session = self._exchange.session
+        session = self._guarded.session
         told: list[tuple[bytes, bytes]] = [
             (b"agentguard-run", session.id.encode("latin-1", "replace")),
             (b"agentguard-step", str(len(session)).encode()),
         ]
         if session.findings:
-            codes = codes_of(session.findings)[-_MOST_CODES:]
-            told.append((b"agentguard-findings", _text(",".join(codes))))
-        if done := self._exchange.recoveries:
+            codes = list_codes(session.findings)[-_MAX_CODES:]
+            told.append((b"agentguard-findings", _to_header_text(",".join(codes))))
+        if done := self._guarded.recoveries:
             said = ",".join(f"{one.plan.strategy}@{one.plan.step}" for one in done)
-            told.append((b"agentguard-recoveries", _text(said)))
+            told.append((b"agentguard-recoveries", _to_header_text(said)))
         if session.stop_reason is not None:
             told.append((b"agentguard-stopped", b"1"))
-        if self._asked.stream:
-            told.append((b"agentguard-held", b"all" if self._everything else b"tools"))
+        if self._request.stream:
+            told.append((b"agentguard-held", b"all" if self._buffers_text else b"tools"))
         return tuple(told)
 
-    async def judge(self, answer: Response, ask: Ask) -> Response:
+    async def judge(self, response: Response, call_model: ModelCaller) -> Response:
         """As `Guarded.judge`.
 
         Raises:
             Refused, ResilienceError: the model could not be asked again.
         """
-        exchange = self._exchange
-        while not exchange.dropped and answer.status == 200:
-            payload = decoded(answer.body)
+        exchange = self._guarded
+        while not exchange.dropped and response.status == 200:
+            payload = decode_body(response.body)
             if payload is None:
-                if _plain(answer):
-                    return answer
-                return self._tripped(RecoveryError("the answer is compressed")) or answer
+                if _is_uncompressed(response):
+                    return response
+                return self._handle_guard_error(RecoveryError("the answer is compressed")) or response
             try:
                 decision = await _sync_async.run_async(
-                    exchange.answering(payload, _WIRE), lambda body: ask(body, False)
+                    exchange.answering(payload, _CANDIDATE_REQUEST), lambda body: call_model(body, False)
                 )
                 if decision == "again":
                     self._body = exchange.content
@@ -115,73 +117,81 @@ class InlineGuardedRequest:
                 raise
             except Exception as error:  # whatever the guard trips over, the request is not to blame
                 exchange.drop()
-                return self._tripped(error) or answer
+                return self._handle_guard_error(error) or response
             if decision == "deliver":
-                return answer if exchange.taken is None else _saying(answer, exchange.taken)
+                return response if exchange.taken is None else _replace_body(response, exchange.taken)
             if decision == "final":
-                return self._ended(payload)
-            again = await ask(self._body or self._asked.body, False)
+                return self._build_local_response(payload)
+            again = await call_model(self._body or self._request.body, False)
             if not isinstance(again, Response):
                 await again.aclose()
                 raise BackendError("the endpoint gave a stream where none was asked for")
-            answer = again
-        return answer
+            response = again
+        return response
 
-    def hold(self) -> AsyncStreamBuffer:
+    def create_stream_buffer(self) -> AsyncStreamBuffer:
         """As `Guarded.hold`."""
-        return AsyncStreamBuffer(self, hold_of(self._exchange, _WIRE, everything=self._everything))
+        return AsyncStreamBuffer(
+            self, hold_of(self._guarded, _CANDIDATE_REQUEST, everything=self._buffers_text)
+        )
 
     def settle(self) -> None:
         """As `Guarded.settle`."""
         try:
-            self._exchange.settle()
+            self._guarded.settle()
         except Exception as error:  # the request is over; its run cannot be gone on with
-            self._exchange.drop()
-            self._engine.failed(error)
-        self._settled()
+            self._guarded.drop()
+            self._interceptor.failed(error)
+        self._on_settled()
 
-    def _tripped(self, error: Exception) -> Response | None:
+    def _handle_guard_error(self, error: Exception) -> Response | None:
         """Note that the guard failed; an answer if the policy refuses the request then."""
-        self._engine.failed(error)
-        return refused(self._asked) if self._engine.closed else None
+        self._interceptor.failed(error)
+        return build_guard_failure_response(self._request) if self._interceptor.closed else None
 
-    def _ended(self, payload: dict[str, Any] | None) -> Response:
+    def _build_local_response(self, payload: dict[str, Any] | None) -> Response:
         """The guard's own answer, in the form that the client asked for."""
-        exchange = self._exchange
+        exchange = self._guarded
         made = exchange.dialect.final(exchange.request, payload, exchange.final or "")
         exchange.settle(exchange.dialect.answer(made) or (), id=made["id"])
-        if self._asked.stream:
-            return Response(status=200, headers=(_EVENTS,), body=exchange.dialect.stream(made, usage=False))
-        return Response(status=200, headers=(_JSON,), body=_bytes(made))
+        if self._request.stream:
+            return Response(
+                status=200,
+                headers=(_EVENT_STREAM_CONTENT_TYPE,),
+                body=exchange.dialect.stream(made, usage=False),
+            )
+        return Response(status=200, headers=(_JSON_CONTENT_TYPE,), body=_encode_body(made))
 
 
 class AsyncStreamBuffer:
     """As `agentguard_server.proxy.hooks.StreamBuffer`: the engine's hold, with the model asked over asyncio."""
 
-    __slots__ = ("_hold", "_of", "_shown")
+    __slots__ = ("_buffer", "_owner", "_last_output_at")
 
-    def __init__(self, of: InlineGuardedRequest, hold: HeldStream) -> None:
-        self._of, self._hold = of, hold
-        self._shown = time.monotonic()
+    def __init__(self, owner: InlineGuardedRequest, buffer: HeldStream) -> None:
+        self._owner, self._buffer = owner, buffer
+        self._last_output_at = time.monotonic()
 
     def feed(self, data: bytes) -> bytes:
         """As `Hold.feed`. While events are held a comment shows now and then that there is somebody."""
-        shown, now = self._hold.feed(data), time.monotonic()
+        shown, now = self._buffer.feed(data), time.monotonic()
         if shown:
-            self._shown = now
-        elif now - self._shown > _QUIET_S:
-            self._shown = now
-            return _COMMENT
+            self._last_output_at = now
+        elif now - self._last_output_at > _KEEPALIVE_INTERVAL_S:
+            self._last_output_at = now
+            return _KEEPALIVE_COMMENT
         return shown
 
-    async def finish(self, ask: Ask) -> tuple[bytes, bool]:
+    async def finish(self, call_model: ModelCaller) -> tuple[bytes, bool]:
         """As `Hold.finish`."""
-        of = self._of
-        exchange = of._exchange
+        of = self._owner
+        exchange = of._guarded
         if exchange.dropped:
-            return self._hold.release(), False
+            return self._buffer.release(), False
         try:
-            data, decision = await _sync_async.run_async(self._hold.finish(), lambda body: ask(body, False))
+            data, decision = await _sync_async.run_async(
+                self._buffer.finish(), lambda body: call_model(body, False)
+            )
             if decision == "again":
                 of._body = exchange.content
             return data, decision == "again"
@@ -189,49 +199,57 @@ class AsyncStreamBuffer:
             raise
         except Exception as error:  # as in `judge`
             exchange.drop()
-            if of._tripped(error) is None:
-                return self._hold.release(), False
-            return self._hold.failed("the guard failed"), False
+            if of._handle_guard_error(error) is None:
+                return self._buffer.release(), False
+            return self._buffer.failed("the guard failed"), False
 
-    def failed(self, message: str) -> bytes:
+    def format_error_event(self, message: str) -> bytes:
         """As `Hold.failed`."""
-        return self._hold.failed(message)
+        return self._buffer.failed(message)
 
 
-def refused(asked: ProxyRequest) -> Response:
+def build_guard_failure_response(request: ProxyRequest) -> Response:
     """What a client gets where the guard failed and the policy lets nothing by then."""
-    shape: Shape = "messages" if asked.api == "messages" else "openai"
-    headers = (*error_headers(FAILED), (b"x-should-retry", b"false"))
-    return Response(status=FAILED.status, headers=headers, body=error_body(FAILED, shape, asked.id))
-
-
-def _received(given: Response | StreamingResponse) -> dict[str, Any]:
-    """What came of asking for a candidate. Raises RecoveryError if it is no answer."""
-    payload = decoded(given.body) if isinstance(given, Response) and given.status == 200 else None
-    if payload is None:
-        raise RecoveryError(f"a candidate was answered with status {given.status} and no object")
-    return payload
-
-
-_WIRE: Final = CandidateRequest(send=lambda body: body, received=_received)
-
-
-def _saying(answer: Response, payload: Mapping[str, Any]) -> Response:
-    """The answer with another object as its body."""
-    headers = tuple(pair for pair in answer.headers if pair[0] not in _OF_BODY)
+    shape: ErrorShape = "messages" if request.api == "messages" else "openai"
+    headers = (*error_headers(GUARD_FAILED), (b"x-should-retry", b"false"))
     return Response(
-        status=200, headers=headers, body=_bytes(payload), replica=answer.replica, notes=answer.notes
+        status=GUARD_FAILED.status, headers=headers, body=error_body(GUARD_FAILED, shape, request.request_id)
     )
 
 
-def _plain(answer: Response) -> bool:
-    return not any(n == b"content-encoding" and v.lower() != b"identity" for n, v in answer.headers)
+def _parse_candidate_response(response: Response | StreamingResponse) -> dict[str, Any]:
+    """What came of asking for a candidate. Raises RecoveryError if it is no answer."""
+    payload = (
+        decode_body(response.body) if isinstance(response, Response) and response.status == 200 else None
+    )
+    if payload is None:
+        raise RecoveryError(f"a candidate was answered with status {response.status} and no object")
+    return payload
 
 
-def _text(text: str) -> bytes:
+_CANDIDATE_REQUEST: Final = CandidateRequest(send=lambda body: body, received=_parse_candidate_response)
+
+
+def _replace_body(response: Response, payload: Mapping[str, Any]) -> Response:
+    """The answer with another object as its body."""
+    headers = tuple(pair for pair in response.headers if pair[0] not in _BODY_HEADERS)
+    return Response(
+        status=200,
+        headers=headers,
+        body=_encode_body(payload),
+        replica=response.replica,
+        notes=response.notes,
+    )
+
+
+def _is_uncompressed(response: Response) -> bool:
+    return not any(n == b"content-encoding" and v.lower() != b"identity" for n, v in response.headers)
+
+
+def _to_header_text(text: str) -> bytes:
     """Text that may stand in a header."""
     return "".join(one if "!" <= one <= "~" else "?" for one in text).encode()
 
 
-def _bytes(body: Mapping[str, Any]) -> bytes:
+def _encode_body(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()

@@ -20,28 +20,33 @@ from agentguard.recover.strategy import Recovery
 from agentguard.runtime.session import Session
 from agentguard.trajectory.event_log.recorder import EventSink, RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
-from agentguard_server.proxy.guard.eligibility import decoded, may_offer_tools, requires_guard, run_name
-from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest, refused
-from agentguard_server.proxy.guard.options import RunsOptions, Stream
-from agentguard_server.proxy.guard.session_registry import Sessions
+from agentguard_server.proxy.guard.eligibility import (
+    decode_body,
+    may_offer_tools,
+    parse_run_id,
+    requires_guard,
+)
+from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest, build_guard_failure_response
+from agentguard_server.proxy.guard.options import RunsOptions, StreamMode
+from agentguard_server.proxy.guard.session_registry import SessionRegistry
 from agentguard_server.proxy.hooks import InterceptedRequest, ProxyRequest
 
-_SWEEPS: Final = 4
+_SWEEPS_PER_TIMEOUT: Final = 4
 """Looks for idle runs in the time after which one counts as idle."""
-_LONG: Final = 65_536
+_MAX_INLINE_BODY_BYTES: Final = 65_536
 """Bytes of a body that is read in a thread, so that other requests do not wait for it."""
 
-Opened = InterceptedRequest | Response | None
+InterceptResult = InterceptedRequest | Response | None
 
 
 class RunLogFactory(Protocol):
     """Where guarded runs are kept as they happen: `agentguard_server.proxy.capture.client.CollectorClient`."""
 
-    def run(self, tenant: str) -> EventSink:
+    def open_run_log(self, tenant: str) -> EventSink:
         """Takes the events of one run of a tenant."""
         ...
 
-    def recovery(self, tenant: str, recovery: Recovery) -> None:
+    def record_recovery(self, tenant: str, recovery: Recovery) -> None:
         """Takes a recovery when it begins, and again when its outcome is known."""
         ...
 
@@ -49,17 +54,17 @@ class RunLogFactory(Protocol):
 class ConversationStore(Protocol):
     """Where workers find what others did to a run: `agentguard_server.proxy.cluster.SharedSessions`."""
 
-    def keep(
+    def save(
         self, keys: Iterable[bytes], state: Mapping[str, Any], *, tenant: str, run: str, version: int
     ) -> None:
         """Keep the state of a conversation under its keys; never waits and never raises."""
         ...
 
-    async def find(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
+    async def load(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
         """The state under the first of the keys that has one; never raises."""
         ...
 
-    def book(self, run: str, *, tenant: str) -> EffectStore | None:
+    def create_effect_store(self, run: str, *, tenant: str) -> EffectStore | None:
         """Where the effects of a run that begins here are kept for others; None if they are not."""
         ...
 
@@ -76,11 +81,11 @@ class GuardCandidate:
         must: guard it though no tool is offered.
     """
 
-    asked: ProxyRequest = field(kw_only=False)
-    engine: Interceptor = field(kw_only=False)
-    dialect: ApiAdapter = field(kw_only=False)
-    run: str
-    must: bool
+    request: ProxyRequest = field(kw_only=False)
+    interceptor: Interceptor = field(kw_only=False)
+    adapter: ApiAdapter = field(kw_only=False)
+    run_id: str
+    is_required: bool
 
 
 @dataclass(slots=True)
@@ -117,161 +122,184 @@ class InlineGuard:
         self,
         policy: Policy,
         *,
-        stream: Stream = "hold_tools",
-        runs: RunsOptions | None = None,
-        log: RunLogFactory | None = None,
-        tag: str = "",
-        shared: ConversationStore | None = None,
+        stream_mode: StreamMode = "hold_tools",
+        options: RunsOptions | None = None,
+        run_log_factory: RunLogFactory | None = None,
+        run_id_suffix: str = "",
+        conversations: ConversationStore | None = None,
     ) -> None:
-        self._policy, self._stream, self._log, self._tag = policy, stream, log, tag
-        self._shared = shared
-        self.runs = runs or RunsOptions()
-        self.sessions = Sessions(self.runs.kept, most_bytes=self.runs.kept_bytes)
+        self._policy, self._stream_mode, self._run_log_factory, self._run_id_suffix = (
+            policy,
+            stream_mode,
+            run_log_factory,
+            run_id_suffix,
+        )
+        self._conversations = conversations
+        self.options = options or RunsOptions()
+        self.sessions = SessionRegistry(self.options.max_sessions, max_bytes=self.options.max_session_bytes)
         self.counts = GuardCounters()
-        self._all = stream == "hold_all" or self.runs.inline == "all"
-        self._first = Guard.from_policy(policy)
-        self._engines: dict[str, Interceptor] = {}
-        self._engine("")
-        _warm(self._first)
-        self._sweep: asyncio.TimerHandle | None = None
+        self._guards_all = stream_mode == "hold_all" or self.options.mode == "all"
+        self._default_guard = Guard.from_policy(policy)
+        self._interceptors: dict[str, Interceptor] = {}
+        self._create_interceptor("")
+        _warm_up(self._default_guard)
+        self._sweep_timer: asyncio.TimerHandle | None = None
 
-    def open(self, asked: ProxyRequest) -> Opened | asyncio.Future[Opened]:
+    def intercept(self, request: ProxyRequest) -> InterceptResult | asyncio.Future[InterceptResult]:
         """As `Guarding.open`; what is long, or may go on from another worker, is awaited."""
-        api = APIS.get(asked.api)
-        if api is None or asked.run == "off" or self._stream == "pass":
+        api = APIS.get(request.api)
+        if api is None or request.run_id == "off" or self._stream_mode == "pass":
             return None
-        engine = self._engines.get(asked.tenant) or self._engine(asked.tenant)
-        run = run_name(asked.run)
-        must = self._all or (bool(run) and engine.knows(run))
-        going_on = self._shared is not None or bool(len(engine.waiting))
-        if not must and not may_offer_tools(asked.body, going_on=going_on):
+        engine = self._interceptors.get(request.tenant) or self._create_interceptor(request.tenant)
+        run = parse_run_id(request.run_id)
+        must = self._guards_all or (bool(run) and engine.knows(run))
+        going_on = self._conversations is not None or bool(len(engine.waiting))
+        if not must and not may_offer_tools(request.body, may_continue_run=going_on):
             return None
-        if len(asked.body) > self.runs.most_bytes:
+        if len(request.body) > self.options.max_body_bytes:
             self.counts.too_long += 1
             return None
-        asking = GuardCandidate(asked, engine, api.dialect, run=run, must=must)
-        if self._shared is None and len(asked.body) <= _LONG:
-            return self._opened(asking)
-        return asyncio.ensure_future(self._aside(asking))
+        asking = GuardCandidate(request, engine, api.dialect, run_id=run, is_required=must)
+        if self._conversations is None and len(request.body) <= _MAX_INLINE_BODY_BYTES:
+            return self._intercept_now(asking)
+        return asyncio.ensure_future(self._intercept_deferred(asking))
 
-    async def _aside(self, asking: GuardCandidate) -> Opened:
+    async def _intercept_deferred(self, candidate: GuardCandidate) -> InterceptResult:
         """Open a request whose bodies take long to read, or whose run may have begun elsewhere."""
-        edits = None if self._shared is None else await self._elsewhere(asking, self._shared)
-        if len(asking.asked.body) <= _LONG:
-            return self._opened(asking, edits)
-        made = asyncio.ensure_future(asyncio.to_thread(self._opened, asking, edits))
+        edits = (
+            None
+            if self._conversations is None
+            else await self._load_remote_edits(candidate, self._conversations)
+        )
+        if len(candidate.request.body) <= _MAX_INLINE_BODY_BYTES:
+            return self._intercept_now(candidate, edits)
+        made = asyncio.ensure_future(asyncio.to_thread(self._intercept_now, candidate, edits))
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:  # the client has left; its run is to wait for the next request
-            made.add_done_callback(_settled)
+            made.add_done_callback(_settle_abandoned)
             raise
 
-    async def _elsewhere(self, asking: GuardCandidate, shared: ConversationStore) -> Edits | None:
+    async def _load_remote_edits(
+        self, candidate: GuardCandidate, conversations: ConversationStore
+    ) -> Edits | None:
         """What another worker, or another machine, has done to the run; None if it is none of theirs."""
         try:
-            body = decoded(asking.asked.body)
-            if body is None or not asking.dialect.guards(body):
+            body = decode_body(candidate.request.body)
+            if body is None or not candidate.adapter.guards(body):
                 return None
-            keys = asking.engine.foreign(asking.dialect, body, run=asking.run)
-            found = await shared.find(keys, tenant=asking.asked.tenant) if keys else None
+            keys = candidate.interceptor.foreign(candidate.adapter, body, run=candidate.run_id)
+            found = await conversations.load(keys, tenant=candidate.request.tenant) if keys else None
             return None if found is None else edits_of(found)
         except Exception as error:  # it begins with its history, as if nobody had known it
-            asking.engine.failed(error)
+            candidate.interceptor.failed(error)
             return None
 
-    def _opened(self, asking: GuardCandidate, edits: Edits | None = None) -> Opened:
-        engine, dialect, asked = asking.engine, asking.dialect, asking.asked
+    def _intercept_now(self, candidate: GuardCandidate, edits: Edits | None = None) -> InterceptResult:
+        engine, dialect, asked = candidate.interceptor, candidate.adapter, candidate.request
         try:
-            body = decoded(asked.body)
+            body = decode_body(asked.body)
             if body is None or not dialect.guards(body):
                 return None
             known = edits is not None or engine.continues(body)
-            if not (asking.must or known or requires_guard(dialect, body)):
+            if not (candidate.is_required or known or requires_guard(dialect, body)):
                 return None
             exchange = engine.open(
                 dialect,
                 body,
-                run=asking.run,
-                repeat=_repeated(asked),
+                run=candidate.run_id,
+                repeat=_is_retry(asked),
                 edits=edits,
                 weight=len(asked.body),
             )
-            return self._guarded(engine, exchange, asked)
+            return self._build_intercepted(engine, exchange, asked)
         except Exception as error:  # whatever the guard trips over, the request is not to blame
             engine.failed(error)
             if not engine.closed:
                 return None
             self.counts.refused += 1
-            return refused(asked)
+            return build_guard_failure_response(asked)
 
     def end_idle(self) -> int:
         """End the runs that nobody goes on with; how many."""
-        return sum(engine.end_idle(self.runs.idle_s) for engine in self._engines.values())
+        return sum(engine.end_idle(self.options.idle_timeout_s) for engine in self._interceptors.values())
 
     def close(self) -> None:
         """End all runs: whoever goes on with one later begins another with its history."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-        for engine in self._engines.values():
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for engine in self._interceptors.values():
             engine.end_idle(-1.0)
 
-    def _guarded(self, engine: Interceptor, exchange: Any, asked: ProxyRequest) -> InlineGuardedRequest:
-        session, tenant = exchange.session, asked.tenant
-        self.sessions.used(tenant, session, len(asked.body))
+    def _build_intercepted(
+        self, interceptor: Interceptor, guarded: Any, request: ProxyRequest
+    ) -> InlineGuardedRequest:
+        session, tenant = guarded.session, request.tenant
+        self.sessions.touch(tenant, session, len(request.body))
         self.counts.guarded += 1
-        everything = self._stream == "hold_all"
-        return InlineGuardedRequest(engine, exchange, asked, everything=everything, settled=self._watch)
+        everything = self._stream_mode == "hold_all"
+        return InlineGuardedRequest(
+            interceptor, guarded, request, buffers_text=everything, on_settled=self._schedule_sweep
+        )
 
-    def _watch(self) -> None:
+    def _schedule_sweep(self) -> None:
         """See to it that somebody looks for idle runs, as long as there are any."""
-        if self._sweep is None:
+        if self._sweep_timer is None:
             loop = asyncio.get_running_loop()
-            self._sweep = loop.call_later(self.runs.idle_s / _SWEEPS, self._look)
+            self._sweep_timer = loop.call_later(
+                self.options.idle_timeout_s / _SWEEPS_PER_TIMEOUT, self._sweep_idle_runs
+            )
 
-    def _look(self) -> None:
-        self._sweep = None
+    def _sweep_idle_runs(self) -> None:
+        self._sweep_timer = None
         self.end_idle()
-        if any(len(engine.waiting) for engine in self._engines.values()):
-            self._watch()
+        if any(len(engine.waiting) for engine in self._interceptors.values()):
+            self._schedule_sweep()
 
-    def _engine(self, tenant: str) -> Interceptor:
-        guard, runs = self._guard(tenant), self.runs
-        keep = None if self._shared is None else self._keeps(self._shared, tenant)
+    def _create_interceptor(self, tenant: str) -> Interceptor:
+        guard, runs = self._create_guard(tenant), self.options
+        keep = None if self._conversations is None else self._build_state_saver(self._conversations, tenant)
         made = Interceptor(
             guard,
             agent=runs.agent,
-            kept=runs.kept,
-            kept_bytes=runs.kept_bytes,
-            begin=self._begins(guard, tenant),
+            kept=runs.max_sessions,
+            kept_bytes=runs.max_session_bytes,
+            begin=self._build_session_factory(guard, tenant),
             keep=keep,
         )
-        self._engines[tenant] = made
+        self._interceptors[tenant] = made
         return made
 
-    def _guard(self, tenant: str) -> Guard:
+    def _create_guard(self, tenant: str) -> Guard:
         """A guard of its own for each tenant; they share what localizes."""
-        log = self._log
+        log = self._run_log_factory
         if log is None:
-            return self._first
+            return self._default_guard
 
         def told(recovery: Recovery) -> None:
-            log.recovery(tenant, recovery)
+            log.record_recovery(tenant, recovery)
 
-        return Guard.from_policy(self._policy, localizer=self._first.localizer, observers=(told,))
+        return Guard.from_policy(self._policy, localizer=self._default_guard.localizer, observers=(told,))
 
-    def _keeps(
-        self, shared: ConversationStore, tenant: str
+    def _build_state_saver(
+        self, conversations: ConversationStore, tenant: str
     ) -> Callable[[Conversation, Mapping[str, Any]], None]:
         def keep(of: Conversation, data: Mapping[str, Any]) -> None:
-            shared.keep(of.continuation_keys, data, tenant=tenant, run=of.session.id, version=of.version)
+            conversations.save(
+                of.continuation_keys, data, tenant=tenant, run=of.session.id, version=of.version
+            )
 
         return keep
 
-    def _begins(self, guard: Guard, tenant: str) -> Callable[[Trajectory], Session]:
+    def _build_session_factory(self, guard: Guard, tenant: str) -> Callable[[Trajectory], Session]:
         def begin(meta: Trajectory) -> Session:
-            named = replace(meta, id=f"{meta.id}{self._tag}")
-            log = None if self._log is None else self._log.run(tenant)
-            book = None if self._shared is None else self._shared.book(named.id, tenant=tenant)
+            named = replace(meta, id=f"{meta.id}{self._run_id_suffix}")
+            log = None if self._run_log_factory is None else self._run_log_factory.open_run_log(tenant)
+            book = (
+                None
+                if self._conversations is None
+                else self._conversations.create_effect_store(named.id, tenant=tenant)
+            )
             session = guard.session(named, CAN, recorder=RunRecorder(named, log=log), effect_store=book)
             self.sessions.add(tenant, session)
             return session
@@ -279,12 +307,12 @@ class InlineGuard:
         return begin
 
 
-def _settled(made: asyncio.Future[Opened]) -> None:
-    if not made.cancelled() and isinstance(opened := made.result(), InlineGuardedRequest):
+def _settle_abandoned(future: asyncio.Future[InterceptResult]) -> None:
+    if not future.cancelled() and isinstance(opened := future.result(), InlineGuardedRequest):
         opened.settle()
 
 
-def _warm(guard: Guard) -> None:
+def _warm_up(guard: Guard) -> None:
     """Let detectors load and compile what they need now, and not while the first request waits."""
     session = guard.session(Trajectory(id="warm", format="event_log", task="", steps=()), CAN)
     call = ToolCall(id="c", name="warm", arguments={})
@@ -294,6 +322,6 @@ def _warm(guard: Guard) -> None:
     session.commit(turn)
 
 
-def _repeated(asked: ProxyRequest) -> bool:
+def _is_retry(request: ProxyRequest) -> bool:
     """Whether a client says that it sends a request again; the SDKs do."""
-    return any(name == b"x-stainless-retry-count" and text != b"0" for name, text in asked.headers)
+    return any(name == b"x-stainless-retry-count" and text != b"0" for name, text in request.headers)

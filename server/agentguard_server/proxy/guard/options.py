@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Stream = Literal["pass", "hold_tools", "hold_all"]
+StreamMode = Literal["pass", "hold_tools", "hold_all"]
 
 
 class RunsOptions(BaseModel):
@@ -31,11 +31,11 @@ class RunsOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    inline: Literal["auto", "all"] = "auto"
-    most_bytes: Annotated[int, Field(ge=1024, le=1_073_741_824)] = 4_194_304
-    kept: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
-    kept_bytes: Annotated[int, Field(ge=1024, le=68_719_476_736)] = 67_108_864
-    idle_s: Annotated[float, Field(ge=1, le=604_800, allow_inf_nan=False)] = 900.0
+    mode: Literal["auto", "all"] = "auto"
+    max_body_bytes: Annotated[int, Field(ge=1024, le=1_073_741_824)] = 4_194_304
+    max_sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    max_session_bytes: Annotated[int, Field(ge=1024, le=68_719_476_736)] = 67_108_864
+    idle_timeout_s: Annotated[float, Field(ge=1, le=604_800, allow_inf_nan=False)] = 900.0
     agent: Annotated[str, Field(min_length=1, max_length=64)] = "assistant"
 
 
@@ -54,7 +54,7 @@ class CaptureOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: Annotated[str | None, Field(max_length=4096, repr=False)] = None
-    most_bytes: Annotated[int, Field(ge=1024, le=268_435_456)] = 1_048_576
-    queue_bytes: Annotated[int, Field(ge=65_536, le=4_294_967_296)] = 8_388_608
+    max_body_bytes: Annotated[int, Field(ge=1024, le=268_435_456)] = 1_048_576
+    max_queue_bytes: Annotated[int, Field(ge=65_536, le=4_294_967_296)] = 8_388_608
     redact: bool = True
     diagnose: bool = True

@@ -16,7 +16,7 @@ from agentguard.recover.strategy import Recovery
 from agentguard.runtime.session import Session
 
 
-class Sessions:
+class SessionRegistry:
     """Guarded runs of all tenants, the longest unused forgotten first; thread-safe.
 
     Args:
@@ -24,69 +24,71 @@ class Sessions:
         most_bytes: what their last requests may have in all.
     """
 
-    def __init__(self, most: int, *, most_bytes: int) -> None:
-        self._most, self._most_bytes = most, most_bytes
-        self._bytes: dict[tuple[str, str], int] = {}
-        self._at: dict[tuple[str, str], float] = {}
-        self._total = 0
-        self._held: OrderedDict[tuple[str, str], Session] = OrderedDict()
+    def __init__(self, max_sessions: int, *, max_bytes: int) -> None:
+        self._max_sessions, self._max_bytes = max_sessions, max_bytes
+        self._session_bytes: dict[tuple[str, str], int] = {}
+        self._used_at: dict[tuple[str, str], float] = {}
+        self._total_bytes = 0
+        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Runs that are kept."""
-        return len(self._held)
+        return len(self._sessions)
 
     def add(self, tenant: str, session: Session) -> None:
         """A run has begun."""
         with self._lock:
-            self._held[tenant, session.id] = session
-            self._at[tenant, session.id] = time.time()
-            self._trim()
+            self._sessions[tenant, session.id] = session
+            self._used_at[tenant, session.id] = time.time()
+            self._evict()
 
-    def used(self, tenant: str, session: Session, size: int) -> None:
+    def touch(self, tenant: str, session: Session, size: int) -> None:
         """A run was gone on with, by a request of so many bytes."""
         key = (tenant, session.id)
         with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                self._at[key] = time.time()
-                self._total += size - self._bytes.get(key, 0)
-                self._bytes[key] = size
-                self._trim()
+            if key in self._sessions:
+                self._sessions.move_to_end(key)
+                self._used_at[key] = time.time()
+                self._total_bytes += size - self._session_bytes.get(key, 0)
+                self._session_bytes[key] = size
+                self._evict()
 
-    def _trim(self) -> None:
-        while len(self._held) > self._most or (self._total > self._most_bytes and len(self._held) > 1):
-            key, _ = self._held.popitem(last=False)
-            self._total -= self._bytes.pop(key, 0)
-            self._at.pop(key, None)
+    def _evict(self) -> None:
+        while len(self._sessions) > self._max_sessions or (
+            self._total_bytes > self._max_bytes and len(self._sessions) > 1
+        ):
+            key, _ = self._sessions.popitem(last=False)
+            self._total_bytes -= self._session_bytes.pop(key, 0)
+            self._used_at.pop(key, None)
 
-    def listed(self, tenant: str | None = None, *, most: int = 100) -> list[dict[str, Any]]:
+    def list_summaries(self, tenant: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
         """Runs at a glance, the latest used first; of all tenants for None."""
         made: list[dict[str, Any]] = []
-        for of, session in self._of(tenant):
-            if len(made) == most:
+        for of, session in self._iter_sessions(tenant):
+            if len(made) == limit:
                 break
-            made.append(self._glance(of, session))
+            made.append(self._summarize(of, session))
         return made
 
-    def told(self, *, each: int, most: int) -> list[dict[str, Any]]:
+    def list_recent(self, *, tenant_limit: int, limit: int) -> list[dict[str, Any]]:
         """The latest runs at a glance, for other workers to list: so many of each tenant, and in all."""
         made: list[dict[str, Any]] = []
         count = Counter[str]()
-        for of, session in self._of(None):
+        for of, session in self._iter_sessions(None):
             count[of] += 1
-            if count[of] <= each:
-                made.append(self._glance(of, session))
-                if len(made) == most:
+            if count[of] <= tenant_limit:
+                made.append(self._summarize(of, session))
+                if len(made) == limit:
                     break
         return made
 
-    def one(self, id: str, tenant: str | None = None) -> dict[str, Any] | None:
+    def describe(self, id: str, tenant: str | None = None) -> dict[str, Any] | None:
         """A run with its steps, findings and recoveries; None if this worker guards no such run."""
-        for of, session in self._of(tenant):
+        for of, session in self._iter_sessions(tenant):
             if session.id == id:
                 return {
-                    **self._glance(of, session),
+                    **self._summarize(of, session),
                     "steps": [
                         {
                             "index": step.index,
@@ -96,39 +98,39 @@ class Sessions:
                         }
                         for step in session.run.steps
                     ],
-                    "findings": [_finding(one) for one in session.findings],
-                    "recoveries": [_recovery(one) for one in session.recoveries],
+                    "findings": [_finding_to_dict(one) for one in session.findings],
+                    "recoveries": [_recovery_to_dict(one) for one in session.recoveries],
                 }
         return None
 
-    def _glance(self, tenant: str, session: Session) -> dict[str, Any]:
+    def _summarize(self, tenant: str, session: Session) -> dict[str, Any]:
         return {
             "id": session.id,
             "tenant": tenant,
-            "used_at": round(self._at.get((tenant, session.id), 0.0), 3),
+            "used_at": round(self._used_at.get((tenant, session.id), 0.0), 3),
             "length": len(session),
             "ended": session.has_ended,
             "stopped": session.stop_reason,
-            "codes": codes_of(session.findings),
+            "codes": list_codes(session.findings),
             "recovered": len(session.recoveries),
             "failures": len(session.failures),
             "guard_s": round(session.overhead_s, 6),
         }
 
-    def _of(self, tenant: str | None) -> Iterator[tuple[str, Session]]:
+    def _iter_sessions(self, tenant: str | None) -> Iterator[tuple[str, Session]]:
         with self._lock:
-            held = list(reversed(self._held.items()))
+            held = list(reversed(self._sessions.items()))
         for (of, _), session in held:
             if tenant is None or of == tenant:
                 yield of, session
 
 
-def codes_of(findings: list[Finding]) -> list[str]:
+def list_codes(findings: list[Finding]) -> list[str]:
     """The first code of each finding, or its detector where it has none; each once, in order."""
     return list(dict.fromkeys(one.codes[0] if one.codes else one.detector for one in findings))
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding_to_dict(finding: Finding) -> dict[str, Any]:
     return {
         "detector": finding.detector,
         "step": finding.step,
@@ -137,7 +139,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _recovery(recovery: Recovery) -> dict[str, Any]:
+def _recovery_to_dict(recovery: Recovery) -> dict[str, Any]:
     return {
         "id": recovery.id,
         "strategy": recovery.plan.strategy,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-_EARLY_S: Final = 0.001
+_TOLERANCE_S: Final = 0.001
 
 
 class ConnectionTimer:
@@ -19,38 +19,38 @@ class ConnectionTimer:
         late: what is done when it rings; None for nothing.
     """
 
-    __slots__ = ("_due", "_loop", "_rings", "_timer", "late")
+    __slots__ = ("_deadline", "_loop", "_fires_at", "_timer", "callback")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._rings = self._due = 0.0
-        self.late: Callable[[], None] | None = None
+        self._fires_at = self._deadline = 0.0
+        self.callback: Callable[[], None] | None = None
 
-    def arm(self, seconds: float, late: Callable[[], None]) -> None:
+    def arm(self, seconds: float, callback: Callable[[], None]) -> None:
         """From now on, so many seconds."""
-        self._due, self.late = self._loop.time() + seconds, late
-        if self._timer is None or self._due < self._rings:
-            self._set()
+        self._deadline, self.callback = self._loop.time() + seconds, callback
+        if self._timer is None or self._deadline < self._fires_at:
+            self._schedule()
 
     def cancel(self) -> None:
         """For good: nothing of it is left with the loop."""
-        self.late = None
+        self.callback = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _set(self) -> None:
+    def _schedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings, self._timer = self._due, self._loop.call_at(self._due, self._ring)
+        self._fires_at, self._timer = self._deadline, self._loop.call_at(self._deadline, self._fire)
 
-    def _ring(self) -> None:
-        self._timer, late = None, self.late
+    def _fire(self) -> None:
+        self._timer, late = None, self.callback
         if late is None:
             return
-        if self._due - self._loop.time() > _EARLY_S:
-            self._set()
+        if self._deadline - self._loop.time() > _TOLERANCE_S:
+            self._schedule()
         else:
-            self.late = None
+            self.callback = None
             late()

@@ -7,27 +7,31 @@ from typing import Final
 
 from agentguard.backends.base import Headers
 
-_CONNECTION: Final = {
+_HOP_BY_HOP: Final = {
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
     b"http2-settings", b"proxy-authorization", b"proxy-authenticate",
 }  # fmt: skip
 """Of one connection: RFC 9110, 7.6.1."""
-_SECRETS: Final = {b"authorization", b"x-api-key", b"api-key", b"cookie"}
+_CREDENTIALS: Final = {b"authorization", b"x-api-key", b"api-key", b"cookie"}
 """What the client shows us; a cookie may be the viewer's."""
-_OURS: Final = {b"agentguard-run", b"agentguard-votes", b"agentguard-priority"}
-_MADE: Final = {b"host", b"content-length", b"expect", b"accept-encoding"}
+_PROXY_HEADERS: Final = {b"agentguard-run", b"agentguard-votes", b"agentguard-priority"}
+_RECOMPUTED: Final = {b"host", b"content-length", b"expect", b"accept-encoding"}
 """What is made anew where the request is sent."""
-_NOT_ON: Final = frozenset(_CONNECTION | _SECRETS | _OURS | _MADE | {b"content-encoding"})
-_NOT_BACK: Final = frozenset(_CONNECTION | {b"content-length"})
-_AUTH: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
-_BOTH: Final = frozenset({b"content-encoding"})
+_NOT_FORWARDED: Final = frozenset(
+    _HOP_BY_HOP | _CREDENTIALS | _PROXY_HEADERS | _RECOMPUTED | {b"content-encoding"}
+)
+_NOT_RETURNED: Final = frozenset(_HOP_BY_HOP | {b"content-length"})
+_API_KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
+_FORWARDED_AND_READ: Final = frozenset({b"content-encoding"})
 """Goes on, and is looked at."""
-_BOTH_WITH_AUTH: Final = _BOTH | _AUTH
+_FORWARDED_AND_READ_WITH_KEYS: Final = _FORWARDED_AND_READ | _API_KEY_HEADERS
 
-Raw = Iterable[tuple[bytes, bytes]]
+HeaderPairs = Iterable[tuple[bytes, bytes]]
 
 
-def split_request_headers(raw: Raw, *, auth: bool) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:
+def split_request_headers(
+    headers: HeaderPairs, *, forward_api_key: bool
+) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:
     """Tell what is sent on from what is for us.
 
     Args:
@@ -39,16 +43,16 @@ def split_request_headers(raw: Raw, *, auth: bool) -> tuple[list[tuple[bytes, by
     """
     on: list[tuple[bytes, bytes]] = []
     ours: dict[bytes, bytes] = {}
-    both = _BOTH_WITH_AUTH if auth else _BOTH
-    for pair in raw:
+    both = _FORWARDED_AND_READ_WITH_KEYS if forward_api_key else _FORWARDED_AND_READ
+    for pair in headers:
         name = pair[0]
-        if name not in _NOT_ON:
+        if name not in _NOT_FORWARDED:
             if not name.startswith(b"agentguard-"):
                 on.append(pair)
             continue
         if name not in ours:
             ours[name] = pair[1]
-        elif name in _AUTH:
+        elif name in _API_KEY_HEADERS:
             ours[name] = b""  # two of them: who reads which one is nothing to rely on
         elif name == b"connection":
             ours[name] += b"," + pair[1]
@@ -62,13 +66,15 @@ def split_request_headers(raw: Raw, *, auth: bool) -> tuple[list[tuple[bytes, by
 
 def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """What of an answer's headers the client gets; its length is said anew."""
-    return [pair for pair in headers if pair[0] not in _NOT_BACK and not pair[0].startswith(b"agentguard-")]
+    return [
+        pair for pair in headers if pair[0] not in _NOT_RETURNED and not pair[0].startswith(b"agentguard-")
+    ]
 
 
-def extract_api_key(ours: dict[bytes, bytes]) -> bytes:
+def extract_api_key(proxy_headers: dict[bytes, bytes]) -> bytes:
     """The API key that a client shows, as OpenAI's clients do, Anthropic's, or Azure's; empty if none."""
-    given = ours.get(b"authorization")
+    given = proxy_headers.get(b"authorization")
     if given is not None:
         kind, _, key = given.partition(b" ")
         return key.strip() if kind.lower() == b"bearer" else b""
-    return ours.get(b"x-api-key") or ours.get(b"api-key") or b""
+    return proxy_headers.get(b"x-api-key") or proxy_headers.get(b"api-key") or b""

@@ -25,14 +25,14 @@ from uvicorn.server import ServerState
 from agentguard_server.proxy.config.schema import LimitsOptions
 from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
 from agentguard_server.proxy.http.connection_timer import ConnectionTimer
-from agentguard_server.proxy.http.request_cycle import CONNECTION, RequestCycle
+from agentguard_server.proxy.http.request_cycle import CYCLE_KEY, RequestCycle
 
-_LINGER_S: Final = 1.0
-_HIGH_WATER: Final = 65_536
+_LINGER_TIMEOUT_S: Final = 1.0
+_HIGH_WATER_BYTES: Final = 65_536
 """Bytes of a body that nobody has taken beyond which no more is read."""
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_ASGI_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
 _IGNORED_UPGRADES: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
-_PHRASES: Final = {
+_REASON_PHRASES: Final = {
     400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large",
     501: b"Not Implemented", 503: b"Service Unavailable",
 }  # fmt: skip
@@ -63,54 +63,54 @@ class HttpServerProtocol(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows is left unread
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._limits: LimitsOptions = self._app.gateway.settings.limits
-        self._of_all: dict[str, Any] = {}
+        self._limits: LimitsOptions = self._app.app_state.settings.limits
+        self._base_scope: dict[str, Any] = {}
         self._url, self._headers = b"", list[tuple[bytes, bytes]]()
-        self.line: RequestCycle | None = None
-        self.lost: RequestCycle | None = None
-        self.unread: asyncio.Event | None = None
+        self.cycle: RequestCycle | None = None
+        self.disconnect_listener: RequestCycle | None = None
+        self.drained: asyncio.Event | None = None
         self._pipeline: deque[tuple[RequestCycle, dict[str, Any]]] = deque()
         self._phase: Literal["idle", "head", "body"] = "idle"
-        self._quiet = 0  # bytes since something whole came of them: a head, or part of a body
-        self._deaf = self._upgrading = self._paused = False
-        self._alarm = ConnectionTimer(self._loop)
-        self._stall: asyncio.TimerHandle | None = None
+        self._unparsed_bytes = 0  # bytes since something whole came of them: a head, or part of a body
+        self._is_discarding = self._is_upgrading = self._is_paused = False
+        self._timer = ConnectionTimer(self._loop)
+        self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; a head must come in time."""
         self._connections.add(self)  # type: ignore[arg-type]
         self.transport = transport
-        self._of_all = {
+        self._base_scope = {
             "type": "http",
-            "asgi": _ASGI,
+            "asgi": _ASGI_VERSION,
             "server": get_local_addr(transport),
             "client": get_remote_addr(transport),
             "scheme": "https" if is_ssl(transport) else "http",
             "root_path": "",
         }
-        if len(self._connections) > self._limits.connections:
-            return self._refuse(503, "overloaded", "too many connections")
-        self._alarm.arm(self._limits.head_s, self._head_late)
+        if len(self._connections) > self._limits.max_connections:
+            return self._reject(503, "overloaded", "too many connections")
+        self._timer.arm(self._limits.header_timeout_s, self._on_header_timeout)
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; a request that is under way is told."""
         del exc
         self._connections.discard(self)
-        self._alarm.cancel()
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-        lost, self.lost = self.lost, None
-        for line in (self.line, lost):
-            if line is not None and not line.complete:
-                line.disconnected = True
+        self._timer.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        lost, self.disconnect_listener = self.disconnect_listener, None
+        for line in (self.cycle, lost):
+            if line is not None and not line.is_complete:
+                line.is_disconnected = True
                 line.notify()
-        if self.unread is not None:
-            self.unread.set()
+        if self.drained is not None:
+            self.drained.set()
         self._parser = None
-        if lost is not None and lost.callback is not None:
-            callback, lost.callback = lost.callback, None
+        if lost is not None and lost.disconnect_callback is not None:
+            callback, lost.disconnect_callback = lost.disconnect_callback, None
             callback()
 
     def eof_received(self) -> None:
@@ -118,32 +118,35 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in."""
-        if self._deaf:
+        if self._is_discarding:
             return
-        if self._alarm.late == self._idle_over:
-            self._alarm.late = None
-        self._quiet += len(data)
+        if self._timer.callback == self._on_keepalive_timeout:
+            self._timer.callback = None
+        self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._without_upgrade(data[upgrade.args[0] :])
+            self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self._refuse(400, "invalid_request", "this is no valid HTTP request")
+            self._reject(400, "invalid_request", "this is no valid HTTP request")
         else:
-            if not self._deaf:
-                self._after()
+            if not self._is_discarding:
+                self._arm_timer()
 
-    def _after(self) -> None:
+    def _arm_timer(self) -> None:
         """What is waited for next, and for how long."""
-        phase, line = self._phase, self.line
-        if phase == "idle" and line is not None and not line.complete:
-            self._alarm.late, self._quiet = None, 0  # it is whole, and being answered: so are nearly all
-        elif phase != "idle" and self._quiet > self._limits.head_bytes:
-            self._refuse(431, "head_too_large", "the head of a request has a limit")
+        phase, line = self._phase, self.cycle
+        if phase == "idle" and line is not None and not line.is_complete:
+            self._timer.callback, self._unparsed_bytes = (
+                None,
+                0,
+            )  # it is whole, and being answered: so are nearly all
+        elif phase != "idle" and self._unparsed_bytes > self._limits.max_header_bytes:
+            self._reject(431, "head_too_large", "the head of a request has a limit")
         elif phase == "body":
-            self._alarm.late = None
-        elif self._alarm.late is None:
-            self._alarm.arm(self._limits.head_s, self._head_late)
+            self._timer.callback = None
+        elif self._timer.callback is None:
+            self._timer.arm(self._limits.header_timeout_s, self._on_header_timeout)
 
     # What the parser calls
 
@@ -162,41 +165,44 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole; the application begins."""
-        if self._deaf:
+        if self._is_discarding:
             return None
         parser, headers = self._parser, self._headers
         if parser.should_upgrade():
-            self._upgrading = True
+            self._is_upgrading = True
             return None
-        self._limits = limits = self._app.gateway.settings.limits
+        self._limits = limits = self._app.app_state.settings.limits
         if len(headers) > limits.headers or (
-            self._quiet > limits.head_bytes and self._size() > limits.head_bytes
+            self._unparsed_bytes > limits.head_bytes and self._header_size() > limits.head_bytes
         ):
-            return self._refuse(431, "head_too_large", "the head of a request has a limit")
+            return self._reject(431, "head_too_large", "the head of a request has a limit")
         names, version = [name for name, _ in headers], parser.get_http_version()
         hosts = names.count(b"host")
         if hosts != 1 and (hosts or version != "1.0"):
-            return self._refuse(400, "invalid_request", "a request has one Host")
-        self._phase, self._quiet = "body", 0
-        path, query = _parted(self._url)
+            return self._reject(400, "invalid_request", "a request has one Host")
+        self._phase, self._unparsed_bytes = "body", 0
+        path, query = _split_target(self._url)
         method = parser.get_method().decode("ascii")
         keep_alive = version != "1.0" and parser.should_keep_alive()
         asks = b"expect" in names and (b"expect", b"100-continue") in [(n, v.lower()) for n, v in headers]
-        before, line = self.line, RequestCycle(self, method, version, keep_alive=keep_alive, asks=asks)
-        self.line = line
+        before, line = (
+            self.cycle,
+            RequestCycle(self, method, version, keep_alive=keep_alive, expects_continue=asks),
+        )
+        self.cycle = line
         text = path.decode("ascii")
         scope = {
-            **self._of_all,
+            **self._base_scope,
             "http_version": version,
             "method": method,
             "path": unquote(text) if "%" in text else text,
             "raw_path": path,
             "query_string": query,
             "headers": headers,
-            CONNECTION: line,
+            CYCLE_KEY: line,
         }
-        if before is None or before.complete:
-            self._start(line, scope)
+        if before is None or before.is_complete:
+            self._start_request(line, scope)
         else:
             self.pause_reading()
             self._pipeline.append((line, scope))
@@ -204,18 +210,18 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Part of a body."""
-        self._quiet, line = 0, self.line
-        if line is not None and not (self._deaf or line.complete):
+        self._unparsed_bytes, line = 0, self.cycle
+        if line is not None and not (self._is_discarding or line.is_complete):
             line.feed_body(body)
-            if line.size > _HIGH_WATER:
+            if line.body_size > _HIGH_WATER_BYTES:
                 self.pause_reading()
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        if self._deaf or self._upgrading:
+        if self._is_discarding or self._is_upgrading:
             return
-        self._phase, line = "idle", self.line
-        if line is not None and not line.complete:
+        self._phase, line = "idle", self.cycle
+        if line is not None and not line.is_complete:
             line.more_body = False
             line.notify()
 
@@ -223,57 +229,57 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Read no more for now."""
-        if not self._paused:
-            self._paused = True
+        if not self._is_paused:
+            self._is_paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read on."""
-        if self._paused:
-            self._paused = False
+        if self._is_paused:
+            self._is_paused = False
             self.transport.resume_reading()
 
-    def answered(self, line: RequestCycle) -> None:
+    def on_response_complete(self, cycle: RequestCycle) -> None:
         """An answer is written; the client has a while to read the rest of it."""
-        self.lost = None
+        self.disconnect_listener = None
         if self.transport.is_closing():
-            return self._alarm.arm(self._limits.write_s, self._abort)
+            return self._timer.arm(self._limits.write_timeout_s, self._abort)
         self.resume_reading()
         if self._pipeline:
-            self._start(*self._pipeline.popleft())
-        elif line.more_body and not self._deaf:
-            self.linger()
-        elif not self._deaf:
-            self._alarm.arm(max(1, int(self._limits.idle_s)), self._idle_over)
+            self._start_request(*self._pipeline.popleft())
+        elif cycle.more_body and not self._is_discarding:
+            self.start_lingering()
+        elif not self._is_discarding:
+            self._timer.arm(max(1, int(self._limits.keepalive_timeout_s)), self._on_keepalive_timeout)
         return None
 
-    def _start(self, line: RequestCycle, scope: dict[str, Any]) -> None:
-        task = self._loop.create_task(self._app(scope, line.receive, line.send))
+    def _start_request(self, cycle: RequestCycle, scope: dict[str, Any]) -> None:
+        task = self._loop.create_task(self._app(scope, cycle.receive, cycle.send))
         self.tasks.add(task)
-        task.add_done_callback(line.finalize)
+        task.add_done_callback(cycle.finalize)
 
     def pause_writing(self) -> None:
         """The client does not read."""
-        self.unread = self.unread or asyncio.Event()
-        if self._stall is None:
-            self._stall = self._loop.call_later(self._limits.write_s, self._abort)
+        self.drained = self.drained or asyncio.Event()
+        if self._write_timer is None:
+            self._write_timer = self._loop.call_later(self._limits.write_timeout_s, self._abort)
 
     def resume_writing(self) -> None:
         """It does again."""
-        if self.unread is not None:
-            self.unread.set()
-            self.unread = None
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
+        if self.drained is not None:
+            self.drained.set()
+            self.drained = None
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
-    def linger(self) -> None:
+    def start_lingering(self) -> None:
         """Say nothing more, and hear for a moment, so that what was said is not lost to a reset."""
-        self._deaf = True
+        self._is_discarding = True
         if self.transport.can_write_eof():
             self.resume_reading()
             self.transport.write_eof()
-            self._alarm.arm(_LINGER_S, self._close)
+            self._timer.arm(_LINGER_TIMEOUT_S, self._close)
         else:
             self.transport.close()
 
@@ -281,39 +287,39 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """No more requests: end now, or after the answer that is being written."""
-        if self.line is None or self.line.complete:
+        if self.cycle is None or self.cycle.is_complete:
             self.transport.close()
         else:
-            self.line.keep_alive = False
+            self.cycle.keep_alive = False
 
-    def _refuse(self, status: int, code: str, reason: str) -> None:
+    def _reject(self, status: int, code: str, reason: str) -> None:
         """Answer what never became a request, unless an answer is being written: then just hear no more."""
-        self._deaf = True
-        line = self.line
-        if line is not None and not line.complete:
+        self._is_discarding = True
+        line = self.cycle
+        if line is not None and not line.is_complete:
             line.keep_alive = False
-            if line.begun or self._pipeline or self._phase != "body":
+            if line.is_response_started or self._pipeline or self._phase != "body":
                 return
-            line.disconnected = True  # its body can't be read: the application gets no more of it
+            line.is_disconnected = True  # its body can't be read: the application gets no more of it
             line.notify()
-        refusal = ProxyError(status, code, reason, close=True)
+        refusal = ProxyError(status, code, reason, closes_connection=True)
         body = error_body(refusal, "openai", "")
-        lines = [b"HTTP/1.1 %d %s" % (status, _PHRASES[status])]
+        lines = [b"HTTP/1.1 %d %s" % (status, _REASON_PHRASES[status])]
         lines += [b": ".join(pair) for pair in error_headers(refusal)]
         self.transport.write(b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body]))
-        self.linger()
+        self.start_lingering()
 
-    def _head_late(self) -> None:
+    def _on_header_timeout(self) -> None:
         if self._phase == "head":
-            self._refuse(408, "request_timeout", "the head did not come in time")
+            self._reject(408, "request_timeout", "the head did not come in time")
         else:
             self.transport.close()
 
-    def _idle_over(self) -> None:
+    def _on_keepalive_timeout(self) -> None:
         """Nothing came for long: the connection ends, once what is left of an answer is read."""
         if not self.transport.is_closing():
             self.transport.close()
-        self._alarm.arm(self._limits.write_s, self._abort)
+        self._timer.arm(self._limits.write_timeout_s, self._abort)
 
     def _close(self) -> None:
         self.transport.close()
@@ -321,22 +327,22 @@ class HttpServerProtocol(asyncio.Protocol):
     def _abort(self) -> None:
         self.transport.abort()
 
-    def _size(self) -> int:
+    def _header_size(self) -> int:
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
-    def _without_upgrade(self, rest: bytes) -> None:
+    def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on in HTTP/1.1 where the client would also speak h2c, as the JDK's does (RFC 9110, 7.8)."""
-        self._upgrading = False
+        self._is_upgrading = False
         method = self._parser.get_method()
         if method == b"CONNECT":
-            return self._refuse(501, "invalid_request", "this is no forward proxy")
+            return self._reject(501, "invalid_request", "this is no forward proxy")
         lines = [method + b" " + self._url + b" HTTP/1.1"]
         lines += [name + b": " + value for name, value in self._headers if name not in _IGNORED_UPGRADES]
         self._parser = httptools.HttpRequestParser(self)
         return self.data_received(b"\r\n".join([*lines, b"", rest]))
 
 
-def _parted(url: bytes) -> tuple[bytes, bytes]:
+def _split_target(url: bytes) -> tuple[bytes, bytes]:
     """Path and query of a target. Raises HttpParserInvalidURLError."""
     if url.startswith(b"/") and b"#" not in url:
         path, _, query = url.partition(b"?")

@@ -12,15 +12,15 @@ from agentguard_server.proxy import error_summary
 
 logger = logging.getLogger("agentguard.proxy")
 
-CONNECTION: Final = "agentguard.connection"
+CYCLE_KEY: Final = "agentguard.connection"
 """Where in a request's scope our own server puts its `Line`."""
 
-_STATUS: Final = {one.value: b"HTTP/1.1 %d %b" % (one.value, one.phrase.encode()) for one in HTTPStatus}
-_BODILESS: Final = frozenset({204, 304})
-_CLOSE: Final = b"connection: close"
-_FAILED: Final = b"the proxy failed; its log says more"
+_STATUS_LINES: Final = {one.value: b"HTTP/1.1 %d %b" % (one.value, one.phrase.encode()) for one in HTTPStatus}
+_BODILESS_STATUSES: Final = frozenset({204, 304})
+_CONNECTION_CLOSE: Final = b"connection: close"
+_FAILURE_TEXT: Final = b"the proxy failed; its log says more"
 
-Pairs = Iterable[tuple[bytes, bytes]]
+HeaderPairs = Iterable[tuple[bytes, bytes]]
 
 
 class ServerTransport(Protocol):
@@ -34,22 +34,22 @@ class ServerTransport(Protocol):
     """
 
     transport: asyncio.Transport
-    lost: RequestCycle | None
-    unread: asyncio.Event | None
+    disconnect_listener: RequestCycle | None
+    drained: asyncio.Event | None
     tasks: set[asyncio.Task[None]]
 
     def resume_reading(self) -> None:
         """Read on."""
 
-    def answered(self, line: RequestCycle) -> None:
+    def on_response_complete(self, cycle: RequestCycle) -> None:
         """An answer is written."""
 
-    def linger(self) -> None:
+    def start_lingering(self) -> None:
         """Say nothing more, and hear for a moment."""
 
 
 class RequestCycle:
-    """Stands in the request's scope under `CONNECTION`; its `receive` and `send` are those of ASGI.
+    """Stands in the request's scope under `CYCLE_KEY`; its `receive` and `send` are those of ASGI.
 
     Args:
         protocol: the connection.
@@ -68,151 +68,157 @@ class RequestCycle:
     """
 
     __slots__ = (
-        "_asks", "_bodiless", "_chunked", "_event", "_gently", "_left", "_news", "_old", "_parts",
-        "_protocol", "begun", "callback", "complete", "disconnected", "keep_alive", "more_body", "size",
+        "_expects_continue", "_is_bodiless", "_is_chunked", "_receive_event", "_lingers_on_close", "_remaining_bytes", "_has_news", "_is_http_1_0", "_body_parts",
+        "_transport", "is_response_started", "disconnect_callback", "is_complete", "is_disconnected", "keep_alive", "more_body", "body_size",
     )  # fmt: skip
 
     def __init__(
-        self, protocol: ServerTransport, method: str, version: str, *, keep_alive: bool, asks: bool
+        self,
+        transport: ServerTransport,
+        method: str,
+        version: str,
+        *,
+        keep_alive: bool,
+        expects_continue: bool,
     ) -> None:
-        self._protocol, self.keep_alive, self._asks = protocol, keep_alive, asks
-        self._old, self._bodiless = version == "1.0", method == "HEAD"
-        self._parts: list[bytes] = []
-        self._event: asyncio.Event | None = None
-        self._left: int | None = 0
-        self.size = 0
+        self._transport, self.keep_alive, self._expects_continue = transport, keep_alive, expects_continue
+        self._is_http_1_0, self._is_bodiless = version == "1.0", method == "HEAD"
+        self._body_parts: list[bytes] = []
+        self._receive_event: asyncio.Event | None = None
+        self._remaining_bytes: int | None = 0
+        self.body_size = 0
         self.more_body = True
-        self._chunked = self._gently = self._news = False
-        self.disconnected = self.begun = self.complete = False
-        self.callback: Callable[[], None] | None = None
+        self._is_chunked = self._lingers_on_close = self._has_news = False
+        self.is_disconnected = self.is_response_started = self.is_complete = False
+        self.disconnect_callback: Callable[[], None] | None = None
 
     # The request
 
     def feed_body(self, data: bytes) -> None:
         """More of the body has come."""
-        self._parts.append(data)
-        self.size += len(data)
+        self._body_parts.append(data)
+        self.body_size += len(data)
         self.notify()
 
     def notify(self) -> None:
         """There is something to receive."""
-        self._news = True
-        if self._event is not None:
-            self._event.set()
+        self._has_news = True
+        if self._receive_event is not None:
+            self._receive_event.set()
 
     def complete_body(self) -> bytes | None:
         """The body, if it is there; None if there is more to come, or the client waits to be asked for it."""
-        if self.more_body or self._asks:
+        if self.more_body or self._expects_continue:
             return None
-        parts = self._parts
+        parts = self._body_parts
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def resume_reading(self) -> None:
         """Read on, so that the client's leaving is noticed: reading may be paused at the body's end."""
-        self._protocol.resume_reading()
+        self._transport.resume_reading()
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call back when the client leaves, at once if it has; a request has one callback."""
-        if self.disconnected:
+        if self.is_disconnected:
             callback()
         else:
-            self.callback, self._protocol.lost = callback, self
+            self.disconnect_callback, self._transport.disconnect_listener = callback, self
 
     def body_pending(self) -> bool:
         """Whether there is more of the body to come; the connection then ends gently after the answer."""
-        self._gently = self._gently or self.more_body
+        self._lingers_on_close = self._lingers_on_close or self.more_body
         return self.more_body
 
     async def receive(self) -> MutableMapping[str, Any]:
         """As ASGI has it."""
-        if self._asks and not self._protocol.transport.is_closing():
-            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._asks = False
-        if not (self.disconnected or self.complete):
-            self._protocol.resume_reading()
-            if not self._news:
-                self._event = self._event or asyncio.Event()
-                await self._event.wait()
-            self._news = False
-            if self._event is not None:
-                self._event.clear()
-        if self.disconnected or self.complete:
+        if self._expects_continue and not self._transport.transport.is_closing():
+            self._transport.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._expects_continue = False
+        if not (self.is_disconnected or self.is_complete):
+            self._transport.resume_reading()
+            if not self._has_news:
+                self._receive_event = self._receive_event or asyncio.Event()
+                await self._receive_event.wait()
+            self._has_news = False
+            if self._receive_event is not None:
+                self._receive_event.clear()
+        if self.is_disconnected or self.is_complete:
             return {"type": "http.disconnect"}
-        body, self._parts, self.size = b"".join(self._parts), [], 0
+        body, self._body_parts, self.body_size = b"".join(self._body_parts), [], 0
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     # The answer
 
-    def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+    def write_response(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Write a whole answer at once; its length is among the headers.
 
         Returns:
             Whether it was written; if not, `send` does it: to a client that does not read, or that asked for
             no body.
         """
-        if self._protocol.unread is not None or self.disconnected or self._bodiless:
+        if self._transport.drained is not None or self.is_disconnected or self._is_bodiless:
             return False
-        head = _block(status, headers, close=not self.keep_alive)
-        self._protocol.transport.write(b"%b\r\n\r\n%b" % (head, body))
-        self.begun = True
-        self._end()
+        head = _build_head(status, headers, close=not self.keep_alive)
+        self._transport.transport.write(b"%b\r\n\r\n%b" % (head, body))
+        self.is_response_started = True
+        self._complete_response()
         return True
 
-    def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> bool:
+    def start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> bool:
         """Write the head of an answer whose body follows; False if the client must be waited for."""
-        if self._protocol.unread is not None or self.disconnected:
+        if self._transport.drained is not None or self.is_disconnected:
             return False
-        self._head(status, headers)
+        self._write_head(status, headers)
         return True
 
-    def push(self, data: bytes) -> bool:
+    def write_chunk(self, data: bytes) -> bool:
         """Write a chunk of a body that comes in chunks; False if the client must be waited for."""
-        if self._protocol.unread is not None or not self._chunked or self._bodiless:
+        if self._transport.drained is not None or not self._is_chunked or self._is_bodiless:
             return False
-        if not self.disconnected:
-            self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if not self.is_disconnected:
+            self._transport.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
     def abort(self) -> None:
         """Cut the connection, so that an answer that is not whole does not look as if it were."""
-        self.disconnected = True
-        self._protocol.transport.abort()
+        self.is_disconnected = True
+        self._transport.transport.abort()
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """As ASGI has it; waits while the client does not read."""
-        if self._protocol.unread is not None and not self.disconnected:
-            await self._protocol.unread.wait()
-        if self.disconnected:
+        if self._transport.drained is not None and not self.is_disconnected:
+            await self._transport.drained.wait()
+        if self.is_disconnected:
             return
-        if not self.begun:
-            self._head(message["status"], message.get("headers", ()))
-        elif not self.complete:
-            self._body(message.get("body", b""))
+        if not self.is_response_started:
+            self._write_head(message["status"], message.get("headers", ()))
+        elif not self.is_complete:
+            self._write_body(message.get("body", b""))
             if not message.get("more_body", False):
-                if self._left:
+                if self._remaining_bytes:
                     raise RuntimeError("an answer is shorter than it says")
-                self._end()
+                self._complete_response()
         else:
             raise RuntimeError("a request is answered once")
 
     def finalize(self, task: asyncio.Task[None]) -> None:
         """The application is done with the request; one that it did not answer gets an error."""
-        self._protocol.tasks.discard(task)
+        self._transport.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("a request failed in the proxy: %s", error_summary.summarize_error(error))
-        if self.complete or self.disconnected:
+        if self.is_complete or self.is_disconnected:
             return
-        if self.begun:
-            self._protocol.transport.close()
+        if self.is_response_started:
+            self._transport.transport.close()
             return
         self.keep_alive = False
-        length = b"%d" % len(_FAILED)
-        self._head(500, [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)])
-        self._body(_FAILED)
-        self._end()
+        length = b"%d" % len(_FAILURE_TEXT)
+        self._write_head(500, [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)])
+        self._write_body(_FAILURE_TEXT)
+        self._complete_response()
 
-    def _head(self, status: int, headers: Pairs) -> None:
+    def _write_head(self, status: int, headers: HeaderPairs) -> None:
         """Write the head, and settle how the body ends."""
         kept, length = [], None
         for name, value in headers:
@@ -225,59 +231,59 @@ class RequestCycle:
                 self.keep_alive = self.keep_alive and b"close" not in value.lower()
                 continue
             kept.append((name, value))
-        self._left = length or 0
-        if length is None and not self._bodiless and status not in _BODILESS:
-            self._chunked, self._left = not self._old, None
-            if self._chunked:
+        self._remaining_bytes = length or 0
+        if length is None and not self._is_bodiless and status not in _BODILESS_STATUSES:
+            self._is_chunked, self._remaining_bytes = not self._is_http_1_0, None
+            if self._is_chunked:
                 kept.append((b"transfer-encoding", b"chunked"))
-        head = _block(status, kept, close=not self.keep_alive)
-        self.begun, self._asks = True, False
-        self._protocol.transport.write(head + b"\r\n\r\n")
+        head = _build_head(status, kept, close=not self.keep_alive)
+        self.is_response_started, self._expects_continue = True, False
+        self._transport.transport.write(head + b"\r\n\r\n")
 
-    def _body(self, data: bytes) -> None:
+    def _write_body(self, data: bytes) -> None:
         """Write a part of the body."""
-        if self._bodiless:
-            self._left = 0
-        elif self._chunked:
+        if self._is_bodiless:
+            self._remaining_bytes = 0
+        elif self._is_chunked:
             if data:
-                self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self._transport.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
-            if self._left is not None:
-                if len(data) > self._left:
+            if self._remaining_bytes is not None:
+                if len(data) > self._remaining_bytes:
                     raise RuntimeError("an answer is longer than it says")
-                self._left -= len(data)
+                self._remaining_bytes -= len(data)
             if data:
-                self._protocol.transport.write(data)
+                self._transport.transport.write(data)
 
-    def finish(self) -> bool:
+    def end_response(self) -> bool:
         """Write the end of a body that comes in chunks; False if the client must be waited for."""
-        if self._protocol.unread is not None or not self._chunked or self.disconnected:
+        if self._transport.drained is not None or not self._is_chunked or self.is_disconnected:
             return False
-        self._end()
+        self._complete_response()
         return True
 
-    def _end(self) -> None:
+    def _complete_response(self) -> None:
         """The answer is written."""
-        protocol = self._protocol
-        if self._chunked:
+        protocol = self._transport
+        if self._is_chunked:
             protocol.transport.write(b"0\r\n\r\n")
-        self.complete, self.callback = True, None
-        if self._event is not None:
-            self._event.set()
+        self.is_complete, self.disconnect_callback = True, None
+        if self._receive_event is not None:
+            self._receive_event.set()
         if not self.keep_alive:
-            if self._gently:
-                protocol.linger()
+            if self._lingers_on_close:
+                protocol.start_lingering()
             else:
                 protocol.transport.close()
-        protocol.answered(self)
+        protocol.on_response_complete(self)
 
 
-def _block(status: int, headers: list[tuple[bytes, bytes]], *, close: bool) -> bytes:
+def _build_head(status: int, headers: list[tuple[bytes, bytes]], *, close: bool) -> bytes:
     """The head but for its blank line. Raises RuntimeError for a header that would break out of its line."""
-    lines = [_STATUS.get(status) or b"HTTP/1.1 %d " % status]
+    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status]
     lines += [name + b": " + value for name, value in headers]
     if close:
-        lines.append(_CLOSE)
+        lines.append(_CONNECTION_CLOSE)
     head = b"\r\n".join(lines)
     breaks = len(lines) - 1
     if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:

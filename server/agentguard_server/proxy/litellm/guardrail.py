@@ -26,34 +26,34 @@ from starlette.responses import Response
 from agentguard.backends.base import Headers, StreamingResponse
 from agentguard.backends.base import Response as BackendResponse
 from agentguard.errors import InputError, ResilienceError
-from agentguard_server.proxy.auth.api_keys import ANYBODY, Caller
+from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
 from agentguard_server.proxy.hooks import InterceptedRequest, ProxyRequest
-from agentguard_server.proxy.litellm.request import GuardrailRequest, read
+from agentguard_server.proxy.litellm.request import GuardrailRequest, parse_guardrail_request
 from agentguard_server.proxy.state import AppState
 
 _LOG = logging.getLogger("agentguard.proxy")
 
 PATH: Final = "/beta/litellm_basic_guardrail_api"
-_KEPT: Final = 4096
-_KEPT_S: Final = 900.0
-_REPEATED: Final[Headers] = ((b"x-stainless-retry-count", b"1"),)
+_MAX_CALLS: Final = 4096
+_CALL_TTL_S: Final = 900.0
+_RETRY_HEADERS: Final[Headers] = ((b"x-stainless-retry-count", b"1"),)
 
 
-class _AskedAgain(ResilienceError):
+class _ResendRequested(ResilienceError):
     """The guard wants another answer, which LiteLLM cannot be asked for."""
 
 
 @dataclass(slots=True)
-class _Call:
+class _PendingCall:
     """A call whose request was judged and whose answer is awaited, or was judged."""
 
-    asked: ProxyRequest
-    guarded: InterceptedRequest | None
-    at: float
+    request: ProxyRequest
+    intercepted: InterceptedRequest | None
+    created_at: float
     verdict: dict[str, Any] | None = None
 
 
-class Guardrail:
+class LiteLLMGuardrail:
     """The endpoint.
 
     Args:
@@ -63,63 +63,63 @@ class Guardrail:
         counts: verdicts by action.
     """
 
-    def __init__(self, gateway: AppState) -> None:
-        self._gateway = gateway
-        self._calls: OrderedDict[tuple[str, str], _Call] = OrderedDict()
+    def __init__(self, app_state: AppState) -> None:
+        self._app_state = app_state
+        self._calls: OrderedDict[tuple[str, str], _PendingCall] = OrderedDict()
         self.counts: dict[str, int] = {}
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request of LiteLLM's."""
         found = request.scope.get("agentguard.caller")
-        caller = found if isinstance(found, Caller) else ANYBODY
-        after = caller.enter(self._gateway.clock.now())
+        caller = found if isinstance(found, Caller) else ANONYMOUS
+        after = caller.acquire(self._app_state.clock.now())
         if after is not None:
-            return _answer({"error": "this key has used up its limit"}, 429)
+            return _json_response({"error": "this key has used up its limit"}, 429)
         try:
-            verdict = await self._judged(read(await request.body()), caller.tenant)
+            verdict = await self._judge(parse_guardrail_request(await request.body()), caller.tenant)
         except InputError as error:
-            return _answer({"error": str(error)}, 400)
+            return _json_response({"error": str(error)}, 400)
         finally:
-            caller.leave()
+            caller.release()
         self.counts[verdict["action"]] = self.counts.get(verdict["action"], 0) + 1
-        return _answer(verdict)
+        return _json_response(verdict)
 
     def close(self) -> None:
         """Let all runs wait for their next requests."""
         while self._calls:
             self._forget(self._calls.popitem(last=False)[1])
 
-    async def _judged(self, said: GuardrailRequest, tenant: str) -> dict[str, Any]:
+    async def _judge(self, request: GuardrailRequest, tenant: str) -> dict[str, Any]:
         self._expire()
         try:
-            if said.kind == "request":
-                return await self._request(said, tenant)
-            return await self._response(said, tenant)
+            if request.kind == "request":
+                return await self._judge_request(request, tenant)
+            return await self._judge_response(request, tenant)
         except Exception as error:  # whatever the guard trips over, the request is not to blame
             _LOG.warning("the guard failed on a request of LiteLLM's: %s", type(error).__name__)
             return {"action": "NONE"}
 
     # -- before the model is asked
 
-    async def _request(self, said: GuardrailRequest, tenant: str) -> dict[str, Any]:
-        if not said.messages:
+    async def _judge_request(self, request: GuardrailRequest, tenant: str) -> dict[str, Any]:
+        if not request.messages:
             return {"action": "NONE"}
-        asked = self._asked(said, tenant)
-        guarded = await self._open(asked)
+        asked = self._build_proxy_request(request, tenant)
+        guarded = await self._intercept(asked)
         if guarded is None:
             return {"action": "NONE"}
         if isinstance(guarded, BackendResponse):
-            return _blocked(_text_of(guarded) or "[guard] The guard failed on this request.")
-        if guarded.final is not None:
+            return _blocked_verdict(_extract_text(guarded) or "[guard] The guard failed on this request.")
+        if guarded.local_response is not None:
             guarded.settle()
-            return _blocked(_text_of(guarded.final) or "[guard] The run was stopped.")
-        self._keep((tenant, said.call), _Call(asked, guarded, time.monotonic()))
-        return _rewritten(guarded.body, said)
+            return _blocked_verdict(_extract_text(guarded.local_response) or "[guard] The run was stopped.")
+        self._remember((tenant, request.call_id), _PendingCall(asked, guarded, time.monotonic()))
+        return _request_verdict(guarded.body, request)
 
-    def _asked(self, said: GuardrailRequest, tenant: str) -> ProxyRequest:
-        body: dict[str, Any] = {"model": said.model, "messages": list(said.messages)}
-        if said.tools:
-            body["tools"] = list(said.tools)
+    def _build_proxy_request(self, request: GuardrailRequest, tenant: str) -> ProxyRequest:
+        body: dict[str, Any] = {"model": request.model, "messages": list(request.messages)}
+        if request.tools:
+            body["tools"] = list(request.tools)
         return ProxyRequest(
             api="chat",
             method="POST",
@@ -127,100 +127,102 @@ class Guardrail:
             headers=(),
             body=orjson.dumps(body),
             stream=False,
-            model=said.model,
+            model=request.model,
             tenant=tenant,
-            run=said.run,
-            id=said.call[:64],
-            started=self._gateway.clock.now(),
+            run_id=request.run_id,
+            request_id=request.call_id[:64],
+            started_at=self._app_state.clock.now(),
         )
 
     # -- before the client gets the answer
 
-    async def _response(self, said: GuardrailRequest, tenant: str) -> dict[str, Any]:
-        call = self._calls.get((tenant, said.call))
+    async def _judge_response(self, request: GuardrailRequest, tenant: str) -> dict[str, Any]:
+        call = self._calls.get((tenant, request.call_id))
         if call is None:
             return {"action": "NONE"}
         if call.verdict is not None and call.verdict["action"] == "BLOCKED":
             return call.verdict
-        guarded = call.guarded or await self._opened_again(call)
-        call.guarded = None
+        guarded = call.intercepted or await self._intercept_again(call)
+        call.intercepted = None
         if guarded is None:
             return {"action": "NONE"}
         try:
-            call.verdict = await _verdict(guarded, said)
+            call.verdict = await _judge_response(guarded, request)
         finally:
             guarded.settle()
         return call.verdict
 
-    async def _opened_again(self, call: _Call) -> InterceptedRequest | None:
+    async def _intercept_again(self, call: _PendingCall) -> InterceptedRequest | None:
         """The same request once more: LiteLLM shows a stream's answer again and again as it grows."""
-        opened = await self._open(replace(call.asked, headers=_REPEATED))
+        opened = await self._intercept(replace(call.request, headers=_RETRY_HEADERS))
         return (
             None
-            if opened is None or isinstance(opened, BackendResponse) or opened.final is not None
+            if opened is None or isinstance(opened, BackendResponse) or opened.local_response is not None
             else opened
         )
 
-    async def _open(self, asked: ProxyRequest) -> InterceptedRequest | BackendResponse | None:
-        guarding = self._gateway.guarding
-        opened = None if guarding is None else guarding.open(asked)
+    async def _intercept(self, request: ProxyRequest) -> InterceptedRequest | BackendResponse | None:
+        guarding = self._app_state.interceptor
+        opened = None if guarding is None else guarding.intercept(request)
         return await opened if isinstance(opened, asyncio.Future) else opened
 
     # -- what is remembered between the two
 
-    def _keep(self, key: tuple[str, str], call: _Call) -> None:
+    def _remember(self, key: tuple[str, str], call: _PendingCall) -> None:
         before = self._calls.pop(key, None)
         if before is not None:
             self._forget(before)
         self._calls[key] = call
-        while len(self._calls) > _KEPT:
+        while len(self._calls) > _MAX_CALLS:
             self._forget(self._calls.popitem(last=False)[1])
 
     def _expire(self) -> None:
         """Forget calls whose answer never came: the model failed, or the client left."""
-        before = time.monotonic() - _KEPT_S
-        while self._calls and next(iter(self._calls.values())).at < before:
+        before = time.monotonic() - _CALL_TTL_S
+        while self._calls and next(iter(self._calls.values())).created_at < before:
             self._forget(self._calls.popitem(last=False)[1])
 
     @staticmethod
-    def _forget(call: _Call) -> None:
-        if call.guarded is not None:
-            call.guarded.settle()
+    def _forget(call: _PendingCall) -> None:
+        if call.intercepted is not None:
+            call.intercepted.settle()
 
 
-async def _verdict(guarded: InterceptedRequest, said: GuardrailRequest) -> dict[str, Any]:
+async def _judge_response(intercepted: InterceptedRequest, request: GuardrailRequest) -> dict[str, Any]:
     """What LiteLLM is told of an answer."""
-    answer = _completion(said)
+    answer = _to_chat_completion(request)
     try:
-        judged = await guarded.judge(answer, _ask)
-    except _AskedAgain:
-        return _blocked(_why(guarded.headers))
+        judged = await intercepted.judge(answer, _reject_resend)
+    except _ResendRequested:
+        return _blocked_verdict(_block_reason(intercepted.headers))
     if judged.body == answer.body:
         return {"action": "NONE"}
-    message = _message_of(judged)
+    message = _extract_message(judged)
     text = message.get("content") if isinstance(message.get("content"), str) else ""
-    if said.calls:  # a call that is changed or taken back cannot be handed on: the client would run the other
-        return _blocked(text or _why(guarded.headers))
-    if not said.texts or not text:
+    if (
+        request.tool_calls
+    ):  # a call that is changed or taken back cannot be handed on: the client would run the other
+        return _blocked_verdict(text or _block_reason(intercepted.headers))
+    if not request.texts or not text:
         return {"action": "NONE"}
-    return {"action": "GUARDRAIL_INTERVENED", "texts": [text, *("" for _ in said.texts[1:])]}
+    return {"action": "GUARDRAIL_INTERVENED", "texts": [text, *("" for _ in request.texts[1:])]}
 
 
-async def _ask(_body: bytes, _stream: bool) -> BackendResponse | StreamingResponse:
-    raise _AskedAgain("the model is LiteLLM's to ask")
+async def _reject_resend(_body: bytes, _stream: bool) -> BackendResponse | StreamingResponse:
+    raise _ResendRequested("the model is LiteLLM's to ask")
 
 
-def _completion(said: GuardrailRequest) -> BackendResponse:
+def _to_chat_completion(request: GuardrailRequest) -> BackendResponse:
     """The answer as a completion of a chat."""
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(said.texts) or None}
-    if said.calls:
-        message["tool_calls"] = list(said.calls)
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(request.texts) or None}
+    if request.tool_calls:
+        message["tool_calls"] = list(request.tool_calls)
     body = {
-        "id": said.call,
+        "id": request.call_id,
         "object": "chat.completion",
-        "model": said.model,
+        "model": request.model,
         "choices": [
-            {"index": 0, "finish_reason": "tool_calls" if said.calls else "stop", "message": message}
+            {"index": 0, "finish_reason": "tool_calls" if request.tool_calls else "stop", "message": message}
         ],
     }
     return BackendResponse(
@@ -228,24 +230,24 @@ def _completion(said: GuardrailRequest) -> BackendResponse:
     )
 
 
-def _rewritten(body: bytes | None, said: GuardrailRequest) -> dict[str, Any]:
+def _request_verdict(body: bytes | None, request: GuardrailRequest) -> dict[str, Any]:
     """The verdict on a request whose body the guard has changed, or not."""
     if body is None:
         return {"action": "NONE"}
     made = orjson.loads(body)
     verdict: dict[str, Any] = {"action": "GUARDRAIL_INTERVENED", "structured_messages": made["messages"]}
-    if said.tools and made.get("tools") != list(said.tools):
+    if request.tools and made.get("tools") != list(request.tools):
         verdict["tools"] = made.get("tools") or []
     return verdict
 
 
-def _blocked(reason: str) -> dict[str, Any]:
+def _blocked_verdict(reason: str) -> dict[str, Any]:
     return {"action": "BLOCKED", "blocked_reason": reason}
 
 
-def _why(did: Headers) -> str:
+def _block_reason(guard_headers: Headers) -> str:
     """Why an answer is blocked, in the guard's own words, which quote nothing of the run."""
-    told = {name: value.decode("latin-1") for name, value in did}
+    told = {name: value.decode("latin-1") for name, value in guard_headers}
     found = told.get(b"agentguard-findings", "")
     done = told.get(b"agentguard-recoveries", "")
     parts = ["[guard] This answer was held back"]
@@ -254,19 +256,19 @@ def _why(did: Headers) -> str:
     return "".join(parts) + ". Send the request again: the model is told what to do instead."
 
 
-def _message_of(answer: BackendResponse) -> Mapping[str, Any]:
+def _extract_message(response: BackendResponse) -> Mapping[str, Any]:
     try:
-        found = orjson.loads(answer.body)["choices"][0]["message"]
+        found = orjson.loads(response.body)["choices"][0]["message"]
     except (ValueError, KeyError, IndexError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _text_of(answer: BackendResponse) -> str:
+def _extract_text(response: BackendResponse) -> str:
     """The text of the guard's own answer, or of a refusal."""
-    text = _message_of(answer).get("content")
+    text = _extract_message(response).get("content")
     return text if isinstance(text, str) else ""
 
 
-def _answer(data: Mapping[str, Any], status: int = 200) -> Response:
+def _json_response(data: Mapping[str, Any], status: int = 200) -> Response:
     return Response(orjson.dumps(data), status, media_type="application/json")

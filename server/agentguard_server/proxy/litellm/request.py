@@ -13,7 +13,7 @@ import orjson
 
 from agentguard.errors import InputError
 
-_RUN: Final = "agentguard-run"
+_RUN_ID_FIELD: Final = "agentguard-run"
 
 REQUEST_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -48,16 +48,16 @@ class GuardrailRequest:
     """
 
     kind: Literal["request", "response"]
-    call: str
+    call_id: str
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]]
     texts: Sequence[str]
-    calls: Sequence[dict[str, Any]]
+    tool_calls: Sequence[dict[str, Any]]
     model: str
-    run: str
+    run_id: str
 
 
-def read(body: bytes) -> GuardrailRequest:
+def parse_guardrail_request(body: bytes) -> GuardrailRequest:
     """Read what LiteLLM sent. Raises InputError that names the field."""
     try:
         found = orjson.loads(body)
@@ -65,26 +65,28 @@ def read(body: bytes) -> GuardrailRequest:
         raise InputError("it is no JSON", file="the request") from None
     if not isinstance(found, dict) or found.get("input_type") not in ("request", "response"):
         raise InputError("is neither request nor response", file="the request", field="input_type")
-    headers = {name.lower(): value for name, value in (_object(found, "request_headers")).items()}
-    run = _object(found, "additional_provider_specific_params").get(_RUN) or headers.get(_RUN)
+    headers = {name.lower(): value for name, value in (_get_object(found, "request_headers")).items()}
+    run = _get_object(found, "additional_provider_specific_params").get(_RUN_ID_FIELD) or headers.get(
+        _RUN_ID_FIELD
+    )
     return GuardrailRequest(
         kind=found["input_type"],
-        call=_text(found, "litellm_call_id"),
-        messages=_list(found, "structured_messages", dict),
-        tools=_list(found, "tools", dict),
-        texts=_list(found, "texts", str),
-        calls=[_call(one) for one in _list(found, "tool_calls", dict)],
-        model=_text(found, "model"),
-        run=run if isinstance(run, str) and run != "[present]" else "",
+        call_id=_get_text(found, "litellm_call_id"),
+        messages=_get_list(found, "structured_messages", dict),
+        tools=_get_list(found, "tools", dict),
+        texts=_get_list(found, "texts", str),
+        tool_calls=[_parse_tool_call(one) for one in _get_list(found, "tool_calls", dict)],
+        model=_get_text(found, "model"),
+        run_id=run if isinstance(run, str) and run != "[present]" else "",
     )
 
 
-def _call(given: dict[str, Any]) -> dict[str, Any]:
+def _parse_tool_call(data: dict[str, Any]) -> dict[str, Any]:
     """A tool call as a completion has it; LiteLLM leaves some of a streamed one's fields empty."""
-    inner = given.get("function")
+    inner = data.get("function")
     function = inner if isinstance(inner, dict) else {}
     return {
-        "id": str(given.get("id") or ""),
+        "id": str(data.get("id") or ""),
         "type": "function",
         "function": {
             "name": str(function.get("name") or ""),
@@ -93,22 +95,22 @@ def _call(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = found.get(name)
+def _get_object(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = data.get(name)
     if value is not None and not isinstance(value, dict):
         raise InputError("is no object", file="the request", field=name)
     return value or {}
 
 
-def _text(found: Mapping[str, Any], name: str) -> str:
-    value = found.get(name)
+def _get_text(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
     if value is not None and not isinstance(value, str):
         raise InputError("is no text", file="the request", field=name)
     return value or ""
 
 
-def _list(found: Mapping[str, Any], name: str, kind: type[Any]) -> list[Any]:
-    value = found.get(name)
+def _get_list(data: Mapping[str, Any], name: str, kind: type[Any]) -> list[Any]:
+    value = data.get(name)
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):

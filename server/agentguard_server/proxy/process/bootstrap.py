@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Final
 from agentguard.config.policy import Policy
 from agentguard.errors import MissingExtra
 from agentguard_server.proxy.auth.api_keys import Keyring
-from agentguard_server.proxy.auth.rate_limits import Quotas
+from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
-    from agentguard_server.proxy.capture.recorder import Capture
+    from agentguard_server.proxy.capture.recorder import CaptureRecorder
     from agentguard_server.proxy.guard.interceptor import InlineGuard
 
 logger = logging.getLogger("agentguard.proxy")
 
-_NEEDED: Final = ("uvicorn", "httptools", "msgspec")
-_FIXED: Final = ("listen", "capture", "runs", "metrics", "logs", "spans", "shared", "ui")
+_REQUIRED_PACKAGES: Final = ("uvicorn", "httptools", "msgspec")
+_RESTART_SECTIONS: Final = ("listen", "capture", "runs", "metrics", "logs", "spans", "shared", "ui")
 
 
-def check_installed() -> None:
+def require_dependencies() -> None:
     """Raises MissingExtra if a package that the proxy needs is not there."""
-    needed = _NEEDED if sys.platform == "win32" else (*_NEEDED, "uvloop")
+    needed = _REQUIRED_PACKAGES if sys.platform == "win32" else (*_REQUIRED_PACKAGES, "uvloop")
     for package in needed:
         if find_spec(package) is None:
             raise MissingExtra(package, "serve")
@@ -55,28 +55,32 @@ class Bootstrap:
         from agentguard.backends.pool import Pool
         from agentguard_server.proxy.process.services import WorkerServices
 
-        self._worker, self._policy = worker, settings.policy()
-        self._operation = operation = WorkerServices(settings, worker=worker, board=folder)
-        self.pool = Pool(settings.backends, observers=operation.observers, hints=operation.hints)
-        self._capture = capture = self._made_capture(settings)
-        self._guarding = self._made_guarding(settings, self._policy)
-        self.gateway = AppState(
+        self._worker, self._policy = worker, settings.load_policy()
+        self._services = operation = WorkerServices(settings, worker=worker, snapshot_folder=folder)
+        self.pool = Pool(settings.backends, observers=operation.event_observers, hints=operation.health_hints)
+        self._capture = capture = self._build_capture(settings)
+        self._interceptor = self._build_interceptor(settings, self._policy)
+        self.app_state = AppState(
             settings,
             self.pool,
-            guarding=self._guarding,
-            recorders=() if capture is None else (capture,),
-            capture_bytes=0 if capture is None else capture.most_bytes,
+            interceptor=self._interceptor,
+            request_observers=() if capture is None else (capture,),
+            max_captured_bytes=0 if capture is None else capture.max_captured_bytes,
         )
-        self.gateway.worker = worker
+        self.app_state.worker = worker
         workers = settings.listen.workers
-        self._share = 1 / workers
-        self._quotas = None if folder is None else Quotas(folder, worker=worker, workers=workers)
-        self.gateway.keys = Keyring.of(settings.keys, share=self._share, quotas=self._quotas)
-        operation.join(self.gateway, self.pool)
+        self._limit_share = 1 / workers
+        self._rate_limits = (
+            None if folder is None else SharedRateLimits(folder, worker=worker, workers=workers)
+        )
+        self.app_state.keyring = Keyring.from_options(
+            settings.keys, limit_share=self._limit_share, rate_limits=self._rate_limits
+        )
+        operation.attach(self.app_state, self.pool)
 
     async def start(self) -> None:
         """Begin: heartbeats, the keeper, and whatever else runs beside the requests."""
-        await self._operation.start()
+        await self._services.start()
         if self._capture is not None:
             self._capture.start()
         await self.pool.start()
@@ -87,48 +91,59 @@ class Bootstrap:
         Raises:
             ConfigError: a part can't be made of the new settings; the old ones hold then.
         """
-        gateway, before, guarding = self.gateway, self.gateway.settings, self._guarding
-        policy = settings.policy()
+        gateway, before, guarding = self.app_state, self.app_state.settings, self._interceptor
+        policy = settings.load_policy()
         if policy != self._policy or settings.stream != before.stream:
-            guarding = self._made_guarding(settings, policy)
+            guarding = self._build_interceptor(settings, policy)
         await self.pool.apply(settings.backends)
-        keys = Keyring.of(settings.keys, share=self._share, quotas=self._quotas)
-        if keys is not None and gateway.keys is not None:
-            keys.inherit(gateway.keys)
-        if guarding is not self._guarding and self._guarding is not None:
-            self._guarding.close()
-        self._policy, self._guarding = policy, guarding
-        gateway.take(settings, keys=keys, guarding=guarding)
-        self._operation.reloaded()
-        stays = [name for name in _FIXED if getattr(settings, name) != getattr(before, name)]
+        keys = Keyring.from_options(
+            settings.keys, limit_share=self._limit_share, rate_limits=self._rate_limits
+        )
+        if keys is not None and gateway.keyring is not None:
+            keys.restore(gateway.keyring)
+        if guarding is not self._interceptor and self._interceptor is not None:
+            self._interceptor.close()
+        self._policy, self._interceptor = policy, guarding
+        gateway.apply_settings(settings, keyring=keys, interceptor=guarding)
+        self._services.on_reload()
+        stays = [name for name in _RESTART_SECTIONS if getattr(settings, name) != getattr(before, name)]
         if stays:
             logger.warning("changes of %s hold once the proxy is started anew", ", ".join(stays))
 
     async def aclose(self) -> None:
         """End what runs beside the requests; what waits to be kept, told or sent is, for a moment."""
-        if self._guarding is not None:
-            self._guarding.close()
+        if self._interceptor is not None:
+            self._interceptor.close()
         await self.pool.aclose()
         if self._capture is not None:
             await self._capture.aclose()
-        await self._operation.aclose()
+        await self._services.aclose()
 
-    def _made_capture(self, settings: ProxySettings) -> Capture | None:
+    def _build_capture(self, settings: ProxySettings) -> CaptureRecorder | None:
         if settings.capture is None:
             return None
-        from agentguard_server.proxy.capture.recorder import Capture
+        from agentguard_server.proxy.capture.recorder import CaptureRecorder
 
         policy = self._policy or Policy()
         parent = os.getppid() if settings.listen.workers > 1 else None
-        return Capture(settings.capture, policy, runs=settings.runs, worker=self._worker, parent=parent)
+        return CaptureRecorder(
+            settings.capture, policy, runs=settings.runs, worker=self._worker, parent=parent
+        )
 
-    def _made_guarding(self, settings: ProxySettings, policy: Policy | None) -> InlineGuard | None:
+    def _build_interceptor(self, settings: ProxySettings, policy: Policy | None) -> InlineGuard | None:
         if policy is None or settings.stream == "pass":
             return None
-        from agentguard_server.proxy.guard import build
+        from agentguard_server.proxy.guard import build_interceptor
 
-        log = None if self._capture is None else self._capture.link
+        log = None if self._capture is None else self._capture.client
         tag = f"-w{self._worker}" if settings.listen.workers > 1 else ""
-        held = self._operation.shared
-        shared = None if held is None else held.sessions
-        return build(policy, stream=settings.stream, runs=settings.runs, log=log, tag=tag, shared=shared)
+        held = self._services.cluster
+        shared = None if held is None else held.conversations
+        return build_interceptor(
+            policy,
+            stream_mode=settings.stream,
+            options=settings.runs,
+            run_log_factory=log,
+            run_id_suffix=tag,
+            conversations=shared,
+        )

@@ -13,19 +13,19 @@ from typing import Final
 
 import uvicorn
 
-from agentguard_server.proxy.app import App
+from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.http.protocol import HttpServerProtocol
 
 logger = logging.getLogger("agentguard.proxy")
 
 BACKLOG: Final = 2048
-_TICK_S: Final = 1.0
-_LAST_WORDS_S: Final = 1.0
+_PARENT_CHECK_INTERVAL_S: Final = 1.0
+_ERROR_DELIVERY_TIMEOUT_S: Final = 1.0
 """What clients have to be told, by one error each, that the proxy ends."""
 
 
-class Server(uvicorn.Server):
+class ProxyServer(uvicorn.Server):
     """One worker.
 
     Args:
@@ -37,16 +37,16 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: App,
+        app: ProxyApp,
         *,
-        began: Callable[[], None],
+        on_ready: Callable[[], None],
         reload: Callable[[], Awaitable[None]],
         parent: int | None = None,
     ) -> None:
-        super().__init__(_config(app, app.gateway.settings))
-        self._app, self._began, self._reload, self._parent = app, began, reload, parent
-        self._ending = asyncio.Event()
-        self._reloading: asyncio.Task[None] | None = None
+        super().__init__(_build_config(app, app.app_state.settings))
+        self._app, self._on_ready, self._reload, self._parent = app, on_ready, reload, parent
+        self._stop_event = asyncio.Event()
+        self._reload_task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -56,9 +56,9 @@ class Server(uvicorn.Server):
         ends = (signal.SIGTERM,) if self._parent is not None else (signal.SIGTERM, signal.SIGINT)
         reloads = getattr(signal, "SIGHUP", None)
         for one in ends:
-            loop.add_signal_handler(one, self._end)
+            loop.add_signal_handler(one, self._begin_shutdown)
         if reloads is not None:
-            loop.add_signal_handler(reloads, self._hang_up)
+            loop.add_signal_handler(reloads, self._schedule_reload)
         try:
             yield
         finally:
@@ -68,16 +68,16 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer."""
         await super().startup(sockets=sockets)
-        self._began()
+        self._on_ready()
 
     async def main_loop(self) -> None:
         """Wait for the end; a worker whose parent is gone has come to its own."""
-        while not self._ending.is_set():
+        while not self._stop_event.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S if self._parent is not None else None):
-                    await self._ending.wait()
+                async with asyncio.timeout(_PARENT_CHECK_INTERVAL_S if self._parent is not None else None):
+                    await self._stop_event.wait()
             if self._parent is not None and os.getppid() != self._parent:
-                self._end()
+                self._begin_shutdown()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let what runs end within its time, tell the rest by an error, and go."""
@@ -85,41 +85,43 @@ class Server(uvicorn.Server):
             server.close()
         for one in sockets or []:
             one.close()
-        gateway = self._app.gateway
+        gateway = self._app.app_state
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        await self._until_idle(gateway.settings.listen.grace_s)
-        for exchange in list(gateway.live):
-            exchange.end()
-        await self._until_idle(_LAST_WORDS_S)
+        await self._wait_until_idle(gateway.settings.listen.shutdown_timeout_s)
+        for exchange in list(gateway.in_flight):
+            exchange.cancel()
+        await self._wait_until_idle(_ERROR_DELIVERY_TIMEOUT_S)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         for task in list(self.server_state.tasks):
             task.cancel()
 
-    async def _until_idle(self, seconds: float) -> None:
+    async def _wait_until_idle(self, timeout_s: float) -> None:
         """Wait until no request is under way and no answer is left to be read, or the time is up."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while (self._app.gateway.live or self.server_state.tasks or self._unread()) and not self.force_exit:
+        end = loop.time() + timeout_s
+        while (
+            self._app.app_state.in_flight or self.server_state.tasks or self._has_unread_output()
+        ) and not self.force_exit:
             if loop.time() >= end:
                 return
             await asyncio.sleep(min(0.02, max(0.0, end - loop.time())))
 
-    def _unread(self) -> bool:
+    def _has_unread_output(self) -> bool:
         return any(one.transport.get_write_buffer_size() for one in self.server_state.connections)
 
-    def _end(self) -> None:
-        if self._ending.is_set():
+    def _begin_shutdown(self) -> None:
+        if self._stop_event.is_set():
             self.force_exit = True
             for connection in list(self.server_state.connections):
                 connection.transport.abort()
-        self._app.gateway.draining = self.should_exit = True
-        self._ending.set()
+        self._app.app_state.is_draining = self.should_exit = True
+        self._stop_event.set()
 
-    def _hang_up(self) -> None:
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._run_reload())
+    def _schedule_reload(self) -> None:
+        if self._reload_task is None or self._reload_task.done():
+            self._reload_task = asyncio.get_running_loop().create_task(self._run_reload())
 
     async def _run_reload(self) -> None:
         try:
@@ -128,7 +130,7 @@ class Server(uvicorn.Server):
             logger.error("the configuration was not reloaded: %s: %s", type(error).__name__, error)
 
 
-def _config(app: App, settings: ProxySettings) -> uvicorn.Config:
+def _build_config(app: ProxyApp, settings: ProxySettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=HttpServerProtocol,
@@ -141,6 +143,6 @@ def _config(app: App, settings: ProxySettings) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=int(max(1, settings.limits.idle_s)),
+        timeout_keep_alive=int(max(1, settings.limits.keepalive_timeout_s)),
         backlog=BACKLOG,
     )

@@ -24,13 +24,13 @@ from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
 
 logger = logging.getLogger("agentguard.proxy")
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-_FIRST_WAIT_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 10.0
-_HEALTHY_S: Final = 10.0
+_HANDLED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+_INITIAL_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 10.0
+_HEALTHY_UPTIME_S: Final = 10.0
 """A worker that lived so long did not die of its start."""
-_READY: Final = 0
-CONFIG_EXIT: Final = 2
+_READY_BYTE: Final = 0
+CONFIG_ERROR_STATUS: Final = 2
 
 
 class WorkerSupervisor:
@@ -45,31 +45,36 @@ class WorkerSupervisor:
 
     def __init__(
         self,
-        source: ConfigLoader,
+        config_loader: ConfigLoader,
         settings: ProxySettings,
-        listening: socket.socket,
+        listener: socket.socket,
         *,
-        began: Callable[[], None],
+        on_ready: Callable[[], None],
     ) -> None:
-        self._source, self._settings, self._listening, self._began = source, settings, listening, began
-        self._born: dict[int, tuple[int, float]] = {}
-        self._waiting: dict[int, float] = {}
-        self._waits: dict[int, float] = {}
-        self._ending = self._answers = False
-        self._failed = 0
-        self._folder = SnapshotDirectory.make()
+        self._config_loader, self._settings, self._listener, self._on_ready = (
+            config_loader,
+            settings,
+            listener,
+            on_ready,
+        )
+        self._workers: dict[int, tuple[int, float]] = {}
+        self._restart_at: dict[int, float] = {}
+        self._backoff: dict[int, float] = {}
+        self._is_stopping = self._is_ready = False
+        self._exit_status = 0
+        self._folder = SnapshotDirectory.create_folder()
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
 
     def run(self) -> int:
         """Keep them at work until a signal ends it; returns the exit status."""
-        before = {one: signal.signal(one, lambda *_: None) for one in _SIGNALS}
+        before = {one: signal.signal(one, lambda *_: None) for one in _HANDLED_SIGNALS}
         wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
             for number in range(self._settings.listen.workers):
-                self._fork(number)
-            while self._born or (self._waiting and not self._ending):
+                self._fork_worker(number)
+            while self._workers or (self._restart_at and not self._is_stopping):
                 self._step()
         finally:
             signal.set_wakeup_fd(wakeup)
@@ -78,104 +83,108 @@ class WorkerSupervisor:
             os.close(self._read)
             os.close(self._write)
             shutil.rmtree(self._folder, ignore_errors=True)
-        return self._failed
+        return self._exit_status
 
     def _step(self) -> None:
         """Sleep until something happens, and act on it."""
-        due = min(self._waiting.values(), default=None)
-        left = None if due is None or self._ending else max(0.0, due - time.monotonic())
+        due = min(self._restart_at.values(), default=None)
+        left = None if due is None or self._is_stopping else max(0.0, due - time.monotonic())
         if select.select([self._read], [], [], left)[0]:
             for number in os.read(self._read, 4096):
-                self._told(number)
+                self._handle_signal(number)
         self._reap()
         now = time.monotonic()
-        for worker in [one for one, at in self._waiting.items() if at <= now and not self._ending]:
-            del self._waiting[worker]
-            self._fork(worker)
+        for worker in [one for one, at in self._restart_at.items() if at <= now and not self._is_stopping]:
+            del self._restart_at[worker]
+            self._fork_worker(worker)
 
-    def _told(self, number: int) -> None:
-        if number == _READY:
-            if not self._answers:
-                self._answers = True
-                self._began()
+    def _handle_signal(self, number: int) -> None:
+        if number == _READY_BYTE:
+            if not self._is_ready:
+                self._is_ready = True
+                self._on_ready()
         elif number == signal.SIGHUP:
-            self._hang_up()
+            self._reload()
         elif number in (signal.SIGTERM, signal.SIGINT):
             # A second one is passed on, too, and ends the workers at once. The socket is closed here as well,
             # or connections would still be made that nobody accepts.
-            self._ending = True
-            self._listening.close()
-            self._pass_on(signal.SIGTERM)
+            self._is_stopping = True
+            self._listener.close()
+            self._forward_signal(signal.SIGTERM)
 
-    def _hang_up(self) -> None:
+    def _reload(self) -> None:
         try:
-            self._settings = self._source.read()
+            self._settings = self._config_loader.load()
         except AgentGuardError as error:
             logger.error("the configuration was not reloaded: %s", error)
         else:
-            self._pass_on(signal.SIGHUP)
+            self._forward_signal(signal.SIGHUP)
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        for pid in self._born:
+    def _forward_signal(self, number: signal.Signals) -> None:
+        for pid in self._workers:
             os.kill(pid, number)
 
     def _reap(self) -> None:
-        while self._born:
+        while self._workers:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            worker, at = self._born.pop(pid, (0, 0.0))
+            worker, at = self._workers.pop(pid, (0, 0.0))
             code = os.waitstatus_to_exitcode(status)
-            if self._ending:
+            if self._is_stopping:
                 continue
-            if code == CONFIG_EXIT and not self._answers:
-                self._ending, self._failed = True, CONFIG_EXIT
-                self._pass_on(signal.SIGTERM)
+            if code == CONFIG_ERROR_STATUS and not self._is_ready:
+                self._is_stopping, self._exit_status = True, CONFIG_ERROR_STATUS
+                self._forward_signal(signal.SIGTERM)
                 continue
-            self._again(worker, code, time.monotonic() - at)
+            self._schedule_restart(worker, code, time.monotonic() - at)
 
-    def _again(self, worker: int, code: int, lived: float) -> None:
+    def _schedule_restart(self, worker: int, code: int, uptime_s: float) -> None:
         """Start a worker anew, the later the more often it died young."""
-        wait = _FIRST_WAIT_S if lived >= _HEALTHY_S else self._waits.get(worker, _FIRST_WAIT_S)
-        self._waits[worker] = min(wait * 2, _LONGEST_WAIT_S)
-        self._waiting[worker] = time.monotonic() + wait
+        wait = (
+            _INITIAL_BACKOFF_S
+            if uptime_s >= _HEALTHY_UPTIME_S
+            else self._backoff.get(worker, _INITIAL_BACKOFF_S)
+        )
+        self._backoff[worker] = min(wait * 2, _MAX_BACKOFF_S)
+        self._restart_at[worker] = time.monotonic() + wait
         logger.error("worker %d ended with status %d; another follows in %.1f s", worker, code, wait)
 
-    def _fork(self, worker: int) -> None:
+    def _fork_worker(self, worker: int) -> None:
         parent = os.getpid()
         # Whatever came to the child before it is on its own would be written into the parent's pipe: there a
         # second signal ends the other workers at once, streams and all.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
         pid = os.fork()
         if pid:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._born[pid] = (worker, time.monotonic())
+            self._workers[pid] = (worker, time.monotonic())
             return
         status = 1
         try:
-            _take_own_signals(before)
+            _reset_signals(before)
             run_worker(
-                self._source, self._settings, self._listening,
-                began=self._tell_parent, worker=worker, parent=parent, folder=self._folder,
+                self._config_loader, self._settings, self._listener,
+                on_ready=self._notify_ready, worker=worker, parent=parent, folder=self._folder,
             )  # fmt: skip
             status = 0
         except AgentGuardError as error:
             logger.error("worker %d: %s", worker, error)
-            status = CONFIG_EXIT
+            status = CONFIG_ERROR_STATUS
         except BaseException as error:
             logger.error("worker %d: %s", worker, type(error).__name__, exc_info=True)
         finally:
             logging.shutdown()
             os._exit(status)
 
-    def _tell_parent(self) -> None:
-        os.write(self._write, bytes([_READY]))
+    def _notify_ready(self) -> None:
+        os.write(self._write, bytes([_READY_BYTE]))
 
 
-def _take_own_signals(mask: set[signal.Signals] | set[int]) -> None:
+def _reset_signals(mask: set[signal.Signals] | set[int]) -> None:
     """In a worker: none of its signals is the parent's any more, and those that waited come now."""
     signal.set_wakeup_fd(-1)
-    for one in _SIGNALS:
+    for one in _HANDLED_SIGNALS:
         signal.signal(one, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to all; the parent passes it on
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

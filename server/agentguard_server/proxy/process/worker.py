@@ -11,24 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from agentguard_server.proxy.app import App
+from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.loader import ConfigLoader
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.process.bootstrap import Bootstrap
-from agentguard_server.proxy.process.server import Server
+from agentguard_server.proxy.process.server import ProxyServer
 
 logger = logging.getLogger("agentguard.proxy")
 
-_YOUNG: Final = 20_000
+_GC_THRESHOLD: Final = 20_000
 """Objects made since the last look: some tens of requests. Few of them are garbage that only a look finds."""
 
 
 def run_worker(
-    source: ConfigLoader,
+    config_loader: ConfigLoader,
     settings: ProxySettings,
-    listening: socket.socket,
+    listener: socket.socket,
     *,
-    began: Callable[[], None],
+    on_ready: Callable[[], None],
     worker: int = 0,
     parent: int | None = None,
     folder: Path | None = None,
@@ -47,41 +47,41 @@ def run_worker(
     Raises:
         ConfigError: something that was configured can't be made.
     """
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=_get_loop_factory()) as runner:
         assembly = Bootstrap(settings, worker=worker, folder=folder)
-        runner.run(_work(assembly, source, listening, began=began, parent=parent))
+        runner.run(_serve(assembly, config_loader, listener, on_ready=on_ready, parent=parent))
 
 
-async def _work(
-    assembly: Bootstrap,
-    source: ConfigLoader,
-    listening: socket.socket,
+async def _serve(
+    bootstrap: Bootstrap,
+    config_loader: ConfigLoader,
+    listener: socket.socket,
     *,
-    began: Callable[[], None],
+    on_ready: Callable[[], None],
     parent: int | None,
 ) -> None:
     async def reload() -> None:
-        await assembly.apply(source.read())
+        await bootstrap.apply(config_loader.load())
         logger.warning("the configuration was reloaded")
 
     try:
-        await assembly.start()
-        _spare_collections()
-        server = Server(App(assembly.gateway), began=began, reload=reload, parent=parent)
-        await server.serve(sockets=[listening])
+        await bootstrap.start()
+        _tune_garbage_collector()
+        server = ProxyServer(ProxyApp(bootstrap.app_state), on_ready=on_ready, reload=reload, parent=parent)
+        await server.serve(sockets=[listener])
     finally:
-        await assembly.aclose()
+        await bootstrap.aclose()
 
 
-def _spare_collections() -> None:
+def _tune_garbage_collector() -> None:
     """Look for garbage less often, and never at what the start has made: it is there to stay."""
     gc.collect()
     gc.freeze()
     gc.enable()  # a start may have gone without
-    gc.set_threshold(_YOUNG, 10, 5)  # a million objects that refer to each other wait at most
+    gc.set_threshold(_GC_THRESHOLD, 10, 5)  # a million objects that refer to each other wait at most
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _get_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     if sys.platform == "win32":
         return None
     import uvloop

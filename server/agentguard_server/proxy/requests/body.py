@@ -13,7 +13,9 @@ class ClientDisconnected(Exception):
     """The client has left before its request was whole."""
 
 
-def buffered_body(gateway: AppState, line: RequestCycle | None, declared: bytes | None) -> bytes | None:
+def buffered_body(
+    app_state: AppState, cycle: RequestCycle | None, content_length: bytes | None
+) -> bytes | None:
     """The body, if all of it is there; None if it must be waited for.
 
     Args:
@@ -24,16 +26,20 @@ def buffered_body(gateway: AppState, line: RequestCycle | None, declared: bytes 
     Raises:
         Refusal: 413 where it is too long, before it is read where that is said.
     """
-    limits = gateway.settings.limits
-    if declared is not None and len(declared) < 20 and int(declared) > limits.body_bytes:
-        raise _too_long(limits.body_bytes)
-    whole = None if line is None else line.complete_body()
-    if whole is not None and len(whole) > limits.body_bytes:
-        raise _too_long(limits.body_bytes)
+    limits = app_state.settings.limits
+    if (
+        content_length is not None
+        and len(content_length) < 20
+        and int(content_length) > limits.max_body_bytes
+    ):
+        raise _body_too_large(limits.max_body_bytes)
+    whole = None if cycle is None else cycle.complete_body()
+    if whole is not None and len(whole) > limits.max_body_bytes:
+        raise _body_too_large(limits.max_body_bytes)
     return whole
 
 
-async def read_body(gateway: AppState, line: RequestCycle | None, receive: Receive) -> bytes:
+async def read_body(app_state: AppState, cycle: RequestCycle | None, receive: Receive) -> bytes:
     """The body, waited for.
 
     Args:
@@ -47,17 +53,19 @@ async def read_body(gateway: AppState, line: RequestCycle | None, receive: Recei
         Left: the client has left.
     """
     try:
-        async with asyncio.timeout(gateway.settings.limits.body_s):
-            return await _read(gateway, receive)
+        async with asyncio.timeout(app_state.settings.limits.body_timeout_s):
+            return await _receive_body(app_state, receive)
     except TimeoutError:
-        raise ProxyError(408, "request_timeout", "the body did not come in time", close=True) from None
+        raise ProxyError(
+            408, "request_timeout", "the body did not come in time", closes_connection=True
+        ) from None
     finally:
-        if line is not None:
-            line.resume_reading()
+        if cycle is not None:
+            cycle.resume_reading()
 
 
-async def _read(gateway: AppState, receive: Receive) -> bytes:
-    limits, parts, size = gateway.settings.limits, [], 0
+async def _receive_body(app_state: AppState, receive: Receive) -> bytes:
+    limits, parts, size = app_state.settings.limits, [], 0
     try:
         while True:
             message = await receive()
@@ -67,18 +75,22 @@ async def _read(gateway: AppState, receive: Receive) -> bytes:
             if part:
                 parts.append(part)
                 size += len(part)
-                gateway.reading += len(part)
-                if size > limits.body_bytes:
-                    raise _too_long(limits.body_bytes)
-                if gateway.reading > limits.bodies_bytes:
+                app_state.buffered_bytes += len(part)
+                if size > limits.max_body_bytes:
+                    raise _body_too_large(limits.max_body_bytes)
+                if app_state.buffered_bytes > limits.max_buffered_bytes:
                     raise ProxyError(
-                        503, "overloaded", "too much is being sent at once", retry_after_s=1, close=True
+                        503,
+                        "overloaded",
+                        "too much is being sent at once",
+                        retry_after_s=1,
+                        closes_connection=True,
                     )
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
-        gateway.reading -= size
+        app_state.buffered_bytes -= size
 
 
-def _too_long(limit: int) -> ProxyError:
-    return ProxyError(413, "request_too_large", f"a body has at most {limit:,} bytes", close=True)
+def _body_too_large(limit: int) -> ProxyError:
+    return ProxyError(413, "request_too_large", f"a body has at most {limit:,} bytes", closes_connection=True)

@@ -9,10 +9,10 @@ import msgspec
 
 from agentguard_server.proxy.errors import ProxyError
 
-_NONE: Final = msgspec.Raw()
-_BEGINNING: Final = 4096
+_EMPTY: Final = msgspec.Raw()
+_PREFIX_BYTES: Final = 4096
 """Bytes of a text that tell its beginning."""
-_FIRST: Final = 8
+_MAX_MESSAGES: Final = 8
 """Messages in which the first of a user is looked for."""
 
 
@@ -34,7 +34,7 @@ class RequestFields(msgspec.Struct, gc=False):
     user: Any = None
 
     @property
-    def session(self) -> str:
+    def session_key(self) -> str:
         """What the requests of one run have in common, as far as the body says."""
         if self.prompt_cache_key is None and self.conversation is None and self.user is None:
             return ""
@@ -44,32 +44,32 @@ class RequestFields(msgspec.Struct, gc=False):
         return ""
 
 
-class _Beginning(RequestFields, gc=False):
+class _PromptFields(RequestFields, gc=False):
     """Also how the prompt begins; costs a little more."""
 
-    messages: msgspec.Raw = _NONE
-    input: msgspec.Raw = _NONE
-    prompt: msgspec.Raw = _NONE
-    system: msgspec.Raw = _NONE
-    instructions: msgspec.Raw = _NONE
+    messages: msgspec.Raw = _EMPTY
+    input: msgspec.Raw = _EMPTY
+    prompt: msgspec.Raw = _EMPTY
+    system: msgspec.Raw = _EMPTY
+    instructions: msgspec.Raw = _EMPTY
 
 
 class _Message(msgspec.Struct, gc=False):
     role: Any = None
 
 
-_PEEK: Final = msgspec.json.Decoder(RequestFields)
-_BEGIN: Final = msgspec.json.Decoder(_Beginning)
-_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_MESSAGE: Final = msgspec.json.Decoder(_Message)
+_FIELDS_DECODER: Final = msgspec.json.Decoder(RequestFields)
+_PROMPT_DECODER: Final = msgspec.json.Decoder(_PromptFields)
+_ITEMS_DECODER: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_MESSAGE_DECODER: Final = msgspec.json.Decoder(_Message)
 
 
 def inspect_body(body: bytes) -> RequestFields:
     """Read a body. Raises Refusal with status 400 unless it is one object of JSON."""
     try:
-        return _PEEK.decode(body)
+        return _FIELDS_DECODER.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise _no_json(error) from None
+        raise _invalid_json(error) from None
 
 
 def inspect_body_with_prefix(body: bytes) -> tuple[RequestFields, bytes]:
@@ -81,29 +81,29 @@ def inspect_body_with_prefix(body: bytes) -> tuple[RequestFields, bytes]:
         Refusal: with status 400 unless it is one object of JSON.
     """
     try:
-        found = _BEGIN.decode(body)
+        found = _PROMPT_DECODER.decode(body)
         digest = blake2b(digest_size=16)
         for text in (found.system, found.instructions, found.prompt):
-            digest.update(bytes(text)[:_BEGINNING])
+            digest.update(bytes(text)[:_PREFIX_BYTES])
         for part in (found.messages, found.input):
-            _add_first(digest, bytes(part))
+            _hash_prefix(digest, bytes(part))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise _no_json(error) from None
+        raise _invalid_json(error) from None
     return found, digest.digest()
 
 
-def _add_first(digest: blake2b, part: bytes) -> None:
+def _hash_prefix(digest: blake2b, part: bytes) -> None:
     if not part.startswith(b"["):
-        digest.update(part[:_BEGINNING])
+        digest.update(part[:_PREFIX_BYTES])
         return
-    for item in _ITEMS.decode(part)[:_FIRST]:
+    for item in _ITEMS_DECODER.decode(part)[:_MAX_MESSAGES]:
         whole = bytes(item)
         digest.update(whole)
-        if whole.startswith(b"{") and _MESSAGE.decode(whole).role == "user":
+        if whole.startswith(b"{") and _MESSAGE_DECODER.decode(whole).role == "user":
             return
 
 
-def _no_json(error: Exception) -> ProxyError:
+def _invalid_json(error: Exception) -> ProxyError:
     if isinstance(error, RecursionError):
         return ProxyError(400, "invalid_json", "the body is nested too deeply")
     if isinstance(error, msgspec.ValidationError):

@@ -15,7 +15,7 @@ from agentguard.backends.base import BackendRequest, Headers, Response, Streamin
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy import error_summary
-from agentguard_server.proxy.auth.api_keys import ANYBODY, Caller
+from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
 from agentguard_server.proxy.auth.authorization import authorize
 from agentguard_server.proxy.errors import ProxyError, to_proxy_error, upstream_error_response
 from agentguard_server.proxy.hooks import (
@@ -26,7 +26,7 @@ from agentguard_server.proxy.hooks import (
     StreamBuffer,
 )
 from agentguard_server.proxy.http.headers import split_request_headers
-from agentguard_server.proxy.http.request_cycle import CONNECTION, RequestCycle
+from agentguard_server.proxy.http.request_cycle import CYCLE_KEY, RequestCycle
 from agentguard_server.proxy.requests import model_list, upstream_request
 from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.response_writer import ResponseAborted, ResponseWriter
@@ -35,31 +35,35 @@ from agentguard_server.proxy.state import AppState, Receive, Scope, Send
 
 
 def notify_observers(
-    gateway: AppState, asked: ProxyRequest, out: ResponseWriter, guarded: InterceptedRequest | None
+    app_state: AppState, request: ProxyRequest, writer: ResponseWriter, intercepted: InterceptedRequest | None
 ) -> None:
     """Tell all recorders what became of a request."""
     recorded = CompletedRequest(
-        asked=asked,
-        sent=None if guarded is None else guarded.body,
-        status=out.status,
-        answer=out.kept,
-        complete=out.complete,
-        replica=out.replica,
-        error=out.error,
-        guarded=guarded is not None,
-        notes=out.notes,
-        first_s=None if out.first_at is None else out.first_at - asked.started,
-        seconds=gateway.clock.now() - asked.started,
-        did=() if guarded is None else guarded.headers,
+        request=request,
+        sent_body=None if intercepted is None else intercepted.body,
+        status=writer.status,
+        response_body=writer.captured_body,
+        is_complete=writer.is_complete,
+        replica=writer.replica,
+        error_code=writer.error_code,
+        is_guarded=intercepted is not None,
+        notes=writer.notes,
+        time_to_first_byte_s=None
+        if writer.first_byte_at is None
+        else writer.first_byte_at - request.started_at,
+        duration_s=app_state.clock.now() - request.started_at,
+        guard_headers=() if intercepted is None else intercepted.headers,
     )
-    for recorder in gateway.recorders:
+    for recorder in app_state.request_observers:
         recorder.record(recorded)
 
 
 logger = logging.getLogger("agentguard.proxy")
 
-_NEVER: Final = Deadline.never()
-_ENDING: Final = ProxyError(503, "shutting_down", "the proxy ends", retry_after_s=1, close=True)
+_NO_DEADLINE: Final = Deadline.never()
+_SHUTTING_DOWN: Final = ProxyError(
+    503, "shutting_down", "the proxy ends", retry_after_s=1, closes_connection=True
+)
 
 
 class RequestHandler:
@@ -74,25 +78,29 @@ class RequestHandler:
     """
 
     __slots__ = (
-        "_asked", "_body", "_caller", "_ending", "_gateway", "_guarded", "_id", "_line", "_on", "_ours",
-        "_out", "_request", "_route", "_scope", "_started", "_task",
+        "_proxy_request", "_body", "_caller", "_end_reason", "_app_state", "_intercepted", "_id", "_cycle", "_forwarded_headers", "_proxy_headers",
+        "_writer", "_upstream_request", "_route", "_scope", "_started", "_task",
     )  # fmt: skip
 
-    def __init__(self, gateway: AppState, scope: Scope, send: Send, *, route: Route, request_id: str) -> None:
-        self._gateway, self._scope, self._route, self._id = gateway, scope, route, request_id
-        self._started = gateway.clock.now()
-        self._on, self._ours = split_request_headers(scope["headers"], auth=gateway.keys is None)
-        self._caller: Caller = ANYBODY
+    def __init__(
+        self, app_state: AppState, scope: Scope, send: Send, *, route: Route, request_id: str
+    ) -> None:
+        self._app_state, self._scope, self._route, self._id = app_state, scope, route, request_id
+        self._started = app_state.clock.now()
+        self._forwarded_headers, self._proxy_headers = split_request_headers(
+            scope["headers"], forward_api_key=app_state.keyring is None
+        )
+        self._caller: Caller = ANONYMOUS
         self._body = b""
-        self._asked: ProxyRequest | None = None
-        self._guarded: InterceptedRequest | None = None
-        self._request: BackendRequest | None = None
+        self._proxy_request: ProxyRequest | None = None
+        self._intercepted: InterceptedRequest | None = None
+        self._upstream_request: BackendRequest | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._ending = ""
-        self._line: RequestCycle | None = scope.get(CONNECTION)
-        self._out = ResponseWriter(gateway, send, request_id, route, line=self._line)
+        self._end_reason = ""
+        self._cycle: RequestCycle | None = scope.get(CYCLE_KEY)
+        self._writer = ResponseWriter(app_state, send, request_id, route, cycle=self._cycle)
 
-    async def run(self, receive: Receive) -> None:
+    async def handle(self, receive: Receive) -> None:
         """Carry it out.
 
         Raises:
@@ -100,228 +108,244 @@ class RequestHandler:
             CancelledError: somebody other than the client or `end` cancelled it.
         """
         self._task = asyncio.current_task()
-        self._gateway.live.add(self)
+        self._app_state.in_flight.add(self)
         entered = False
         try:
-            self._caller = authorize(self._gateway, self._scope, self._route, self._ours)
-            self._enter()
+            self._caller = authorize(self._app_state, self._scope, self._route, self._proxy_headers)
+            self._admit()
             entered = True
-            await self._carry_out(receive)
+            await self._process(receive)
         except ProxyError as refusal:
-            if self._line is not None and self._line.body_pending():
-                refusal.close = True
-            await self._refuse(refusal)
+            if self._cycle is not None and self._cycle.body_pending():
+                refusal.closes_connection = True
+            await self._send_error(refusal)
         except ResilienceError as error:
-            await self._failed(error)
+            await self._send_upstream_error(error)
         except ClientDisconnected:
-            self._out.left()
+            self._writer.on_client_disconnect()
         except asyncio.CancelledError:
-            await self._cancelled()
+            await self._handle_cancellation()
         except Exception as error:
             logger.error("request %s failed in the proxy: %s", self._id, error_summary.summarize_error(error))
-            await self._refuse(ProxyError(500, "internal_error", "the proxy failed; its log says more"))
+            await self._send_error(ProxyError(500, "internal_error", "the proxy failed; its log says more"))
         finally:
-            self._gateway.live.discard(self)
+            self._app_state.in_flight.discard(self)
             if entered:
-                self._caller.leave()
-            if self._guarded is not None:
-                self._guarded.settle()
-            if self._gateway.recorders:
-                notify_observers(self._gateway, self._asking(), self._out, self._guarded)
+                self._caller.release()
+            if self._intercepted is not None:
+                self._intercepted.settle()
+            if self._app_state.request_observers:
+                notify_observers(
+                    self._app_state, self._build_proxy_request(), self._writer, self._intercepted
+                )
 
-    async def _refuse(self, refusal: ProxyError) -> None:
+    async def _send_error(self, error: ProxyError) -> None:
         try:
-            await self._out.refuse(refusal)
+            await self._writer.send_error(error)
         except ResponseAborted:
-            if self._line is None:
+            if self._cycle is None:
                 raise
-            self._line.abort()
+            self._cycle.abort()
 
-    def end(self, reason: str = "ending") -> None:
+    def cancel(self, reason: str = "ending") -> None:
         """End it early: because the client has ``left``, or because the proxy is ``ending``."""
-        if not self._ending and self._task is not None:
-            self._ending = reason
+        if not self._end_reason and self._task is not None:
+            self._end_reason = reason
             self._task.cancel()
 
-    def _enter(self) -> None:
-        gateway = self._gateway
+    def _admit(self) -> None:
+        gateway = self._app_state
         if self._route.kind == "none":
             raise ProxyError(404, "not_found", "there is nothing at this path")
-        if gateway.draining:
-            raise ProxyError(503, "shutting_down", "the proxy is about to end", retry_after_s=1, close=True)
-        if len(gateway.live) > gateway.settings.limits.requests:
+        if gateway.is_draining:
+            raise ProxyError(
+                503, "shutting_down", "the proxy is about to end", retry_after_s=1, closes_connection=True
+            )
+        if len(gateway.in_flight) > gateway.settings.limits.max_requests:
             raise ProxyError(503, "overloaded", "too many requests are under way", retry_after_s=1)
-        after = self._caller.enter(self._started)
+        after = self._caller.acquire(self._started)
         if after is not None:
             raise ProxyError(
                 429, "rate_limit_exceeded", "this key has used up its limit", retry_after_s=after
             )
 
-    async def _carry_out(self, receive: Receive) -> None:
-        gateway, scope, ours, line = self._gateway, self._scope, self._ours, self._line
+    async def _process(self, receive: Receive) -> None:
+        gateway, scope, ours, line = self._app_state, self._scope, self._proxy_headers, self._cycle
         body = buffered_body(gateway, line, ours.get(b"content-length"))
         if body is None:
             body = await read_body(gateway, line, receive)
         self._body = body
         watch = None
         if line is None:  # from now on the client's leaving ends the request; other servers must be asked
-            watch = asyncio.create_task(self._wait_for_end(receive))
+            watch = asyncio.create_task(self._watch_disconnect(receive))
         else:
-            line.on_disconnect(self._lost)
+            line.on_disconnect(self._on_disconnect)
         try:
-            self._request = request = upstream_request.build_upstream_request(
-                gateway, scope, self._route, self._on, ours, body
+            self._upstream_request = request = upstream_request.build_upstream_request(
+                gateway, scope, self._route, self._forwarded_headers, ours, body
             )
-            if gateway.guarding is not None or gateway.upstream is not None or self._route.kind == "models":
-                found = await self._prepared(request)
+            if (
+                gateway.interceptor is not None
+                or gateway.build_trace_headers is not None
+                or self._route.kind == "models"
+            ):
+                found = await self._prepare(request)
                 if found is None:
                     return None
                 request = found
-            answer = await gateway.pool.send(request, _NEVER)
+            answer = await gateway.pool.send(request, _NO_DEADLINE)
             if type(answer) is not Response:
-                return await self._stream_back(cast(StreamingResponse, answer))
+                return await self._stream_response(cast(StreamingResponse, answer))
             if self._route.api == "responses":
-                gateway.holders.record(answer.body, answer.replica)
-            if self._guarded is None:
-                return await self._out.answer(answer)
-            answer = await self._guarded.judge(answer, self._ask)
-            return await self._out.answer(answer, self._guarded.headers)
+                gateway.response_affinity.record(answer.body, answer.replica)
+            if self._intercepted is None:
+                return await self._writer.send_response(answer)
+            answer = await self._intercepted.judge(answer, self._call_model)
+            return await self._writer.send_response(answer, self._intercepted.headers)
         finally:
             if watch is not None:
                 watch.cancel()
 
-    def _lost(self) -> None:
-        self.end("left")
+    def _on_disconnect(self) -> None:
+        self.cancel("left")
 
-    async def _wait_for_end(self, receive: Receive) -> None:
+    async def _watch_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.end("left")
+        self.cancel("left")
 
-    async def _prepared(self, request: BackendRequest) -> BackendRequest | None:
+    async def _prepare(self, request: BackendRequest) -> BackendRequest | None:
         """The request as it is sent, once those who have a say were asked; None if it is answered already."""
-        gateway = self._gateway
+        gateway = self._app_state
         if self._route.kind == "models":
-            known = model_list.listed(gateway, self._scope["raw_path"])
+            known = model_list.build_model_list_response(gateway, self._scope["raw_path"])
             if known is not None:
-                await self._out.answer(known)
+                await self._writer.send_response(known)
                 return None
-        if gateway.guarding is not None and self._route.api:
-            final = await self._open(gateway.guarding)
-            guarded = self._guarded
+        if gateway.interceptor is not None and self._route.api:
+            final = await self._intercept(gateway.interceptor)
+            guarded = self._intercepted
             if final is not None:
-                await self._out.answer(final, () if guarded is None else guarded.headers)
+                await self._writer.send_response(final, () if guarded is None else guarded.headers)
                 return None
             if guarded is not None and (body := guarded.body) is not None:
                 request = replace(request, body=body)
-        if gateway.upstream is not None:
-            request = self._request = replace(request, headers=self._traced(request.headers))
+        if gateway.build_trace_headers is not None:
+            request = self._upstream_request = replace(
+                request, headers=self._add_trace_headers(request.headers)
+            )
         return request
 
-    async def _open(self, guarding: RequestInterceptor) -> Response | None:
+    async def _intercept(self, interceptor: RequestInterceptor) -> Response | None:
         """Ask who guards; returns the answer where that is the guard's own."""
-        found = guarding.open(self._asking())
+        found = interceptor.intercept(self._build_proxy_request())
         guarded = await found if isinstance(found, asyncio.Future) else found
         if guarded is None or isinstance(guarded, Response):
             return guarded
-        self._guarded = guarded
-        return guarded.final
+        self._intercepted = guarded
+        return guarded.local_response
 
-    async def _stream_back(self, answer: StreamingResponse) -> None:
-        out, guarded = self._out, self._guarded
-        out.replica, out.notes = answer.replica, answer.notes
+    async def _stream_response(self, response: StreamingResponse) -> None:
+        out, guarded = self._writer, self._intercepted
+        out.replica, out.notes = response.replica, response.notes
         try:
-            await out.begin(answer.status, answer.headers, () if guarded is None else guarded.headers)
+            await out.start_response(
+                response.status, response.headers, () if guarded is None else guarded.headers
+            )
             if guarded is None:
                 learns = self._route.api == "responses"
-                async for chunk in answer:
+                async for chunk in response:
                     if learns:
-                        learns = not self._gateway.holders.record(chunk, answer.replica)
-                    if not out.pushed(chunk):
-                        await out.chunk(chunk)
-                await out.end()
+                        learns = not self._app_state.response_affinity.record(chunk, response.replica)
+                    if not out.try_send_chunk(chunk):
+                        await out.send_chunk(chunk)
+                await out.end_response()
             else:
-                await self._hold(answer, guarded.hold())
+                await self._stream_buffered(response, guarded.create_stream_buffer())
         finally:
-            out.notes = answer.notes
-            await answer.aclose()
+            out.notes = response.notes
+            await response.aclose()
 
-    async def _hold(self, answer: StreamingResponse, hold: StreamBuffer) -> None:
+    async def _stream_buffered(self, response: StreamingResponse, buffer: StreamBuffer) -> None:
         """Hand on what the guard lets through, of as many answers as it asks for."""
-        out, learns = self._out, self._route.api == "responses"
-        async for chunk in answer:
+        out, learns = self._writer, self._route.api == "responses"
+        async for chunk in response:
             if learns:
-                learns = not self._gateway.holders.record(chunk, answer.replica)
-            await out.chunk(hold.feed(chunk))
+                learns = not self._app_state.response_affinity.record(chunk, response.replica)
+            await out.send_chunk(buffer.feed(chunk))
         while True:
             try:
-                shown, again = await hold.finish(self._ask)
+                shown, again = await buffer.finish(self._call_model)
             except EOFError:
                 raise BackendError("the stream ended before its last event", stage="committed") from None
-            await out.chunk(shown)
+            await out.send_chunk(shown)
             if not again:
-                return await out.end()
+                return await out.end_response()
             try:
-                await self._feed(hold)
+                await self._resend_stream(buffer)
             except ResilienceError as error:
-                return await out.fail(error.code, hold.failed(to_proxy_error(error).reason))
+                return await out.send_error_event(
+                    error.code, buffer.format_error_event(to_proxy_error(error).reason)
+                )
 
-    async def _feed(self, hold: StreamBuffer) -> None:
+    async def _resend_stream(self, buffer: StreamBuffer) -> None:
         """Ask for what the guard wants now. Raises ResilienceError if no whole stream comes of it."""
-        assert self._guarded is not None  # for mypy: it is what holds
-        answer = await self._ask(self._guarded.body or self._body, True)
+        assert self._intercepted is not None  # for mypy: it is what holds
+        answer = await self._call_model(self._intercepted.body or self._body, True)
         if isinstance(answer, Response):
             raise BackendError("the endpoint gave no stream when it was asked again")
         try:
             async for chunk in answer:
-                await self._out.chunk(hold.feed(chunk))
+                await self._writer.send_chunk(buffer.feed(chunk))
         finally:
             await answer.aclose()
 
-    def _traced(self, headers: Headers) -> Headers:
+    def _add_trace_headers(self, headers: Headers) -> Headers:
         """Headers with those of the request's trace, in place of the client's."""
-        assert self._gateway.upstream is not None  # for mypy: it was asked before
-        more = self._gateway.upstream(self._asking())
+        assert self._app_state.build_trace_headers is not None  # for mypy: it was asked before
+        more = self._app_state.build_trace_headers(self._build_proxy_request())
         names = {name for name, _ in more}
         return (*(pair for pair in headers if pair[0] not in names), *more)
 
-    async def _ask(self, body: bytes, stream: bool) -> Response | StreamingResponse:
-        assert self._request is not None  # for mypy: nobody asks again before
-        return await self._gateway.pool.send(
-            replace(self._request, body=body, stream=stream, tried=[]), _NEVER
+    async def _call_model(self, body: bytes, stream: bool) -> Response | StreamingResponse:
+        assert self._upstream_request is not None  # for mypy: nobody asks again before
+        return await self._app_state.pool.send(
+            replace(self._upstream_request, body=body, stream=stream, tried=[]), _NO_DEADLINE
         )
 
-    async def _failed(self, error: ResilienceError) -> None:
+    async def _send_upstream_error(self, error: ResilienceError) -> None:
         """Hand on the endpoint's own error as it came, or tell of ours."""
-        given = None if self._out.status else upstream_error_response(error)
+        given = None if self._writer.status else upstream_error_response(error)
         if given is None:
-            return await self._refuse(to_proxy_error(error))
-        self._out.error = error.code
-        return await self._out.answer(given, () if self._guarded is None else self._guarded.headers)
+            return await self._send_error(to_proxy_error(error))
+        self._writer.error_code = error.code
+        return await self._writer.send_response(
+            given, () if self._intercepted is None else self._intercepted.headers
+        )
 
-    async def _cancelled(self) -> None:
-        if self._task is None or not self._ending:
+    async def _handle_cancellation(self) -> None:
+        if self._task is None or not self._end_reason:
             raise asyncio.CancelledError
         self._task.uncancel()
-        if self._ending == "left":
-            self._out.left()
-        elif not self._out.complete:
-            await self._refuse(_ENDING)
+        if self._end_reason == "left":
+            self._writer.on_client_disconnect()
+        elif not self._writer.is_complete:
+            await self._send_error(_SHUTTING_DOWN)
 
-    def _asking(self) -> ProxyRequest:
-        if self._asked is None:
-            request, ours, scope = self._request, self._ours, self._scope
-            self._asked = ProxyRequest(
+    def _build_proxy_request(self) -> ProxyRequest:
+        if self._proxy_request is None:
+            request, ours, scope = self._upstream_request, self._proxy_headers, self._scope
+            self._proxy_request = ProxyRequest(
                 api=self._route.api,
                 method=scope["method"],
                 target=upstream_request.request_target(scope).decode("latin-1"),
-                headers=tuple(self._on),
+                headers=tuple(self._forwarded_headers),
                 body=self._body,
                 stream=request is not None and request.stream and request.api is not None,
                 model="" if request is None else request.model,
                 tenant=self._caller.tenant,
-                run=ours.get(b"agentguard-run", b"").decode("latin-1"),
-                id=self._id,
-                started=self._started,
+                run_id=ours.get(b"agentguard-run", b"").decode("latin-1"),
+                request_id=self._id,
+                started_at=self._started,
             )
-        return self._asked
+        return self._proxy_request

@@ -16,7 +16,7 @@ from agentguard_server.proxy.state import AppState
 PATH: Final = b"/v1/models"
 
 
-def listed(gateway: AppState, path: bytes) -> Response | None:
+def build_model_list_response(app_state: AppState, path: bytes) -> Response | None:
     """The answer to a request for the list, or for one model of it.
 
     One shape serves the clients of OpenAI and of Anthropic: it has the fields of both.
@@ -31,29 +31,29 @@ def listed(gateway: AppState, path: bytes) -> Response | None:
     Raises:
         Refusal: 404 if there is no such model.
     """
-    options: BackendsOptions = getattr(gateway.pool, "options", gateway.settings.backends)
+    options: BackendsOptions = getattr(app_state.pool, "options", app_state.settings.backends)
     named = [replica.models for replica in options.replicas]
     if not all(named) or any(ANY in models for models in named):
         return None
     names = sorted({name for models in named for name in models})
     if path in (PATH, PATH + b"/"):
-        return _answer(_list(names))
+        return _build_response(_build_list(names))
     wanted = unquote(path[len(PATH) + 1 :].decode("latin-1"))
     if wanted not in names:
         raise ProxyError(404, "model_not_found", "there is no model of that name; GET /v1/models lists them")
-    return _answer(_model(wanted))
+    return _build_response(_build_model(wanted))
 
 
-def _list(names: Iterable[str]) -> dict[str, Any]:
-    data = [_model(name) for name in names]
+def _build_list(names: Iterable[str]) -> dict[str, Any]:
+    data = [_build_model(name) for name in names]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return {"object": "list", "data": data, "has_more": False, **ends}
 
 
-def _model(name: str) -> dict[str, Any]:
+def _build_model(name: str) -> dict[str, Any]:
     openai = {"id": name, "object": "model", "created": 0, "owned_by": "agentguard"}
     return {**openai, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
-def _answer(found: dict[str, Any]) -> Response:
-    return Response(status=200, headers=((b"content-type", b"application/json"),), body=orjson.dumps(found))
+def _build_response(data: dict[str, Any]) -> Response:
+    return Response(status=200, headers=((b"content-type", b"application/json"),), body=orjson.dumps(data))

@@ -11,12 +11,12 @@ from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.state import AppState, Send
 
-REQUEST_ID: Final = b"agentguard-request"
-_REPLICA: Final = b"agentguard-replica"
-_NOTES: Final = b"agentguard-notes"
-_EVENTS: Final = b"text/event-stream"
-_BODILESS: Final = frozenset({204, 304})
-CLIENT_LEFT: Final = 499
+REQUEST_ID_HEADER: Final = b"agentguard-request"
+_REPLICA_HEADER: Final = b"agentguard-replica"
+_NOTES_HEADER: Final = b"agentguard-notes"
+_EVENT_STREAM: Final = b"text/event-stream"
+_BODILESS_STATUSES: Final = frozenset({204, 304})
+CLIENT_CLOSED_REQUEST: Final = 499
 """The status that is recorded for a client who has left (nginx's)."""
 
 
@@ -44,135 +44,143 @@ class ResponseWriter:
     """
 
     __slots__ = (
-        "_begun", "_events", "_gateway", "_id", "_kept", "_line", "_room", "_route", "_send", "complete",
-        "error", "first_at", "notes", "replica", "status",
+        "_is_started", "_is_event_stream", "_app_state", "_id", "_captured_parts", "_cycle", "_capture_room", "_route", "_send", "is_complete",
+        "error_code", "first_byte_at", "notes", "replica", "status",
     )  # fmt: skip
 
     def __init__(
         self,
-        gateway: AppState,
+        app_state: AppState,
         send: Send,
         request_id: str,
         route: Route,
         *,
-        line: RequestCycle | None = None,
+        cycle: RequestCycle | None = None,
     ) -> None:
-        self._gateway, self._send, self._id, self._route = gateway, send, request_id, route
-        self._line = line
-        self._kept: list[bytes] = []
-        self._room = gateway.capture_bytes
-        self._begun = self._events = self.complete = False
-        self.status, self.replica, self.error = 0, "", ""
+        self._app_state, self._send, self._id, self._route = app_state, send, request_id, route
+        self._cycle = cycle
+        self._captured_parts: list[bytes] = []
+        self._capture_room = app_state.max_captured_bytes
+        self._is_started = self._is_event_stream = self.is_complete = False
+        self.status, self.replica, self.error_code = 0, "", ""
         self.notes: tuple[tuple[str, str], ...] = ()
-        self.first_at: float | None = None
+        self.first_byte_at: float | None = None
 
     @property
-    def kept(self) -> bytes:
+    def captured_body(self) -> bytes:
         """The beginning of what the client got, as much as recorders want to see."""
-        return b"".join(self._kept)
+        return b"".join(self._captured_parts)
 
-    async def answer(self, answer: Response, extra: Headers = ()) -> None:
+    async def send_response(self, response: Response, extra_headers: Headers = ()) -> None:
         """Hand on a whole answer, with headers of ours."""
-        headers = self._of_answer(answer, extra)
-        body, line = answer.body, self._line
-        if line is None or answer.status in _BODILESS or not line.respond(answer.status, headers, body):
-            await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        headers = self._prepare_response(response, extra_headers)
+        body, line = response.body, self._cycle
+        if (
+            line is None
+            or response.status in _BODILESS_STATUSES
+            or not line.write_response(response.status, headers, body)
+        ):
+            await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})
-        self.complete = True
+        self.is_complete = True
 
-    def _of_answer(self, answer: Response, extra: Headers) -> list[tuple[bytes, bytes]]:
-        self.replica, self.notes = answer.replica, answer.notes
-        headers = response_headers(answer.headers)
-        if answer.status not in _BODILESS:
-            headers.append((b"content-length", _length(answer)))
-        self._complete_head(answer.status, headers, extra)
-        if self._room:
-            self._keep(answer.body)
+    def _prepare_response(self, response: Response, extra_headers: Headers) -> list[tuple[bytes, bytes]]:
+        self.replica, self.notes = response.replica, response.notes
+        headers = response_headers(response.headers)
+        if response.status not in _BODILESS_STATUSES:
+            headers.append((b"content-length", _content_length(response)))
+        self._complete_head(response.status, headers, extra_headers)
+        if self._capture_room:
+            self._capture(response.body)
         return headers
 
-    async def begin(self, status: int, headers: Headers, extra: Headers = ()) -> None:
+    async def start_response(self, status: int, headers: Headers, extra_headers: Headers = ()) -> None:
         """Begin an answer whose body comes in chunks."""
         kept = response_headers(headers)
-        self._events = any(name == b"content-type" and value.startswith(_EVENTS) for name, value in kept)
-        await self._head(status, kept, extra)
+        self._is_event_stream = any(
+            name == b"content-type" and value.startswith(_EVENT_STREAM) for name, value in kept
+        )
+        await self._send_head(status, kept, extra_headers)
 
-    async def chunk(self, data: bytes) -> None:
+    async def send_chunk(self, data: bytes) -> None:
         """Hand on a part of the body; waits while the client does not read."""
-        if not self.pushed(data):
-            if self._room:
-                self._keep(data)
+        if not self.try_send_chunk(data):
+            if self._capture_room:
+                self._capture(data)
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    def pushed(self, data: bytes) -> bool:
+    def try_send_chunk(self, data: bytes) -> bool:
         """Hand on a part of the body if the client need not be waited for; whether that was so."""
         if not data:
             return True
-        line = self._line
-        if line is None or not line.push(data):
+        line = self._cycle
+        if line is None or not line.write_chunk(data):
             return False
-        if self._room > 0:
-            self._keep(data)
+        if self._capture_room > 0:
+            self._capture(data)
         return True
 
-    async def end(self) -> None:
+    async def end_response(self) -> None:
         """The body is whole."""
-        if self._line is None or not self._line.finish():
+        if self._cycle is None or not self._cycle.end_response():
             await self._send({"type": "http.response.body", "body": b""})
-        self.complete = True
+        self.is_complete = True
 
-    async def refuse(self, refusal: ProxyError) -> None:
+    async def send_error(self, error: ProxyError) -> None:
         """End with an error: as an answer if there is none yet, else as the last event.
 
         Raises:
             Broken: the body has begun and is no stream of events.
         """
-        self.error = refusal.code
-        if not self._begun:
-            body = error_body(refusal, self._route.shape, self._id)
-            headers = [*error_headers(refusal), (b"content-length", b"%d" % len(body))]
-            await self._head(refusal.status, headers, ())
-            self._keep(body)
+        self.error_code = error.code
+        if not self._is_started:
+            body = error_body(error, self._route.error_shape, self._id)
+            headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
+            await self._send_head(error.status, headers, ())
+            self._capture(body)
             await self._send({"type": "http.response.body", "body": body})
-        elif self._events:
-            await self.fail(refusal.code, error_event(refusal, self._route.api, self._id))
+        elif self._is_event_stream:
+            await self.send_error_event(error.code, error_event(error, self._route.api, self._id))
         else:
             raise ResponseAborted
 
-    async def fail(self, code: str, event: bytes) -> None:
+    async def send_error_event(self, code: str, event: bytes) -> None:
         """End a stream with an error that another has worded."""
-        self.error = code
-        self._keep(event)
+        self.error_code = code
+        self._capture(event)
         await self._send({"type": "http.response.body", "body": event})
 
-    def left(self) -> None:
+    def on_client_disconnect(self) -> None:
         """The client has left."""
-        self.error, self.status = self.error or "client_left", CLIENT_LEFT
+        self.error_code, self.status = self.error_code or "client_left", CLIENT_CLOSED_REQUEST
 
-    async def _head(self, status: int, headers: list[tuple[bytes, bytes]], extra: Headers) -> None:
-        self._complete_head(status, headers, extra)
-        if self._line is None or not self._line.begin(status, headers):
+    async def _send_head(
+        self, status: int, headers: list[tuple[bytes, bytes]], extra_headers: Headers
+    ) -> None:
+        self._complete_head(status, headers, extra_headers)
+        if self._cycle is None or not self._cycle.start_response(status, headers):
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    def _complete_head(self, status: int, headers: list[tuple[bytes, bytes]], extra: Headers) -> None:
-        headers.append((REQUEST_ID, self._id.encode()))
+    def _complete_head(self, status: int, headers: list[tuple[bytes, bytes]], extra_headers: Headers) -> None:
+        headers.append((REQUEST_ID_HEADER, self._id.encode()))
         if self.replica:
-            headers.append((_REPLICA, self.replica.encode("latin-1", "replace")))
+            headers.append((_REPLICA_HEADER, self.replica.encode("latin-1", "replace")))
         if self.notes:
             told = ", ".join(f"{name}={value}" for name, value in self.notes)
-            headers.append((_NOTES, told.encode("latin-1", "replace")))
-        headers.extend(extra)
-        self.status, self._begun = status, True
-        self.first_at = self._gateway.clock.now()
+            headers.append((_NOTES_HEADER, told.encode("latin-1", "replace")))
+        headers.extend(extra_headers)
+        self.status, self._is_started = status, True
+        self.first_byte_at = self._app_state.clock.now()
 
-    def _keep(self, data: bytes) -> None:
-        room = self._room
+    def _capture(self, data: bytes) -> None:
+        room = self._capture_room
         if room > 0:
-            self._kept.append(data if len(data) <= room else data[:room])
-            self._room = room - len(data)
+            self._captured_parts.append(data if len(data) <= room else data[:room])
+            self._capture_room = room - len(data)
 
 
-def _length(answer: Response) -> bytes:
+def _content_length(response: Response) -> bytes:
     """The length of the body, or, where that was not asked for (HEAD), the one that we were told."""
-    if not answer.body:
-        return next((value for name, value in answer.headers if name == b"content-length"), b"0")
-    return b"%d" % len(answer.body)
+    if not response.body:
+        return next((value for name, value in response.headers if name == b"content-length"), b"0")
+    return b"%d" % len(response.body)

@@ -14,24 +14,29 @@ from agentguard_server.proxy.requests.body_inspection import (
     inspect_body,
     inspect_body_with_prefix,
 )
-from agentguard_server.proxy.routes import BASE, Route
+from agentguard_server.proxy.routes import BASE_PATH, Route
 from agentguard_server.proxy.state import AppState, Scope
 
-_HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_IDEMPOTENT_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """Idempotent methods: RFC 9110, 9.2.2."""
-_METHODS: Final = _HARMLESS | {"POST", "PATCH"}
+_METHODS: Final = _IDEMPOTENT_METHODS | {"POST", "PATCH"}
 _QUERY: Final = re.compile(rb"[!\"$-\[\]-~]*")
 """Visible ASCII but for the mark of a fragment and the backslash, which some take for a slash."""
 _PRIORITIES: Final = {one.name.lower().encode(): one for one in RequestPriority}
-_MOST_VOTES: Final = 9
-_RUN: Final = re.compile(rb"[\x21-\x7e]{1,256}")
-_NOTHING: Final = RequestFields()
+_MAX_VOTES: Final = 9
+_RUN_ID: Final = re.compile(rb"[\x21-\x7e]{1,256}")
+_NO_FIELDS: Final = RequestFields()
 
-Pairs = list[tuple[bytes, bytes]]
+HeaderPairs = list[tuple[bytes, bytes]]
 
 
 def build_upstream_request(
-    gateway: AppState, scope: Scope, route: Route, on: Pairs, ours: dict[bytes, bytes], body: bytes
+    app_state: AppState,
+    scope: Scope,
+    route: Route,
+    forwarded_headers: HeaderPairs,
+    proxy_headers: dict[bytes, bytes],
+    body: bytes,
 ) -> BackendRequest:
     """The request that the pool is asked.
 
@@ -39,36 +44,36 @@ def build_upstream_request(
         Refusal: 400 where the body is no JSON, or a header of ours or the query can't be read; 405 for a
             method that is not passed on; 415 where the body is encoded.
     """
-    found, prefix, is_model = _NOTHING, b"", route.kind == "model"
+    found, prefix, is_model = _NO_FIELDS, b"", route.kind == "model"
     method: str = scope["method"]
     if scope["query_string"] or method != "POST":
-        _check(scope)
+        _require_forwardable(scope)
     if is_model:
-        if b"content-encoding" in ours and ours[b"content-encoding"] != b"identity":
+        if b"content-encoding" in proxy_headers and proxy_headers[b"content-encoding"] != b"identity":
             raise ProxyError(
                 415, "unsupported_encoding", "a body must come as it is, without Content-Encoding"
             )
-        if gateway.by_prefix:
+        if app_state.uses_prefix_affinity:
             found, prefix = inspect_body_with_prefix(body)
         else:
             found = inspect_body(body)
-    session, votes, priority, replica = found.session, 1, RequestPriority.CRITICAL, ""
-    if b"agentguard-run" in ours and ours[b"agentguard-run"] != b"off":
-        session = _run(ours[b"agentguard-run"])
-    if b"agentguard-votes" in ours:
-        votes = _votes(ours[b"agentguard-votes"])
-    if b"agentguard-priority" in ours:
-        priority = _priority(ours[b"agentguard-priority"])
+    session, votes, priority, replica = found.session_key, 1, RequestPriority.CRITICAL, ""
+    if b"agentguard-run" in proxy_headers and proxy_headers[b"agentguard-run"] != b"off":
+        session = _parse_run_id(proxy_headers[b"agentguard-run"])
+    if b"agentguard-votes" in proxy_headers:
+        votes = _parse_votes(proxy_headers[b"agentguard-votes"])
+    if b"agentguard-priority" in proxy_headers:
+        priority = _parse_priority(proxy_headers[b"agentguard-priority"])
     if not is_model or found.previous_response_id is not None:
-        replica = gateway.holders.lookup(_stored(scope["raw_path"], found))
+        replica = app_state.response_affinity.lookup(_stored_response_id(scope["raw_path"], found))
     return BackendRequest(
-        target=request_target(scope)[len(BASE) :].decode("latin-1"),
+        target=request_target(scope)[len(BASE_PATH) :].decode("latin-1"),
         method=method,
-        headers=tuple(on),
+        headers=tuple(forwarded_headers),
         body=body,
         api=API.get(route.api),
         stream=bool(found.stream) if is_model else method != "HEAD",  # files may be long
-        idempotent=(is_model and not found.background) or method in _HARMLESS,
+        idempotent=(is_model and not found.background) or method in _IDEMPOTENT_METHODS,
         priority=priority,
         model=found.model if isinstance(found.model, str) else "",
         session=session,
@@ -78,7 +83,7 @@ def build_upstream_request(
     )
 
 
-def _check(scope: Scope) -> None:
+def _require_forwardable(scope: Scope) -> None:
     """Refuse what can't be sent on here: in the pool it would look like a fault of the replica's."""
     if scope["method"] not in _METHODS:
         raise ProxyError(405, "method_not_allowed", "no such method is passed on")
@@ -94,30 +99,30 @@ def request_target(scope: Scope) -> bytes:
     return path + b"?" + query if query else path
 
 
-def _stored(path: bytes, found: RequestFields) -> str:
+def _stored_response_id(path: bytes, fields: RequestFields) -> str:
     """The stored response that a request goes on with, or is about; empty if there is none."""
     if path.startswith(b"/v1/responses/"):
         return path[len(b"/v1/responses/") :].partition(b"/")[0].decode("latin-1")
-    given = found.previous_response_id
+    given = fields.previous_response_id
     return given if isinstance(given, str) else ""
 
 
-def _run(given: bytes) -> str:
-    if _RUN.fullmatch(given) is None:
+def _parse_run_id(value: bytes) -> str:
+    if _RUN_ID.fullmatch(value) is None:
         raise ProxyError(
             400, "invalid_header", "agentguard-run: 1 to 256 visible characters of ASCII, or off"
         )
-    return given.decode()
+    return value.decode()
 
 
-def _votes(given: bytes) -> int:
-    if not given.isdigit() or len(given) > 2 or not 1 <= int(given) <= _MOST_VOTES:
-        raise ProxyError(400, "invalid_header", f"agentguard-votes: a number from 1 to {_MOST_VOTES}")
-    return int(given)
+def _parse_votes(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 2 or not 1 <= int(value) <= _MAX_VOTES:
+        raise ProxyError(400, "invalid_header", f"agentguard-votes: a number from 1 to {_MAX_VOTES}")
+    return int(value)
 
 
-def _priority(given: bytes) -> RequestPriority:
-    found = _PRIORITIES.get(given.lower())
+def _parse_priority(value: bytes) -> RequestPriority:
+    found = _PRIORITIES.get(value.lower())
     if found is None:
         known = ", ".join(one.decode() for one in _PRIORITIES)
         raise ProxyError(400, "invalid_header", f"agentguard-priority: one of {known}")

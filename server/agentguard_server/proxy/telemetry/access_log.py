@@ -22,11 +22,11 @@ from agentguard.resilience.events import EventKind, ResilienceEvent
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.error_summary import error_location
 from agentguard_server.proxy.hooks import CompletedRequest
-from agentguard_server.proxy.telemetry.guard_headers import run_of
+from agentguard_server.proxy.telemetry.guard_headers import parse_run_id
 from agentguard_server.proxy.telemetry.log_writer import BackgroundLogWriter
-from agentguard_server.proxy.telemetry.options import Level, LogsOptions
+from agentguard_server.proxy.telemetry.options import LogLevel, LogsOptions
 
-FIELDS: Final = frozenset(
+LOG_FIELDS: Final = frozenset(
     {
         *("time", "level", "event", "worker", "logger", "file", "line", "place"),
         *(
@@ -48,17 +48,19 @@ FIELDS: Final = frozenset(
 )
 """All that a line may hold."""
 
-_LEVELS: Final[Mapping[Level, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_LOUD: Final = frozenset({EventKind.BREAKER, EventKind.EJECT, EventKind.PANIC, EventKind.READMIT})
-_WARNED: Final = frozenset(
+_LEVELS: Final[Mapping[LogLevel, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_STATE_CHANGE_KINDS: Final = frozenset(
+    {EventKind.BREAKER, EventKind.EJECT, EventKind.PANIC, EventKind.READMIT}
+)
+_FAILURE_KINDS: Final = frozenset(
     {EventKind.GAVE_UP, EventKind.SHED, EventKind.STRAY, EventKind.STALL, EventKind.CUT}
 )
-_OURS: Final = ("agentguard", "agentguard_server")
-_LONGEST: Final = 300
+_OWN_PACKAGES: Final = ("agentguard", "agentguard_server")
+_MAX_TEXT_CHARS: Final = 300
 _REDACTOR: Final = Redactor()
 
 
-class Logs:
+class StructuredLogger:
     """A `Recorder` and an observer of events, and where the logs of Python's ``logging`` go.
 
     Args:
@@ -68,51 +70,56 @@ class Logs:
 
     def __init__(self, options: LogsOptions | None = None, *, worker: int = 0) -> None:
         self.options = options or LogsOptions()
-        self.lines = BackgroundLogWriter(self.options.to, self.options.queue)
-        self._worker, self._least = worker, _LEVELS[self.options.level]
-        self._access = self.options.access and self._least <= _LEVELS["info"]
-        self._handler = Bridge(self.lines, worker)
+        self.writer = BackgroundLogWriter(self.options.output, self.options.max_queue)
+        self._worker, self._min_level = worker, _LEVELS[self.options.level]
+        self._logs_requests = self.options.access_log and self._min_level <= _LEVELS["info"]
+        self._handler = LoggingBridge(self.writer, worker)
 
-    def record(self, recorded: CompletedRequest) -> None:
+    def record(self, completed: CompletedRequest) -> None:
         """A line about a request."""
-        if not self._access:
+        if not self._logs_requests:
             return
-        asked = recorded.asked
+        asked = completed.request
         line: dict[str, Any] = {
-            "time": _now(),
+            "time": _format_timestamp(),
             "level": "info",
             "event": "request",
             "worker": self._worker,
-            "id": asked.id,
+            "id": asked.request_id,
             "method": asked.method,
-            "path": short(asked.target.partition("?")[0]),
+            "path": sanitize_text(asked.target.partition("?")[0]),
             "api": asked.api,
-            "model": short(asked.model),
+            "model": sanitize_text(asked.model),
             "tenant": asked.tenant,
             "stream": asked.stream,
-            "status": recorded.status,
-            "complete": recorded.complete,
-            "replica": recorded.replica,
-            "seconds": round(recorded.seconds, 6),
-            "first_s": None if recorded.first_s is None else round(recorded.first_s, 6),
+            "status": completed.status,
+            "complete": completed.is_complete,
+            "replica": completed.replica,
+            "seconds": round(completed.duration_s, 6),
+            "first_s": None
+            if completed.time_to_first_byte_s is None
+            else round(completed.time_to_first_byte_s, 6),
         }
-        if recorded.error:
-            line["error"] = recorded.error
-        if asked.run or recorded.guarded:
-            line["run"], line["guarded"] = short(run_of(recorded.did) or asked.run), recorded.guarded
-        if recorded.notes:
-            line["notes"] = {short(name): short(value) for name, value in recorded.notes}
-        if self.options.contents:
-            line["request"] = self._content(asked.body)
-            line["response"] = self._content(recorded.answer)
-        self.lines.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        if completed.error_code:
+            line["error"] = completed.error_code
+        if asked.run_id or completed.is_guarded:
+            line["run"], line["guarded"] = (
+                sanitize_text(parse_run_id(completed.guard_headers) or asked.run_id),
+                completed.is_guarded,
+            )
+        if completed.notes:
+            line["notes"] = {sanitize_text(name): sanitize_text(value) for name, value in completed.notes}
+        if self.options.include_bodies:
+            line["request"] = self._format_body(asked.body)
+            line["response"] = self._format_body(completed.response_body)
+        self.writer.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def __call__(self, event: ResilienceEvent) -> None:
         """A line about an event of the pipeline."""
-        level: Level = "warning" if event.kind in _LOUD | _WARNED else "debug"
+        level: LogLevel = "warning" if event.kind in _STATE_CHANGE_KINDS | _FAILURE_KINDS else "debug"
         if event.kind is EventKind.READMIT:
             level = "info"
-        self.tell(
+        self.log_event(
             level,
             event.kind.value,
             source=event.source,
@@ -122,13 +129,17 @@ class Logs:
             seconds=round(event.seconds, 6),
         )
 
-    def tell(self, level: Level, event: str, **fields: Any) -> None:
+    def log_event(self, level: LogLevel, event: str, **fields: Any) -> None:
         """A line about something else; fields that are not in `FIELDS` are left out."""
-        if _LEVELS[level] < self._least:
+        if _LEVELS[level] < self._min_level:
             return
-        line = {"time": _now(), "level": level, "event": event, "worker": self._worker}
-        line |= {name: _plain(value) for name, value in fields.items() if name in FIELDS and value != ""}
-        self.lines.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        line = {"time": _format_timestamp(), "level": level, "event": event, "worker": self._worker}
+        line |= {
+            name: _to_json_value(value)
+            for name, value in fields.items()
+            if name in LOG_FIELDS and value != ""
+        }
+        self.writer.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def install(self) -> None:
         """Take what Python's ``logging`` is told, in place of all handlers there are."""
@@ -136,74 +147,78 @@ class Logs:
         for handler in root.handlers[:]:
             root.removeHandler(handler)
         root.addHandler(self._handler)
-        root.setLevel(self._least)
+        root.setLevel(self._min_level)
 
     def close(self) -> None:
         """Write what waits, and let go of ``logging``."""
         logging.getLogger().removeHandler(self._handler)
-        self.lines.close()
+        self.writer.close()
 
-    def _content(self, body: bytes) -> str:
-        most = self.options.most_chars
+    def _format_body(self, body: bytes) -> str:
+        most = self.options.max_chars
         text = body[: 4 * most].decode("utf-8", "replace")
         # A secret that is cut in two is none that can be found: it is looked for first.
         return _REDACTOR.redact_text(text)[:most]
 
 
-class Bridge(logging.Handler):
+class LoggingBridge(logging.Handler):
     """What is told to Python's ``logging``, as lines.
 
     Messages of ours are safe, as errors are. What others write may hold anything: of it the place is kept,
     and the kind of the error.
     """
 
-    def __init__(self, lines: BackgroundLogWriter, worker: int) -> None:
+    def __init__(self, writer: BackgroundLogWriter, worker: int) -> None:
         super().__init__()
-        self._lines, self._worker = lines, worker
+        self._writer, self._worker = writer, worker
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a line. Never raises."""
         try:
-            self._lines.put(orjson.dumps(self._line(record), option=orjson.OPT_APPEND_NEWLINE))
+            self._writer.put(orjson.dumps(self._build_fields(record), option=orjson.OPT_APPEND_NEWLINE))
         except Exception:  # a record that cannot be written must not fail what it tells of
-            self._lines.lost += 1
+            self._writer.dropped += 1
 
-    def _line(self, record: logging.LogRecord) -> dict[str, Any]:
-        ours = record.name.partition(".")[0] in _OURS
+    def _build_fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        ours = record.name.partition(".")[0] in _OWN_PACKAGES
         line: dict[str, Any] = {
-            "time": _now(record.created),
+            "time": _format_timestamp(record.created),
             "level": record.levelname.lower(),
-            "event": short(record.getMessage()) if ours else "log",
+            "event": sanitize_text(record.getMessage()) if ours else "log",
             "worker": self._worker,
-            "logger": short(record.name),
+            "logger": sanitize_text(record.name),
         }
         if not ours:
-            line["file"], line["line"] = short(record.filename), record.lineno
+            line["file"], line["line"] = sanitize_text(record.filename), record.lineno
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             line["error"] = type(error).__name__
             line["place"] = error_location(error)
             if isinstance(error, AgentGuardError):
-                line["code"], line["reason"] = error.code, short(str(error))
+                line["code"], line["reason"] = error.code, sanitize_text(str(error))
         return line
 
 
 @lru_cache(maxsize=4096)
-def short(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """A text of somebody else's as a line may hold it: not long, and without what looks like a secret."""
-    return _REDACTOR.redact_text(text[: 2 * _LONGEST])[:_LONGEST].encode("utf-8", "replace").decode()
+    return (
+        _REDACTOR.redact_text(text[: 2 * _MAX_TEXT_CHARS])[:_MAX_TEXT_CHARS]
+        .encode("utf-8", "replace")
+        .decode()
+    )
 
 
-def _now(at: float | None = None) -> str:
+def _format_timestamp(at: float | None = None) -> str:
     """A time in UTC, to the millisecond: ``2026-01-02T03:04:05.678Z``."""
     when = time.time() if at is None else at
-    return f"{_second(int(when))}.{int(when * 1000) % 1000:03d}Z"
+    return f"{_format_second(int(when))}.{int(when * 1000) % 1000:03d}Z"
 
 
 @lru_cache(maxsize=4)
-def _second(when: int) -> str:
+def _format_second(when: int) -> str:
     return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | None) else short(str(value))
+def _to_json_value(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | None) else sanitize_text(str(value))

@@ -8,18 +8,18 @@ from typing import Final
 
 from agentguard.backends.base import Headers
 
-_NAMED: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.:/+-]{0,79})(?:@\S*)?")
-_MOST: Final = 50
+_CODE_PATTERN: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.:/+-]{0,79})(?:@\S*)?")
+_MAX_CODES: Final = 50
 
 
-def run_of(did: Headers) -> str:
+def parse_run_id(guard_headers: Headers) -> str:
     """The run that the request belonged to; empty if no header says it."""
-    return next((value.decode("latin-1") for name, value in did if name == b"agentguard-run"), "")
+    return next((value.decode("latin-1") for name, value in guard_headers if name == b"agentguard-run"), "")
 
 
-def recoveries_of(did: Headers) -> list[str]:
+def parse_recoveries(guard_headers: Headers) -> list[str]:
     """Strategies that were carried out in this request."""
-    return _named(did, b"agentguard-recoveries")
+    return _parse_codes(guard_headers, b"agentguard-recoveries")
 
 
 class GuardFindings:
@@ -29,28 +29,31 @@ class GuardFindings:
         most: runs that are remembered.
     """
 
-    def __init__(self, most: int = 4096) -> None:
-        self._most = most
-        self._seen: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
+    def __init__(self, max_runs: int = 4096) -> None:
+        self._max_runs = max_runs
+        self._seen_codes: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
 
-    def new(self, tenant: str, did: Headers) -> list[str]:
+    def select_new(self, tenant: str, guard_headers: Headers) -> list[str]:
         """Codes of findings that no earlier request of the run told of."""
-        found = _named(did, b"agentguard-findings")
+        found = _parse_codes(guard_headers, b"agentguard-findings")
         if not found:
             return []
-        key = (tenant, run_of(did))
-        seen = self._seen.setdefault(key, set())
-        self._seen.move_to_end(key)
-        while len(self._seen) > self._most:
-            self._seen.popitem(last=False)
+        key = (tenant, parse_run_id(guard_headers))
+        seen = self._seen_codes.setdefault(key, set())
+        self._seen_codes.move_to_end(key)
+        while len(self._seen_codes) > self._max_runs:
+            self._seen_codes.popitem(last=False)
         new = [code for code in dict.fromkeys(found) if code not in seen]
         seen.update(new)
         return new
 
 
-def _named(did: Headers, header: bytes) -> list[str]:
+def _parse_codes(guard_headers: Headers, header: bytes) -> list[str]:
     found = []
-    for name, value in did:
+    for name, value in guard_headers:
         if name == header:
-            found += [_NAMED.fullmatch(one.strip()) for one in value.decode("latin-1").split(",")[:_MOST]]
+            found += [
+                _CODE_PATTERN.fullmatch(one.strip())
+                for one in value.decode("latin-1").split(",")[:_MAX_CODES]
+            ]
     return [one[1] for one in found if one]

@@ -9,9 +9,9 @@ import time
 from collections import deque
 from typing import Final
 
-_GATHER_S: Final = 0.05
+_BATCH_INTERVAL_S: Final = 0.05
 _BATCH_BYTES: Final = 1 << 20
-_STREAMS: Final = {"stderr": 2, "stdout": 1}
+_STREAM_DESCRIPTORS: Final = {"stderr": 2, "stdout": 1}
 
 
 class BackgroundLogWriter:
@@ -29,88 +29,88 @@ class BackgroundLogWriter:
         written: lines that were.
     """
 
-    def __init__(self, to: str, most: int) -> None:
-        self._to, self._most = to, most
-        self._waiting: deque[bytes] = deque()
-        self._more = threading.Event()
-        self._closing = False
+    def __init__(self, output: str, max_queue: int) -> None:
+        self._output, self._max_queue = output, max_queue
+        self._queue: deque[bytes] = deque()
+        self._wake_event = threading.Event()
+        self._is_closing = False
         self._thread: threading.Thread | None = None
-        self._file: int | None = _STREAMS.get(to)
-        self._identity: tuple[int, int] | None = None
-        self.lost = self.written = 0
+        self._file: int | None = _STREAM_DESCRIPTORS.get(output)
+        self._file_identity: tuple[int, int] | None = None
+        self.dropped = self.written = 0
 
     def put(self, line: bytes) -> None:
         """Queue a line, with its end. Never waits and never raises."""
-        if len(self._waiting) >= self._most or self._closing:
-            self.lost += 1
+        if len(self._queue) >= self._max_queue or self._is_closing:
+            self.dropped += 1
             return
-        self._waiting.append(line)
-        if not self._more.is_set():
-            self._more.set()
+        self._queue.append(line)
+        if not self._wake_event.is_set():
+            self._wake_event.set()
             if self._thread is None:
-                self._begin()
+                self._start_thread()
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what waits, as far as that goes in the time; what comes afterwards is lost."""
-        self._closing = True
-        self._more.set()
+        self._is_closing = True
+        self._wake_event.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                left = len(self._waiting)
-                self.lost += left
+                left = len(self._queue)
+                self.dropped += left
                 return
-        if self._file is not None and self._to not in _STREAMS:
+        if self._file is not None and self._output not in _STREAM_DESCRIPTORS:
             with contextlib.suppress(OSError):
                 os.close(self._file)
             self._file = None
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._run, name="agentguard-log", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while True:
-            self._more.wait()
-            if not self._closing:
-                time.sleep(_GATHER_S)  # lines that come together are written together
-            self._more.clear()
-            while self._waiting:
-                self._write()
-            if self._closing and not self._waiting:  # a line may have come just before it was closed
+            self._wake_event.wait()
+            if not self._is_closing:
+                time.sleep(_BATCH_INTERVAL_S)  # lines that come together are written together
+            self._wake_event.clear()
+            while self._queue:
+                self._write_batch()
+            if self._is_closing and not self._queue:  # a line may have come just before it was closed
                 return
 
-    def _write(self) -> None:
+    def _write_batch(self) -> None:
         held: list[bytes] = []
         size = 0
-        while self._waiting and size < _BATCH_BYTES:
-            held.append(self._waiting.popleft())
+        while self._queue and size < _BATCH_BYTES:
+            held.append(self._queue.popleft())
             size += len(held[-1])
         # Counted before: a call between reading and writing `lost` would let other threads' counts be undone.
         left, count = memoryview(b"".join(held)), len(held)
         try:
-            file = self._opened()
+            file = self._ensure_open()
             while left:
                 left = left[os.write(file, left) :]
         except OSError:
-            self.lost += count
+            self.dropped += count
         else:
             self.written += count
 
-    def _opened(self) -> int:
+    def _ensure_open(self) -> int:
         """The file; opened anew if it is no longer the one at its path. Raises OSError."""
-        if self._to in _STREAMS:
-            return _STREAMS[self._to]
-        if self._file is not None and self._identity != _identity(self._to):
+        if self._output in _STREAM_DESCRIPTORS:
+            return _STREAM_DESCRIPTORS[self._output]
+        if self._file is not None and self._file_identity != _read_file_identity(self._output):
             os.close(self._file)
             self._file = None
         if self._file is None:
-            self._file = os.open(self._to, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._identity = _identity(self._to)
+            self._file = os.open(self._output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._file_identity = _read_file_identity(self._output)
         return self._file
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _read_file_identity(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)
     except OSError:

@@ -13,32 +13,32 @@ from typing import Final
 
 from agentguard.resilience.events import EventKind, ResilienceEvent
 from agentguard_server.proxy.hooks import CompletedRequest
-from agentguard_server.proxy.telemetry.counters import Figure, Histogram, Labels, MetricSet
-from agentguard_server.proxy.telemetry.guard_headers import GuardFindings, recoveries_of
-from agentguard_server.proxy.telemetry.metric_definitions import OTHER
+from agentguard_server.proxy.telemetry.counters import Histogram, Labels, MetricSample, MetricSet
+from agentguard_server.proxy.telemetry.guard_headers import GuardFindings, parse_recoveries
+from agentguard_server.proxy.telemetry.metric_definitions import OTHER_LABEL
 from agentguard_server.proxy.telemetry.options import MetricsOptions
-from agentguard_server.proxy.telemetry.token_usage import tokens_of
+from agentguard_server.proxy.telemetry.token_usage import extract_token_usage
 
 _LOG = logging.getLogger(__name__)
-_LONGEST: Final = 120
-_BREAKER: Final = {"closed": 0.0, "half_open": 1.0, "half-open": 1.0, "open": 2.0}
-_COUNTED: Final = frozenset({"chat", "completions", "embeddings", "responses", "messages"})
+_MAX_LABEL_CHARS: Final = 120
+_BREAKER_VALUES: Final = {"closed": 0.0, "half_open": 1.0, "half-open": 1.0, "open": 2.0}
+_TOKEN_APIS: Final = frozenset({"chat", "completions", "embeddings", "responses", "messages"})
 
-Source = Callable[[], Iterable[Figure]]
+MetricSource = Callable[[], Iterable[MetricSample]]
 """Gives figures that others keep, when they are asked for: whole values, not what was added since."""
 
-_Key = tuple[str, str, str, int, str]
+_SeriesKey = tuple[str, str, str, int, str]
 
 
 class _Series:
     """The counts of one combination of labels, where a request finds them at once."""
 
-    __slots__ = ("count", "first", "given", "made", "seconds")
+    __slots__ = ("count", "time_to_first_byte", "input_tokens", "output_tokens", "duration")
 
-    def __init__(self, seconds: Histogram, first: Histogram) -> None:
+    def __init__(self, duration: Histogram, time_to_first_byte: Histogram) -> None:
         self.count = 0
-        self.seconds, self.first = seconds, first
-        self.given = self.made = 0
+        self.duration, self.time_to_first_byte = duration, time_to_first_byte
+        self.input_tokens = self.output_tokens = 0
 
 
 class Metrics:
@@ -52,124 +52,129 @@ class Metrics:
 
     def __init__(self, options: MetricsOptions | None = None) -> None:
         self.options = options or MetricsOptions()
-        self._tally = MetricSet(self.options.buckets)
-        self._bounds = self._tally.bounds
-        self._series: dict[_Key, _Series] = {}
-        self._labels: dict[tuple[str, str, str, str, str], _Series] = {}
-        self._models: set[str] = set()
-        self._sources: list[Source] = []
-        self._findings = GuardFindings()
+        self._metric_set = MetricSet(self.options.histogram_buckets)
+        self._bounds = self._metric_set.bounds
+        self._series: dict[_SeriesKey, _Series] = {}
+        self._series_by_labels: dict[tuple[str, str, str, str, str], _Series] = {}
+        self._labelled_models: set[str] = set()
+        self._sources: list[MetricSource] = []
+        self._guard_findings = GuardFindings()
 
-    def record(self, recorded: CompletedRequest) -> None:
+    def record(self, completed: CompletedRequest) -> None:
         """Count a request that is over."""
-        asked = recorded.asked
-        key = (asked.api, asked.model, asked.tenant, recorded.status, recorded.replica)
-        series = self._series.get(key) or self._found(key)
+        asked = completed.request
+        key = (asked.api, asked.model, asked.tenant, completed.status, completed.replica)
+        series = self._series.get(key) or self._find_or_create_series(key)
         series.count += 1
-        held = series.seconds
-        held.counts[bisect_left(self._bounds, recorded.seconds)] += 1
-        held.sum += recorded.seconds
-        if recorded.first_s is not None:
-            held = series.first
-            held.counts[bisect_left(self._bounds, recorded.first_s)] += 1
-            held.sum += recorded.first_s
-        if self.options.tokens and recorded.status < 300 and asked.api in _COUNTED:
-            given, made = tokens_of(recorded.answer)
-            series.given += given
-            series.made += made
-        if recorded.error or recorded.notes or recorded.guarded or not recorded.complete:
-            self._more(recorded)
+        held = series.duration
+        held.bucket_counts[bisect_left(self._bounds, completed.duration_s)] += 1
+        held.sum += completed.duration_s
+        if completed.time_to_first_byte_s is not None:
+            held = series.time_to_first_byte
+            held.bucket_counts[bisect_left(self._bounds, completed.time_to_first_byte_s)] += 1
+            held.sum += completed.time_to_first_byte_s
+        if self.options.tokens and completed.status < 300 and asked.api in _TOKEN_APIS:
+            given, made = extract_token_usage(completed.response_body)
+            series.input_tokens += given
+            series.output_tokens += made
+        if completed.error_code or completed.notes or completed.is_guarded or not completed.is_complete:
+            self._record_exceptional(completed)
 
     def __call__(self, event: ResilienceEvent) -> None:
         """Count an event of the pipeline."""
-        add = self._tally.add
+        add = self._metric_set.add
         add("resilience_events", (event.kind.value, event.source, event.target))
         match event.kind:
             case EventKind.RETRY:
-                add("retries", (event.reason[:_LONGEST],))
+                add("retries", (event.reason[:_MAX_LABEL_CHARS],))
             case EventKind.SHED:
-                add("shed_requests", (event.reason[:_LONGEST],))
-            case EventKind.BREAKER if event.reason in _BREAKER:
-                self._tally.put("breaker_state", (event.target,), _BREAKER[event.reason])
+                add("shed_requests", (event.reason[:_MAX_LABEL_CHARS],))
+            case EventKind.BREAKER if event.reason in _BREAKER_VALUES:
+                self._metric_set.set_value("breaker_state", (event.target,), _BREAKER_VALUES[event.reason])
 
-    def count(self, name: str, labels: Labels = (), by: float = 1.0) -> None:
+    def increment(self, name: str, labels: Labels = (), amount: float = 1.0) -> None:
         """Count something else that is a family."""
-        self._tally.add(name, labels, by)
+        self._metric_set.add(name, labels, amount)
 
-    def ask(self, source: Source) -> None:
+    def add_source(self, source: MetricSource) -> None:
         """Ask ``source`` for its figures whenever the counts are looked at."""
         self._sources.append(source)
 
-    def tally(self) -> MetricSet:
+    def collect(self) -> MetricSet:
         """All counts of this worker, now."""
         made = MetricSet(self._bounds)
-        made.merge(self._tally)
-        for (api, model, tenant, status, replica), series in self._labels.items():
+        made.merge(self._metric_set)
+        for (api, model, tenant, status, replica), series in self._series_by_labels.items():
             if series.count:
                 made.add("requests", (api, model, tenant, status, replica), series.count)
-            for kind, number in (("input", series.given), ("output", series.made)):
+            for kind, number in (("input", series.input_tokens), ("output", series.output_tokens)):
                 if number:
                     made.add("tokens", (api, model, tenant, kind), number)
         for source in self._sources:
             try:
-                made.take(source())
+                made.add_samples(source())
             except Exception as error:  # a figure that cannot be had must not hide the others
                 _LOG.warning("a source of metrics failed: %s", type(error).__name__)
         return made
 
-    def _more(self, recorded: CompletedRequest) -> None:
+    def _record_exceptional(self, completed: CompletedRequest) -> None:
         """What is not true of most requests."""
-        api, add = recorded.asked.api, self._tally.add
-        if recorded.error:
-            add("request_errors", (api, recorded.error[:_LONGEST]))
-        if not recorded.complete:
+        api, add = completed.request.api, self._metric_set.add
+        if completed.error_code:
+            add("request_errors", (api, completed.error_code[:_MAX_LABEL_CHARS]))
+        if not completed.is_complete:
             add("incomplete_answers", (api,))
-        if recorded.guarded:
+        if completed.is_guarded:
             add("guarded_requests", (api,))
-        for code in self._findings.new(recorded.asked.tenant, recorded.did):
+        for code in self._guard_findings.select_new(completed.request.tenant, completed.guard_headers):
             add("guard_findings", (code,))
-        for name in recoveries_of(recorded.did):
+        for name in parse_recoveries(completed.guard_headers):
             add("guard_recoveries", (name,))
-        for header, value in recorded.did:
+        for header, value in completed.guard_headers:
             if header == b"agentguard-held":
                 add("guard_held_streams", (value.decode("latin-1"),))
-        for name, _ in recorded.notes:
-            add("noted_requests", (name[:_LONGEST],))
+        for name, _ in completed.notes:
+            add("noted_requests", (name[:_MAX_LABEL_CHARS],))
 
-    def _found(self, key: _Key) -> _Series:
+    def _find_or_create_series(self, key: _SeriesKey) -> _Series:
         """The counts of labels that were not seen yet, or are to stand with others."""
         api, model, tenant, status, replica = key
-        known = self._known(model, status)
-        full = len(self._labels) >= self.options.series
-        labels = (api, model if known else OTHER, tenant, str(status), replica)
-        if full and labels not in self._labels:
+        known = self._has_own_label(model, status)
+        full = len(self._series_by_labels) >= self.options.max_series
+        labels = (api, model if known else OTHER_LABEL, tenant, str(status), replica)
+        if full and labels not in self._series_by_labels:
             labels = (
                 api,
-                OTHER,
-                OTHER,
+                OTHER_LABEL,
+                OTHER_LABEL,
                 f"{status // 100}xx",
-                replica if replica in self._replicas() else OTHER,
+                replica if replica in self._list_replicas() else OTHER_LABEL,
             )
-        series = self._labels.get(labels)
+        series = self._series_by_labels.get(labels)
         if series is None:
-            series = self._labels[labels] = _Series(
-                self._histogram("request_seconds", labels), self._histogram("first_byte_seconds", labels)
+            series = self._series_by_labels[labels] = _Series(
+                self._find_or_create_histogram("request_seconds", labels),
+                self._find_or_create_histogram("first_byte_seconds", labels),
             )
         if known and not full:
             self._series[key] = series
         return series
 
-    def _known(self, model: str, status: int) -> bool:
-        if model in self._models or not model:
+    def _has_own_label(self, model: str, status: int) -> bool:
+        if model in self._labelled_models or not model:
             return True
-        if status < 300 and len(model) <= _LONGEST and len(self._models) < self.options.models:
-            self._models.add(model)
+        if (
+            status < 300
+            and len(model) <= _MAX_LABEL_CHARS
+            and len(self._labelled_models) < self.options.max_models
+        ):
+            self._labelled_models.add(model)
             return True
         return False
 
-    def _replicas(self) -> set[str]:
-        return {labels[4] for labels in self._labels}
+    def _list_replicas(self) -> set[str]:
+        return {labels[4] for labels in self._series_by_labels}
 
-    def _histogram(self, name: str, labels: tuple[str, ...]) -> Histogram:
-        held = self._tally.histograms.setdefault(name, {})
+    def _find_or_create_histogram(self, name: str, labels: tuple[str, ...]) -> Histogram:
+        held = self._metric_set.histograms.setdefault(name, {})
         return held.setdefault(labels[:2], Histogram(len(self._bounds)))

@@ -13,7 +13,7 @@ from agentguard.errors import ConfigError
 if TYPE_CHECKING:
     from agentguard.otlp.exporter import ExportTarget
 
-Level = Literal["debug", "info", "warning", "error"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class MetricsOptions(BaseModel):
@@ -30,19 +30,19 @@ class MetricsOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     enabled: bool = True
-    models: Annotated[int, Field(ge=1, le=1000)] = 64
-    series: Annotated[int, Field(ge=10, le=100_000)] = 2000
-    buckets: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = (
+    max_models: Annotated[int, Field(ge=1, le=1000)] = 64
+    max_series: Annotated[int, Field(ge=10, le=100_000)] = 2000
+    histogram_buckets: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = (
         0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0
     )  # fmt: skip
     tokens: bool = True
 
     @field_validator("buckets")
     @classmethod
-    def _rising(cls, given: tuple[float, ...]) -> tuple[float, ...]:
-        if not 1 <= len(given) <= 50 or list(given) != sorted(set(given)):
+    def _require_rising_buckets(cls, bounds: tuple[float, ...]) -> tuple[float, ...]:
+        if not 1 <= len(bounds) <= 50 or list(bounds) != sorted(set(bounds)):
             raise ValueError("1 to 50 bounds in seconds, each larger than the one before")
-        return given
+        return bounds
 
 
 class LogsOptions(BaseModel):
@@ -59,15 +59,15 @@ class LogsOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    level: Level = "info"
-    access: bool = True
-    to: Annotated[str, Field(min_length=1, max_length=4096)] = "stderr"
-    contents: bool = False
-    most_chars: Annotated[int, Field(ge=0, le=10_000_000)] = 20_000
-    queue: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    level: LogLevel = "info"
+    access_log: bool = True
+    output: Annotated[str, Field(min_length=1, max_length=4096)] = "stderr"
+    include_bodies: bool = False
+    max_chars: Annotated[int, Field(ge=0, le=10_000_000)] = 20_000
+    max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
 
 
-class SpansOptions(BaseModel):
+class TracingOptions(BaseModel):
     """Spans of OpenTelemetry, sent over OTLP/HTTP; without an endpoint there are none.
 
     Attributes:
@@ -89,23 +89,23 @@ class SpansOptions(BaseModel):
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     headers_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     encoding: Literal["protobuf", "json"] = "protobuf"
-    service: Annotated[str, Field(min_length=1, max_length=256)] = "agentguard"
-    contents: bool = False
-    most_chars: Annotated[int, Field(ge=0, le=10_000_000)] = 20_000
-    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
-    queue: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
-    every_s: Annotated[float, Field(ge=0.05, le=300)] = 2.0
+    service_name: Annotated[str, Field(min_length=1, max_length=256)] = "agentguard"
+    capture_content: bool = False
+    max_chars: Annotated[int, Field(ge=0, le=10_000_000)] = 20_000
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    flush_interval_s: Annotated[float, Field(ge=0.05, le=300)] = 2.0
 
     @model_validator(mode="after")
-    def _usable(self) -> Self:
+    def _require_valid_target(self) -> Self:
         if self.endpoint is not None:
             try:
-                self._target({})
+                self._build_target({})
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         return self
 
-    def target(self, environment: Mapping[str, str] = os.environ) -> ExportTarget | None:
+    def resolve_target(self, environment: Mapping[str, str] = os.environ) -> ExportTarget | None:
         """Where spans go; None if nowhere.
 
         Raises:
@@ -114,7 +114,7 @@ class SpansOptions(BaseModel):
         if self.endpoint is None:
             return None
         if self.headers_env is None:
-            return self._target({})
+            return self._build_target({})
         from agentguard.otlp.exporter import listed
 
         if not environment.get(self.headers_env):
@@ -122,16 +122,16 @@ class SpansOptions(BaseModel):
         found = listed(environment[self.headers_env])
         if not found:
             raise ConfigError(f"spans.headers_env: {self.headers_env} holds no NAME=VALUE,NAME=VALUE")
-        return self._target(found)
+        return self._build_target(found)
 
-    def _target(self, more: Mapping[str, str]) -> ExportTarget:
+    def _build_target(self, extra_headers: Mapping[str, str]) -> ExportTarget:
         from agentguard.otlp.exporter import ExportTarget
 
         return ExportTarget(
             endpoint=self.endpoint or "",
-            headers={**self.headers, **more},
+            headers={**self.headers, **extra_headers},
             encoding=self.encoding,
-            service=self.service,
+            service=self.service_name,
             attempt_s=5.0,
             total_s=20.0,
         )

@@ -20,16 +20,16 @@ from agentguard.errors import AgentGuardError
 from agentguard.otlp.exporter import ExportTarget, Sender
 from agentguard.otlp.model import OtlpSpan
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
-from agentguard_server.proxy.telemetry.counters import Figure
+from agentguard_server.proxy.telemetry.counters import MetricSample
 from agentguard_server.proxy.telemetry.guard_headers import GuardFindings
-from agentguard_server.proxy.telemetry.options import SpansOptions
-from agentguard_server.proxy.telemetry.span_mapping import ENDS, to_span
+from agentguard_server.proxy.telemetry.options import TracingOptions
+from agentguard_server.proxy.telemetry.span_mapping import EDGE_BYTES, to_span
 from agentguard_server.proxy.telemetry.trace_context import propagation_headers
 
 _LOG = logging.getLogger(__name__)
-_BATCH: Final = 512
-_MOST_BYTES: Final = 32 * 1024 * 1024
-_TOLD_S: Final = 60.0
+_MAX_BATCH: Final = 512
+_MAX_QUEUE_BYTES: Final = 32 * 1024 * 1024
+_WARNING_INTERVAL_S: Final = 60.0
 
 
 class SpanExporter:
@@ -48,102 +48,108 @@ class SpanExporter:
         MissingExtra: the extra ``otel`` is not installed.
     """
 
-    def __init__(self, options: SpansOptions, *, target: ExportTarget | None = None) -> None:
-        found = target or options.target()
+    def __init__(self, options: TracingOptions, *, target: ExportTarget | None = None) -> None:
+        found = target or options.resolve_target()
         if found is None:
             raise ValueError("spans need an endpoint")
         self.options, self._target = options, found
         # Made here, as importing its client would hold every request up while the thread does it.
         self._sender = Sender(found)
-        self._waiting: deque[tuple[int, CompletedRequest]] = deque()
-        self._bytes = 0
-        self._wake = threading.Event()
-        self._closing = False
-        self._findings = GuardFindings()
+        self._queue: deque[tuple[int, CompletedRequest]] = deque()
+        self._queued_bytes = 0
+        self._wake_event = threading.Event()
+        self._is_closing = False
+        self._guard_findings = GuardFindings()
         self._thread: threading.Thread | None = None
-        self._told = float("-inf")
-        self.sent = self.lost = 0
+        self._warned_at = float("-inf")
+        self.sent = self.dropped = 0
 
-    def upstream(self, asked: ProxyRequest) -> Headers:
+    def build_trace_headers(self, request: ProxyRequest) -> Headers:
         """The headers of the request's trace, for who is asked: our span is the parent."""
-        return propagation_headers(asked, self.options.sample)
+        return propagation_headers(request, self.options.sample_ratio)
 
-    def record(self, recorded: CompletedRequest) -> None:
+    def record(self, completed: CompletedRequest) -> None:
         """Queue what a span is made of."""
-        if not recorded.asked.api:
+        if not completed.request.api:
             return
-        kept = self._kept(recorded)
-        size = len(kept.asked.body) + len(kept.answer)
-        if len(self._waiting) >= self.options.queue or self._bytes + size > _MOST_BYTES or self._closing:
-            self.lost += 1
+        kept = self._truncate(completed)
+        size = len(kept.request.body) + len(kept.response_body)
+        if (
+            len(self._queue) >= self.options.max_queue
+            or self._queued_bytes + size > _MAX_QUEUE_BYTES
+            or self._is_closing
+        ):
+            self.dropped += 1
             return
-        self._waiting.append((time.time_ns(), kept))
-        self._bytes += size
+        self._queue.append((time.time_ns(), kept))
+        self._queued_bytes += size
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="agentguard-spans", daemon=True)
             self._thread.start()
 
-    def figures(self) -> Iterable[Figure]:
+    def collect_metrics(self) -> Iterable[MetricSample]:
         """What became of the spans."""
-        return (("spans_sent", (), self.sent), ("spans_lost", (), self.lost))
+        return (("spans_sent", (), self.sent), ("spans_lost", (), self.dropped))
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Send what waits, as far as that goes in the time; the rest is lost."""
-        self._closing = True
-        self._wake.set()
+        self._is_closing = True
+        self._wake_event.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
-        left = len(self._waiting)
-        self.lost += left
-        self._waiting.clear()
+        left = len(self._queue)
+        self.dropped += left
+        self._queue.clear()
 
-    def _kept(self, recorded: CompletedRequest) -> CompletedRequest:
+    def _truncate(self, completed: CompletedRequest) -> CompletedRequest:
         """What of a request is needed later: no long body unless it is shown, of a long answer both ends."""
-        asked, answer, shown = recorded.asked, recorded.answer, self.options.contents
-        most = 4 * self.options.most_chars if shown else 2 * ENDS
+        asked, answer, shown = completed.request, completed.response_body, self.options.capture_content
+        most = 4 * self.options.max_chars if shown else 2 * EDGE_BYTES
         if len(asked.body) <= most and len(answer) <= most:
-            return recorded  # to make another one takes longer than all else here
+            return completed  # to make another one takes longer than all else here
         if len(answer) > most:
-            answer = answer[:most] if shown else answer[:ENDS] + answer[-ENDS:]
-        return replace(recorded, asked=replace(asked, body=asked.body[:most]), sent=None, answer=answer)
+            answer = answer[:most] if shown else answer[:EDGE_BYTES] + answer[-EDGE_BYTES:]
+        return replace(
+            completed, request=replace(asked, body=asked.body[:most]), sent_body=None, response_body=answer
+        )
 
     def _run(self) -> None:
-        asyncio.run(self._sending())
+        asyncio.run(self._export())
 
-    async def _sending(self) -> None:
+    async def _export(self) -> None:
         async with self._sender:
-            while not self._closing or self._waiting:
-                if not self._closing and len(self._waiting) < _BATCH:
+            while not self._is_closing or self._queue:
+                if not self._is_closing and len(self._queue) < _MAX_BATCH:
                     # The thread has nothing else to do: the loop may stand still.
-                    self._wake.wait(self.options.every_s)
-                if self._waiting:
-                    await self._send()
+                    self._wake_event.wait(self.options.flush_interval_s)
+                if self._queue:
+                    await self._send_batch()
 
-    async def _send(self) -> None:
-        taken = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+    async def _send_batch(self) -> None:
+        taken = [self._queue.popleft() for _ in range(min(_MAX_BATCH, len(self._queue)))]
         # Made before: a call between reading and writing a number would undo what `record` adds meanwhile.
-        size, count = sum(len(one.asked.body) + len(one.answer) for _, one in taken), len(taken)
-        self._bytes -= size
+        size, count = sum(len(one.request.body) + len(one.response_body) for _, one in taken), len(taken)
+        self._queued_bytes -= size
         try:
-            spans = [span for at, one in taken if (span := self._made(at, one)) is not None]
+            spans = [span for at, one in taken if (span := self._build_span(at, one)) is not None]
             found = await self._sender.send(spans) if spans else None
         except AgentGuardError as error:
-            self.lost += count
-            self._tell(f"{error.code}: {error}")
+            self.dropped += count
+            self._warn_dropped(f"{error.code}: {error}")
         except Exception as error:  # a span that cannot be made must not end the thread
-            self.lost += count
-            self._tell(type(error).__name__)
+            self.dropped += count
+            self._warn_dropped(type(error).__name__)
         else:
             rejected = found.rejected if found else 0
             self.sent += len(spans) - rejected
-            self.lost += rejected
+            self.dropped += rejected
 
-    def _made(self, at_ns: int, recorded: CompletedRequest) -> OtlpSpan | None:
-        findings = self._findings.new(recorded.asked.tenant, recorded.did)
-        return to_span(recorded, at_ns, self.options, findings=findings)
+    def _build_span(self, at_ns: int, completed: CompletedRequest) -> OtlpSpan | None:
+        findings = self._guard_findings.select_new(completed.request.tenant, completed.guard_headers)
+        return to_span(completed, at_ns, self.options, findings=findings)
 
-    def _tell(self, reason: str) -> None:
+    def _warn_dropped(self, reason: str) -> None:
         """Once a minute is enough for a collector that is gone."""
-        if time.monotonic() - self._told > _TOLD_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._warned_at > _WARNING_INTERVAL_S:
+            self._warned_at = time.monotonic()
             _LOG.warning("spans were lost: %s", reason)

@@ -14,12 +14,12 @@ from typing import Final
 from agentguard.otlp.model import EVALUATION, OtlpSpan, SpanEvent, Value
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.hooks import CompletedRequest
-from agentguard_server.proxy.telemetry.guard_headers import recoveries_of, run_of
-from agentguard_server.proxy.telemetry.options import SpansOptions
-from agentguard_server.proxy.telemetry.token_usage import tokens_of
-from agentguard_server.proxy.telemetry.trace_context import trace_of
+from agentguard_server.proxy.telemetry.guard_headers import parse_recoveries, parse_run_id
+from agentguard_server.proxy.telemetry.options import TracingOptions
+from agentguard_server.proxy.telemetry.token_usage import extract_token_usage
+from agentguard_server.proxy.telemetry.trace_context import extract_trace_context
 
-ENDS: Final = 4096
+EDGE_BYTES: Final = 4096
 """Bytes at both ends of an answer that tell what a span says of it."""
 
 _OPERATIONS: Final[Mapping[str, str]] = {
@@ -31,12 +31,12 @@ _OPERATIONS: Final[Mapping[str, str]] = {
 }
 _ID: Final = re.compile(rb'(?<!\\)"id"\s*:\s*"([A-Za-z0-9_.:-]{1,200})"')
 _MODEL: Final = re.compile(rb'(?<!\\)"model"\s*:\s*"([^"\\]{1,200})"')
-_FINISHED: Final = re.compile(rb'(?<!\\)"(?:finish_reason|stop_reason)"\s*:\s*"([a-z_]{1,40})"')
+_FINISH_REASON: Final = re.compile(rb'(?<!\\)"(?:finish_reason|stop_reason)"\s*:\s*"([a-z_]{1,40})"')
 _REDACTOR: Final = Redactor()
 
 
 def to_span(
-    recorded: CompletedRequest, ended_ns: int, options: SpansOptions, *, findings: Sequence[str] = ()
+    completed: CompletedRequest, ended_ns: int, options: TracingOptions, *, findings: Sequence[str] = ()
 ) -> OtlpSpan | None:
     """The span of a request; None if its trace is not recorded.
 
@@ -46,36 +46,36 @@ def to_span(
         options: what is told.
         findings: codes of what was found in it.
     """
-    trace = trace_of(recorded.asked, options.sample)
-    if not trace.sampled:
+    trace = extract_trace_context(completed.request, options.sample_ratio)
+    if not trace.is_sampled:
         return None
-    asked = recorded.asked
+    asked = completed.request
     operation = _OPERATIONS.get(asked.api, asked.api)
-    failed = recorded.status >= 400 or not recorded.complete
+    failed = completed.status >= 400 or not completed.is_complete
     return OtlpSpan(
         trace_id=trace.trace_id,
         span_id=trace.span_id,
         parent_id=trace.parent_id,
-        name=f"{operation} {_short(asked.model)}".strip(),
-        start_ns=ended_ns - int(recorded.seconds * 1e9),
+        name=f"{operation} {_shorten(asked.model)}".strip(),
+        start_ns=ended_ns - int(completed.duration_s * 1e9),
         end_ns=ended_ns,
-        attributes=dict(_attributes(recorded, operation, options)),
-        events=tuple(_evaluations(recorded, findings, ended_ns)),
+        attributes=dict(_build_attributes(completed, operation, options)),
+        events=tuple(_build_evaluation_events(completed, findings, ended_ns)),
         error=failed or None,
-        message=recorded.error if failed else "",
+        message=completed.error_code if failed else "",
         kind="client",
     )
 
 
-def _attributes(
-    recorded: CompletedRequest, operation: str, options: SpansOptions
+def _build_attributes(
+    completed: CompletedRequest, operation: str, options: TracingOptions
 ) -> Iterator[tuple[str, Value]]:
-    asked, run = recorded.asked, run_of(recorded.did) or recorded.asked.run
+    asked, run = completed.request, parse_run_id(completed.guard_headers) or completed.request.run_id
     yield "gen_ai.operation.name", operation
     yield "gen_ai.provider.name", "anthropic" if asked.api == "messages" else "openai"
     yield "openinference.span.kind", "EMBEDDING" if asked.api == "embeddings" else "LLM"
-    yield "http.response.status_code", recorded.status
-    yield "agentguard.request.id", asked.id
+    yield "http.response.status_code", completed.status
+    yield "agentguard.request.id", asked.request_id
     yield "agentguard.request.stream", asked.stream
     texts = {
         "gen_ai.request.model": asked.model,
@@ -83,29 +83,29 @@ def _attributes(
         "gen_ai.conversation.id": run,
         "session.id": run,
         "agentguard.tenant": asked.tenant,
-        "agentguard.replica": recorded.replica,
-        "error.type": recorded.error or (str(recorded.status) if recorded.status >= 400 else ""),
+        "agentguard.replica": completed.replica,
+        "error.type": completed.error_code or (str(completed.status) if completed.status >= 400 else ""),
     }
-    yield from ((name, _short(value)) for name, value in texts.items() if value)
-    yield from ((f"agentguard.note.{_short(name)}", _short(value)) for name, value in recorded.notes)
-    if recorded.first_s is not None:
-        yield "agentguard.first_byte_s", recorded.first_s
-    if recorded.status < 300:
-        yield from _answered(recorded.answer)
-    if options.contents:
-        yield "input.value", _content(asked.body, options.most_chars)
-        yield "output.value", _content(recorded.answer, options.most_chars)
+    yield from ((name, _shorten(value)) for name, value in texts.items() if value)
+    yield from ((f"agentguard.note.{_shorten(name)}", _shorten(value)) for name, value in completed.notes)
+    if completed.time_to_first_byte_s is not None:
+        yield "agentguard.first_byte_s", completed.time_to_first_byte_s
+    if completed.status < 300:
+        yield from _build_response_attributes(completed.response_body)
+    if options.capture_content:
+        yield "input.value", _format_body(asked.body, options.max_chars)
+        yield "output.value", _format_body(completed.response_body, options.max_chars)
 
 
-def _answered(answer: bytes) -> Iterator[tuple[str, Value]]:
+def _build_response_attributes(body: bytes) -> Iterator[tuple[str, Value]]:
     """What an answer says of itself, from both its ends."""
-    head, tail = answer[:ENDS], answer[-ENDS:]
+    head, tail = body[:EDGE_BYTES], body[-EDGE_BYTES:]
     for name, pattern in (("gen_ai.response.id", _ID), ("gen_ai.response.model", _MODEL)):
         if found := pattern.search(head):
-            yield name, _short(found[1].decode("utf-8", "replace"))
-    if finished := _FINISHED.findall(tail):
+            yield name, _shorten(found[1].decode("utf-8", "replace"))
+    if finished := _FINISH_REASON.findall(tail):
         yield "gen_ai.response.finish_reasons", tuple(one.decode() for one in finished[-8:])
-    given, made = tokens_of(answer)
+    given, made = extract_token_usage(body)
     if given:
         yield "gen_ai.usage.input_tokens", given
         yield "llm.token_count.prompt", given
@@ -114,23 +114,25 @@ def _answered(answer: bytes) -> Iterator[tuple[str, Value]]:
         yield "llm.token_count.completion", made
 
 
-def _evaluations(recorded: CompletedRequest, findings: Sequence[str], at_ns: int) -> Iterator[SpanEvent]:
+def _build_evaluation_events(
+    completed: CompletedRequest, findings: Sequence[str], at_ns: int
+) -> Iterator[SpanEvent]:
     """What the guard said of the request: one event for each finding, and each recovery."""
     for code in findings:
-        yield _event("agentguard.finding", code, at_ns)
-    for name in recoveries_of(recorded.did):
-        yield _event("agentguard.recovery", name, at_ns)
+        yield _build_event("agentguard.finding", code, at_ns)
+    for name in parse_recoveries(completed.guard_headers):
+        yield _build_event("agentguard.recovery", name, at_ns)
 
 
-def _event(name: str, label: str, at_ns: int) -> SpanEvent:
+def _build_event(name: str, label: str, at_ns: int) -> SpanEvent:
     attributes = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.label": label}
     return SpanEvent(name=EVALUATION, at_ns=at_ns, attributes=attributes)
 
 
 @lru_cache(maxsize=1024)
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return _REDACTOR.redact_text(text[:600])[:300]
 
 
-def _content(body: bytes, most: int) -> str:
-    return _REDACTOR.redact_text(body[: 4 * most].decode("utf-8", "replace"))[:most]
+def _format_body(body: bytes, max_chars: int) -> str:
+    return _REDACTOR.redact_text(body[: 4 * max_chars].decode("utf-8", "replace"))[:max_chars]

@@ -10,44 +10,47 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_LOOK: Final = 4096
-_USAGE: Final = re.compile(rb'(?<!\\)"usage"\s*:\s*\{')
-_USUAL: Final = re.compile(
+_SCAN_BYTES: Final = 4096
+_USAGE_FIELD: Final = re.compile(rb'(?<!\\)"usage"\s*:\s*\{')
+_COMMON_USAGE: Final = re.compile(
     rb'"usage":\s?\{"prompt_tokens":\s?(\d{1,12}),\s?(?:"total_tokens":\s?\d{1,12},\s?)?'
     rb'"completion_tokens":\s?(\d{1,12})(?!\d)'
 )
 """As OpenAI and vLLM write it: most answers are read in one step."""
-_INPUT: Final = re.compile(rb'(?<!\\)"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})(?!\d)')
-_OUTPUT: Final = re.compile(rb'(?<!\\)"(?:completion|output)_tokens"\s*:\s*(\d{1,12})(?!\d)')
+_INPUT_TOKENS: Final = re.compile(rb'(?<!\\)"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})(?!\d)')
+_OUTPUT_TOKENS: Final = re.compile(rb'(?<!\\)"(?:completion|output)_tokens"\s*:\s*(\d{1,12})(?!\d)')
 
 
-def tokens_of(answer: bytes) -> tuple[int, int]:
+def extract_token_usage(response_body: bytes) -> tuple[int, int]:
     """Input and output tokens of an answer or of a stream's events; 0 where it does not say."""
-    at = _last_usage(answer)
+    at = _find_last_usage(response_body)
     if at >= 0:
-        usual = _USUAL.match(answer, at)
+        usual = _COMMON_USAGE.match(response_body, at)
         if usual:
             return int(usual[1]), int(usual[2])
-        given, made = _number(_INPUT, answer, at), _number(_OUTPUT, answer, at)
+        given, made = (
+            _extract_number(_INPUT_TOKENS, response_body, at),
+            _extract_number(_OUTPUT_TOKENS, response_body, at),
+        )
         if given:
             return given, made
     else:
         made = 0
-    head = answer[:_LOOK]
-    first = _USAGE.search(head)
-    return (_number(_INPUT, head, first.start()) if first else 0), made
+    head = response_body[:_SCAN_BYTES]
+    first = _USAGE_FIELD.search(head)
+    return (_extract_number(_INPUT_TOKENS, head, first.start()) if first else 0), made
 
 
-def _last_usage(answer: bytes) -> int:
+def _find_last_usage(response_body: bytes) -> int:
     """Where the last usage object begins; -1 if there is none near the end."""
-    end = len(answer)
-    least = max(0, end - _LOOK)
-    while (end := answer.rfind(b'"usage"', least, end)) >= 0:
-        if _USAGE.match(answer, end):
+    end = len(response_body)
+    least = max(0, end - _SCAN_BYTES)
+    while (end := response_body.rfind(b'"usage"', least, end)) >= 0:
+        if _USAGE_FIELD.match(response_body, end):
             return end
     return -1
 
 
-def _number(pattern: re.Pattern[bytes], data: bytes, start: int) -> int:
-    found = pattern.search(data, start, start + _LOOK)
+def _extract_number(pattern: re.Pattern[bytes], data: bytes, start: int) -> int:
+    found = pattern.search(data, start, start + _SCAN_BYTES)
     return int(found[1]) if found else 0

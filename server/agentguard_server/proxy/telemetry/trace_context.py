@@ -16,13 +16,13 @@ from agentguard.backends.base import Headers
 from agentguard.otlp.model import span_id_of
 from agentguard_server.proxy.hooks import ProxyRequest
 
-_PARENT: Final = re.compile(
+_TRACEPARENT: Final = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class TraceContext:
     """Where a request's span stands.
 
     Attributes:
@@ -35,15 +35,15 @@ class Trace:
     trace_id: str
     span_id: str
     parent_id: str | None
-    sampled: bool
+    is_sampled: bool
 
     @property
     def traceparent(self) -> bytes:
         """What is sent upstream."""
-        return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}".encode()
+        return f"00-{self.trace_id}-{self.span_id}-{int(self.is_sampled):02x}".encode()
 
 
-def trace_of(asked: ProxyRequest, sample: float = 1.0) -> Trace:
+def extract_trace_context(request: ProxyRequest, sample_ratio: float = 1.0) -> TraceContext:
     """The trace of a request: the client's, or one that begins here.
 
     Args:
@@ -51,31 +51,34 @@ def trace_of(asked: ProxyRequest, sample: float = 1.0) -> Trace:
         sample: share of the traces that begin here that are recorded; the id decides, so that who is asked
             again says the same.
     """
-    given = [value for name, value in asked.headers if name == b"traceparent"]
-    found = _PARENT.fullmatch(given[0].strip()) if len(given) == 1 else None
+    given = [value for name, value in request.headers if name == b"traceparent"]
+    found = _TRACEPARENT.fullmatch(given[0].strip()) if len(given) == 1 else None
     # A version that is not known may have more at its end; version 00 may not.
     if found is None or (found[1] == b"00" and found[5]):
-        trace_id = hashlib.sha256(b"agentguard trace\0" + asked.id.encode()).hexdigest()[:32]
-        sampled = int(trace_id[:13], 16) < sample * 16**13
-        return Trace(
-            trace_id=trace_id, span_id=span_id_of(trace_id, asked.id), parent_id=None, sampled=sampled
+        trace_id = hashlib.sha256(b"agentguard trace\0" + request.request_id.encode()).hexdigest()[:32]
+        sampled = int(trace_id[:13], 16) < sample_ratio * 16**13
+        return TraceContext(
+            trace_id=trace_id,
+            span_id=span_id_of(trace_id, request.request_id),
+            parent_id=None,
+            is_sampled=sampled,
         )
     trace_id = found[2].decode()
-    return Trace(
+    return TraceContext(
         trace_id=trace_id,
-        span_id=span_id_of(trace_id, asked.id),
+        span_id=span_id_of(trace_id, request.request_id),
         parent_id=found[3].decode(),
-        sampled=bool(int(found[4], 16) & 1),
+        is_sampled=bool(int(found[4], 16) & 1),
     )
 
 
-def propagation_headers(asked: ProxyRequest, sample: float = 1.0) -> Headers:
+def propagation_headers(request: ProxyRequest, sample_ratio: float = 1.0) -> Headers:
     """The headers that take the place of the client's upstream: our span is the parent of what happens there.
 
     A state without a trace that it belongs to means nothing: an empty one takes its place.
     """
-    trace = trace_of(asked, sample)
+    trace = extract_trace_context(request, sample_ratio)
     made: Headers = ((b"traceparent", trace.traceparent),)
-    if trace.parent_id is None and any(name == b"tracestate" for name, _ in asked.headers):
+    if trace.parent_id is None and any(name == b"tracestate" for name, _ in request.headers):
         return (*made, (b"tracestate", b""))
     return made

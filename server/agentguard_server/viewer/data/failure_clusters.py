@@ -12,13 +12,13 @@ from agentguard.schemata.model import ErrorSchema
 from agentguard.schemata.serialization import decode_schema
 from agentguard.store.read.statistics import (
     DAY_S,
-    CodeGroup,
-    Example,
+    FailedRun,
+    FailureCodeGroup,
+    FailureFrequencies,
     FailureSeries,
-    Frequencies,
-    failed_by_code,
-    runs_by_schema,
-    runs_called,
+    find_failed_runs,
+    group_failures_by_code,
+    list_runs_by_schema,
 )
 from agentguard.store.store import Store
 from agentguard.trajectory.formats.sdk import JsonNode
@@ -46,7 +46,7 @@ class FailureCluster:
     schema: ErrorSchema
     title: str
     codes: tuple[CodeTitle, ...]
-    runs: tuple[Example, ...]
+    runs: tuple[FailedRun, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class UnclusteredFailures:
 
     code: CodeTitle
     total: int
-    latest: tuple[Example, ...]
+    latest: tuple[FailedRun, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +110,12 @@ class FailureTrends:
 def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
     """Group all failed runs. Raises StoreUnavailable."""
     schemata, unread = _load_schemata(store, tenant)
-    guided = runs_by_schema(store, tenant=tenant)
+    guided = list_runs_by_schema(store, tenant=tenant)
     members = {one.id: dict.fromkeys((*one.provenance.runs, *guided.get(one.id, ()))) for one in schemata}
-    found = runs_called(store, (run for runs in members.values() for run in runs), tenant=tenant)
+    found = find_failed_runs(store, (run for runs in members.values() for run in runs), tenant=tenant)
     made = [_build_cluster(one, [found[run] for run in members[one.id] if run in found]) for one in schemata]
     made.sort(key=lambda one: (-len(one.runs), -one.schema.support, one.schema.id))
-    rest = _group_unclustered(failed_by_code(store, tenant=tenant), found)
+    rest = _group_unclustered(group_failures_by_code(store, tenant=tenant), found)
     return FailureClusters(
         clusters=tuple(made[:_MAX_CLUSTERS]),
         unclustered=rest,
@@ -127,7 +127,7 @@ def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
 def _load_schemata(store: Store, tenant: str) -> tuple[list[ErrorSchema], int]:
     """The active schemata, and how many cannot be read."""
     held, unread = [], 0
-    for row in store.schemata(status="active", tenant=tenant):
+    for row in store.list_schemata(status="active", tenant=tenant):
         try:
             held.append(decode_schema(JsonNode.from_value(dict(row.data))))
         except FormatError:
@@ -135,7 +135,7 @@ def _load_schemata(store: Store, tenant: str) -> tuple[list[ErrorSchema], int]:
     return held, unread
 
 
-def _build_cluster(schema: ErrorSchema, runs: list[Example]) -> FailureCluster:
+def _build_cluster(schema: ErrorSchema, runs: list[FailedRun]) -> FailureCluster:
     codes = tuple(map(find_code_title, schema.codes))
     shows = schema.signature[0] if schema.signature else ""
     return FailureCluster(
@@ -147,7 +147,7 @@ def _build_cluster(schema: ErrorSchema, runs: list[Example]) -> FailureCluster:
 
 
 def _group_unclustered(
-    groups: Iterable[CodeGroup], covered: Mapping[str, Example]
+    groups: Iterable[FailureCodeGroup], covered: Mapping[str, FailedRun]
 ) -> tuple[UnclusteredFailures, ...]:
     taken = Counter(run.code for run in covered.values())
     made = (
@@ -171,7 +171,7 @@ def shorten(text: str) -> str:
     return line if len(line) <= _MAX_TEXT_CHARS else f"{line[: _MAX_TEXT_CHARS - 1]}…"
 
 
-def build_trends(held: Frequencies) -> FailureTrends:
+def build_trends(held: FailureFrequencies) -> FailureTrends:
     """Plots and table of the frequencies."""
     shown = (*held.codes, *held.agents)
     top = max((n for one in shown for n in one.counts.values()), default=0)
@@ -185,7 +185,7 @@ def build_trends(held: Frequencies) -> FailureTrends:
     )
 
 
-def _build_plot(one: FailureSeries, held: Frequencies, top: int, title: str) -> TrendPlot:
+def _build_plot(one: FailureSeries, held: FailureFrequencies, top: int, title: str) -> TrendPlot:
     slots = max(_MIN_SLOTS, len(held.starts))
     slot, empty = PLOT_WIDTH / slots, slots - len(held.starts)
     return TrendPlot(
@@ -206,6 +206,6 @@ def _build_plot(one: FailureSeries, held: Frequencies, top: int, title: str) -> 
     )
 
 
-def _build_row(held: Frequencies, start: int) -> tuple[str, ...]:
+def _build_row(held: FailureFrequencies, start: int) -> tuple[str, ...]:
     every = (held.runs, held.failed, *held.codes, *held.agents)
     return (format_day(start), *(str(one.counts.get(start, 0)) for one in every))

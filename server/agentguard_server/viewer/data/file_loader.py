@@ -12,7 +12,7 @@ from typing import Any, Final
 from agentguard.errors import AgentGuardError, InputError
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
-from agentguard.store.db.rows import digest
+from agentguard.store.db.rows import compute_digest
 from agentguard.store.store import Store
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
@@ -141,12 +141,16 @@ class FileLoader:
         if self._diagnose is not None:
             self._store.write(*build_diagnosis_rows(self._diagnose(run), tenant=self._tenant))
         self.loading.runs += 1
-        if self._store.health().pending > _MAX_PENDING_ROWS:
+        if self._store.get_health().pending > _MAX_PENDING_ROWS:
             self._store.flush(_FLUSH_TIMEOUT_S)
 
     def _make_unique_id(self, id: str) -> str:
         """An id that the store takes, and that no other run of these files has."""
-        name = id if id and len(id) <= _MAX_ID_CHARS - 8 and id.isprintable() else f"run-{digest(id)[:16]}"
+        name = (
+            id
+            if id and len(id) <= _MAX_ID_CHARS - 8 and id.isprintable()
+            else f"run-{compute_digest(id)[:16]}"
+        )
         made, number = name, 2
         while made in self._ids:
             made, number = f"{name}~{number}", number + 1

@@ -18,7 +18,7 @@ from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import decode_diagnosis
 from agentguard.store.db.rows import BranchRow, EffectRow, JudgementRow, Row, RunRow, StepRow
 from agentguard.store.store import Store
-from agentguard.store.trajectory_mapping import trajectory_of
+from agentguard.store.trajectory_mapping import build_trajectory
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.model import Branch, Source, Step, Trajectory
 from agentguard.trajectory.serialization import decode_meta, decode_step
@@ -90,7 +90,7 @@ class RunData:
 
         Raises StoreUnavailable where the store cannot be read now, StoreError where ``run_id`` is no id.
         """
-        rows = store.run_rows(run_id, tenant=tenant)
+        rows = store.get_run_rows(run_id, tenant=tenant)
         if rows is None:
             return None
         problems: list[str] = []
@@ -100,13 +100,13 @@ class RunData:
 
         run = _decode_run(*rows, problems)
         diagnoses = _decode_rows(
-            asked("diagnoses", store.diagnoses), _decode_stored_diagnosis, "diagnosis", problems
+            asked("diagnoses", store.list_diagnoses), _decode_stored_diagnosis, "diagnosis", problems
         )
-        found = asked("findings", store.findings)
+        found = asked("findings", store.list_findings)
         findings = _decode_rows(
             found, lambda row: decode_finding(JsonNode.from_value(dict(row.data))), "finding", problems
         )
-        recoveries = asked("recoveries", store.recoveries)
+        recoveries = asked("recoveries", store.list_recoveries)
         read = enumerate(recoveries)
         return cls(
             run=run,
@@ -114,8 +114,8 @@ class RunData:
             findings=diagnoses[-1].diagnosis.findings if diagnoses else findings,
             finding_ids={(row.detector, row.step): row.id for row in found if row.step is not None},
             recoveries=_decode_rows(read, lambda one: read_recovery(one[1], one[0]), "recovery", problems),
-            effects=asked("effects", store.effects),
-            judgements=asked("judgements", store.judgements),
+            effects=asked("effects", store.list_effects),
+            judgements=asked("judgements", store.list_judgements),
             problems=tuple(problems),
             stored_at=rows[0].created_at,
         )
@@ -155,7 +155,7 @@ def _decode_run(
     head: RunRow, steps: list[StepRow], branches: list[BranchRow], problems: list[str]
 ) -> Trajectory:
     try:
-        return trajectory_of(head, steps, branches)
+        return build_trajectory(head, steps, branches)
     except AgentGuardError:
         return _salvage_run(head, steps, branches, problems)
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
-from agentguard.store.db.run_summary import SORTS, OverviewFilter, Sort, VerdictFilter
-from agentguard.store.read.pagination import MOST
+from agentguard.store.db.run_summary import SORT_COLUMNS, RunSort, RunSummaryFilter, VerdictFilter
+from agentguard.store.read.pagination import MAX_PAGE_SIZE
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ class RunQuery:
         wrong: what was not understood, for a person.
     """
 
-    filter: OverviewFilter
-    sort: Sort
+    filter: RunSummaryFilter
+    sort: RunSort
     limit: int = DEFAULT_PAGE_SIZE
     after: str | None = None
     parameters: tuple[tuple[str, str], ...] = ()
@@ -111,7 +111,7 @@ class _QueryReader:
 def parse_run_query(pairs: QueryPairs) -> RunQuery:
     """What a query asks for; whatever is wrong in it is passed over and said."""
     reader = _QueryReader(pairs)
-    filter = OverviewFilter(
+    filter = RunSummaryFilter(
         text=reader.read_one("q", str, "no text"),
         verdicts=reader.read_many("verdict", {one.value: one for one in VerdictFilter}),
         recovered=reader.read_many("recovered", RECOVERY_FILTERS),
@@ -129,11 +129,11 @@ def parse_run_query(pairs: QueryPairs) -> RunQuery:
         since=reader.read_one("since", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
         until=reader.read_one("until", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
     )
-    by = reader.read_one("sort", lambda text: _parse_choice(text, SORTS), "nothing to sort by")
+    by = reader.read_one("sort", lambda text: _parse_choice(text, SORT_COLUMNS), "nothing to sort by")
     descending = reader.read_one("dir", lambda text: _parse_choice(text, _DIRECTIONS), "no direction")
-    limit = reader.read_one("limit", _parse_limit, f"no number of runs from 1 to {MOST}")
+    limit = reader.read_one("limit", _parse_limit, f"no number of runs from 1 to {MAX_PAGE_SIZE}")
     after = next((value for name, value in pairs if name == "after" and value), None)
-    sort = Sort(by=by or "time", descending=descending != "asc")
+    sort = RunSort(by=by or "time", descending=descending != "asc")
     return RunQuery(
         filter=filter,
         sort=sort,
@@ -150,7 +150,7 @@ _DIRECTIONS = ("asc", "desc")
 def without_filters(query: RunQuery) -> RunQuery:
     """The same order without any filter."""
     given = tuple(one for one in query.parameters if one[0] in ("sort", "dir", "limit"))
-    return replace(query, filter=OverviewFilter(), parameters=given, after=None)
+    return replace(query, filter=RunSummaryFilter(), parameters=given, after=None)
 
 
 def row_to_dict(row: Any) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _parse_integer(text: str) -> int:
 
 def _parse_limit(text: str) -> int:
     found = _parse_integer(text)
-    if not 1 <= found <= MOST:
+    if not 1 <= found <= MAX_PAGE_SIZE:
         raise ValueError(text)
     return found
 

@@ -16,7 +16,7 @@ from agentguard.evals.report.breakdown import RunSummaryRow, summarize_runs
 from agentguard.evals.report.html import format_percent, read_parts_style
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
-from agentguard.store.read.statistics import run_lengths
+from agentguard.store.read.statistics import get_run_lengths
 from agentguard_server.viewer.data.evaluation_files import EvaluationFile, EvaluationFiles, MethodSelection
 from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate
 from agentguard_server.viewer.renderer import get_renderer
@@ -70,7 +70,7 @@ def find_stored_cases(request: Request, cases: list[Case]) -> frozenset[str]:
     """Ids of the cases whose run is in the store: called the same, and with as many steps."""
     state = request.app.state
     ids = [case.id for case in cases if case.id]
-    lengths = run_lengths(state.store, ids, tenant=state.settings.tenant)
+    lengths = get_run_lengths(state.store, ids, tenant=state.settings.tenant)
     return frozenset(case.id for case in cases if lengths.get(case.id) == case.length)
 
 

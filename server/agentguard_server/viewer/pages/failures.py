@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.store.read.statistics import Bucket, Frequencies, frequencies
+from agentguard.store.read.statistics import Bucket, FailureFrequencies, count_failures_over_time
 from agentguard_server.viewer.data.failure_clusters import (
     PLOT_HEIGHT,
     PLOT_WIDTH,
@@ -27,10 +27,10 @@ def routes() -> list[BaseRoute]:
     return [Route("/failures", _render_page, name="failures"), Route("/api/failures", _render_json)]
 
 
-def _parse_request(request: Request) -> tuple[Bucket, Frequencies, FailureClusters]:
+def _parse_request(request: Request) -> tuple[Bucket, FailureFrequencies, FailureClusters]:
     by: Bucket = "day" if request.query_params.get("by") == "day" else "week"
     state = request.app.state
-    counted = frequencies(state.store, bucket=by, tenant=state.settings.tenant)
+    counted = count_failures_over_time(state.store, bucket=by, tenant=state.settings.tenant)
     return by, counted, cluster_failures(state.store, tenant=state.settings.tenant)
 
 

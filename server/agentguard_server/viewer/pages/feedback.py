@@ -15,7 +15,7 @@ from agentguard.errors import ConfigError, StoreError
 from agentguard.localize.human_labels import update_schema_counts
 from agentguard.store.db.rows import JudgementRow
 from agentguard.store.store import Store
-from agentguard.store.write.summary_updates import standing
+from agentguard.store.write.summary_updates import select_current_judgements
 from agentguard_server.viewer.settings import is_loopback
 
 SUBJECTS: Final = ("diagnosis", "finding", "hypothesis")
@@ -37,7 +37,7 @@ async def _handle_feedback(request: Request) -> Response:
 
 def _store_judgement(request: Request, fields: dict[str, str]) -> Response:
     settings, store = request.app.state.settings, request.app.state.store
-    if not settings.may_judge:
+    if not settings.allows_feedback:
         raise ConfigError("judgements cannot be kept here: give the viewer a store with --store")
     run_id = request.path_params["id"]
     row = _build_judgement_row(
@@ -93,10 +93,10 @@ def _build_judgement_row(
 
 def _require_subject(store: Store, run_id: str, subject: str, subject_id: str, tenant: str) -> None:
     if subject == "finding":
-        known = {row.id for row in store.findings(run_id, tenant=tenant)}
+        known = {row.id for row in store.list_findings(run_id, tenant=tenant)}
         name = subject_id
     else:
-        known = {row.id for row in store.diagnoses(run_id, tenant=tenant)}
+        known = {row.id for row in store.list_diagnoses(run_id, tenant=tenant)}
         name, _, rank = subject_id.partition(":")
         if subject == "hypothesis" and not (rank.isascii() and rank.isdecimal() and len(rank) < 6):
             raise ConfigError("a hypothesis is named by its diagnosis, a colon and its rank from 0 on")
@@ -107,7 +107,7 @@ def _require_subject(store: Store, run_id: str, subject: str, subject_id: str, t
 
 
 def _parse_step(store: Store, run_id: str, text: str, tenant: str) -> int:
-    overview = store.overview(run_id, tenant=tenant)
+    overview = store.get_run_summary(run_id, tenant=tenant)
     steps = overview.steps if overview is not None else 0
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < steps):
         raise ConfigError(f"step is {text[:20]!r}, expected a number from 0 to {max(0, steps - 1)}")
@@ -116,7 +116,7 @@ def _parse_step(store: Store, run_id: str, text: str, tenant: str) -> int:
 
 def _find_previous_judgements(store: Store, row: JudgementRow) -> JudgementRow | None:
     """What the same person said of the same subject until now."""
-    held = standing(store.judgements(row.run_id, tenant=row.tenant))
+    held = select_current_judgements(store.list_judgements(row.run_id, tenant=row.tenant))
     same = (
         one for one in held if (one.subject, one.subject_id, one.by) == (row.subject, row.subject_id, row.by)
     )

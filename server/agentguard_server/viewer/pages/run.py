@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.store.write.summary_updates import standing
+from agentguard.store.write.summary_updates import select_current_judgements
 from agentguard_server.viewer.downloads import respond_download, respond_full_text, respond_raw_json
 from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.formatting import list_code_choices
@@ -106,7 +106,7 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
     axis = cast("Axis | None", asked if asked in ("time", "steps") else None)
     page = max(1, _parse_integer(request, "page", 1))
     base = build_run_url(settings.prefix, view.data.run.id)
-    held = standing(view.data.judgements)
+    held = select_current_judgements(view.data.judgements)
     inside = show == "conversation"
     links = PageLinks(
         base=base, branch_id=place.line.id, begin=place.begin if inside else 0, end=place.end if inside else 0
@@ -135,7 +135,7 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         threshold=ACTION_THRESHOLD,
         query=query,
         hits=search_run(view.branches, query),
-        may_judge=settings.may_judge,
+        may_judge=settings.allows_feedback,
         judged=[one for one in held if one.subject != "finding"],
         said={one.subject_id: one.right for one in held if one.subject == "finding"},
         since=time.time() - _CONTEXT_STEPS,

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import AgentGuardError, StoreError
-from agentguard.store.db.run_summary import Facets, OverviewFilter, OverviewRow, labels
+from agentguard.store.db.run_summary import RunFacets, RunSummaryFilter, RunSummaryRow, split_labels
 from agentguard.store.read.pagination import Page, ResultPage
 from agentguard.store.store import Store
 from agentguard_server.viewer.data.run_query import (
@@ -71,7 +71,7 @@ def _render_page(request: Request) -> Response:
     wanted, found = _select_page(store, parse_run_query(request.query_params.multi_items()), settings.tenant)
     total = _count_runs(store, wanted, found, settings.tenant)
     nothing_at_all = not total and not (
-        wanted.filters and store.count_overviews(OverviewFilter(), most=1, tenant=settings.tenant)
+        wanted.filters and store.count_run_summaries(RunSummaryFilter(), max_count=1, tenant=settings.tenant)
     )
     return get_renderer(request).render_page(
         "runs.html",
@@ -89,7 +89,7 @@ def _render_page(request: Request) -> Response:
         fields=FIELDS,
         recovered=tuple(RECOVERY_FILTERS),
         sizes=PAGE_SIZES,
-        labels=labels,
+        labels=split_labels,
         made_at=made_at,
         at=format_time,
         loading=request.app.state.loading,
@@ -119,46 +119,48 @@ async def _stream_events(request: Request) -> Response:
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, ResultPage[OverviewRow]]:
+def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, ResultPage[RunSummaryRow]]:
     """The page that is asked for; the first one where its place is not one of this order."""
     page = Page(limit=query.limit, after=query.after)
     try:
-        return query, store.overviews(query.filter, query.sort, page, tenant=tenant)
+        return query, store.list_run_summaries(query.filter, query.sort, page, tenant=tenant)
     except StoreError:
         if query.after is None:
             raise
         wrong = (*query.problems, "there is no such page in this order: this is the first one")
         first = replace(query, after=None, problems=wrong)
-        return first, store.overviews(query.filter, query.sort, Page(limit=query.limit), tenant=tenant)
+        return first, store.list_run_summaries(
+            query.filter, query.sort, Page(limit=query.limit), tenant=tenant
+        )
 
 
-def _count_runs(store: Store, wanted: RunQuery, found: ResultPage[OverviewRow], tenant: str) -> int:
+def _count_runs(store: Store, wanted: RunQuery, found: ResultPage[RunSummaryRow], tenant: str) -> int:
     """How many runs match; the one page there is tells by itself."""
     if wanted.after is None and found.next is None:
         return len(found.rows)
-    return store.count_overviews(wanted.filter, most=_MAX_COUNT + 1, tenant=tenant)
+    return store.count_run_summaries(wanted.filter, max_count=_MAX_COUNT + 1, tenant=tenant)
 
 
-def _get_facets(request: Request, store: Store, tenant: str) -> Facets:
+def _get_facets(request: Request, store: Store, tenant: str) -> RunFacets:
     """What there is to filter by; counted anew now and then, and nobody waits for it but the first."""
     state = request.app.state
-    kept: tuple[float, Facets] | None = getattr(state, "facets", None)
+    kept: tuple[float, RunFacets] | None = getattr(state, "facets", None)
     lasts = 1.0 if state.loading.running else _FACETS_TTL_S
     if kept is None:
-        kept = state.facets = (time.monotonic(), store.facets(tenant=tenant))
+        kept = state.get_facets = (time.monotonic(), store.get_facets(tenant=tenant))
     elif time.monotonic() - kept[0] > lasts:
-        state.facets = (time.monotonic(), kept[1])  # the others that come meanwhile count nothing
+        state.get_facets = (time.monotonic(), kept[1])  # the others that come meanwhile count nothing
         threading.Thread(target=_refresh_facets, args=(state, store, tenant), daemon=True).start()
     return kept[1]
 
 
 def _refresh_facets(state: State, store: Store, tenant: str) -> None:
     with suppress(AgentGuardError):
-        state.facets = (time.monotonic(), store.facets(tenant=tenant))
+        state.facets = (time.monotonic(), store.get_facets(tenant=tenant))
 
 
-def _format_row(row: OverviewRow) -> dict[str, Any]:
-    return row_to_dict(row) | {"models": labels(row.models), "tags": labels(row.tags)}
+def _format_row(row: RunSummaryRow) -> dict[str, Any]:
+    return row_to_dict(row) | {"models": split_labels(row.models), "tags": split_labels(row.tags)}
 
 
 def _parse_since(text: str | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from agentguard_lab.textworld.agent import AgentTurn
-from agentguard_lab.textworld.outages import Outage, ToolOutage, outage, passing
+from agentguard_lab.textworld.outages import Outage, ToolOutage, generate_transient_outages, outage
 
 
 def test_an_outage_hits_its_tool_in_its_turns_alone() -> None:
@@ -29,7 +29,9 @@ def test_a_cut_reply_loses_its_calls_and_half_of_its_last_part() -> None:
 
 
 def test_passing_troubles_come_at_their_rate_and_from_their_seed() -> None:
-    hits = [len(passing(seed, 50, rate=0.1).outages) for seed in range(200)]
+    hits = [len(generate_transient_outages(seed, 50, rate=0.1).outages) for seed in range(200)]
     assert 4 < sum(hits) / len(hits) < 6
-    assert passing(7, 50, rate=0.1) == passing(7, 50, rate=0.1)
-    assert all(one.length == 1 and one.start >= 2 for one in passing(7, 50, rate=0.1).outages)
+    assert generate_transient_outages(7, 50, rate=0.1) == generate_transient_outages(7, 50, rate=0.1)
+    assert all(
+        one.length == 1 and one.start >= 2 for one in generate_transient_outages(7, 50, rate=0.1).outages
+    )

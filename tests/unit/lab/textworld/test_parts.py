@@ -118,7 +118,7 @@ def test_the_planner_takes_what_the_task_needs_first() -> None:
 )
 def test_a_game_command_stands_for_a_call(text: str, call: tuple[str, dict[str, str]] | None) -> None:
     made = tools.call_of(tools.HOUSE, text)
-    assert (made and (made[0], tools.parsed(made[1]))) == call
+    assert (made and (made[0], tools.parse_arguments(made[1]))) == call
 
 
 def test_commands_of_the_kitchen_come_back_as_they_were() -> None:

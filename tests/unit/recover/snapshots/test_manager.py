@@ -133,7 +133,7 @@ def test_another_process_goes_on_from_the_latest_state(tmp_path: Path) -> None:
         assert keeper.restorable_steps == tuple(range(1, 8))
         keeper.clear()
         store.flush(10)
-        assert store.snapshots("r") == ()
+        assert store.list_snapshots("r") == ()
 
 
 def test_states_of_a_line_that_was_left_are_not_put_back(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_states_of_a_line_that_was_left_are_not_put_back(tmp_path: Path) -> None
         keeper = world.keeper(store)
         assert keeper.restore_latest(run_of(7, 4)) == 4  # left at 4, and 3 steps further on another line
         store.flush(10)
-        assert [row.step for row in store.snapshots("r")] == [1, 2, 3, 4]
+        assert [row.step for row in store.list_snapshots("r")] == [1, 2, 3, 4]
 
 
 def test_a_damaged_state_is_passed_over(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_damaged_state_is_passed_over(tmp_path: Path) -> None:
         world = World()
         world.go(world.keeper(store), range(1, 5))
         store.flush(10)
-        last = store.snapshots("r")[-1]
+        last = store.list_snapshots("r")[-1]
         store.write(SnapshotRow(run_id="r", step=4, state=b"junk", data=last.data)).wait(10)
         assert world.keeper(store).restore_latest(run_of(6)) == 3
 
@@ -164,7 +164,7 @@ def test_states_of_another_codec_are_not_guessed_at(tmp_path: Path) -> None:
         store.flush(10)
         with pytest.raises(ConfigError, match="saved by codec pickle, not json"):
             world.keeper(store).restore_latest(run_of(4))
-        assert len(store.snapshots("r")) == 4
+        assert len(store.list_snapshots("r")) == 4
 
 
 def test_nothing_is_resumed_where_nothing_was_kept(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_store_that_is_down_costs_no_more_than_its_queue(tmp_path: Path) -> No
         world.state["text"] = "x" * 1000
         keeper = world.keeper(store)
         world.go(keeper, range(1, 200))
-        health = store.health()
+        health = store.get_health()
         assert not health.written
         assert health.pending <= 30
         assert health.lost > 100

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from agentguard_server.proxy.app import App
+from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.state import AppState
 
@@ -97,8 +97,8 @@ class Got:
 def gateway(*answers: object, recorders=(), guarding=None, **sections: object) -> AppState:
     pool = Pool(list(answers)) if answers else Pool()
     return AppState(
-        settings(**sections), pool, recorders=recorders, guarding=guarding,
-        capture_bytes=1000 if recorders else 0,
+        settings(**sections), pool, request_observers=recorders, interceptor=guarding,
+        max_captured_bytes=1000 if recorders else 0,
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ async def asked(
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
-    await App(gate)(scope_of(method, path, headers, len(data)), receive, send)
+    await ProxyApp(gate)(scope_of(method, path, headers, len(data)), receive, send)
     return got
 
 

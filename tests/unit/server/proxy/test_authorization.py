@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import Caller, Keyring, make
+from agentguard_server.proxy.auth.api_keys import Caller, Keyring, generate_key
 from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,11 +145,11 @@ class TestLimits:
 
     def test_a_reload_does_not_give_them_anew(self):
         options = (KeyOptions(name="k", hash=hashed("x"), limits=KeyLimits(requests_per_minute=2)),)
-        before, after = Keyring.of(options), Keyring.of(options)
+        before, after = Keyring.from_options(options), Keyring.from_options(options)
         used = before.find(b"x")
-        assert [used.enter(10.0), used.enter(10.0)] == [None, None]
-        after.inherit(before)
-        assert after.find(b"x").enter(10.0) > 0
+        assert [used.acquire(10.0), used.acquire(10.0)] == [None, None]
+        after.restore(before)
+        assert after.find(b"x").acquire(10.0) > 0
 
     @given(
         st.integers(1, 100),
@@ -161,11 +161,11 @@ class TestLimits:
         caller, now, let_in = Caller(options), 1000.0, []
         for gap in gaps:
             now += gap
-            wait = caller.enter(now)
+            wait = caller.acquire(now)
             if wait is None:
                 let_in.append(now)
             else:
-                assert caller.enter(now + wait + 1e-6) is None
+                assert caller.acquire(now + wait + 1e-6) is None
                 now += wait + 1e-6
                 let_in.append(now)
         for at in let_in:
@@ -173,11 +173,11 @@ class TestLimits:
 
 
 def test_a_new_key_is_known_by_its_hash_alone():
-    key, digest = make()
+    key, digest = generate_key()
     assert key.startswith("ag-")
     assert len(key) > 40
     ring = Keyring([KeyOptions(name="k", hash=digest)])
     assert ring.find(key.encode()).name == "k"
     assert ring.find(digest.encode()) is None
     assert key not in repr(ring.__dict__)
-    assert make()[0] != key
+    assert generate_key()[0] != key

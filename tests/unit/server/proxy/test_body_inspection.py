@@ -6,7 +6,7 @@ import pytest
 from agentguard_server.proxy.errors import ProxyError, error_body, error_event, error_headers
 from agentguard_server.proxy.http.headers import extract_api_key, response_headers, split_request_headers
 from agentguard_server.proxy.requests.body_inspection import inspect_body, inspect_body_with_prefix
-from agentguard_server.proxy.routes import route
+from agentguard_server.proxy.routes import match_route
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ NEVER_ON = frozenset(
 
 @given(PAIRS, st.booleans())
 def test_headers_go_on_in_order_without_what_is_not_for_others(raw, auth):
-    on, ours = split_request_headers(raw, auth=auth)
+    on, ours = split_request_headers(raw, forward_api_key=auth)
     names = {name for name, _ in on}
     assert not names & NEVER_ON
     hops = {one.strip() for name, value in raw if name == b"connection" for one in value.split(b",")}
@@ -118,7 +118,7 @@ class TestPrefix:
 @given(st.sampled_from(["GET", "POST"]), st.binary(max_size=30))
 def test_only_the_very_paths_of_health_are_open(method, tail):
     for path in (b"/" + tail, b"/healthz" + tail, b"/v1/" + tail):
-        found = route(method, path)
+        found = match_route(method, path)
         viewer = path == b"/ui" or path.startswith(b"/ui/")
         assert (found.kind == "open") == (path in (b"/healthz", b"/readyz") or viewer)
         if found.kind == "through":

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from agentguard_server.proxy.auth.api_keys import Keyring
-from agentguard_server.proxy.config.loader import ConfigLoader, merged
+from agentguard_server.proxy.config.loader import ConfigLoader, merge_sections
 from agentguard_server.proxy.config.schema import KeyOptions, ProxySettings
 from typer.testing import CliRunner
 
@@ -26,7 +26,7 @@ def test_little_is_enough():
     settings = ProxySettings.parse({"backends": REPLICAS})
     assert (settings.listen.host, settings.listen.port) == ("127.0.0.1", 8080)
     assert settings.keys is None
-    assert settings.policy() is None
+    assert settings.load_policy() is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_is_wrong_is_named_by_file_and_field_and_never_shown(tmp_path, sect
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump(sections))
     with pytest.raises(ConfigError) as raised:
-        ConfigLoader(file=file).read()
+        ConfigLoader(file=file).load()
     assert str(file) in str(raised.value)
     assert field in str(raised.value)
     assert "ag-the-key-itself" not in str(raised.value)
@@ -72,13 +72,13 @@ def test_the_command_line_holds_over_the_file(tmp_path):
     file.write_text(
         yaml.safe_dump({"backends": REPLICAS, "listen": {"port": 1, "workers": 2}, "guard": "guard.yaml"})
     )
-    settings = ConfigLoader(file=file, over={"listen": {"port": 0}}).read()
+    settings = ConfigLoader(file=file, overrides={"listen": {"port": 0}}).load()
     assert (settings.listen.port, settings.listen.workers) == (0, 2)
-    assert settings.policy().detectors == {"exact_loop": {"repeat": 5}}
+    assert settings.load_policy().detectors == {"exact_loop": {"repeat": 5}}
 
 
 def test_sections_are_merged_field_by_field():
-    assert merged({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}, "c": [1]}) == {
+    assert merge_sections({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}, "c": [1]}) == {
         "a": {"x": 1, "y": 3},
         "b": 1,
         "c": [1],

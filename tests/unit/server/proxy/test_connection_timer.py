@@ -70,7 +70,7 @@ def test_an_earlier_time_takes_the_place_of_a_later_one() -> None:
 def test_what_is_put_off_or_cancelled_does_not_ring() -> None:
     loop, alarm, rung = made()
     alarm.arm(2, lambda: rung.append(loop.now))
-    alarm.late = None
+    alarm.callback = None
     loop.until(10)
     alarm.arm(2, lambda: rung.append(loop.now))
     alarm.cancel()
@@ -88,7 +88,7 @@ def test_it_rings_as_a_timer_that_is_always_set_anew_would(moves: list[tuple[flo
         alarm.arm(seconds, lambda: rung.append(loop.now))
         due = loop.now + seconds
         if off:
-            alarm.late = due = None
+            alarm.callback = due = None
         if due is not None and due <= loop.now + wait:
             expected.append(due)
         loop.until(loop.now + wait)

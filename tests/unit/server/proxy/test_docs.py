@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from agentguard_server.proxy.admin.app import Admin
-from agentguard_server.proxy.admin.openapi import described
+from agentguard_server.proxy.admin.app import AdminApp
+from agentguard_server.proxy.admin.openapi import build_openapi
 from agentguard_server.proxy.admin.status import ProxyStatus
 from agentguard_server.proxy.config.schema import ProxySettings
-from agentguard_server.proxy.telemetry.metric_definitions import FAMILIES, PREFIX
+from agentguard_server.proxy.telemetry.metric_definitions import METRIC_DEFINITIONS, METRIC_PREFIX
 from pydantic import BaseModel
 
 from agentguard.config.policy import Policy
@@ -55,11 +55,11 @@ def test_every_top_section_has_a_heading() -> None:
     assert set(ProxySettings.model_fields) - {"version"} == headings
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+@pytest.mark.parametrize("family", METRIC_DEFINITIONS.values(), ids=list(METRIC_DEFINITIONS))
 def test_every_metric_is_documented(family: Any) -> None:
     suffix = "_total" if family.kind == "counter" else ""
     assert f"`{family.name}{suffix}`" in PAGE
-    assert PREFIX in PAGE
+    assert METRIC_PREFIX in PAGE
 
 
 def test_every_endpoint_is_documented_and_described() -> None:
@@ -67,8 +67,8 @@ def test_every_endpoint_is_documented_and_described() -> None:
         guarding=None, settings=SimpleNamespace(ui=SimpleNamespace(enabled=False, store=None), capture=None)
     )
     pool: Any = SimpleNamespace()
-    admin = Admin(ProxyStatus(gateway, pool))
-    paths = described(admin.endpoints)["paths"]
+    admin = AdminApp(ProxyStatus(gateway, pool))
+    paths = build_openapi(admin.endpoints)["paths"]
     assert {one.path for one in admin.endpoints} == set(paths)
     for one in admin.endpoints:
         short = "…/" + one.path.rpartition("/v1/")[2]

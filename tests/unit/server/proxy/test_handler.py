@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from agentguard_server.proxy.app import App
+from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
 from agentguard_server.proxy.requests.response_writer import ResponseAborted
 
@@ -237,7 +237,7 @@ class TestLeaving:
         gate = gateway(None, recorders=(told,))
         got = ask(gate, leaves=lambda got: True)
         assert gate.pool.cancelled
-        assert (got.status, gate.inflight) == (0, 0)
+        assert (got.status, gate.in_flight_count) == (0, 0)
         assert (told[0].status, told[0].error, told[0].complete) == (499, "client_left", False)
 
     def test_mid_stream(self):
@@ -249,7 +249,7 @@ class TestLeaving:
     def test_before_its_request_is_whole(self):
         async def main():
             gate, told = gateway(), Told()
-            gate.recorders = (told,)
+            gate.request_observers = (told,)
             pieces = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
 
             async def receive():
@@ -258,7 +258,7 @@ class TestLeaving:
             async def send(_):
                 raise AssertionError("nobody is there")
 
-            await App(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
+            await ProxyApp(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
             assert told[0].status == 499
             assert not gate.pool.asked
 
@@ -274,8 +274,8 @@ class TestEnding:
             task = asyncio.create_task(asked(gate, {"stream": stream}))
             while not (answer.hangs if answer else gate.pool.asked):
                 await asyncio.sleep(0)
-            for exchange in list(gate.live):
-                exchange.end()
+            for exchange in list(gate.in_flight):
+                exchange.cancel()
             return await task
 
         got = asyncio.run(main())
@@ -285,7 +285,7 @@ class TestEnding:
 
     def test_nothing_new_is_begun(self):
         gate = gateway()
-        gate.draining = True
+        gate.is_draining = True
         got = ask(gate)
         assert (got.status, got.headers["connection"], got.json["error"]["code"]) == (
             503,
@@ -303,7 +303,7 @@ class TestEnding:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert gate.pool.cancelled
-            assert gate.inflight == 0
+            assert gate.in_flight_count == 0
 
         asyncio.run(main())
 
@@ -322,9 +322,9 @@ class TestLimits:
 
     def test_what_many_send_at_once_is_limited_together(self):
         gate = gateway(limits=LIMITS)
-        gate.reading = 4000
+        gate.buffered_bytes = 4000
         got = ask(gate, b"", parts=[b"x" * 200, b"x"])
-        assert (got.status, gate.reading) == (503, 4000)
+        assert (got.status, gate.buffered_bytes) == (503, 4000)
 
     def test_a_body_that_does_not_come_is_not_waited_for(self):
         async def main():
@@ -337,7 +337,7 @@ class TestLimits:
             async def send(message):
                 sent.append(message)
 
-            await App(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
+            await ProxyApp(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
             assert sent[0]["status"] == 408
 
         asyncio.run(main())

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.api_keys import Caller
 from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
-from agentguard_server.proxy.guard import build
-from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, Guardrail
-from agentguard_server.proxy.litellm.request import read
+from agentguard_server.proxy.guard import build_interceptor
+from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, LiteLLMGuardrail
+from agentguard_server.proxy.litellm.request import parse_guardrail_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
@@ -34,20 +34,22 @@ ROLLBACK = {"recover": {"on_fail": ["rollback"]}}
 STOP = {"recover": {"on_fail": ["stop"]}}
 
 
-def endpoint(policy: dict[str, Any] | None) -> Guardrail:
+def endpoint(policy: dict[str, Any] | None) -> LiteLLMGuardrail:
     guarding = None
     if policy is not None:
         tools = {"book": {"effect": "write"}, "find": {"effect": "read"}}
-        guarding = build(Policy.parse({"localizer": {"name": "first_finding"}, "tools": tools, **policy}))
+        guarding = build_interceptor(
+            Policy.parse({"localizer": {"name": "first_finding"}, "tools": tools, **policy})
+        )
     gateway: Any = SimpleNamespace(guarding=guarding, clock=MONOTONIC)
-    return Guardrail(gateway)
+    return LiteLLMGuardrail(gateway)
 
 
 @dataclass(kw_only=True)
 class LiteLlm:
     """A LiteLLM as far as its guardrail goes, with a scripted model behind it."""
 
-    guardrail: Guardrail
+    guardrail: LiteLLMGuardrail
     turns: Iterable[Turn]
     tenant: str = ""
     sent: list[list[Any]] = field(default_factory=list)
@@ -109,7 +111,9 @@ class LiteLlm:
         return "it did not end"
 
 
-async def post(guardrail: Guardrail, body: Any, *, tenant: str = "", caller: Caller | None = None) -> Any:
+async def post(
+    guardrail: LiteLLMGuardrail, body: Any, *, tenant: str = "", caller: Caller | None = None
+) -> Any:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     async def receive() -> Any:
@@ -251,7 +255,7 @@ def test_what_is_remembered_is_bounded_and_let_go() -> None:
 )
 def test_what_is_no_such_request_is_refused_by_its_field(body: bytes, field: str) -> None:
     with pytest.raises(InputError, match=field):
-        read(body)
+        parse_guardrail_request(body)
 
     async def ask() -> int:
         return int((await post(endpoint(ROLLBACK), body))[0])
@@ -273,7 +277,7 @@ def test_what_is_no_such_request_is_refused_by_its_field(body: bytes, field: str
 def test_anything_is_read_or_refused(value: Any) -> None:
     with_type = {"input_type": "response", **value} if isinstance(value, dict) else value
     try:
-        read(json.dumps(with_type).encode())
+        parse_guardrail_request(json.dumps(with_type).encode())
     except InputError:
         return
 
@@ -283,9 +287,11 @@ def test_a_run_is_named_by_a_header_or_a_parameter() -> None:
         {"request_headers": {"Agentguard-Run": "mine", "authorization": "[present]"}},
         {"additional_provider_specific_params": {"agentguard-run": "mine"}},
     ):
-        assert read(json.dumps({"input_type": "request", **more}).encode()).run == "mine"
+        assert (
+            parse_guardrail_request(json.dumps({"input_type": "request", **more}).encode()).run_id == "mine"
+        )
     hidden = {"request_headers": {"agentguard-run": "[present]"}}
-    assert read(json.dumps({"input_type": "request", **hidden}).encode()).run == ""
+    assert parse_guardrail_request(json.dumps({"input_type": "request", **hidden}).encode()).run_id == ""
 
 
 # -- LiteLLM itself, where it is installed: AGENTGUARD_LITELLM names a Python that has litellm[proxy].

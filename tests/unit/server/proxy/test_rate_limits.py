@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agentguard_server.proxy.auth.api_keys import Caller, Keyring
-from agentguard_server.proxy.auth.rate_limits import Quotas
+from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,57 +19,57 @@ DIGEST = bytes.fromhex("ab" * 32)
 
 
 def ring(folder: Path, worker: int, workers: int = 2, **limits: int) -> Caller:
-    quotas = Quotas(folder, worker=worker, workers=workers)
-    keys = Keyring([KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], quotas=quotas)
-    found = keys.named("k")
+    quotas = SharedRateLimits(folder, worker=worker, workers=workers)
+    keys = Keyring([KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], rate_limits=quotas)
+    found = keys.find_by_name("k")
     assert found is not None
     return found[1]
 
 
 def test_one_worker_may_give_out_all_and_then_no_other_gives_out_more(tmp_path: Path) -> None:
     one, other = ring(tmp_path, 0, concurrent=3), ring(tmp_path, 1, concurrent=3)
-    assert [one.enter(1.0) for _ in range(3)] == [None] * 3
-    assert other.enter(1.0) == one.enter(1.0) == 1.0
-    one.leave()
-    assert other.enter(1.0) is None
-    assert one.enter(1.0) == 1.0
+    assert [one.acquire(1.0) for _ in range(3)] == [None] * 3
+    assert other.acquire(1.0) == one.acquire(1.0) == 1.0
+    one.release()
+    assert other.acquire(1.0) is None
+    assert one.acquire(1.0) == 1.0
 
 
 def test_what_a_worker_that_died_had_under_way_is_not_counted_for_ever(tmp_path: Path) -> None:
     one, other = ring(tmp_path, 0, concurrent=2), ring(tmp_path, 1, concurrent=2)
-    assert [one.enter(1.0), one.enter(1.0), other.enter(1.0)] == [None, None, 1.0]
+    assert [one.acquire(1.0), one.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
     in_its_place = ring(tmp_path, 0, concurrent=2)
-    assert [other.enter(1.0), in_its_place.enter(1.0), other.enter(1.0)] == [None, None, 1.0]
+    assert [other.acquire(1.0), in_its_place.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
 
 
 def test_a_reload_gives_nothing_anew_and_forgets_nothing(tmp_path: Path) -> None:
-    quotas = Quotas(tmp_path, worker=0, workers=2)
+    quotas = SharedRateLimits(tmp_path, worker=0, workers=2)
 
     def made(**limits: int) -> Caller:
-        found = Keyring([KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], quotas=quotas).named(
-            "k"
-        )
+        found = Keyring(
+            [KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], rate_limits=quotas
+        ).find_by_name("k")
         assert found is not None
         return found[1]
 
     before = made(concurrent=1, requests_per_minute=2)
-    assert before.enter(10.0) is None
+    assert before.acquire(10.0) is None
     after = made(concurrent=1, requests_per_minute=2)
-    assert after.enter(10.0) == 1.0
-    before.leave()
-    assert after.enter(10.0) is None
-    after.leave()
-    wait = after.enter(10.0)
+    assert after.acquire(10.0) == 1.0
+    before.release()
+    assert after.acquire(10.0) is None
+    after.release()
+    wait = after.acquire(10.0)
     assert wait is not None
     assert 29 < wait <= 30
 
 
 def test_what_is_refused_for_its_rate_does_not_run(tmp_path: Path) -> None:
     caller = ring(tmp_path, 0, concurrent=1, requests_per_minute=1)
-    assert caller.enter(5.0) is None
-    caller.leave()
-    assert (caller.enter(5.0) or 0) > 50
-    assert caller.enter(66.0) is None
+    assert caller.acquire(5.0) is None
+    caller.release()
+    assert (caller.acquire(5.0) or 0) > 50
+    assert caller.acquire(66.0) is None
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -87,7 +87,7 @@ def test_workers_together_let_in_what_one_would(
     now = 1000.0
     for number, gap in asks:
         now += gap
-        wait, expected = workers[number].enter(now), alone.enter(now)
+        wait, expected = workers[number].acquire(now), alone.acquire(now)
         if (wait is None) != (expected is None):  # one rounds up what the other rounds down
             assert (wait or expected or 0) < 1e-4
             return
@@ -99,18 +99,18 @@ _PAUSE_S = 0.0005
 
 def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> None:
     caller, seen, running = ring(folder, worker, 4, concurrent=most, requests_per_minute=600), 0, 0
-    quota = Quotas(folder, worker=3, workers=4).of(DIGEST)
+    quota = SharedRateLimits(folder, worker=3, workers=4).find_or_create(DIGEST)
     assert quota is not None
     ready.wait(60)
     until, halted = time.monotonic() + 5.0, 0.0
     while (asked := time.monotonic()) < until:
-        entered = caller.enter(asked) is None
+        entered = caller.acquire(asked) is None
         took = time.monotonic() - asked
         halted += took if took > _PAUSE_S else 0.0
         if entered:
-            running = max(running, quota.running)
+            running = max(running, quota.in_flight)
             seen += 1
-            caller.leave()
+            caller.release()
         time.sleep(_PAUSE_S)
     let_in.put((seen, running, halted))
 
@@ -140,12 +140,13 @@ def test_processes_give_out_no_more_than_there_is(tmp_path: Path) -> None:
 def test_more_keys_than_there_are_rows_have_their_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentguard_server.proxy.auth.rate_limits._ROWS", 2)
-    quotas = Quotas(tmp_path, worker=0, workers=2)
+    monkeypatch.setattr("agentguard_server.proxy.auth.rate_limits._MAX_ROWS", 2)
+    quotas = SharedRateLimits(tmp_path, worker=0, workers=2)
     options = [
-        KeyOptions(name=f"k{n}", hash=f"sha256:{n:064x}", limits=KeyLimits(concurrent=2)) for n in range(1, 4)
+        KeyOptions(name=f"k{n}", hash=f"sha256:{n:064x}", limits=KeyLimits(max_concurrent=2))
+        for n in range(1, 4)
     ]
-    keys = Keyring(options, quotas=quotas, share=0.5)
-    callers = [found[1] for n in range(1, 4) if (found := keys.named(f"k{n}"))]
-    assert [[one.enter(1.0), one.enter(1.0)] for one in callers].count([None, None]) == 2
-    assert callers[-1].enter(1.0) == 1.0
+    keys = Keyring(options, rate_limits=quotas, limit_share=0.5)
+    callers = [found[1] for n in range(1, 4) if (found := keys.find_by_name(f"k{n}"))]
+    assert [[one.acquire(1.0), one.acquire(1.0)] for one in callers].count([None, None]) == 2
+    assert callers[-1].acquire(1.0) == 1.0

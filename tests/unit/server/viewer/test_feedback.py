@@ -43,7 +43,7 @@ def client(store):
 
 
 def form(store: Store, **more: str) -> dict[str, str]:
-    (diagnosis,) = store.diagnoses(RUN)
+    (diagnosis,) = store.list_diagnoses(RUN)
     return {"subject": "diagnosis", "subject_id": diagnosis.id, "right": "no", "by": "ann", **more}
 
 
@@ -54,7 +54,7 @@ def test_a_judgement_is_kept_and_used(store, client):
     (row,) = store.judgements(RUN)
     assert (row.subject, row.right, row.by) == ("diagnosis", False, "ann")
     assert row.data == {"step": 3, "code": "y/2", "note": "it was the third"}
-    assert store.overview(RUN).judged == "wrong"
+    assert store.get_run_summary(RUN).judged == "wrong"
     (record,) = iter_labelled_records(store)
     assert record.annotation.root_cause.step == 3
     assert record.annotation.root_cause.codes == ("y/2",)
@@ -68,12 +68,12 @@ def test_one_changes_and_withdraws_what_one_said(store, client):
     assert first.status_code == 201
     assert first.json()["schemata"] == ["s1"]
     client.post(ADDRESS, data=form(store, right="no"))
-    assert store.overview(RUN).judged == "wrong"
+    assert store.get_run_summary(RUN).judged == "wrong"
     client.post(ADDRESS, data=form(store, right="yes", by="bob"))
-    assert store.overview(RUN).judged == "mixed"
+    assert store.get_run_summary(RUN).judged == "mixed"
     for who in ("ann", "bob"):
         client.post(ADDRESS, data=form(store, withdraw="yes", by=who))
-    assert store.overview(RUN).judged == ""
+    assert store.get_run_summary(RUN).judged == ""
     assert len(store.judgements(RUN)) == 5  # what was said stays on record
     (schema,) = SqlSchemaStore(store).load()
     assert (schema.confirmed, schema.refuted) == (0, 0)
@@ -132,7 +132,7 @@ def test_without_a_name_it_is_the_user_of_this_machine(store, client):
 
 def test_where_nothing_is_kept_nothing_can_be_judged(store):
     client = TestClient(
-        build_app(store, ViewerSettings(may_judge=False)), base_url=HERE, headers={"origin": HERE}
+        build_app(store, ViewerSettings(allows_feedback=False)), base_url=HERE, headers={"origin": HERE}
     )  # fmt: skip
     answer = client.post(ADDRESS, data=form(store))
     assert answer.status_code == 400

@@ -34,7 +34,7 @@ def chat(*texts: str, **more: object) -> dict[str, object]:
 
 def test_files_are_read_and_diagnosed(store):
     loader = read(store, SAMPLES / "01-banana-and-pepper.json", diagnose=Guard().diagnose)
-    (row,) = store.overviews().rows
+    (row,) = store.list_run_summaries().rows
     assert row.verdict
     assert row.findings == len(store.findings(row.run_id))
     state = loader.loading
@@ -52,7 +52,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(store, tmp_path):
     assert loader.loading.broken == 2
     assert [one for one in told if "bad.json" in one]
     assert told == loader.loading.errors
-    assert len(store.overviews().rows) == 1
+    assert len(store.list_run_summaries().rows) == 1
 
 
 def test_runs_of_one_name_do_not_hide_each_other(store, tmp_path):
@@ -60,7 +60,7 @@ def test_runs_of_one_name_do_not_hide_each_other(store, tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "run.json").write_text(json.dumps(chat(f"do {folder}", "done")))
     read(store, tmp_path / "a" / "run.json", tmp_path / "b" / "run.json")
-    rows = store.overviews().rows
+    rows = store.list_run_summaries().rows
     assert len({row.run_id for row in rows}) == 2
     assert {row.task for row in rows} == {"do a", "do b"}
 

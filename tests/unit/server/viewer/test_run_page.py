@@ -257,7 +257,7 @@ def test_without_a_kept_store_nothing_can_be_judged(tmp_path: object) -> None:
         store.write(*build_diagnosis_rows(diagnosis))
         store.flush(10)
         with TestClient(
-            build_app(store, ViewerSettings(may_judge=False)), base_url="http://127.0.0.1"
+            build_app(store, ViewerSettings(allows_feedback=False)), base_url="http://127.0.0.1"
         ) as opened:
             read = page(opened, f"/runs/{run.id}")
     assert "Judgements cannot be kept" in read.text

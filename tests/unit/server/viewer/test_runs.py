@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, JudgementRow, RecoveryRow, RunRow, StepRow
-from agentguard.store.db.run_summary import OverviewFilter, Sort, VerdictFilter
+from agentguard.store.db.run_summary import RunSort, RunSummaryFilter, VerdictFilter
 
 HERE = "http://127.0.0.1:7430"
 EVIL = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'{{7*7}}\u202e"
@@ -206,8 +206,8 @@ def test_reading_an_address():
     found = parse_run_query(
         [("verdict", "failure"), ("verdict", "none"), ("since", "2026-01-02T03:04:05+01:00"), ("q", " a ")]
     )
-    assert found.filter == OverviewFilter(
+    assert found.filter == RunSummaryFilter(
         verdicts=frozenset({VerdictFilter.FAILURE, VerdictFilter.NONE}), since=1767319445.0, text="a"
     )
-    assert found.sort == Sort()
+    assert found.sort == RunSort()
     assert parse_run_query([("min_cost", "$1,000.50")]).filter.min_cost == 1000.5

@@ -4,7 +4,12 @@ import http.client
 import re
 
 import pytest
-from agentguard_server.security_middleware import MAX_BODY, MAX_TARGET, POLICY, _host_name
+from agentguard_server.security_middleware import (
+    CONTENT_SECURITY_POLICY,
+    MAX_BODY_BYTES,
+    MAX_TARGET_BYTES,
+    _host_name,
+)
 from agentguard_server.viewer.app import build_app
 from agentguard_server.viewer.settings import ViewerSettings
 from hypothesis import given, settings
@@ -44,7 +49,7 @@ def test_every_answer_has_the_headers(open_client, path, status):
     for method in ("GET", "HEAD"):
         answer = open_client.request(method, path)
         assert answer.status_code == status
-        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
@@ -52,9 +57,9 @@ def test_every_answer_has_the_headers(open_client, path, status):
 
 
 def test_the_policy_lets_nothing_of_a_page_run():
-    assert POLICY.startswith("default-src 'none'")
-    assert "unsafe" not in POLICY
-    assert not re.search(r"https?:|\*", POLICY)
+    assert CONTENT_SECURITY_POLICY.startswith("default-src 'none'")
+    assert "unsafe" not in CONTENT_SECURITY_POLICY
+    assert not re.search(r"https?:|\*", CONTENT_SECURITY_POLICY)
 
 
 def test_a_page_that_fails_has_the_headers_too(store, monkeypatch):
@@ -62,7 +67,7 @@ def test_a_page_that_fails_has_the_headers_too(store, monkeypatch):
     monkeypatch.setattr(type(store), "overviews", lambda *_, **__: 1 / 0)
     answer = TestClient(app, base_url=HERE, raise_server_exceptions=False).get("/")
     assert answer.status_code == 500
-    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
     assert "ZeroDivisionError" in answer.text
     assert "division by zero" not in answer.text  # what an error says may hold anything
 
@@ -219,15 +224,15 @@ def test_nothing_but_assets_is_served(open_client, path):
 
 def test_limits(open_client):
     assert open_client.get("/runs/a%00b").status_code == 400
-    assert open_client.get("/?q=" + "a" * MAX_TARGET).status_code == 414
-    assert open_client.get("/runs/" + "a" * MAX_TARGET).status_code == 414
+    assert open_client.get("/?q=" + "a" * MAX_TARGET_BYTES).status_code == 414
+    assert open_client.get("/runs/" + "a" * MAX_TARGET_BYTES).status_code == 414
     assert open_client.get("/?" + "&".join(f"verdict={i}" for i in range(500))).status_code == 200
-    large = b"note=" + b"x" * MAX_BODY
+    large = b"note=" + b"x" * MAX_BODY_BYTES
     assert open_client.post("/runs/r/judge", content=large, headers={"origin": HERE}).status_code == 413
 
     def parts():
         yield b"note="
-        for _ in range(MAX_BODY // 1024 + 1):
+        for _ in range(MAX_BODY_BYTES // 1024 + 1):
             yield b"x" * 1024
 
     client = TestClient(open_client.app, base_url=HERE, raise_server_exceptions=False)
@@ -293,7 +298,7 @@ def test_tokens_of_two_viewers_on_one_machine_live_side_by_side(store):
 def test_a_store_that_is_away_says_the_way_out(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
         client = TestClient(build_app(store), base_url=HERE)
-        store._place.forget()
+        store._database.invalidate()
         (tmp_path / "s.db").unlink()
         (tmp_path / "s.db").mkdir()
         answer = client.get("/")

@@ -15,18 +15,18 @@ from agentguard.testing.fake_backend import (
     Corrupt,
     ErrorEvent,
     FaultBackend,
+    FaultSchedule,
     Hang,
     HeartbeatOnly,
     Huge,
     InjectedFault,
     InvalidAnswer,
-    Marked,
+    MarkScript,
     Ok,
     Raw,
     RecordedRequest,
     Refuse,
     Reset,
-    Schedule,
     Stall,
     StatusFault,
     Trickle,
@@ -113,8 +113,8 @@ def test_the_right_answer_is_the_same_each_time_and_in_both_forms(api, tools):
         assert end == "closed"
         assert whole == ask(second, api, tools=tools)[0]
         stream, _ = ask(first, api, tools=tools, stream=True)
-        right = first.right(PATHS[api], asked(api, tools=tools))
-    assert right == first.right(PATHS[api], asked(api, tools=tools, stream=True))
+        right = first.build_expected_reply(PATHS[api], asked(api, tools=tools))
+    assert right == first.build_expected_reply(PATHS[api], asked(api, tools=tools, stream=True))
     events = [json.loads(line[6:]) for line in body_of(stream).splitlines() if line.startswith(b"data: {")]
     said = json.dumps(events)
     assert LAST[api] in stream
@@ -122,12 +122,12 @@ def test_the_right_answer_is_the_same_each_time_and_in_both_forms(api, tools):
     if api == "messages" and right.tool:
         assert json.loads(body_of(whole))["content"][0]["input"] == json.loads(right.arguments)
     else:
-        assert json.dumps(right.said) in body_of(whole).decode()
+        assert json.dumps(right.content) in body_of(whole).decode()
     assert bool(right.tool) == (tools and api != "completions")
 
 
 def test_a_known_question_has_the_answer_that_was_given():
-    with FaultBackend(known={"capital of France": "Paris"}) as backend:
+    with FaultBackend(known_answers={"capital of France": "Paris"}) as backend:
         assert b'"Paris"' in ask(backend, text="What is the capital of France?")[0]
         assert b"Paris" not in ask(backend, text="of Spain?")[0]
 
@@ -135,11 +135,11 @@ def test_a_known_question_has_the_answer_that_was_given():
 def test_a_tools_result_is_answered_with_text_and_a_prefix_is_continued():
     with FaultBackend() as backend:
         turns = [{"role": "user", "content": "x"}]
-        text = backend.right(PATHS["chat"], json.dumps({"messages": turns}).encode()).text
+        text = backend.build_expected_reply(PATHS["chat"], json.dumps({"messages": turns}).encode()).text
         prefix = {"messages": [*turns, {"role": "assistant", "content": text[:20]}]}
-        assert backend.right(PATHS["chat"], json.dumps(prefix).encode()).text == text[20:]
+        assert backend.build_expected_reply(PATHS["chat"], json.dumps(prefix).encode()).text == text[20:]
         after = {"messages": [*turns, {"role": "tool", "content": "done"}], "tools": [TOOL]}
-        assert backend.right(PATHS["chat"], json.dumps(after).encode()).tool == ""
+        assert backend.build_expected_reply(PATHS["chat"], json.dumps(after).encode()).tool == ""
 
 
 def test_models_embeddings_and_anything_else_have_answers():
@@ -150,7 +150,7 @@ def test_models_embeddings_and_anything_else_have_answers():
         with connected(backend) as other:
             other.sendall(request("/anything?x=1", b"\xff", more="connection: close\r\n"))
             assert read(other)[0].startswith(b"HTTP/1.1 200 ")
-    assert [one.api for one in backend.seen] == ["models", "embeddings", "other"]
+    assert [one.api for one in backend.requests] == ["models", "embeddings", "other"]
 
 
 BROKEN = [
@@ -187,16 +187,16 @@ def test_answers_that_break_off(fault, stream, end, begins, framed):
         if stream and begins:
             tokens = min(fault.tokens, 8)
             assert data.count(b'"delta": {"content": "') == tokens
-            assert backend.seen[0].tokens == tokens
+            assert backend.requests[0].tokens == tokens
         if not stream and begins:
             with pytest.raises(json.JSONDecodeError):
                 json.loads(data.partition(b"\r\n\r\n")[2])
-        backend.until(lambda: backend.seen and backend.seen[0].over)
-        assert backend.seen[0].cancelled == (end == "open")
+        backend.wait_until(lambda: backend.requests and backend.requests[0].is_finished)
+        assert backend.requests[0].is_cancelled == (end == "open")
 
 
 def test_a_stall_may_end():
-    with FaultBackend(Stall(tokens=1, seconds=0.05)) as backend:
+    with FaultBackend(Stall(tokens=1, duration_s=0.05)) as backend:
         assert ask(backend, stream=True)[0].endswith(LAST["chat"] + b"\r\n0\r\n\r\n")
         json.loads(body_of(ask(backend)[0]))
 
@@ -204,7 +204,7 @@ def test_a_stall_may_end():
 @pytest.mark.parametrize("api", LAST)
 @pytest.mark.parametrize("kind", ["comment", "event", "both"])
 def test_heartbeats_go_on_for_ever_and_carry_nothing(api, kind):
-    with FaultBackend(HeartbeatOnly(tokens=1, every_s=0.01, kind=kind)) as backend:
+    with FaultBackend(HeartbeatOnly(tokens=1, interval_s=0.01, kind=kind)) as backend:
         beats = b"\n\n" if kind == "event" else b": still here\n\n"
         data, end = ask(backend, api, stream=True, enough=lambda data: data.count(beats) > 9)
         assert end == "open"
@@ -215,11 +215,11 @@ def test_heartbeats_go_on_for_ever_and_carry_nothing(api, kind):
 
 
 def test_a_trickle_is_the_right_answer():
-    with FaultBackend(Trickle(size=300, every_s=0.005)) as backend:
-        plain = FaultBackend().right(PATHS["chat"], asked())
+    with FaultBackend(Trickle(size=300, interval_s=0.005)) as backend:
+        plain = FaultBackend().build_expected_reply(PATHS["chat"], asked())
         assert json.loads(body_of(ask(backend)[0]))["choices"][0]["message"]["content"] == plain.text
         assert ask(backend, stream=True)[0].endswith(LAST["chat"])
-        backend.play(Trickle(size=1, every_s=1.0))
+        backend.set_script(Trickle(size=1, interval_s=1.0))
         assert 0 < len(ask(backend, enough=bool)[0]) < 20
 
 
@@ -233,7 +233,7 @@ def test_a_status_has_the_headers_it_was_given():
         assert b"\r\nx-should-retry: false\r\n" in data
         assert json.loads(body_of(data))["error"]["code"] == 429
         assert json.loads(body_of(ask(backend, "messages")[0]))["type"] == "error"
-        backend.play(StatusFault(status=599))
+        backend.set_script(StatusFault(status=599))
         assert ask(backend)[0].startswith(b"HTTP/1.1 599 Unknown\r\n")
 
 
@@ -272,12 +272,12 @@ def test_an_empty_answer_is_of_the_api_and_says_nothing(api):
 
 def test_corruption_is_valid_and_wrong():
     with FaultBackend(Corrupt()) as backend:
-        right = backend.right(PATHS["chat"], asked(tools=True))
+        right = backend.build_expected_reply(PATHS["chat"], asked(tools=True))
         call = json.loads(body_of(ask(backend, tools=True)[0]))["choices"][0]["message"]["tool_calls"][0]
         flipped = json.loads(call["function"]["arguments"])
         assert flipped.keys() == json.loads(right.arguments).keys()
         assert flipped != json.loads(right.arguments)
-        backend.play(Corrupt(kind="foreign"))
+        backend.set_script(Corrupt(kind="foreign"))
         first, second = ask(backend, text="one")[0], ask(backend, text="two")[0]
         assert first == second
 
@@ -298,7 +298,7 @@ def test_too_much_of_a_head_a_body_and_an_event():
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("api", LAST)
 def test_an_error_inside_a_stream(api, done):
-    with FaultBackend(ErrorEvent(tokens=2, done=done)) as backend:
+    with FaultBackend(ErrorEvent(tokens=2, include_done=done)) as backend:
         data = body_of(ask(backend, api, stream=True)[0])
         assert b"was told to fail" in data
         assert (LAST[api] in data) == done
@@ -306,7 +306,9 @@ def test_an_error_inside_a_stream(api, done):
 
 
 def test_raw_bytes_and_what_follows_them():
-    with FaultBackend([Raw(data=b"nonsense"), Raw(data=b"x", then="reset"), Raw(then="hold")]) as backend:
+    with FaultBackend(
+        [Raw(data=b"nonsense"), Raw(data=b"x", connection_action="reset"), Raw(connection_action="hold")]
+    ) as backend:
         assert ask(backend) == (b"nonsense", "closed")
         assert ask(backend)[1] == "reset"
         assert ask(backend, seconds=0.1) == (b"", "open")
@@ -317,10 +319,10 @@ def test_refusing_keeps_the_port():
         port = backend.port
         with pytest.raises(ConnectionRefusedError):
             ask(backend)
-        backend.play(Ok())
+        backend.set_script(Ok())
         with connected(backend) as kept:
             assert ask(backend)[1] == "closed"
-            with backend.refusing():
+            with backend.refuse_connections():
                 with pytest.raises(ConnectionRefusedError):
                     ask(backend)
                 assert read(kept)[1] == "reset"
@@ -329,17 +331,17 @@ def test_refusing_keeps_the_port():
 
 
 def test_who_leaves_is_noticed_at_once():
-    with FaultBackend([Hang(), Stall(tokens=1), Ok(first_s=30)]) as backend:
+    with FaultBackend([Hang(), Stall(tokens=1), Ok(first_token_delay_s=30)]) as backend:
         for n in range(3):
             with connected(backend) as client:
                 client.sendall(request(PATHS["chat"], asked(stream=True)))
-                backend.until(lambda n=n: len(backend.seen) == n + 1)
+                backend.wait_until(lambda n=n: len(backend.requests) == n + 1)
                 left = time.monotonic()
-            backend.until(lambda n=n: backend.seen[n].over)
-            assert backend.seen[n].cancelled
-            assert 0 <= backend.seen[n].left_at - left < 10.0, "the last would take 30"
-        backend.until(lambda: backend.open == 0)
-        assert backend.working == 0
+            backend.wait_until(lambda n=n: backend.requests[n].is_finished)
+            assert backend.requests[n].is_cancelled
+            assert 0 <= backend.requests[n].disconnected_at - left < 10.0, "the last would take 30"
+        backend.wait_until(lambda: backend.open_connections == 0)
+        assert backend.active_requests == 0
 
 
 def test_a_reader_that_stands_still_holds_the_backend_back():
@@ -347,7 +349,7 @@ def test_a_reader_that_stands_still_holds_the_backend_back():
         client.sendall(request(PATHS["chat"], asked()))
         client.recv(100)
         with pytest.raises(TimeoutError):
-            backend.until(lambda: backend.seen and backend.seen[0].over, 0.5)
+            backend.wait_until(lambda: backend.requests and backend.requests[0].is_finished, 0.5)
 
 
 def test_a_connection_is_kept_and_bodies_in_chunks_are_read():
@@ -360,9 +362,9 @@ def test_a_connection_is_kept_and_bodies_in_chunks_are_read():
             b"POST /v1/other HTTP/1.1\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n" + body
         )
         assert read(client)[1] == "closed"
-    assert backend.connections == 1
-    assert [one.connection for one in backend.seen] == [0, 0, 0]
-    assert backend.seen[2].body == b'{"a":1}'
+    assert backend.connection_count == 1
+    assert [one.connection for one in backend.requests] == [0, 0, 0]
+    assert backend.requests[2].body == b'{"a":1}'
 
 
 def test_what_is_no_request_is_answered_with_400():
@@ -371,17 +373,17 @@ def test_what_is_no_request_is_answered_with_400():
             with connected(backend) as client:
                 client.sendall(bad)
                 assert read(client)[0].startswith(b"HTTP/1.1 400 ")
-    assert backend.seen == []
+    assert backend.requests == []
 
 
 def test_marks_give_each_case_its_own_script():
-    script = Marked(
+    script = MarkScript(
         {"a": [StatusFault(status=500), Ok()], "b": StatusFault(status=400)}, default=StatusFault(status=404)
     )
     with FaultBackend(script) as backend:
         got = [ask(backend, text=f"[[{mark}]]")[0][9:12] for mark in ("a", "b", "a", "b", "a", "c")]
     assert got == [b"500", b"400", b"200", b"400", b"200", b"404"]
-    assert [one.attempt for one in backend.attempts("a")] == [0, 1, 2]
+    assert [one.attempt for one in backend.list_attempts("a")] == [0, 1, 2]
 
 
 def test_a_schedule_hangs_on_the_seed_and_not_on_the_order():
@@ -393,7 +395,7 @@ def test_a_schedule_hangs_on_the_seed_and_not_on_the_order():
         for key in keys:
             attempt = counts.setdefault(key, 0)
             counts[key] += 1
-            got[key, attempt] = Schedule(faults, seed=seed)(seen(key, attempt))
+            got[key, attempt] = FaultSchedule(faults, seed=seed)(seen(key, attempt))
         return got
 
     keys = [f"case-{n % 40}" for n in range(120)]
@@ -404,7 +406,7 @@ def test_a_schedule_hangs_on_the_seed_and_not_on_the_order():
 
 def seen(key, attempt):
     return RecordedRequest(
-        number=0, connection=0, at=0.0, method="POST", target="/", headers=(), body=b"", api="other",
+        number=0, connection=0, received_at=0.0, method="POST", target="/", headers=(), body=b"", api="other",
         stream=False, key=key, attempt=attempt,
     )  # fmt: skip
 
@@ -414,22 +416,22 @@ def test_scripts_that_cannot_be_meant():
         with pytest.raises(ConfigError):
             FaultBackend(script)
     with pytest.raises(ConfigError):
-        Marked({"a": []})
+        MarkScript({"a": []})
     for weights in ({}, {Ok(): -1.0}, {Ok(): 0.0}, {Refuse(): 1.0}):
         with pytest.raises(ConfigError):
-            Schedule(weights)
+            FaultSchedule(weights)
 
 
 def test_many_at_once():
-    with FaultBackend(Ok(first_s=0.1)) as backend:
+    with FaultBackend(Ok(first_token_delay_s=0.1)) as backend:
         threads = [threading.Thread(target=ask, args=(backend,), kwargs={"stream": True}) for _ in range(30)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sum(one.answered_at is not None for one in backend.seen) == 30
-        assert backend.seen[0].header("Host") == "x"
-        assert backend.seen[0].header("absent") is None
+        assert sum(one.answered_at is not None for one in backend.requests) == 30
+        assert backend.requests[0].get_header("Host") == "x"
+        assert backend.requests[0].get_header("absent") is None
 
 
 def test_it_refuses_at_once_though_clients_are_being_accepted() -> None:
@@ -448,8 +450,8 @@ def test_it_refuses_at_once_though_clients_are_being_accepted() -> None:
         knocking.start()
         try:
             for _ in range(20):
-                with backend.refusing():
-                    assert backend.open == 0
+                with backend.refuse_connections():
+                    assert backend.open_connections == 0
         finally:
             stop.set()
             knocking.join()

@@ -17,7 +17,7 @@ from agentguard.errors import ConfigError
 from agentguard.testing import fake_backend
 from agentguard.testing.fake_backend import Ok, Reset, Stall, StatusFault, Truncate
 from agentguard.testing.fake_backend.faults import InjectedFault
-from agentguard.testing.fake_backend.script_file import KINDS, backend_of, fault_of
+from agentguard.testing.fake_backend.script_file import FAULT_TYPES, build_backend, parse_fault
 from tests.unit.testing.fake_backend.test_faults import ask
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -26,22 +26,22 @@ ROOT = Path(__file__).resolve().parents[4]
 def test_every_fault_has_a_name_and_a_row_in_the_documentation():
     page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
     public = [getattr(fake_backend, name) for name in fake_backend.__all__]
-    assert set(KINDS.values()) == {
+    assert set(FAULT_TYPES.values()) == {
         one
         for one in public
         if isinstance(one, type) and issubclass(one, InjectedFault) and one is not InjectedFault
     }
-    for kind in KINDS.values():
+    for kind in FAULT_TYPES.values():
         assert f"| `{kind.__name__}(" in page
 
 
 def test_faults_by_name_with_options():
-    assert fault_of("reset", "x") == Reset()
-    assert fault_of({"stall": {"tokens": 1, "seconds": float("inf")}}, "x") == Stall(tokens=1)
-    assert fault_of(
+    assert parse_fault("reset", "x") == Reset()
+    assert parse_fault({"stall": {"tokens": 1, "seconds": float("inf")}}, "x") == Stall(tokens=1)
+    assert parse_fault(
         {"status": {"status": 429, "retry_after": "1", "headers": [["a", "b"]]}}, "x"
     ) == StatusFault(status=429, retry_after="1", headers=(("a", "b"),))
-    assert fault_of({"ok": None}, "x") == Ok()
+    assert parse_fault({"ok": None}, "x") == Ok()
 
 
 @pytest.mark.parametrize(
@@ -69,16 +69,16 @@ def test_faults_by_name_with_options():
 )
 def test_what_is_wrong_is_named(document, message):
     with pytest.raises(ConfigError, match=message):
-        backend_of(document)
+        build_backend(document)
 
 
 def test_marks_and_a_script_for_the_rest():
     document = {"words": 3, "marks": {"a": ["reset", "ok"]}, "script": {"status": {"status": 404}}}
-    with backend_of(document) as backend:
+    with build_backend(document) as backend:
         assert ask(backend, text="[[a]]")[1] == "reset"
         assert ask(backend, text="[[a]]")[0].startswith(b"HTTP/1.1 200")
         assert ask(backend, text="[[b]]")[0].startswith(b"HTTP/1.1 404")
-    with backend_of(None) as backend:
+    with build_backend(None) as backend:
         assert ask(backend)[0].startswith(b"HTTP/1.1 200")
 
 
@@ -86,10 +86,10 @@ def test_a_seed_on_the_command_line_outranks_the_documents():
     weights = [{"ok": {}, "weight": 1}, {"truncate": {"framing": "close"}, "weight": 1}]
     drawn = []
     for seed in (None, 3, None):
-        with backend_of({"seed": 1, "schedule": weights}, seed=seed) as backend:
+        with build_backend({"seed": 1, "schedule": weights}, seed=seed) as backend:
             for n in range(12):
                 ask(backend, text=str(n), stream=True)
-            drawn.append([one.fault for one in backend.seen])
+            drawn.append([one.fault for one in backend.requests])
     assert drawn[0] == drawn[2] != drawn[1]
     assert set(drawn[0]) == {Ok(), Truncate(framing="close")}
 
@@ -97,7 +97,7 @@ def test_a_seed_on_the_command_line_outranks_the_documents():
 def test_the_faults_are_listed():
     result = CliRunner().invoke(build_app(), ["chaos", "faults", "--json"])
     told = {one["fault"]: one for one in map(json.loads, result.output.splitlines())}
-    assert told.keys() == KINDS.keys()
+    assert told.keys() == FAULT_TYPES.keys()
     assert told["reset"]["options"] == {"after_s": "0.0", "tokens": None}
     assert "heartbeats" in CliRunner().invoke(build_app(), ["chaos", "faults"]).output
 

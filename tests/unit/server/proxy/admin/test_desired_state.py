@@ -71,7 +71,7 @@ def test_wishes_within_one_tick_of_the_files_clock_are_told_apart(
 ) -> None:
     """The file has one time then, and the number of the one before is given to the one after next."""
     now = time.time_ns() + 10**12
-    stamp = "agentguard_server.proxy.admin.desired_state._stamp"
+    stamp = "agentguard_server.proxy.admin.desired_state._file_stamp"
     monkeypatch.setattr(stamp, lambda path: (now, 7) if path.exists() else None)
     told, asked = DesiredReplicaState(tmp_path), DesiredReplicaState(tmp_path)
     for what, held in (("drain", {"a": "drain"}), (None, {}), ("remove", {"a": "remove"})):

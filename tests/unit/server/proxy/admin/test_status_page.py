@@ -7,7 +7,7 @@ import hashlib
 import re
 from typing import Any
 
-from agentguard_server.proxy.admin.status_page import page
+from agentguard_server.proxy.admin.status_page import render_status_page
 
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 
@@ -28,14 +28,14 @@ def whole(**more: Any) -> dict[str, Any]:
 
 
 def test_everything_is_escaped() -> None:
-    body, _ = page(whole())
+    body, _ = render_status_page(whole())
     assert "<script" not in body
     assert "<img" not in body
     assert "&lt;script&gt;" in body
 
 
 def test_only_the_pages_own_style_is_allowed() -> None:
-    body, policy = page(whole())
+    body, policy = render_status_page(whole())
     (style,) = re.findall(r"<style>(.*?)</style>", body)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert f"style-src 'sha256-{digest}'" in policy
@@ -44,5 +44,5 @@ def test_only_the_pages_own_style_is_allowed() -> None:
 
 
 def test_a_worker_that_told_nothing_yet_is_shown() -> None:
-    body, _ = page(whole(ready=True, why=[], workers=[{"worker": 1, "pid": 2, "told_s": 3.0}]))
+    body, _ = render_status_page(whole(ready=True, why=[], workers=[{"worker": 1, "pid": 2, "told_s": 3.0}]))
     assert "as of 3 s ago" in body

@@ -14,10 +14,15 @@ from typing import Any
 
 import pytest
 from agentguard_server.proxy.capture.client import CollectorClient
-from agentguard_server.proxy.capture.collector_supervisor import socket_path
-from agentguard_server.proxy.capture.protocol import CapturedExchange, frame, length_of, messages_of
-from agentguard_server.proxy.capture.recorder import Capture
-from agentguard_server.proxy.guard import build
+from agentguard_server.proxy.capture.collector_supervisor import build_socket_path
+from agentguard_server.proxy.capture.protocol import (
+    CapturedExchange,
+    decode_messages,
+    encode_frame,
+    parse_frame_length,
+)
+from agentguard_server.proxy.capture.recorder import CaptureRecorder
+from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 from hypothesis import given
@@ -35,9 +40,9 @@ POLICY = Policy.parse({"localizer": {"name": "first_finding"}, "recover": {"on_f
 @asynccontextmanager
 async def capturing(
     folder: Path, *, runs: RunsOptions | None = None, **options: Any
-) -> AsyncIterator[Capture]:
+) -> AsyncIterator[CaptureRecorder]:
     made = CaptureOptions(**{"store": str(folder / "runs.db"), **options})
-    capture = Capture(made, POLICY, runs=runs, path=str(folder / "k.sock"))
+    capture = CaptureRecorder(made, POLICY, runs=runs, socket_path_override=str(folder / "k.sock"))
     capture.start()
     try:
         yield capture
@@ -61,13 +66,13 @@ def recorded(api: Api, body: Any, answer: bytes, **more: Any) -> CompletedReques
         body=body if isinstance(body, bytes) else json.dumps(body).encode(),
         stream=answer[:1] != b"{",
         model="m",
-        id="r",
-        started=0.0,
+        request_id="r",
+        started_at=0.0,
         **{"tenant": "", "run": "", **of},
     )
     made = {"status": 200, "complete": True, "guarded": False, **more}
     return CompletedRequest(
-        asked=asked, sent=None, answer=answer, replica="a", error="", notes=(), first_s=0.1, seconds=0.1,
+        request=asked, sent_body=None, response_body=answer, replica="a", error_code="", notes=(), time_to_first_byte_s=0.1, duration_s=0.1,
         **made,
     )  # fmt: skip
 
@@ -77,7 +82,7 @@ def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, t
     api = APIS[name]
 
     async def play() -> None:
-        async with capturing(tmp_path, runs=RunsOptions(idle_s=1)) as capture:
+        async with capturing(tmp_path, runs=RunsOptions(idle_timeout_s=1)) as capture:
             history: list[Any] = [TASK]
             for turn in [*calls("find", 3), ("say", "There is none.")]:
                 made = api.answer(turn)
@@ -85,25 +90,25 @@ def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, t
                 capture.record(recorded(api, api.body(history), answer, tenant="team", run="mine"))
                 history += api.given(made)
                 history += [api.result(id, "nothing found") for id in api.calls(made)]
-            assert capture.link.put_in == 4
+            assert capture.client.accepted == 4
             await until(
-                lambda: capture.link.report.diagnosed == 1
+                lambda: capture.client.collector_status.diagnosed == 1
             )  # a keeper that ends leaves what takes long
-            assert (capture.link.pending, capture.link.lost) == (0, 0)
+            assert (capture.client.pending, capture.client.dropped) == (0, 0)
 
     asyncio.run(play())
     with Store.open(tmp_path / "runs.db") as store:
-        run = store.trajectory("mine", tenant="team")
+        run = store.get_trajectory("mine", tenant="team")
         assert run is not None
         assert [[call.name for call in step.tool_calls] for step in run.steps] == [
             [], ["find"], ["find"], ["find"], [],
         ]  # fmt: skip
         assert SECRET not in repr(run)
         assert "[redacted:" in run.task
-        assert store.diagnoses("mine", tenant="team")[0].verdict == "failure"
-        assert store.findings("mine", tenant="team")
-        assert store.trajectory("mine") is None, "it is no other tenant's"
-        row = store.run("mine", tenant="team")
+        assert store.list_diagnoses("mine", tenant="team")[0].verdict == "failure"
+        assert store.list_findings("mine", tenant="team")
+        assert store.get_trajectory("mine") is None, "it is no other tenant's"
+        row = store.get_run("mine", tenant="team")
         assert row is not None
         assert row.data["ended"]
 
@@ -111,7 +116,7 @@ def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, t
 def test_a_guarded_run_is_kept_with_what_was_done(tmp_path: Path) -> None:
     async def play() -> str:
         async with capturing(tmp_path) as capture:
-            inline = build(POLICY, log=capture.link)
+            inline = build_interceptor(POLICY, run_log_factory=capture.client)
             turns = [*calls("find", 3), ("call", "book", "b", "hall"), ("say", "Done.")]
             world = Played(api=CHAT, guarding=inline, turns=iter(turns), tenant="team")
             history: list[Any] = [TASK]
@@ -120,20 +125,20 @@ def test_a_guarded_run_is_kept_with_what_was_done(tmp_path: Path) -> None:
                 history += CHAT.given(made)
                 history += [CHAT.result(id, "nothing found") for id in CHAT.calls(made)]
             inline.close()
-            await until(lambda: capture.link.report.diagnosed == 1)
+            await until(lambda: capture.client.collector_status.diagnosed == 1)
             return world.heads[0]["agentguard-run"]
 
     run = asyncio.run(play())
     with Store.open(tmp_path / "runs.db") as store:
-        kept = store.trajectory(run, tenant="team")
+        kept = store.get_trajectory(run, tenant="team")
         assert kept is not None
         assert [call.id for step in kept.steps for call in step.tool_calls] == ["find0", "b"]
         assert [call.id for b in kept.branches for s in b.steps for call in s.tool_calls] == [
             "find1",
             "find2",
         ]
-        assert [one.strategy for one in store.recoveries(run, tenant="team")] == ["rollback"]
-        assert len(store.diagnoses(run, tenant="team")) == 1
+        assert [one.strategy for one in store.list_recoveries(run, tenant="team")] == ["rollback"]
+        assert len(store.list_diagnoses(run, tenant="team")) == 1
         assert SECRET not in repr(kept)
 
 
@@ -143,26 +148,28 @@ def test_a_keeper_that_dies_is_followed_by_another(tmp_path: Path) -> None:
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
             answer = json.dumps(CHAT.answer(("say", "ho"))).encode()
             capture.record(recorded(CHAT, body, answer, run="first"))
-            await until(lambda: capture.link.report.written > 0 == capture.link.report.pending)
-            keeping = capture._keeping
+            await until(
+                lambda: capture.client.collector_status.written > 0 == capture.client.collector_status.pending
+            )
+            keeping = capture._supervisor
             assert keeping is not None
             assert keeping.pid is not None
             before = keeping.pid
-            inline = build(POLICY, log=capture.link)
+            inline = build_interceptor(POLICY, run_log_factory=capture.client)
             world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 2)), run="second")
             await world._whole(json.dumps(CHAT.body([TASK])).encode())
-            await until(lambda: capture.link.pending == capture.link.report.pending == 0)
+            await until(lambda: capture.client.pending == capture.client.collector_status.pending == 0)
             os.kill(before, signal.SIGKILL)
             await until(lambda: keeping.restarts == 1)
             history = [TASK, *CHAT.given(CHAT.answer(calls("find", 1)[0])), CHAT.result("find0", "none")]
             await world._whole(json.dumps(CHAT.body(history)).encode())
-            await until(lambda: capture.link.report.handled > 0 == capture.link.pending)
+            await until(lambda: capture.client.collector_status.handled > 0 == capture.client.pending)
             assert capture.status()["restarts"] == 1
 
     asyncio.run(play())
     with Store.open(tmp_path / "runs.db") as store:
-        assert store.trajectory("first") is not None
-        second = store.trajectory("second")
+        assert store.get_trajectory("first") is not None
+        second = store.get_trajectory("second")
         assert second is not None
         assert [step.source.value for step in second.steps] == ["user", "agent"], "it was gone on with"
 
@@ -176,8 +183,8 @@ def test_a_store_that_cannot_be_used_is_told_of_and_slows_nobody(tmp_path: Path)
             answer = json.dumps(CHAT.answer(("say", "ho"))).encode()
             for i in range(50):
                 capture.record(recorded(CHAT, body, answer, run=f"r{i}"))
-            await until(lambda: capture.link.pending == 0 and capture.link.put_in == 50)
-            await until(lambda: bool(capture.link.report.error))
+            await until(lambda: capture.client.pending == 0 and capture.client.accepted == 50)
+            await until(lambda: bool(capture.client.collector_status.error))
             keeper = capture.status()["keeper"]
             assert keeper["error"]
             assert keeper["pending"] > 0
@@ -188,14 +195,14 @@ def test_a_store_that_cannot_be_used_is_told_of_and_slows_nobody(tmp_path: Path)
 
 def test_what_has_no_room_is_counted_and_never_waited_for(tmp_path: Path) -> None:
     async def play() -> None:
-        link = CollectorClient(str(tmp_path / "nobody"), queue_bytes=65_536)
+        link = CollectorClient(str(tmp_path / "nobody"), max_queue_bytes=65_536)
         for _ in range(100):
-            link.put(CapturedExchange("", "", "chat", False, b"x" * 1000, b""), 1000)
-        assert link.lost == 100 - 65_536 // 1128
-        await asyncio.to_thread(link.put, CapturedExchange("", "", "chat", False, b"", b""), 0)
+            link.enqueue(CapturedExchange("", "", "chat", False, b"x" * 1000, b""), 1000)
+        assert link.dropped == 100 - 65_536 // 1128
+        await asyncio.to_thread(link.enqueue, CapturedExchange("", "", "chat", False, b"", b""), 0)
         await asyncio.sleep(0)
         await link.aclose()
-        assert (link.put_in, link.lost) == (101, 101)
+        assert (link.accepted, link.dropped) == (101, 101)
         assert link.pending == 0
 
     asyncio.run(play())
@@ -203,18 +210,23 @@ def test_what_has_no_room_is_counted_and_never_waited_for(tmp_path: Path) -> Non
 
 def test_what_is_too_long_is_counted(tmp_path: Path) -> None:
     async def play() -> None:
-        capture = Capture(CaptureOptions(most_bytes=1024), POLICY, worker=1, path=str(tmp_path / "nobody"))
+        capture = CaptureRecorder(
+            CaptureOptions(max_body_bytes=1024),
+            POLICY,
+            worker=1,
+            socket_path_override=str(tmp_path / "nobody"),
+        )
         capture.record(recorded(CHAT, b"x" * 1025, b"{}"))
-        capture.record(recorded(CHAT, b"x", b"{" * capture.most_bytes))
+        capture.record(recorded(CHAT, b"x", b"{" * capture.max_captured_bytes))
         capture.record(recorded(CHAT, b"x", b"{", guarded=True))
         for run in ("off", "no name", "n" * 129):
             capture.record(recorded(CHAT, b"x", b"{", complete=False, run=run))
-        assert (capture.too_long, capture.cut, capture.link.put_in) == (1, 1, 4)
-        kept = [message for message, _ in capture.link._queue]
+        assert (capture.skipped_requests, capture.truncated_responses, capture.client.accepted) == (1, 1, 4)
+        kept = [message for message, _ in capture.client._queue]
         assert all(
-            isinstance(one, CapturedExchange) and one.answer == one.run.encode() == b"" for one in kept
+            isinstance(one, CapturedExchange) and one.response == one.run_id.encode() == b"" for one in kept
         )
-        capture.link.close()
+        capture.client.close()
 
     asyncio.run(play())
 
@@ -233,24 +245,24 @@ def test_odd_requests_hurt_no_keeper(tmp_path: Path) -> None:
             ]:
                 capture.record(recorded(CHAT, body, answer))
             capture.record(recorded(CHAT, good, json.dumps(CHAT.answer(("say", "ho"))).encode(), run="good"))
-            await until(lambda: capture.link.pending == 0)
-            assert capture.link.broken == 0
+            await until(lambda: capture.client.pending == 0)
+            assert capture.client.disconnects == 0
 
     asyncio.run(play())
     with Store.open(tmp_path / "runs.db") as store:
-        good = store.trajectory("good")
+        good = store.get_trajectory("good")
         assert good is not None
         assert [step.content for step in good.steps] == ["hi", "ho"]
 
 
 def test_nobody_else_can_use_the_socket(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    path = Path(socket_path(7))
+    path = Path(build_socket_path(7))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert path.name == "keeper-7.sock"
     path.parent.chmod(0o755)
     with pytest.raises(Exception, match="chmod 700"):
-        socket_path(7)
+        build_socket_path(7)
 
 
 texts = st.text(max_size=20)
@@ -258,6 +270,6 @@ texts = st.text(max_size=20)
 
 @given(st.lists(st.builds(CapturedExchange, texts, texts, texts, st.booleans(), st.binary(), st.binary())))
 def test_frames_hold_what_was_put_in(messages: list[CapturedExchange]) -> None:
-    made = frame(messages)
-    assert length_of(made[:4]) == len(made) - 4
-    assert messages_of(made[4:]) == messages
+    made = encode_frame(messages)
+    assert parse_frame_length(made[:4]) == len(made) - 4
+    assert decode_messages(made[4:]) == messages

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.cluster.options import SharedOptions
 from agentguard_server.proxy.cluster.services import ClusterServices
-from agentguard_server.proxy.cluster.session_store import SharedSessions
+from agentguard_server.proxy.cluster.session_store import SharedConversationStore
+from agentguard_server.proxy.config.schema import ClusterOptions
 
 from agentguard.backends.health.hints import LONGEST_S, Hint
 from agentguard.errors import ConfigError
 from agentguard.store import Store
-from agentguard.store.db.rows import HintRow, SessionRow
+from agentguard.store.db.rows import HealthHintRow, SessionRow
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
 KEY, OTHER = b"\x01" * 32, b"\x02" * 32
@@ -33,16 +33,16 @@ def url(request: Any, tmp_path: Path) -> str:
 @pytest.fixture
 def two(url: str) -> Iterator[tuple[ClusterServices, ClusterServices]]:
     """Two proxies over one database."""
-    options = SharedOptions(store=url, every_s=0.05, wait_s=5)
+    options = ClusterOptions(store=url, poll_interval_s=0.05, lookup_timeout_s=5)
     one, other = ClusterServices(options), ClusterServices(options)
     yield one, other
     one.close()
     other.close()
 
 
-def sessions_of(shared: ClusterServices) -> SharedSessions:
-    assert shared.sessions is not None
-    return shared.sessions
+def sessions_of(shared: ClusterServices) -> SharedConversationStore:
+    assert shared.conversations is not None
+    return shared.conversations
 
 
 async def until(holds: Any, seconds: float = 60.0) -> None:
@@ -58,14 +58,14 @@ def test_a_conversation_goes_on_at_another_proxy(two: tuple[ClusterServices, Clu
     state = {"line": [1, 2, {"told": "again, please"}], "text": "é"}
 
     async def go_on() -> None:
-        sessions_of(one).keep([KEY, OTHER], state, tenant="t", run="r", version=2)
+        sessions_of(one).save([KEY, OTHER], state, tenant="t", run="r", version=2)
         one.store.flush(10)
         for keys in ([KEY], [b"\x09" * 32, OTHER]):
-            assert await sessions_of(other).find(keys, tenant="t") == state
-        assert await sessions_of(other).find([KEY], tenant="someone else") is None
-        assert await sessions_of(other).find([b"\x09" * 32], tenant="t") is None
-        assert await sessions_of(other).find([], tenant="t") is None
-        assert sessions_of(other).missed == 0
+            assert await sessions_of(other).load(keys, tenant="t") == state
+        assert await sessions_of(other).load([KEY], tenant="someone else") is None
+        assert await sessions_of(other).load([b"\x09" * 32], tenant="t") is None
+        assert await sessions_of(other).load([], tenant="t") is None
+        assert sessions_of(other).missed_lookups == 0
 
     asyncio.run(go_on())
 
@@ -75,9 +75,9 @@ def test_what_is_older_replaces_nothing(two: tuple[ClusterServices, ClusterServi
 
     async def go_on() -> None:
         for version in (3, 2):
-            sessions_of(one).keep([KEY], {"version": version}, tenant="", run="r", version=version)
+            sessions_of(one).save([KEY], {"version": version}, tenant="", run="r", version=version)
             one.store.flush(10)
-        assert await sessions_of(other).find([KEY], tenant="") == {"version": 3}
+        assert await sessions_of(other).load([KEY], tenant="") == {"version": 3}
 
     asyncio.run(go_on())
 
@@ -88,32 +88,32 @@ def test_a_run_that_is_deleted_takes_its_conversation_along(
     one, other = two
 
     async def go_on() -> None:
-        sessions_of(one).keep([KEY], {"prompt": "x"}, tenant="t", run="r", version=1)
+        sessions_of(one).save([KEY], {"prompt": "x"}, tenant="t", run="r", version=1)
         one.store.flush(10)
         await asyncio.to_thread(one.store.delete_run, "r", tenant="t")
-        assert await sessions_of(other).find([KEY], tenant="t") is None
+        assert await sessions_of(other).load([KEY], tenant="t") is None
 
     asyncio.run(go_on())
 
 
 def test_hints_reach_the_others_and_nobody_hears_itself(two: tuple[ClusterServices, ClusterServices]) -> None:
     one, other = two
-    assert one.hints is not None
-    assert other.hints is not None
+    assert one.health_hints is not None
+    assert other.health_hints is not None
     heard: list[Hint] = []
     own: list[Hint] = []
 
     async def tell() -> None:
-        assert one.hints is not None
-        assert other.hints is not None
-        other.hints.subscribe(heard.append)
-        one.hints.subscribe(own.append)
+        assert one.health_hints is not None
+        assert other.health_hints is not None
+        other.health_hints.subscribe(heard.append)
+        one.health_hints.subscribe(own.append)
         one.start()
         other.start()
-        one.hints.publish(Hint(replica="a", trouble="open", seconds=9))
-        one.hints.publish(Hint(replica="b", trouble="down", seconds=1e9))
+        one.health_hints.publish(Hint(replica="a", trouble="open", seconds=9))
+        one.health_hints.publish(Hint(replica="b", trouble="down", seconds=1e9))
         await until(lambda: len(heard) >= 2)
-        one.hints.publish(Hint(replica="a", trouble=None))
+        one.health_hints.publish(Hint(replica="a", trouble=None))
         await until(lambda: len(heard) >= 3)
         await asyncio.sleep(0.2)
 
@@ -131,17 +131,23 @@ def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
     now = time.time()
     with Store.open(url) as store:
         store.write(
-            HintRow(machine="m", backend="over", trouble="open", seconds=5, updated_at=now - 20, number=1),
-            HintRow(machine="m", backend="holds", trouble="down", seconds=30, updated_at=now - 5, number=2),
-            HintRow(machine="m", backend="odd", trouble="on fire", seconds=30, updated_at=now, number=3),
+            HealthHintRow(
+                machine="m", backend="over", trouble="open", seconds=5, updated_at=now - 20, number=1
+            ),
+            HealthHintRow(
+                machine="m", backend="holds", trouble="down", seconds=30, updated_at=now - 5, number=2
+            ),
+            HealthHintRow(
+                machine="m", backend="odd", trouble="on fire", seconds=30, updated_at=now, number=3
+            ),
         )
         store.flush(10)
-    shared = ClusterServices(SharedOptions(store=url, every_s=0.05))
+    shared = ClusterServices(ClusterOptions(store=url, poll_interval_s=0.05))
     heard: list[Hint] = []
 
     async def listen() -> None:
-        assert shared.hints is not None
-        shared.hints.subscribe(heard.append)
+        assert shared.health_hints is not None
+        shared.health_hints.subscribe(heard.append)
         shared.start()
         await until(lambda: heard)
         await asyncio.sleep(0.2)
@@ -160,33 +166,33 @@ def test_what_is_old_is_removed(url: str) -> None:
         store.write(
             SessionRow(key="aa", tenant="t", updated_at=old, data={"a": 1}),
             SessionRow(key="bb", tenant="t", data={"b": 1}),
-            HintRow(machine="m", backend="a", updated_at=old),
+            HealthHintRow(machine="m", backend="a", updated_at=old),
         )
         store.flush(10)
-        assert store.forget_shared(sessions_s=500, hints_s=500) == 2
-        assert store.forget_shared(sessions_s=500, hints_s=500) == 0
+        assert store.delete_expired_shared_state(session_ttl_s=500, hint_ttl_s=500) == 2
+        assert store.delete_expired_shared_state(session_ttl_s=500, hint_ttl_s=500) == 0
 
 
 def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
     url = "postgresql://nobody:secret-word@127.0.0.1:1/none"
-    shared = ClusterServices(SharedOptions(store=url, every_s=0.05, wait_s=1))
+    shared = ClusterServices(ClusterOptions(store=url, poll_interval_s=0.05, lookup_timeout_s=1))
     try:
         began = time.monotonic()
 
         async def go_on() -> None:
-            assert shared.hints is not None
-            shared.hints.subscribe(lambda hint: None)
+            assert shared.health_hints is not None
+            shared.health_hints.subscribe(lambda hint: None)
             shared.start()
-            shared.hints.publish(Hint(replica="a", trouble="open", seconds=5))
+            shared.health_hints.publish(Hint(replica="a", trouble="open", seconds=5))
             for _ in range(50):
-                sessions_of(shared).keep([KEY], {}, tenant="", run="r", version=1)
-                assert await sessions_of(shared).find([KEY], tenant="") is None
-            await until(lambda: shared.hints is not None and shared.hints.failed)
+                sessions_of(shared).save([KEY], {}, tenant="", run="r", version=1)
+                assert await sessions_of(shared).load([KEY], tenant="") is None
+            await until(lambda: shared.health_hints is not None and shared.health_hints.failed_polls)
 
         asyncio.run(go_on())
         assert time.monotonic() - began < 25, "fifty that wait would take fifty seconds"
-        assert sessions_of(shared).missed == 50
-        figures = {labels: value for _, labels, value in shared.figures()}
+        assert sessions_of(shared).missed_lookups == 50
+        figures = {labels: value for _, labels, value in shared.collect_metrics()}
         assert figures["sessions",] == 50
         assert figures["hints",] >= 1
         assert "secret-word" not in str(shared.status())
@@ -201,42 +207,44 @@ def test_a_database_that_hangs_holds_a_request_no_longer_than_it_may(tmp_path: P
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)  # takes connections, and says nothing
         port = silent.getsockname()[1]
-        shared = ClusterServices(SharedOptions(store=f"postgresql://u:p@127.0.0.1:{port}/none", wait_s=1))
+        shared = ClusterServices(
+            ClusterOptions(store=f"postgresql://u:p@127.0.0.1:{port}/none", lookup_timeout_s=1)
+        )
         try:
 
             async def look() -> float:
                 began = time.monotonic()
                 for _ in range(20):
-                    assert await sessions_of(shared).find([KEY], tenant="") is None
+                    assert await sessions_of(shared).load([KEY], tenant="") is None
                 return time.monotonic() - began
 
             assert asyncio.run(look()) < 10, "the first waits a second, the others not at all"
-            assert sessions_of(shared).missed == 20
+            assert sessions_of(shared).missed_lookups == 20
         finally:
             shared.close()
 
 
 def test_a_database_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"shared\.store"):
-        ClusterServices(SharedOptions())
+        ClusterServices(ClusterOptions())
 
 
 def test_the_captures_database_is_shared_where_no_other_is_named(tmp_path: Path) -> None:
-    shared = ClusterServices(SharedOptions(hints=False), url=str(tmp_path / "runs.db"))
-    assert shared.hints is None
-    assert shared.sessions is not None
+    shared = ClusterServices(ClusterOptions(health_hints=False), fallback_url=str(tmp_path / "runs.db"))
+    assert shared.health_hints is None
+    assert shared.conversations is not None
     shared.close()
 
 
 @pytest.mark.slow
 def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
     server, url = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_url")
-    options = SharedOptions(store=url, every_s=0.1, wait_s=1)
+    options = ClusterOptions(store=url, poll_interval_s=0.1, lookup_timeout_s=1)
     one, other = ClusterServices(options), ClusterServices(options)
     heard: list[Hint] = []
 
     async def found() -> bool:
-        return await sessions_of(other).find([KEY], tenant="") is not None
+        return await sessions_of(other).load([KEY], tenant="") is not None
 
     async def sought() -> None:
         for _ in range(100):
@@ -246,22 +254,22 @@ def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
         raise AssertionError("the conversation was not found")
 
     async def go_on() -> None:
-        assert one.hints is not None
-        assert other.hints is not None
-        other.hints.subscribe(heard.append)
+        assert one.health_hints is not None
+        assert other.health_hints is not None
+        other.health_hints.subscribe(heard.append)
         other.start()
-        sessions_of(one).keep([KEY], {"a": 1}, tenant="", run="r", version=1)
+        sessions_of(one).save([KEY], {"a": 1}, tenant="", run="r", version=1)
         await asyncio.to_thread(one.store.flush, 10)
         await sought()  # to open a connection may take longer than a request waits
-        missed = sessions_of(other).missed
+        missed = sessions_of(other).missed_lookups
         await asyncio.to_thread(server.stop)
         try:
             began = time.monotonic()
             for _ in range(30):
-                one.hints.publish(Hint(replica="a", trouble="open", seconds=30))
+                one.health_hints.publish(Hint(replica="a", trouble="open", seconds=30))
                 assert not await found()
             assert time.monotonic() - began < 15, "nobody waits for what is away: that were 30 seconds"
-            assert sessions_of(other).missed == missed + 30
+            assert sessions_of(other).missed_lookups == missed + 30
         finally:
             await asyncio.to_thread(server.start)
         await until(lambda: bool(heard), 60)  # what waited is told once it is back

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.cluster.options import SharedOptions
 from agentguard_server.proxy.cluster.services import ClusterServices
-from agentguard_server.proxy.guard import build
+from agentguard_server.proxy.config.schema import ClusterOptions
+from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 
 from agentguard.config.policy import Policy
@@ -42,8 +42,10 @@ class Two:
     """Two proxies over one database, and one client of them."""
 
     def __init__(self, url: str) -> None:
-        self.shared = [ClusterServices(SharedOptions(store=url, wait_s=5)) for _ in range(2)]
-        self.proxies = [build(Policy.parse(ROLLBACK), shared=one.sessions) for one in self.shared]
+        self.shared = [ClusterServices(ClusterOptions(store=url, lookup_timeout_s=5)) for _ in range(2)]
+        self.proxies = [
+            build_interceptor(Policy.parse(ROLLBACK), conversations=one.conversations) for one in self.shared
+        ]
         self.world = Played(api=CHAT, guarding=self.proxies[0], turns=iter(()))
         self.history: list[Any] = []
 
@@ -54,8 +56,8 @@ class Two:
     def at(self, number: int) -> InlineGuard:
         """From now on this one is asked; what was told to the database is there."""
         for one in self.shared:
-            assert one.effects is not None
-            assert one.effects.flush(10)
+            assert one.effect_replicator is not None
+            assert one.effect_replicator.flush(10)
             one.store.flush(10)
         self.world.guarding = self.proxies[number]
         return self.proxies[number]
@@ -103,7 +105,7 @@ def test_what_was_done_is_not_done_again_elsewhere_though_the_client_has_dropped
     assert api.text(made) == "Done."
     assert "already taken effect" in told(two)
     assert "booked as 77" in told(two)
-    assert not any(inline._engines[""].failures for inline in two.proxies)
+    assert not any(inline._interceptors[""].failures for inline in two.proxies)
 
 
 @each_api
@@ -120,7 +122,7 @@ def test_what_was_done_in_turns_that_were_taken_back_is_known_from_the_history(t
         return {"left": left, "notes": [], "told": [], "withheld": [], "spent": {}}
 
     inline = two.at(1)
-    inline._shared.find = found  # type: ignore[union-attr,method-assign]
+    inline._conversations.load = found  # type: ignore[union-attr,method-assign]
     made = two.turn()
     assert '"b"' not in told(two)
     assert "already taken effect" in told(two)
@@ -146,12 +148,12 @@ def test_effects_go_with_the_last_that_is_known_of_their_run(two: Two) -> None:
     two.turn()
     two.at(1)
     store = two.shared[1].store
-    (effect,) = store.effects("job")
+    (effect,) = store.list_effects("job")
     assert (effect.state, effect.tool, effect.data["result"]) == ("done", "book", "booked as 77")
-    assert store.forget_shared(sessions_s=3600, hints_s=3600) == 0
-    assert store.forget_shared(sessions_s=-5, hints_s=3600) > 1
-    assert store.effects("job") == ()
-    assert store.forget_shared(sessions_s=-5, hints_s=3600) == 0
+    assert store.delete_expired_shared_state(session_ttl_s=3600, hint_ttl_s=3600) == 0
+    assert store.delete_expired_shared_state(session_ttl_s=-5, hint_ttl_s=3600) > 1
+    assert store.list_effects("job") == ()
+    assert store.delete_expired_shared_state(session_ttl_s=-5, hint_ttl_s=3600) == 0
 
 
 class Named:
@@ -195,7 +197,7 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_elsewhere(two: Two) -
     shown = [id for id in ("find0", "find1", "find2", "b", "f4") if f'"{id}"' in json.dumps(last)]
     assert shown == ["find0", "b", "f4"], "what was taken back stays so"
     assert [int(head["agentguard-step"]) for head in two.world.heads][-1] >= 5
-    assert not any(inline._engines[""].failures for inline in two.proxies)
+    assert not any(inline._interceptors[""].failures for inline in two.proxies)
     assert two.world.unguarded == 0
 
 
@@ -216,8 +218,8 @@ def test_what_may_not_or_cannot_be_known_is_sent_as_it_came(two: Two, why: str) 
     if why == "tenant":
         two.world.tenant = "other"
     if why == "gone":
-        two.shared[0].store.forget_shared(sessions_s=-5, hints_s=3600)
-    kept = two.shared[0].store.stats().rows["sessions"]
+        two.shared[0].store.delete_expired_shared_state(session_ttl_s=-5, hint_ttl_s=3600)
+    kept = two.shared[0].store.get_stats().rows["sessions"]
     assert (kept > 0) == (why == "tenant")
     client.ask(*client.results(made))
     assert two.world.sent[-1]["previous_response_id"] == made["id"]

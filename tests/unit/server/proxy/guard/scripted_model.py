@@ -163,13 +163,13 @@ class Played:
             stream=stream,
             model="m",
             tenant=self.tenant,
-            run=self.run,
-            id="r1",
-            started=0.0,
+            run_id=self.run,
+            request_id="r1",
+            started_at=0.0,
         )
 
     async def _whole(self, raw: bytes) -> bytes:
-        guarded = self.guarding.open(self.asked(raw))
+        guarded = self.guarding.intercept(self.asked(raw))
         if isinstance(guarded, asyncio.Future):
             guarded = await guarded
         if isinstance(guarded, Response):
@@ -179,7 +179,7 @@ class Played:
             self.unguarded += 1
             return (await self._model(raw, False)).body
         try:
-            if (final := guarded.final) is not None:
+            if (final := guarded.local_response) is not None:
                 return final.body
             answer = await guarded.judge(await self._model(guarded.body or raw, False), self._model)
             self.heads.append({n.decode(): v.decode() for n, v in guarded.headers})
@@ -190,16 +190,16 @@ class Played:
             guarded.settle()
 
     async def _streamed(self, raw: bytes) -> bytes:
-        guarded = self.guarding.open(self.asked(raw, stream=True))
+        guarded = self.guarding.intercept(self.asked(raw, stream=True))
         if isinstance(guarded, asyncio.Future):
             guarded = await guarded
         assert guarded is not None
         assert not isinstance(guarded, Response)
         try:
-            if (final := guarded.final) is not None:
+            if (final := guarded.local_response) is not None:
                 return final.body
             self.heads.append({n.decode(): v.decode() for n, v in guarded.headers})
-            hold, out, again = guarded.hold(), b"", True
+            hold, out, again = guarded.create_stream_buffer(), b"", True
             while again:
                 for piece in self._events(guarded.body or raw):
                     out += hold.feed(piece)

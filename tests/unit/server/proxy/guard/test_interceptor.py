@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.guard import build
+from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 from agentguard_server.proxy.guard.options import RunsOptions
 
@@ -28,7 +28,7 @@ each_api = pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
 def guarding(policy: dict[str, Any] | None = None, **more: Any) -> InlineGuard:
     tools = {"book": {"effect": "write"}, "find": {"effect": "read"}}
     given = {"localizer": {"name": "first_finding"}, "tools": tools, **(policy or {})}
-    return build(Policy.parse(given), **more)
+    return build_interceptor(Policy.parse(given), **more)
 
 
 def played(api: Api, turns: Sequence[Turn], policy: dict[str, Any] | None = None, **more: Any) -> Played:
@@ -48,14 +48,14 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(api: Api) -> 
     assert len({head["agentguard-run"] for head in world.heads}) == 1
     inline = world.guarding
     assert isinstance(inline, InlineGuard)
-    (run,) = inline.sessions.listed()
+    (run,) = inline.sessions.list_summaries()
     assert run["ended"]
     assert run["recovered"] == 1
-    whole = inline.sessions.one(run["id"], "")
+    whole = inline.sessions.describe(run["id"], "")
     assert whole is not None
     assert whole["recoveries"][0]["strategy"] == "rollback"
     assert [step["tools"] for step in whole["steps"]] == [[], ["find"], ["book"], []]
-    assert inline.sessions.one(run["id"], "another") is None
+    assert inline.sessions.describe(run["id"], "another") is None
 
 
 @each_api
@@ -84,7 +84,7 @@ def test_with_nothing_to_do_bytes_stay_as_they_are(api: Api, stream: bool) -> No
     made = api.answer(("call", "book", "b", "hall"))
     assert got == (b"".join(api.stream(made)) if stream else json.dumps(made).encode())
     assert world.sent == [json.loads(body)]
-    opened = world.guarding.open(world.asked(body))
+    opened = world.guarding.intercept(world.asked(body))
     assert opened is not None
     assert not isinstance(opened, Response)
     assert opened.body is None, "the client's own bytes are sent"
@@ -122,7 +122,7 @@ def test_what_offers_no_tool_passes(api: Api) -> None:
 
 def test_everything_is_guarded_where_the_policy_says_so() -> None:
     plain = {"model": "m", "messages": [TASK]}
-    for options in ({"stream": "hold_all"}, {"runs": RunsOptions(inline="all")}):
+    for options in ({"stream": "hold_all"}, {"runs": RunsOptions(mode="all")}):
         world = played(CHAT, [("say", "Hello.")], **options)
         world.ask(plain)
         assert world.unguarded == 0
@@ -133,7 +133,7 @@ def test_everything_is_guarded_where_the_policy_says_so() -> None:
     [
         ("off", {}, 0),
         ("", {"stream": "pass"}, 0),
-        ("", {"runs": RunsOptions(most_bytes=1024)}, 1),
+        ("", {"runs": RunsOptions(max_body_bytes=1024)}, 1),
     ],
 )
 def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too_long: int) -> None:
@@ -149,7 +149,7 @@ def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"tools": [', b"[" * 60_000 + b'"tools"', b'{"tools": 1}'])
 def test_a_body_that_is_no_request_passes(body: bytes) -> None:
     world = played(CHAT, [])
-    assert world.guarding.open(world.asked(body)) is None
+    assert world.guarding.intercept(world.asked(body)) is None
 
 
 def test_one_tenant_never_goes_on_with_anothers_run() -> None:
@@ -163,10 +163,10 @@ def test_one_tenant_never_goes_on_with_anothers_run() -> None:
         api=CHAT, guarding=inline, turns=iter([("call", "find", "f", "hall")]), tenant="b", run="same"
     )
     other.ask(CHAT.body(history))
-    assert [run["tenant"] for run in inline.sessions.listed()] == ["b", "a"]
-    assert inline.sessions.listed("a")[0]["length"] == 2, "what b sent is none of a's"
+    assert [run["tenant"] for run in inline.sessions.list_summaries()] == ["b", "a"]
+    assert inline.sessions.list_summaries("a")[0]["length"] == 2, "what b sent is none of a's"
     assert other.heads[0]["agentguard-step"] == "3"
-    assert inline.sessions.one("same", "a") != inline.sessions.one("same", "b")
+    assert inline.sessions.describe("same", "a") != inline.sessions.describe("same", "b")
 
 
 def test_runs_are_named_by_the_client() -> None:
@@ -196,27 +196,27 @@ def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None
 @pytest.mark.parametrize("policy", ["open", "closed"])
 def test_a_request_that_the_guard_cannot_read(policy: str) -> None:
     world = played(CHAT, [], {"on_guard_error": policy})
-    opened = world.guarding.open(world.asked(json.dumps(CHAT.body([{"role": 7}])).encode()))
+    opened = world.guarding.intercept(world.asked(json.dumps(CHAT.body([{"role": 7}])).encode()))
     assert (opened is None) is (policy == "open")
     assert opened is None or (isinstance(opened, Response) and opened.status == 403)
 
 
 def test_a_compressed_answer_is_a_failure_of_the_guard() -> None:
     world = played(CHAT, [])
-    guarded = world.guarding.open(world.asked(json.dumps(CHAT.body([TASK])).encode()))
+    guarded = world.guarding.intercept(world.asked(json.dumps(CHAT.body([TASK])).encode()))
     assert guarded is not None
     assert not isinstance(guarded, Response)
     squeezed = Response(status=200, headers=((b"content-encoding", b"gzip"),), body=b"\x1f\x8b")
     assert asyncio.run(guarded.judge(squeezed, world._model)) is squeezed
-    assert world.guarding._engines[""].failures  # type: ignore[attr-defined]
+    assert world.guarding._interceptors[""].failures  # type: ignore[attr-defined]
 
 
 def test_a_stream_that_breaks_off_is_no_answer() -> None:
     world = played(CHAT, [("call", "book", "b", "hall")])
-    guarded = world.guarding.open(world.asked(json.dumps(CHAT.body([TASK])).encode(), stream=True))
+    guarded = world.guarding.intercept(world.asked(json.dumps(CHAT.body([TASK])).encode(), stream=True))
     assert guarded is not None
     assert not isinstance(guarded, Response)
-    hold = guarded.hold()
+    hold = guarded.create_stream_buffer()
     pieces = CHAT.stream(CHAT.answer(("call", "book", "b", "hall")))[:-1]
     assert b"book" not in b"".join(hold.feed(piece) for piece in pieces)
     with pytest.raises(EOFError):
@@ -233,16 +233,16 @@ def test_a_repeated_request_goes_on_with_its_run() -> None:
 
 def test_a_run_that_nobody_goes_on_with_ends() -> None:
     async def wait() -> None:
-        inline = guarding(runs=RunsOptions(idle_s=1))
+        inline = guarding(runs=RunsOptions(idle_timeout_s=1))
         world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 1)))
         await world._whole(json.dumps(CHAT.body([TASK])).encode())
-        assert not inline.sessions.listed()[0]["ended"]
+        assert not inline.sessions.list_summaries()[0]["ended"]
         for _ in range(100):
-            if inline.sessions.listed()[0]["ended"]:
+            if inline.sessions.list_summaries()[0]["ended"]:
                 break
             await asyncio.sleep(0.05)
-        assert inline.sessions.listed()[0]["ended"]
-        assert inline._sweep is None
+        assert inline.sessions.list_summaries()[0]["ended"]
+        assert inline._sweep_timer is None
 
     asyncio.run(wait())
 
@@ -278,7 +278,7 @@ def test_a_judge_is_asked_aside_and_never_about_a_run_that_was_left(monkeypatch:
     assert isinstance(inline, InlineGuard)
     inline.close()
     assert len(threads) == 1
-    assert all(run["ended"] for run in inline.sessions.listed())
+    assert all(run["ended"] for run in inline.sessions.list_summaries())
 
 
 def shortened(api: Api, history: list[Any], keep: int) -> list[Any]:
@@ -311,7 +311,7 @@ def test_a_run_is_joined_by_its_calls_where_the_history_was_rewritten(api: Api) 
     assert len({head["agentguard-run"] for head in world.heads}) == 1
     turn(shortened(api, history, 4))
     assert len({head["agentguard-run"] for head in world.heads}) == 1
-    assert not world.guarding._engines[""].failures  # type: ignore[attr-defined]
+    assert not world.guarding._interceptors[""].failures  # type: ignore[attr-defined]
 
 
 def test_runs_that_look_alike_are_never_mixed_up() -> None:
@@ -322,7 +322,9 @@ def test_runs_that_look_alike_are_never_mixed_up() -> None:
     answer = CHAT.given(CHAT.answer(calls("find", 1)[0]))
     world.turns = iter([("say", "ok")])
     world.ask(CHAT.body([TASK, *answer, CHAT.result("find0", "nothing")]))
-    assert len(inline.sessions.listed()) == 3, "two wait for such an answer: neither is meant for sure"
+    assert len(inline.sessions.list_summaries()) == 3, (
+        "two wait for such an answer: neither is meant for sure"
+    )
 
 
 class Held:
@@ -371,7 +373,7 @@ def test_what_one_worker_took_back_another_does_not_show_again(api: Api) -> None
     assert last.count("[guard]") == json.dumps(world.sent[-2]).count("[guard]") == 1
     inline = world.guarding
     assert isinstance(inline, InlineGuard)
-    assert inline.sessions.listed()[0]["length"] == 3
+    assert inline.sessions.list_summaries()[0]["length"] == 3
     world.guarding = third
     turn()
     last = json.dumps(world.sent[-1])
@@ -396,7 +398,7 @@ def test_a_long_body_is_read_aside() -> None:
     long = [{"role": "user", "content": "x" * 300_000}]
 
     async def left() -> None:
-        opening = world.guarding.open(world.asked(json.dumps(CHAT.body(long)).encode()))
+        opening = world.guarding.intercept(world.asked(json.dumps(CHAT.body(long)).encode()))
         assert isinstance(opening, asyncio.Future)
         await asyncio.sleep(0)
         opening.cancel()
@@ -405,10 +407,10 @@ def test_a_long_body_is_read_aside() -> None:
         inline = world.guarding
         assert isinstance(inline, InlineGuard)
         for _ in range(2000):
-            if len(inline._engines[""].waiting):
+            if len(inline._interceptors[""].waiting):
                 break
             await asyncio.sleep(0.02)
-        assert len(inline._engines[""].waiting) == 1, "a client that leaves takes no run with it"
+        assert len(inline._interceptors[""].waiting) == 1, "a client that leaves takes no run with it"
 
     asyncio.run(left())
     world.headers = ((b"x-stainless-retry-count", b"1"),)
@@ -417,16 +419,16 @@ def test_a_long_body_is_read_aside() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_what_is_forgotten_ends() -> None:
-    inline = guarding(runs=RunsOptions(kept=3, kept_bytes=10_000))
+    inline = guarding(runs=RunsOptions(max_sessions=3, max_session_bytes=10_000))
     ended: list[Any] = []
     for place in range(6):
         world = Played(api=CHAT, guarding=inline, turns=iter([("call", "find", f"f{place}", "x")]))
         world.ask(CHAT.body([{"role": "user", "content": f"Book seat {place}."}]))
-        ended += [run for run in inline.sessions.listed() if run["ended"]]
-    assert len(inline.sessions) == len(inline._engines[""].waiting) == 3
+        ended += [run for run in inline.sessions.list_summaries() if run["ended"]]
+    assert len(inline.sessions) == len(inline._interceptors[""].waiting) == 3
     world.turns = iter([("call", "find", "g", "x")])
     world.ask(CHAT.body([{"role": "user", "content": "y" * 9_900}]))
-    assert len(inline.sessions) == len(inline._engines[""].waiting) == 1
+    assert len(inline.sessions) == len(inline._interceptors[""].waiting) == 1
     assert not ended, "those that ended are those that are forgotten"
 
 
@@ -445,7 +447,7 @@ def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
 
 
 def test_a_client_hears_of_somebody_while_a_long_call_is_held(monkeypatch: Any) -> None:
-    monkeypatch.setattr("agentguard_server.proxy.guard.guarded_request._QUIET_S", -1.0)
+    monkeypatch.setattr("agentguard_server.proxy.guard.guarded_request._KEEPALIVE_INTERVAL_S", -1.0)
     world = played(CHAT, [("call", "book", "b", "4")])
     seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream": True}).encode(), stream=True)
     assert b": held\n\n" in seen

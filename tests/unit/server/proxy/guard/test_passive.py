@@ -39,7 +39,12 @@ TURNS: list[Any] = [
 def seen(api: Api, body: Any, answer: Any, *, run: str = "", repeat: bool = False) -> CapturedExchange:
     said = b"" if answer is None else json.dumps(answer).encode()
     return CapturedExchange(
-        tenant="t", run=run, api=api.name, repeat=repeat, body=json.dumps(body).encode(), answer=said
+        tenant="t",
+        run_id=run,
+        api=api.name,
+        is_retry=repeat,
+        request_body=json.dumps(body).encode(),
+        response=said,
     )
 
 
@@ -76,10 +81,10 @@ def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
 
     engine = Interceptor(GUARD, begin=begin)
     for one in messages:
-        body = json.loads(one.body)
-        exchange = engine.open(DIALECTS[one.api].dialect, body, run=one.run, repeat=one.repeat)
-        if one.answer:
-            exchange.observing(json.loads(one.answer))
+        body = json.loads(one.request_body)
+        exchange = engine.open(DIALECTS[one.api].dialect, body, run=one.run_id, repeat=one.is_retry)
+        if one.response:
+            exchange.observing(json.loads(one.response))
         exchange.settle()
     return {name: session.run for name, session in sessions.items()}
 
@@ -89,11 +94,11 @@ def as_kept(messages: list[CapturedExchange], folder: Path, *, at_once: int, **o
     kept = RunWriter(store, None if options.get("diagnose") is False else GUARD, redact=True)
     observer = RunCorrelator(GUARD, kept, RunsOptions())
     for begin in range(0, len(messages), at_once):
-        with kept.together():
+        with kept.unit_of_work():
             for message in messages[begin : begin + at_once]:
-                observer.take(message)
+                observer.process(message)
     kept.close()
-    assert kept.failed == 0
+    assert kept.failed_runs == 0
     store.flush(20)
     return store
 
@@ -124,30 +129,30 @@ def test_runs_are_the_same_in_any_order_and_any_number_at_once(
     expected = as_acted(messages)
     with tempfile.TemporaryDirectory() as folder, as_kept(messages, Path(folder), at_once=at_once) as store:
         for run in expected.values():
-            assert store.trajectory(run.id, tenant="t") == run
-        assert {row.id for row in store.runs(tenant="t").rows} == set(expected)
+            assert store.get_trajectory(run.id, tenant="t") == run
+        assert {row.id for row in store.list_runs(tenant="t").rows} == set(expected)
 
 
 def test_what_detectors_find_in_a_run_without_calls_is_kept(tmp_path: Path) -> None:
     body = CHAT.body([{"role": "user", "content": f"My key is {SECRET}, what is it?"}])
     passed = [seen(CHAT, body, CHAT.answer(("say", f"I can't help with that, nor with {SECRET}.")), run="a")]
     with as_kept(passed, tmp_path, at_once=1) as store:
-        (found,) = store.findings("a", tenant="t")
+        (found,) = store.list_findings("a", tenant="t")
         assert found.detector == "refusal"
-        run = store.trajectory("a", tenant="t")
+        run = store.get_trajectory("a", tenant="t")
         assert run is not None
         quote = found.data["evidence"][0]
         assert run.steps[1].text(quote["field"])[quote["start"] : quote["end"]] == quote["quote"]
-        assert SECRET not in repr((run, store.run("a", tenant="t"), found))
-        assert not store.diagnoses("a", tenant="t"), "tools were not called in it"
+        assert SECRET not in repr((run, store.get_run("a", tenant="t"), found))
+        assert not store.list_diagnoses("a", tenant="t"), "tools were not called in it"
 
 
 def test_nothing_is_looked_for_where_that_is_switched_off(tmp_path: Path) -> None:
     body = CHAT.body([{"role": "user", "content": "Where is it?"}])
     passed = [seen(CHAT, body, CHAT.answer(("say", "I can't help with that.")), run="a")]
     with as_kept(passed, tmp_path, at_once=1, diagnose=False) as store:
-        assert store.trajectory("a", tenant="t") is not None
-        assert not store.findings("a", tenant="t")
+        assert store.get_trajectory("a", tenant="t") is not None
+        assert not store.list_findings("a", tenant="t")
 
 
 def test_a_secret_in_one_run_leaves_those_written_with_it_as_they_are(tmp_path: Path) -> None:
@@ -162,8 +167,8 @@ def test_a_secret_in_one_run_leaves_those_written_with_it_as_they_are(tmp_path: 
         for run, task in tasks.items()
     ]
     with as_kept(passed, tmp_path, at_once=3) as store:
-        said = {name: store.trajectory(name, tenant="t") for name in tasks}
-        rows = {name: store.run(name, tenant="t") for name in tasks}
+        said = {name: store.get_trajectory(name, tenant="t") for name in tasks}
+        rows = {name: store.get_run(name, tenant="t") for name in tasks}
     for name in "ac":
         run, row = said[name], rows[name]
         assert run is not None
@@ -181,7 +186,7 @@ def test_a_run_that_goes_on_is_stored_as_far_as_it_went(tmp_path: Path) -> None:
     history += [*CHAT.given(asked), CHAT.result(CHAT.calls(asked)[0], "nothing found")]
     passed.append(seen(CHAT, CHAT.body(history), CHAT.answer(calls("find", 2)[1]), run="a"))
     with as_kept(passed, tmp_path, at_once=1) as store:
-        run, row = store.trajectory("a", tenant="t"), store.run("a", tenant="t")
+        run, row = store.get_trajectory("a", tenant="t"), store.get_run("a", tenant="t")
     assert run is not None
     assert row is not None
     assert [[one.content for one in step.observations] for step in run.steps] == [[], ["nothing found"]]

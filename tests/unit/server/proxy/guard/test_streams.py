@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.capture.correlator import _WIRE
-from agentguard_server.proxy.guard import build
+from agentguard_server.proxy.capture.correlator import _NO_CANDIDATES
+from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 from hypothesis import given, settings
@@ -32,12 +32,12 @@ cuts = st.lists(st.integers(1, 400), max_size=12)
 
 @pytest.fixture(scope="module")
 def inline() -> InlineGuard:
-    return build(POLICY)
+    return build_interceptor(POLICY)
 
 
 def opened(inline: InlineGuard, api: Api) -> tuple[Played, InlineGuardedRequest]:
     world = Played(api=api, guarding=inline, turns=iter(()))
-    made = inline.open(world.asked(json.dumps(api.body([TASK])).encode(), stream=True))
+    made = inline.intercept(world.asked(json.dumps(api.body([TASK])).encode(), stream=True))
     assert isinstance(made, InlineGuardedRequest)
     return world, made
 
@@ -58,7 +58,7 @@ def test_what_is_let_through_is_what_came(inline: InlineGuard, api: Api, turn: T
 
     async def play() -> bytes:
         world, guarded = opened(inline, api)
-        hold = guarded.hold()
+        hold = guarded.create_stream_buffer()
         shown = b"".join(hold.feed(piece) for piece in pieces(data, at))
         rest, again = await hold.finish(world._model)
         guarded.settle()
@@ -79,7 +79,7 @@ def test_an_answer_that_is_told_as_a_stream_is_read_as_it_was(
 
     async def read() -> dict[str, Any] | None:
         _, guarded = opened(inline, api)
-        hold = GUARDABLE[api.name].hold(guarded._exchange, _WIRE)
+        hold = GUARDABLE[api.name].hold(guarded._guarded, _NO_CANDIDATES)
         hold.feed(dialect.stream(made, usage=True))
         whole = hold.whole()
         guarded.settle()
@@ -105,7 +105,7 @@ def test_blocks_of_every_kind_are_read_back(inline: InlineGuard) -> None:
 
     async def read() -> dict[str, Any] | None:
         _, guarded = opened(inline, MESSAGES)
-        hold = MessagesHold(guarded._exchange, _WIRE)
+        hold = MessagesHold(guarded._guarded, _NO_CANDIDATES)
         hold.feed(GUARDABLE["messages"].dialect.stream(made, usage=True))
         whole = hold.whole()
         guarded.settle()

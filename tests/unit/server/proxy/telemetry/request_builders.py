@@ -37,4 +37,4 @@ def recorded(**given: Any) -> CompletedRequest:
         "first_s": 0.01,
         "seconds": 0.02,
     } | {name: value for name, value in given.items() if name not in _ASKED}
-    return CompletedRequest(asked=ProxyRequest(**asked), **rest)
+    return CompletedRequest(request=ProxyRequest(**asked), **rest)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.telemetry.access_log import FIELDS, Logs
+from agentguard_server.proxy.telemetry.access_log import LOG_FIELDS, StructuredLogger
 from agentguard_server.proxy.telemetry.log_writer import BackgroundLogWriter
 from agentguard_server.proxy.telemetry.options import LogsOptions
 
@@ -37,13 +37,13 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def logs(path: Path, **options: Any) -> Logs:
-    return Logs(LogsOptions(to=str(path), **options), worker=2)
+def logs(path: Path, **options: Any) -> StructuredLogger:
+    return StructuredLogger(LogsOptions(output=str(path), **options), worker=2)
 
 
-def ended(told: Logs) -> None:
+def ended(told: StructuredLogger) -> None:
     """Close it once all is written, however late its thread comes to that."""
-    told.lines.close(60)
+    told.writer.close(60)
     told.close()
 
 
@@ -64,7 +64,7 @@ def test_a_request_is_one_line(tmp_path: Path) -> None:
     assert (line["status"], line["replica"], line["model"], line["worker"]) == (200, "a", "m", 2)
     assert line["notes"] == {"hedged": "1"}
     assert "secret" not in json.dumps(line)
-    assert set(line) <= FIELDS
+    assert set(line) <= LOG_FIELDS
     assert (tmp_path / "log").stat().st_mode & 0o77 == 0
 
 
@@ -111,7 +111,7 @@ def test_a_level_holds_back_what_is_below_it(tmp_path: Path) -> None:
 
 def test_fields_that_are_on_no_list_are_left_out(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
-    told.tell("info", "started", port=80, authorization=KEY, headers={"x": KEY}, reason=f"with {KEY}")
+    told.log_event("info", "started", port=80, authorization=KEY, headers={"x": KEY}, reason=f"with {KEY}")
     ended(told)
     (line,) = lines_of(tmp_path / "log")
     assert line["port"] == 80
@@ -148,12 +148,12 @@ def test_what_other_packages_say_is_kept_by_its_place_alone(tmp_path: Path) -> N
 def test_a_full_pipe_holds_nobody_up_and_what_is_lost_is_counted() -> None:
     """Nobody reads the pipe: who waited for it would never come to the end."""
     reading, writing = os.pipe()
-    lines = BackgroundLogWriter(f"/proc/self/fd/{writing}", most=100)
+    lines = BackgroundLogWriter(f"/proc/self/fd/{writing}", max_queue=100)
     for _ in range(3000):
         lines.put(b"x" * 1000 + b"\n")
     until(lambda: lines._file is not None)
     lines.close(0.3)
-    assert lines.lost >= 2000
+    assert lines.dropped >= 2000
     os.close(reading)  # the writer's thread ends with an error that is counted
     assert lines._thread is not None
     lines._thread.join(60)  # else it would open whatever has this number next
@@ -162,15 +162,15 @@ def test_a_full_pipe_holds_nobody_up_and_what_is_lost_is_counted() -> None:
 
 
 def test_a_disk_that_is_full_costs_lines_and_nothing_else() -> None:
-    lines = BackgroundLogWriter("/dev/full", most=10)
+    lines = BackgroundLogWriter("/dev/full", max_queue=10)
     lines.put(b"x\n")
     lines.close(60)
-    assert (lines.lost, lines.written) == (1, 0)
+    assert (lines.dropped, lines.written) == (1, 0)
 
 
 def test_a_file_that_was_moved_is_opened_anew(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    lines = BackgroundLogWriter(str(path), most=10)
+    lines = BackgroundLogWriter(str(path), max_queue=10)
     lines.put(b"one\n")
     until(lambda: lines.written)
     path.rename(tmp_path / "log.1")
@@ -182,7 +182,7 @@ def test_a_file_that_was_moved_is_opened_anew(tmp_path: Path) -> None:
 
 def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    lines = [BackgroundLogWriter(str(path), most=10_000) for _ in range(2)]
+    lines = [BackgroundLogWriter(str(path), max_queue=10_000) for _ in range(2)]
 
     def write(number: int) -> None:
         for _ in range(500):

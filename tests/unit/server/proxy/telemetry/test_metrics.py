@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from agentguard_server.proxy.telemetry.counters import MetricSet
-from agentguard_server.proxy.telemetry.metric_definitions import FAMILIES, PREFIX
+from agentguard_server.proxy.telemetry.metric_definitions import METRIC_DEFINITIONS, METRIC_PREFIX
 from agentguard_server.proxy.telemetry.metrics import Metrics
 from agentguard_server.proxy.telemetry.options import MetricsOptions
 from agentguard_server.proxy.telemetry.prometheus import render_prometheus
-from agentguard_server.proxy.telemetry.token_usage import tokens_of
+from agentguard_server.proxy.telemetry.token_usage import extract_token_usage
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,9 +40,9 @@ def labels(**given: str) -> frozenset[tuple[str, str]]:
 
 
 def test_a_request_is_counted_with_its_labels_time_and_tokens() -> None:
-    metrics = Metrics(MetricsOptions(buckets=(0.1, 1.0)))
+    metrics = Metrics(MetricsOptions(histogram_buckets=(0.1, 1.0)))
     metrics.record(recorded(answer=CHAT, seconds=0.5, first_s=0.05))
-    found = read(metrics.tally())
+    found = read(metrics.collect())
     whole = labels(api="chat", model="m", tenant="t", status="200", replica="a")
     assert found["agentguard_requests_total", whole] == 1
     of = {"api": "chat", "model": "m"}
@@ -56,29 +56,29 @@ def test_a_request_is_counted_with_its_labels_time_and_tokens() -> None:
 
 
 def test_a_time_on_a_bound_is_within_it() -> None:
-    metrics = Metrics(MetricsOptions(buckets=(0.1, 1.0)))
+    metrics = Metrics(MetricsOptions(histogram_buckets=(0.1, 1.0)))
     metrics.record(recorded(seconds=0.1, first_s=None))
-    found = read(metrics.tally())
+    found = read(metrics.collect())
     assert found["agentguard_request_seconds_bucket", labels(le="0.1", api="chat", model="m")] == 1
     assert found["agentguard_first_byte_seconds_count", labels(api="chat", model="m")] == 0
 
 
 def test_names_that_clients_make_up_get_no_labels() -> None:
-    metrics = Metrics(MetricsOptions(models=2))
+    metrics = Metrics(MetricsOptions(max_models=2))
     for number in range(500):
         metrics.record(recorded(model=f"made-up-{number}", status=404))
     for model in ("real", "other-real", "third"):
         metrics.record(recorded(model=model, status=200))
-    models = {key[1] for key in metrics.tally().numbers["requests"]}
+    models = {key[1] for key in metrics.collect().values["requests"]}
     assert models == {"other", "real", "other-real"}
-    assert sum(metrics.tally().numbers["requests"].values()) == 503
+    assert sum(metrics.collect().values["requests"].values()) == 503
 
 
 def test_the_number_of_series_is_bounded_and_nothing_is_lost() -> None:
-    metrics = Metrics(MetricsOptions(series=10, models=1000))
+    metrics = Metrics(MetricsOptions(max_series=10, max_models=1000))
     for number in range(300):
         metrics.record(recorded(model=f"m{number % 50}", tenant=f"t{number % 7}", status=200 + number % 3))
-    numbers = metrics.tally().numbers["requests"]
+    numbers = metrics.collect().values["requests"]
     assert sum(numbers.values()) == 300
     assert len(numbers) <= 10 + 5
 
@@ -101,7 +101,7 @@ def test_errors_notes_and_what_the_guard_did_are_counted() -> None:
                 ),
             )
         )
-    numbers = metrics.tally().numbers
+    numbers = metrics.collect().values
     assert numbers["request_errors"] == {("chat", "backend_error"): 2}
     assert numbers["incomplete_answers"] == {("chat",): 2}
     assert numbers["noted_requests"] == {("hedged",): 2, ("attempts",): 2}
@@ -118,12 +118,12 @@ def test_events_of_the_pipeline_are_counted() -> None:
         (EventKind.BREAKER, {"reason": "open", "target": "a"}),
     ):
         metrics(ResilienceEvent(kind=kind, at=0.0, source="s", **more))
-    found = read(metrics.tally())
+    found = read(metrics.collect())
     assert found["agentguard_retries_total", labels(reason="backend_error")] == 1
     assert found["agentguard_shed_requests_total", labels(reason="queue full")] == 1
     assert found["agentguard_breaker_state", labels(target="a")] == 2
     metrics(ResilienceEvent(kind=EventKind.BREAKER, at=1.0, source="s", reason="closed", target="a"))
-    assert read(metrics.tally())["agentguard_breaker_state", labels(target="a")] == 0
+    assert read(metrics.collect())["agentguard_breaker_state", labels(target="a")] == 0
 
 
 def test_a_source_that_fails_hides_no_other() -> None:
@@ -132,9 +132,11 @@ def test_a_source_that_fails_hides_no_other() -> None:
     def broken() -> list[tuple[str, tuple[str, ...], float]]:
         raise RuntimeError
 
-    metrics.ask(broken)
-    metrics.ask(lambda: [("capture_lost", (), 3), ("no such family", (), 1), ("capture_kept", ("extra",), 1)])
-    numbers = metrics.tally().numbers
+    metrics.add_source(broken)
+    metrics.add_source(
+        lambda: [("capture_lost", (), 3), ("no such family", (), 1), ("capture_kept", ("extra",), 1)]
+    )
+    numbers = metrics.collect().values
     assert numbers["capture_lost"] == {(): 3}
     assert "no such family" not in numbers
     assert "capture_kept" not in numbers
@@ -143,18 +145,20 @@ def test_a_source_that_fails_hides_no_other() -> None:
 def test_labels_may_hold_anything() -> None:
     metrics = Metrics()
     metrics.record(recorded(model='a"b\\c\nd', tenant="é"))
-    found = read(metrics.tally())
+    found = read(metrics.collect())
     whole = labels(api="chat", model='a"b\\c\nd', tenant="é", status="200", replica="a")
     assert found["agentguard_requests_total", whole] == 1
 
 
 def test_every_family_is_shown_under_its_own_name() -> None:
     tally = MetricSet((1.0,))
-    for family in FAMILIES.values():
+    for family in METRIC_DEFINITIONS.values():
         if family.kind != "histogram":
-            tally.put(family.name, tuple("x" for _ in family.labels), 1)
+            tally.set_value(family.name, tuple("x" for _ in family.label_names), 1)
     shown = {family.name for family in text_string_to_metric_families(render_prometheus(tally).decode())}
-    assert shown == {PREFIX + one.name for one in FAMILIES.values() if one.kind != "histogram"}
+    assert shown == {
+        METRIC_PREFIX + one.name for one in METRIC_DEFINITIONS.values() if one.kind != "histogram"
+    }
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ def test_every_family_is_shown_under_its_own_name() -> None:
     ],
 )
 def test_tokens_are_found_at_both_ends(answer: bytes, expected: tuple[int, int]) -> None:
-    assert tokens_of(answer) == expected
+    assert extract_token_usage(answer) == expected
 
 
 @settings(max_examples=50)
@@ -187,16 +191,16 @@ def test_what_a_model_says_is_never_taken_for_its_usage(text: str) -> None:
     import json
 
     said = json.dumps({"content": f'{text}"usage":{{"prompt_tokens":77,"completion_tokens":77}}'}).encode()
-    assert tokens_of(said) == (0, 0)
-    assert tokens_of(said[:-1] + b"," + CHAT[1:]) == (5, 7)
+    assert extract_token_usage(said) == (0, 0)
+    assert extract_token_usage(said[:-1] + b"," + CHAT[1:]) == (5, 7)
 
 
 def counted(number: int) -> MetricSet:
     metrics = Metrics()
     for _ in range(number):
         metrics.record(recorded(seconds=0.2))
-    metrics.ask(lambda: [("requests_in_flight", (), 2), ("panic", (), 1)])
-    return metrics.tally()
+    metrics.add_source(lambda: [("requests_in_flight", (), 2), ("panic", (), 1)])
+    return metrics.collect()
 
 
 def test_workers_counts_survive_them_and_are_added_up(tmp_path: Path) -> None:
@@ -206,23 +210,23 @@ def test_workers_counts_survive_them_and_are_added_up(tmp_path: Path) -> None:
         theirs = SnapshotDirectory(folder, 1)
         theirs._pid = other.pid
         theirs.publish(counted(3), {"x": 1})
-        (sheet,) = mine.others()
-        assert (sheet.worker, sheet.state, sheet.fresh) == (1, {"x": 1}, True)
+        (sheet,) = mine.list_live_snapshots()
+        assert (sheet.worker, sheet.status, sheet.is_fresh) == (1, {"x": 1}, True)
         whole = counted(2)
-        whole.merge(sheet.tally)
+        whole.merge(sheet.metrics)
         key = ("chat", "m", "t", "200", "a")
-        assert whole.numbers["requests"][key] == 5
-        assert whole.numbers["requests_in_flight"][()] == 4
-        assert whole.numbers["panic"][()] == 1
+        assert whole.values["requests"][key] == 5
+        assert whole.values["requests_in_flight"][()] == 4
+        assert whole.values["panic"][()] == 1
         assert whole.histograms["request_seconds"]["chat", "m"].sum == pytest.approx(1.0)
         other.kill()
     for _ in range(2):  # it is not added twice
-        sheets, gone = mine.counted()
+        sheets, gone = mine.read_metrics()
         assert sheets == []
         assert gone is not None
-        assert gone.numbers["requests"][key] == 3
-        assert "requests_in_flight" not in gone.numbers
-    assert mine.others() == []
+        assert gone.values["requests"][key] == 3
+        assert "requests_in_flight" not in gone.values
+    assert mine.list_live_snapshots() == []
     assert not [name for name in os.listdir(folder) if name.startswith("worker")]
 
 
@@ -230,9 +234,9 @@ def test_a_worker_that_ends_leaves_its_counts(tmp_path: Path) -> None:
     first, second = SnapshotDirectory(tmp_path, 0), SnapshotDirectory(tmp_path, 1)
     first.publish(counted(1), {})
     first.withdraw()
-    _, gone = second.counted()
+    _, gone = second.read_metrics()
     assert gone is not None
-    assert sum(gone.numbers["requests"].values()) == 1
+    assert sum(gone.values["requests"].values()) == 1
 
 
 def test_a_worker_that_ends_while_it_is_counted_counts_once(
@@ -243,12 +247,12 @@ def test_a_worker_that_ends_while_it_is_counted_counts_once(
     theirs.publish(counted(3), {})
     lives = iter([True])
     monkeypatch.setattr(
-        "agentguard_server.proxy.telemetry.worker_snapshots._lives", lambda _: next(lives, False)
+        "agentguard_server.proxy.telemetry.worker_snapshots._is_process_alive", lambda _: next(lives, False)
     )
     for _ in range(3):
-        sheets, gone = mine.counted()
-        tallies = [*(sheet.tally for sheet in sheets), *([gone] if gone is not None else [])]
-        assert sum(sum(one.numbers["requests"].values()) for one in tallies) == 3
+        sheets, gone = mine.read_metrics()
+        tallies = [*(sheet.metrics for sheet in sheets), *([gone] if gone is not None else [])]
+        assert sum(sum(one.values["requests"].values()) for one in tallies) == 3
 
 
 def test_a_sheet_of_another_shape_is_left_out(tmp_path: Path) -> None:
@@ -256,12 +260,12 @@ def test_a_sheet_of_another_shape_is_left_out(tmp_path: Path) -> None:
     pid = os.getppid()
     for worker, text in enumerate(("[]", "{", '{"at": 1, "tally": {}}', '{"at": "x", "tally": 3}')):
         (tmp_path / f"worker-{worker}-{pid}.json").write_text(text)
-    assert board.others() == []
-    assert board.counted() == ([], None)
+    assert board.list_live_snapshots() == []
+    assert board.read_metrics() == ([], None)
 
 
 def test_the_folder_is_private() -> None:
-    folder = SnapshotDirectory.make()
+    folder = SnapshotDirectory.create_folder()
     try:
         assert folder.stat().st_mode & 0o77 == 0
     finally:
@@ -271,5 +275,5 @@ def test_the_folder_is_private() -> None:
 def test_without_a_folder_there_is_one_worker() -> None:
     board = SnapshotDirectory(None)
     board.publish(counted(1), {})
-    assert board.others() == []
-    assert board.counted() == ([], None)
+    assert board.list_live_snapshots() == []
+    assert board.read_metrics() == ([], None)

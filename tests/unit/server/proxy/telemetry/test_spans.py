@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.telemetry.options import SpansOptions
+from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.span_exporter import SpanExporter
 from agentguard_server.proxy.telemetry.span_mapping import to_span
-from agentguard_server.proxy.telemetry.trace_context import propagation_headers, trace_of
+from agentguard_server.proxy.telemetry.trace_context import extract_trace_context, propagation_headers
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -31,16 +31,16 @@ ANSWER = (
 
 
 def with_parent(value: str, *more: tuple[bytes, bytes]) -> Any:
-    return recorded(headers=((b"traceparent", value.encode()), *more)).asked
+    return recorded(headers=((b"traceparent", value.encode()), *more)).request
 
 
 def test_the_clients_trace_goes_on_with_our_span_between() -> None:
     asked = with_parent(f"00-{TRACE}-{PARENT}-01", (b"tracestate", b"a=1"), (b"x", b"y"))
-    trace = trace_of(asked)
-    assert (trace.trace_id, trace.parent_id, trace.sampled) == (TRACE, PARENT, True)
+    trace = extract_trace_context(asked)
+    assert (trace.trace_id, trace.parent_id, trace.is_sampled) == (TRACE, PARENT, True)
     sent = dict(propagation_headers(asked))
     assert sent == {b"traceparent": f"00-{TRACE}-{trace.span_id}-01".encode()}
-    assert trace_of(asked) == trace
+    assert extract_trace_context(asked) == trace
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_clients_trace_goes_on_with_our_span_between() -> None:
 )
 def test_a_header_that_is_no_parent_begins_a_trace_and_drops_its_state(value: str) -> None:
     asked = with_parent(value, (b"tracestate", b"a=1"))
-    trace = trace_of(asked)
+    trace = extract_trace_context(asked)
     assert trace.parent_id is None
     assert trace.trace_id != TRACE
     sent = dict(propagation_headers(asked))
@@ -67,32 +67,34 @@ def test_a_header_that_is_no_parent_begins_a_trace_and_drops_its_state(value: st
 
 
 def test_of_a_later_version_what_is_known_is_taken() -> None:
-    assert trace_of(with_parent(f"01-{TRACE}-{PARENT}-03-more")).parent_id == PARENT
+    assert extract_trace_context(with_parent(f"01-{TRACE}-{PARENT}-03-more")).parent_id == PARENT
 
 
 def test_the_client_decides_whether_its_trace_is_recorded() -> None:
     request = recorded(headers=((b"traceparent", f"00-{TRACE}-{PARENT}-00".encode()),))
-    assert not trace_of(request.asked).sampled
-    assert to_span(request, 10**18, SpansOptions()) is None
-    assert propagation_headers(request.asked)[-1][1].endswith(b"-00")
+    assert not extract_trace_context(request.request).is_sampled
+    assert to_span(request, 10**18, TracingOptions()) is None
+    assert propagation_headers(request.request)[-1][1].endswith(b"-00")
 
 
 def test_two_parents_are_none() -> None:
     header = (b"traceparent", f"00-{TRACE}-{PARENT}-01".encode())
-    assert trace_of(recorded(headers=(header, header)).asked).parent_id is None
+    assert extract_trace_context(recorded(headers=(header, header)).request).parent_id is None
 
 
 @given(st.text(alphabet="0123456789abcdef", min_size=1, max_size=20), st.floats(0, 1))
 def test_a_share_of_the_traces_is_recorded_and_ids_are_whole(name: str, share: float) -> None:
-    trace = trace_of(recorded(id=name).asked, share)
+    trace = extract_trace_context(recorded(id=name).request, share)
     assert len(trace.trace_id) == 32
     assert len(trace.span_id) == 16
-    assert trace_of(recorded(id=name).asked, 1.0).sampled
-    assert not trace_of(recorded(id=name).asked, 0.0).sampled
+    assert extract_trace_context(recorded(id=name).request, 1.0).is_sampled
+    assert not extract_trace_context(recorded(id=name).request, 0.0).is_sampled
 
 
 def test_about_the_share_that_is_asked_for_is_recorded() -> None:
-    taken = sum(trace_of(recorded(id=f"r{number}").asked, 0.25).sampled for number in range(2000))
+    taken = sum(
+        extract_trace_context(recorded(id=f"r{number}").request, 0.25).is_sampled for number in range(2000)
+    )
     assert 400 < taken < 600
 
 
@@ -105,7 +107,7 @@ def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
         did=((b"agentguard-run", b"run-1"), (b"agentguard-findings", b"exact_loop")),
         seconds=2.0,
     )
-    span = to_span(request, 10**18, SpansOptions(), findings=["loop.exact"])
+    span = to_span(request, 10**18, TracingOptions(), findings=["loop.exact"])
     assert span is not None
     assert (span.name, span.kind, span.error) == ("chat m", "client", None)
     assert (span.start_ns, span.end_ns) == (10**18 - 2 * 10**9, 10**18)
@@ -133,7 +135,7 @@ def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
 
 def test_contents_are_told_where_they_are_asked_for_and_hold_no_key() -> None:
     request = recorded(body=f"my prompt {KEY}".encode(), answer=b"my answer", model=KEY)
-    span = to_span(request, 10**18, SpansOptions(contents=True))
+    span = to_span(request, 10**18, TracingOptions(capture_content=True))
     assert span is not None
     assert str(span.attributes["input.value"]).startswith("my prompt")
     assert span.attributes["output.value"] == "my answer"
@@ -141,7 +143,7 @@ def test_contents_are_told_where_they_are_asked_for_and_hold_no_key() -> None:
 
 
 def test_a_request_that_failed_is_an_error() -> None:
-    span = to_span(recorded(status=502, error="backend_error"), 10**18, SpansOptions())
+    span = to_span(recorded(status=502, error="backend_error"), 10**18, TracingOptions())
     assert span is not None
     assert (span.error, span.message, span.attributes["error.type"]) == (
         True,
@@ -153,37 +155,39 @@ def test_a_request_that_failed_is_an_error() -> None:
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
 def test_a_collector_gets_every_span(tmp_path: Path, encoding: Any) -> None:
     with receiving(tmp_path) as held:
-        spans = SpanExporter(SpansOptions(endpoint=held.url, encoding=encoding, every_s=0.05))
+        spans = SpanExporter(TracingOptions(endpoint=held.url, encoding=encoding, flush_interval_s=0.05))
         for number in range(20):
             spans.record(recorded(id=f"r{number}", answer=ANSWER))
         spans.record(recorded(api=""))  # what only passes through is no span
         spans.close(60)
-        assert (spans.sent, spans.lost) == (20, 0)
+        assert (spans.sent, spans.dropped) == (20, 0)
 
 
 def test_without_a_collector_spans_are_lost_and_counted_and_nobody_waits() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nothing listens there
         spans = SpanExporter(
-            SpansOptions(endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}", queue=5, every_s=0.05)
+            TracingOptions(
+                endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}", max_queue=5, flush_interval_s=0.05
+            )
         )
         began = time.monotonic()
         for number in range(1000):
             spans.record(recorded(id=f"r{number}"))
         assert time.monotonic() - began < 60, "who waits for a span until it is given up waits for seconds"
-        assert spans.lost >= 900
+        assert spans.dropped >= 900
         spans.close(0.2)
-        assert spans.lost >= 990
-        assert ("spans_lost", (), spans.lost) in spans.figures()
+        assert spans.dropped >= 990
+        assert ("spans_lost", (), spans.dropped) in spans.collect_metrics()
 
 
 def test_headers_come_from_the_environment() -> None:
-    options = SpansOptions(endpoint="http://localhost:4318", headers_env="OTLP_KEYS")
-    target = options.target({"OTLP_KEYS": "authorization=Bearer%20x,a=b"})
+    options = TracingOptions(endpoint="http://localhost:4318", headers_env="OTLP_KEYS")
+    target = options.resolve_target({"OTLP_KEYS": "authorization=Bearer%20x,a=b"})
     assert target is not None
     assert target.headers == {"authorization": "Bearer x", "a": "b"}
     assert "Bearer" not in repr(target)
     with pytest.raises(ConfigError, match="OTLP_KEYS"):
-        options.target({})
+        options.resolve_target({})
     with pytest.raises(ValidationError, match="user or password"):
-        SpansOptions(endpoint="http://user:pass@localhost")
+        TracingOptions(endpoint="http://user:pass@localhost")
