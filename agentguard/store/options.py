@@ -17,7 +17,7 @@ class StoreOptions:
         max_rows, max_bytes: how much may wait to be written; what comes on top of it is lost and counted.
         synchronous: SQLite only: with ``"normal"`` a power cut may lose the last rows, with ``"full"`` every
             group of rows waits for the disk. Claims of effects always do.
-        busy_s: how long to wait for a lock that another process holds, before trying again later.
+        lock_timeout_s: how long to wait for a lock that another process holds, before trying again later.
     """
 
     max_rows: int = 50_000
@@ -31,4 +31,4 @@ class StoreOptions:
         if self.synchronous not in ("normal", "full"):
             raise ConfigError("store: synchronous is normal or full")
         if not (math.isfinite(self.lock_timeout_s) and 0 <= self.lock_timeout_s <= 600):
-            raise ConfigError("store: busy_s lies between 0 and 600 seconds")
+            raise ConfigError("store: lock_timeout_s lies between 0 and 600 seconds")

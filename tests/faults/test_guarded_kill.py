@@ -61,13 +61,13 @@ def _check(url: Path, world: Path, said: Path) -> None:
     assert lines[-1] == f"end {SEATS} seats are booked."
     state, spent = json.loads(lines[-3].removeprefix("state ")), int(lines[-2].removeprefix("spent "))
     with Store.open(url) as store:
-        run = store.trajectory("r")
+        run = store.get_trajectory("r")
         assert run is not None
         assert [step.index for step in run.steps] == list(range(len(run.steps)))
         assert len(run.steps) + sum(len(branch.steps) for branch in run.branches) >= max(
             int(line) for line in lines if line.isdigit()
         )
-        assert {effect.state for effect in store.effects("r")} <= {"done", "attempted"}
+        assert {effect.state for effect in store.list_effects("r")} <= {"done", "attempted"}
         walked = [
             call.arguments["to"] for step in run.steps for call in step.tool_calls if call.name == "walk"
         ]
@@ -78,7 +78,7 @@ def _check(url: Path, world: Path, said: Path) -> None:
 
 def _check_budget(store: Store, run: Trajectory, spent: int) -> None:
     """The budget of rollbacks is that of all lives together, and each rollback was both kept and made."""
-    back = [row for row in store.recoveries("r") if row.data["plan"]["undone"]]
+    back = [row for row in store.list_recoveries("r") if row.data["plan"]["undone"]]
     assert 1 <= spent == len(back) <= ROLLBACKS
     assert [row.data["id"] for row in back] == list(range(spent))
     assert sum(branch.reason != INTERRUPTION_REASON for branch in run.branches) == len(back)

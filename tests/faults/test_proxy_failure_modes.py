@@ -283,7 +283,7 @@ def test_a_vote_masks_a_replica_that_corrupts(tmp_path: Path, stream: bool) -> N
 def test_a_head_and_a_body_that_never_come_are_not_waited_for(tmp_path: Path) -> None:
     body = body_for("chat")
     with FaultBackend(name="a") as a:
-        settings = {**config(a), "limits": {"head_s": 1.0, "body_s": 1.0}}
+        settings = {**config(a), "limits": {"header_timeout_s": 1.0, "body_timeout_s": 1.0}}
         with serving(tmp_path, settings) as proxy:
             before = proxy.open_files()["socket"]
             asyncio.run(_slow_loris(proxy, request_bytes(CHAT, body), len(body)))
@@ -315,7 +315,7 @@ async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
 
 def test_a_reader_that_stands_still_holds_the_endpoint_back_and_is_cut_off(tmp_path: Path) -> None:
     with FaultBackend(Huge(part="body", size=300 << 20), name="a") as a:
-        settings = {**config(a), "limits": {"write_s": 3.0}}
+        settings = {**config(a), "limits": {"write_timeout_s": 3.0}}
         with serving(tmp_path, settings) as proxy:
             before = proxy.rss()
             with contextlib.closing(socket.create_connection(("127.0.0.1", proxy.port))) as client:

@@ -70,7 +70,7 @@ def _more(case: Case) -> dict[str, Any]:
 
 def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]:
     """What is wrong with the end of a case; nothing should be."""
-    attempts = sum(len(backend.attempts(case.mark)) for backend in backends)
+    attempts = sum(len(backend.list_attempts(case.mark)) for backend in backends)
     if case.kind == "partial" and attempts != 1:
         # Tokens and what broke them off were read at once, by a proxy that had no time in between: nothing
         # had been handed on, and the fault is one before the first token. See `HANDED_ON` for how often.
@@ -96,7 +96,7 @@ def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]
 def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
     """When each attempt came, and when and how it ended."""
     seen = sorted(
-        (one for backend in backends for one in backend.attempts(case.mark)), key=lambda one: one.at
+        (one for backend in backends for one in backend.list_attempts(case.mark)), key=lambda one: one.at
     )
     ends = [(one.answered_at or one.disconnected_at or one.at, one.cancelled) for one in seen]
     return [
@@ -107,10 +107,10 @@ def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
 
 def _right(case: Case, found: Outcome, backend: FaultBackend) -> bool:
     body = body_for(case.api, stream=case.stream, text=f"[[{case.mark}]]", **_more(case))
-    return case.api == "embeddings" or found.said == backend.right(PATHS[case.api], body).said
+    return case.api == "embeddings" or found.said == backend.build_expected_reply(PATHS[case.api], body).said
 
 
-GUARDED: dict[str, Any] = {"guard": {"version": 1}, "runs": {"inline": "all"}}
+GUARDED: dict[str, Any] = {"guard": {"version": 1}, "runs": {"mode": "all"}}
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["gateway", "guarded"])
@@ -137,7 +137,7 @@ async def _matrix(proxy: Proxy, everything: list[Case], backends: tuple[FaultBac
         done = await asyncio.gather(*(one(proxy, case, n * GAP_S) for n, case in enumerate(some)))
         for case, got in done:
             if case.kind == "partial":
-                seen_partial.append(sum(len(backend.attempts(case.mark)) for backend in backends) == 1)
+                seen_partial.append(sum(len(backend.list_attempts(case.mark)) for backend in backends) == 1)
             wrong += [f"{case.mark}: {what}" for what in judge(case, got, backends)]
         before = before or await settled(proxy, backends)
     # A share of a few streams is chance.
@@ -167,7 +167,7 @@ async def settled(proxy: Proxy, backends: tuple[FaultBackend, ...]) -> Counter[s
     """Descriptors once nothing is under way and idle connections are gone."""
 
     def left() -> list[str]:
-        return [one.key for backend in backends for one in list(backend.seen) if not one.over]
+        return [one.key for backend in backends for one in list(backend.requests) if not one.over]
 
     await soon(lambda: not left(), what=lambda: f"still at the backends: {left()}")
     await soon(lambda: sum(backend.open for backend in backends) == 0)

@@ -120,7 +120,7 @@ async def fifty(proxy: Proxy, a: FaultBackend, signals: Callable[[], Awaitable[N
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None:
     with FaultBackend(Ok(token_interval_s=3.0), word_count=3, name="a") as a:
-        settings = config(a, listen={"grace_s": 20.0, "workers": workers})
+        settings = config(a, listen={"shutdown_timeout_s": 20.0, "workers": workers})
         with serving(tmp_path, settings) as proxy:
 
             async def end() -> None:
@@ -140,7 +140,7 @@ def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None
 
 def test_a_drain_that_is_over_tells_each_stream_so_once(tmp_path: Path) -> None:
     with FaultBackend(Stall(tokens=2), name="a") as a:
-        settings = config(a, listen={"grace_s": 1.0})
+        settings = config(a, listen={"shutdown_timeout_s": 1.0})
         settings["backends"]["pipeline"] = {"shed": {"concurrency": {"rule": "fixed", "start": 100}}}
         with serving(tmp_path, settings) as proxy:
             began = 0.0

@@ -54,7 +54,7 @@ def check(url: str, folder: Path) -> None:
     acknowledged = [line for said in folder.glob("said-*") for line in said.read_text().split()]
     world = Counter((folder / "world").read_text().split())
     with Store.open(url) as store:
-        there = {row.id for row in store.findings("r")}
+        there = {row.id for row in store.list_findings("r")}
         assert len(acknowledged) > 20  # the test tests something
         assert set(acknowledged) <= there, f"lost with seed {SEED}"
         assert len(world) > 5

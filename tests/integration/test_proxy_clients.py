@@ -330,7 +330,7 @@ def test_what_only_passes_is_kept_too(guarded: Proxy, model: Model) -> None:
 
 def test_a_run_goes_on_at_another_proxy(model: Model, tmp_path: Path) -> None:
     """What one took back, the other does not show again: they share a database."""
-    shared = {"store": str(tmp_path / "shared.db"), "wait_s": 5}
+    shared = {"store": str(tmp_path / "shared.db"), "lookup_timeout_s": 5}
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()

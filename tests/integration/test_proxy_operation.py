@@ -65,14 +65,14 @@ def operated(two, tmp_path_factory):
     folder = tmp_path_factory.mktemp("operated")
     with receiving(folder) as collector:
         document = {
-            "listen": {"port": 0, "workers": 2, "grace_s": 2},
+            "listen": {"port": 0, "workers": 2, "shutdown_timeout_s": 2},
             "keys": KEYS,
             "backends": replicas(*two, api_key_env="BACKEND_KEY"),
             "guard": {},
             "capture": {"store": str(folder / "runs.db")},
-            "logs": {"to": str(folder / "log"), "level": "debug"},
-            "spans": {"endpoint": collector.url, "every_s": 0.2, "headers_env": "OTLP_KEYS"},
-            "shared": {},
+            "logs": {"output": str(folder / "log"), "level": "debug"},
+            "tracing": {"endpoint": collector.url, "flush_interval_s": 0.2, "headers_env": "OTLP_KEYS"},
+            "cluster": {},
         }
         environment = {"BACKEND_KEY": BACKEND_KEY, "OTLP_KEYS": f"x-key={BACKEND_KEY}"}
         with serving(folder, document, **environment) as proxy:
@@ -217,13 +217,13 @@ class TestMetrics:
 
     def test_names_that_clients_make_up_are_one_label(self, proxy, two, doors):
         for one in two:
-            one.play(StatusFault(status=404))
+            one.set_script(StatusFault(status=404))
         try:
             for number in range(5):
                 proxy.ask(chat() | {"model": f"made-up-{number}"}, **bearer(CALL))
         finally:
             for one in two:
-                one.play(Ok())
+                one.set_script(Ok())
         caught_up(doors)
         _, _, body = proxy.ask(method="GET", path="/metrics", **bearer(READ))
         assert b"made-up" not in body
@@ -313,7 +313,7 @@ class TestTelling:
     def test_a_span_goes_to_the_collector_within_the_clients_trace(self, operated, two):
         proxy, _, collector = operated
         for one in two:
-            one.seen.clear()
+            one.requests.clear()
         parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         assert proxy.ask(chat(), traceparent=parent, **bearer(CALL))[0] == 200
         asked = [*two[0].seen, *two[1].seen]
@@ -399,8 +399,8 @@ def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         bad, good = (stack.enter_context(FaultBackend()) for _ in range(2))
         bad.set_script(StatusFault(status=500))
-        shared = {"store": str(tmp_path / "shared.db"), "every_s": 0.1}
-        document = {"backends": replicas(bad, good), "shared": shared, "listen": {"port": 0, "grace_s": 1}}
+        shared = {"store": str(tmp_path / "shared.db"), "poll_interval_s": 0.1}
+        document = {"backends": replicas(bad, good), "cluster": shared, "listen": {"port": 0, "shutdown_timeout_s": 1}}
         proxies = []
         for name in ("one", "other"):
             (tmp_path / name).mkdir()
@@ -425,8 +425,8 @@ def test_a_proxy_without_its_database_serves_on(tmp_path: Path) -> None:
         away = "postgresql://u:p@127.0.0.1:1/none"
         document = {
             "backends": replicas(backend),
-            "shared": {"store": away},
-            "listen": {"port": 0, "grace_s": 1},
+            "cluster": {"store": away},
+            "listen": {"port": 0, "shutdown_timeout_s": 1},
         }
         with serving(tmp_path, document) as proxy:
             for _ in range(5):
@@ -452,10 +452,10 @@ def test_a_run_that_was_taken_back_stays_so_at_another_machine(
         server = stack.enter_context(openai_server.serving(lambda _: CHAT_API.answer(next(turns))))
         replica = {"name": "m", "url": server.url}
         document = {
-            "listen": {"port": 0, "grace_s": 1},
+            "listen": {"port": 0, "shutdown_timeout_s": 1},
             "backends": {"replicas": [replica], "health": "off"},
             "guard": policy,
-            "shared": {"store": database, "wait_s": 5, "hints": False},
+            "cluster": {"store": database, "lookup_timeout_s": 5, "health_hints": False},
         }
         doors = []
         for name in ("one", "other"):
@@ -482,14 +482,14 @@ def test_a_run_that_was_taken_back_stays_so_at_another_machine(
 def moving(server, store: str, **listen) -> dict:
     """A configuration under which runs go on at any proxy or worker."""
     return {
-        "listen": {"port": 0, "grace_s": 1, **listen},
+        "listen": {"port": 0, "shutdown_timeout_s": 1, **listen},
         "backends": {"replicas": [{"name": "m", "url": server.url}], "health": "off"},
         "guard": {
             "localizer": {"name": "first_finding"},
             "recover": {"on_fail": ["rollback"]},
             "tools": {"book": {"effect": "write"}, "find": {"effect": "read"}},
         },
-        "shared": {"store": store, "wait_s": 5, "hints": False},
+        "cluster": {"store": store, "lookup_timeout_s": 5, "health_hints": False},
     }
 
 
@@ -553,7 +553,7 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_anywhere(
             heads.append(head)
             within(30, lambda turn=turn: written(doors[turn % 2]))
     assert any("agentguard-recoveries" in head for head in heads)
-    shown = json.dumps(model.seen[-1])
+    shown = json.dumps(model.requests[-1])
     assert [id for id in ours if f'"{id}"' in shown] == ["find0", "b", "f4"], "what was taken back stays so"
     assert "Book seat 4." in shown
 
@@ -562,7 +562,7 @@ def test_a_key_that_reaches_one_worker_of_two_has_all_of_its_limit(tmp_path: Pat
     limited = {**key("call", CALL, "call"), "limits": {"requests_per_minute": 6}}
     with FaultBackend() as backend, contextlib.ExitStack() as stack:
         document = {
-            "listen": {"port": 0, "grace_s": 1, "workers": 2},
+            "listen": {"port": 0, "shutdown_timeout_s": 1, "workers": 2},
             "backends": replicas(backend),
             "keys": [limited, key("read", READ, "read")],
         }

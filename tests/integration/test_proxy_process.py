@@ -36,7 +36,7 @@ def hasty(backend, tmp_path_factory):
     """A proxy with little patience, for tests of just that: nobody else has to be in time for it."""
     document = {
         "backends": backends(backend),
-        "limits": {"head_s": 3, "body_s": 1, "write_s": 1, "idle_s": 60},
+        "limits": {"header_timeout_s": 3, "body_timeout_s": 1, "write_timeout_s": 1, "keepalive_timeout_s": 60},
     }
     with serving(tmp_path_factory.mktemp("hasty"), document) as one:
         yield one
@@ -46,8 +46,8 @@ def hasty(backend, tmp_path_factory):
 def fresh(request):
     if "backend" in request.fixturenames:
         one = request.getfixturevalue("backend")
-        one.play(Ok())
-        one.seen.clear()
+        one.set_script(Ok())
+        one.requests.clear()
 
 
 def backends(*endpoints):
@@ -86,7 +86,7 @@ class TestForwarding:
         assert got == direct(backend, body)
         assert headers["agentguard-replica"] == "b0"
         assert headers["agentguard-request"]
-        seen = backend.seen[0]
+        seen = backend.requests[0]
         assert (seen.body, seen.header("x-custom")) == (body, "kept")
         assert not [name for name, _ in seen.headers if name.startswith(b"agentguard")]
 
@@ -102,12 +102,12 @@ class TestForwarding:
     def test_what_is_no_model_api_passes_through(self, proxy, backend, method, path):
         body = b"\x00 not JSON" if method in ("POST", "PATCH") else b""
         proxy.ask(body, path=path, method=method)
-        seen = backend.seen[-1]
+        seen = backend.requests[-1]
         assert (seen.method, seen.target, seen.body) == (method, path, body)
 
     def test_a_long_file_passes_through_and_is_not_kept(self, proxy, backend):
         size = 60_000_000
-        backend.play(Huge(size=size))
+        backend.set_script(Huge(size=size))
         before = rss(proxy.process.pid)
         with proxy.connect() as client:
             client.sendall(b"GET /v1/files/f HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -121,26 +121,26 @@ class TestForwarding:
 
     def test_the_clients_key_passes_where_neither_side_has_one(self, proxy, backend):
         proxy.ask(chat(), Authorization="Bearer of-the-client")
-        assert backend.seen[-1].header("authorization") == "Bearer of-the-client"
+        assert backend.requests[-1].get_header("authorization") == "Bearer of-the-client"
 
     def test_a_token_is_handed_on_before_the_next_one_is_there(self, proxy, backend):
-        backend.play(Stall(tokens=1))
+        backend.set_script(Stall(tokens=1))
         body = encoded(chat(stream=True))
-        first = backend.right(CHAT, body).said.split()[0].encode()
+        first = backend.build_expected_reply(CHAT, body).content.split()[0].encode()
         with proxy.connect() as client:
             client.sendall(raw(body))
             assert first in read_until(client, first)
-            assert not backend.seen[-1].over
+            assert not backend.requests[-1].is_finished
 
     def test_an_error_of_the_endpoint_is_handed_on_as_it_came(self, proxy, backend):
-        backend.play(StatusFault(status=404, headers=(("x-why", "no such model"),)))
+        backend.set_script(StatusFault(status=404, headers=(("x-why", "no such model"),)))
         status, headers, body = proxy.ask(chat())
         assert (status, headers["x-why"]) == (404, "no such model")
         assert json.loads(body)["error"]
 
     @pytest.mark.parametrize("framing", ["ended", "chunked", "close"])
     def test_a_stream_that_breaks_off_ends_with_one_error(self, proxy, backend, framing):
-        backend.play(Truncate(tokens=3, framing=framing))
+        backend.set_script(Truncate(tokens=3, framing=framing))
         status, _, body = proxy.ask(chat(stream=True))
         assert status == 200
         last = payloads(body)[-1]
@@ -165,31 +165,31 @@ class TestLeaving:
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_before_the_first_token(self, proxy, backend, stream):
-        backend.play(Hang())
+        backend.set_script(Hang())
         client = proxy.connect()
         client.sendall(raw(chat(stream=stream)))
-        backend.until(lambda: backend.seen)
+        backend.wait_until(lambda: backend.requests)
         self.left(backend, client)
 
     def test_mid_stream(self, proxy, backend):
-        backend.play(Stall(tokens=3))  # no next token by which the proxy could come to know it
+        backend.set_script(Stall(tokens=3))  # no next token by which the proxy could come to know it
         client = proxy.connect()
         client.sendall(raw(chat(stream=True)))
         read_until(client, b"data: ")
         self.left(backend, client)
 
     def test_after_a_large_body(self, proxy, backend):
-        backend.play(Hang())
+        backend.set_script(Hang())
         client = proxy.connect()
         client.sendall(raw(chat(text="x" * 2_000_000)))
-        backend.until(lambda: backend.seen)
+        backend.wait_until(lambda: backend.requests)
         self.left(backend, client)
 
     def left(self, backend, client):
         at = time.monotonic()
         client.close()
-        seen = backend.seen[-1]
-        backend.until(lambda: seen.disconnected_at is not None, 60)
+        seen = backend.requests[-1]
+        backend.wait_until(lambda: seen.disconnected_at is not None, 60)
         # 100 ms are promised; the rest is for a busy machine. A proxy that does not notice it waits for the
         # endpoint, at least for the 20 s in which the next token must come.
         assert seen.disconnected_at - at < 0.1 + 5
@@ -225,12 +225,12 @@ class TestLimits:
             assert b"request_timeout" in got
 
     def test_a_client_that_does_not_read_is_cut_off(self, proxy, backend):
-        backend.play(Huge(size=50_000_000))
+        backend.set_script(Huge(size=50_000_000))
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", proxy.port))
             client.sendall(raw(b"", path="/v1/files/f/content", method="GET"))
-            backend.until(lambda: backend.seen and backend.seen[-1].over, 30)
+            backend.wait_until(lambda: backend.requests and backend.requests[-1].is_finished, 30)
 
     @staticmethod
     def ends(client):
@@ -292,7 +292,7 @@ def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(proxy, bac
     with proxy.connect() as client:
         client.sendall(request_)
         assert b" 400 " in read_all(client)
-    assert not backend.seen
+    assert not backend.requests
 
 
 @pytest.mark.parametrize("place", ["/v1/x%b HTTP/1.1", "/v1/x?%b HTTP/1.1", "/v1/x HTTP/1.1\r\nX%bY: a"])
@@ -312,10 +312,10 @@ def test_what_comes_after_a_body_is_no_header(proxy, backend):
             b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + trailed
         )
         read_until(client, b"\r\n\r\n")
-    backend.until(lambda: backend.seen)
-    assert backend.seen[-1].body == b"{}"
-    assert backend.seen[-1].header("x-sneaked") is None
-    assert backend.seen[-1].header("authorization") is None
+    backend.wait_until(lambda: backend.requests)
+    assert backend.requests[-1].body == b"{}"
+    assert backend.requests[-1].get_header("x-sneaked") is None
+    assert backend.requests[-1].get_header("authorization") is None
 
 
 @pytest.mark.parametrize("asks", ["plain", "keep-alive", "head", "error"])
@@ -327,7 +327,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(proxy, backend, asks, stream):
     if asks == "head":
         request = b"HEAD /v1/files/f HTTP/1.0\r\n\r\n"
     if asks == "error":
-        backend.play(Truncate() if stream else StatusFault(status=404))
+        backend.set_script(Truncate() if stream else StatusFault(status=404))
     with proxy.connect() as client:
         client.sendall(request)
         head, _, said = read_all(client).partition(b"\r\n\r\n")
@@ -365,7 +365,7 @@ def test_a_model_that_no_replica_offers_is_told_from_one_that_is_drained(backend
         assert (code, json.loads(body)["error"]["code"]) == (503, "no_replica")
         assert int(headers["retry-after"]) > 0
         assert proxy.ask(chat(model="nobodys"))[0] == 404
-        assert not backend.seen
+        assert not backend.requests
 
 
 def test_a_client_that_would_upgrade_is_answered_in_http_1(proxy, backend):
@@ -376,8 +376,8 @@ def test_a_client_that_would_upgrade_is_answered_in_http_1(proxy, backend):
             client.sendall(raw(chat(), headers=offer))
             status, body = read_answer(client)
             assert status == 200, body
-    assert backend.seen[-1].body == encoded(chat())
-    assert backend.seen[-1].header("upgrade") is None
+    assert backend.requests[-1].body == encoded(chat())
+    assert backend.requests[-1].get_header("upgrade") is None
 
 
 class TestOperation:
@@ -416,7 +416,7 @@ class TestOperation:
 
     @pytest.mark.parametrize("stream", [True, False])
     def test_what_does_not_end_in_its_time_gets_one_error(self, tmp_path, stream):
-        document = {"listen": {"port": 0, "grace_s": 0.3}}
+        document = {"listen": {"port": 0, "shutdown_timeout_s": 0.3}}
         fault = Ok(token_interval_s=5) if stream else Hang()
         with (
             FaultBackend(fault) as backend,
@@ -440,7 +440,7 @@ class TestOperation:
             proxy.connect() as idle,
         ):
             client.sendall(raw(chat()))
-            backend.until(lambda: backend.seen)
+            backend.wait_until(lambda: backend.requests)
             proxy.signal(signal.SIGTERM)
             assert idle.recv(1) == b""  # it has heard the first: of two that wait at once one is left
             assert proxy.process.poll() is None

@@ -108,17 +108,17 @@ def whole(id: str = "run-1") -> Record:
 def test_a_run_comes_back_as_it_was(store):
     record = whole()
     store.write_run(record).wait(10)
-    assert store.record("run-1") == record
-    assert store.trajectory("run-1") == record.trajectory
-    assert store.trajectory("run-2") is None
+    assert store.get_record("run-1") == record
+    assert store.get_trajectory("run-1") == record.trajectory
+    assert store.get_trajectory("run-2") is None
 
 
 def test_a_run_written_again_replaces_the_first(store):
     store.write_run(whole()).wait(10)
     shorter = Trajectory(id="run-1", format="other", task="t", steps=(step(0),))
     store.write_run(shorter).wait(10)
-    assert store.record("run-1") == Record(trajectory=shorter)
-    assert store.stats().rows["steps"] == 1
+    assert store.get_record("run-1") == Record(trajectory=shorter)
+    assert store.get_stats().rows["steps"] == 1
 
 
 def test_a_run_written_live_is_what_the_recorder_has(store):
@@ -137,9 +137,9 @@ def test_a_run_written_live_is_what_the_recorder_has(store):
             left = state.fork_branch(*rest, reason="loop", extra={})
             rows.append(build_branch_row("live", left, created_at=float(at), takes=True))
     store.write(*rows).wait(10)
-    assert store.trajectory("live") == state.to_record().trajectory
-    assert [b.id for b in store.trajectory("live").branches] == ["b1", "b2"]
-    assert store.trajectory("live").branches[0].parent == "b2"
+    assert store.get_trajectory("live") == state.to_record().trajectory
+    assert [b.id for b in store.get_trajectory("live").branches] == ["b1", "b2"]
+    assert store.get_trajectory("live").branches[0].parent == "b2"
 
 
 def test_every_row_comes_back(store):
@@ -152,10 +152,10 @@ def test_every_row_comes_back(store):
         BackendEventRow(backend="b", kind="ejected", **run),
     ]
     store.write(*rows).wait(10)
-    assert store.findings("r") == (rows[0],)
-    assert store.diagnoses("r") == (rows[1],)
-    assert store.recoveries("r") == (rows[2],)
-    assert store.judgements("r") == (rows[3],)
+    assert store.list_findings("r") == (rows[0],)
+    assert store.list_diagnoses("r") == (rows[1],)
+    assert store.list_recoveries("r") == (rows[2],)
+    assert store.list_judgements("r") == (rows[3],)
     assert store.list_backend_events("b").rows == (rows[4],)
     assert store.list_backend_events("c").rows == ()
 
@@ -170,25 +170,25 @@ def test_snapshots_come_back_by_step_and_are_dropped_by_step(store):
     assert store.list_snapshots("r", tenant="t") == ()
     store.write(ClearRunRow(run_id="r")).wait(10)
     assert store.list_snapshots("r") == ()
-    assert store.stats().rows["snapshots"] == 1
+    assert store.get_stats().rows["snapshots"] == 1
 
 
 def test_a_state_that_is_no_bytes_or_too_large_is_refused(store):
     for state in ("text", bytes(32 * 1024 * 1024 + 1)):
         with pytest.raises(RowsLost, match=r"state is (a str, not bytes|larger than 33,554,432 bytes)"):
             store.write(SnapshotRow(run_id="r", step=1, state=state)).wait(20)
-    assert store.health().refused == 2
+    assert store.get_health().refused == 2
 
 
 def test_what_snapshots_take_is_counted(store):
-    before = store.stats().bytes_in_use
+    before = store.get_stats().bytes_in_use
     store.write(SnapshotRow(run_id="r", step=1, state=bytes(100_000))).wait(10)
-    assert store.stats().bytes_in_use >= before + 95_000
+    assert store.get_stats().bytes_in_use >= before + 95_000
 
 
 def test_numbers_that_are_none_do_no_harm(store):
     store.write(FindingRow(run_id="r", detector="d", probability=math.nan, data={"p": math.inf})).wait(10)
-    (found,) = store.findings("r")
+    (found,) = store.list_findings("r")
     assert found.probability is None
     assert found.data == {"p": math.inf}
 
@@ -198,14 +198,14 @@ def test_rows_come_in_the_order_they_were_written(store):
     for row in rows:
         store.write(row)
     store.flush(10)
-    assert store.findings("r") == rows
+    assert store.list_findings("r") == rows
 
 
 def test_a_row_with_a_known_id_is_kept_once(store):
     row = FindingRow(run_id="r", detector="d")
     store.write(row, row).wait(10)
     store.write(row).wait(10)
-    assert store.findings("r") == (row,)
+    assert store.list_findings("r") == (row,)
 
 
 def test_a_recovery_gets_its_outcome_later(store):
@@ -213,19 +213,19 @@ def test_a_recovery_gets_its_outcome_later(store):
     store.write(planned).wait(10)
     ended = replace(planned, outcome="recovered", updated_at=9.0)
     store.write(ended).wait(10)
-    assert store.recoveries("r") == (ended,)
+    assert store.list_recoveries("r") == (ended,)
 
 
 def test_schemata_are_replaced_by_newer_versions_only(store):
     second = SchemaRow(id="s1", version=2, support=4, data={"signature": ["a"]}, origin="natural")
     store.write(second, replace(second, version=1, support=9)).wait(10)
-    assert store.schema("s1") == second
+    assert store.get_schema("s1") == second
     third = replace(second, version=3, status="retired")
     store.write(third, SchemaRow(id="s2", origin="injected")).wait(10)
-    assert store.schema("s1") == third
-    assert [one.id for one in store.schemata(status="active")] == ["s2"]
-    assert [one.id for one in store.schemata(origin="natural")] == ["s1"]
-    assert len(store.schemata()) == 2
+    assert store.get_schema("s1") == third
+    assert [one.id for one in store.list_schemata(status="active")] == ["s2"]
+    assert [one.id for one in store.list_schemata(origin="natural")] == ["s1"]
+    assert len(store.list_schemata()) == 2
 
 
 def test_schemata_are_changed_as_one_by_whoever_asks(store, url):
@@ -243,12 +243,12 @@ def test_schemata_are_changed_as_one_by_whoever_asks(store, url):
             return [held["s"]]
 
         for _ in range(10):
-            known = one.update_schemata(more, known=known)
+            known = one.update_schemata(more, known_versions=known)
 
     with Store.open(url) as other, ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(count_up, one) for one in (store, other)]:
             done.result(60)
-    assert store.schemata()[0].data["n"] == 20
+    assert store.list_schemata()[0].data["n"] == 20
     count_up(store)
     assert read[-9:] == [0] * 9, "what nobody else has changed is not read again"
 
@@ -257,16 +257,16 @@ def test_a_change_that_cannot_be_stored_changes_nothing(store):
     store.write(SchemaRow(id="s", data={"n": 0})).wait(10)
     with pytest.raises(StoreError, match="cannot be stored"):
         store.update_schemata(lambda rows: [replace(rows[0], data={"n": 1}), SchemaRow(id="")])
-    assert store.schemata()[0].data["n"] == 0
+    assert store.list_schemata()[0].data["n"] == 0
 
 
 def test_verdicts_are_found_by_their_key(store):
     key = compute_verdict_key(NASTY, "question", "judge", "1")
-    assert store.verdict(key) is None
+    assert store.get_verdict(key) is None
     store.write(VerdictRow(key=key, judge="judge", data={"p": 0.25})).wait(10)
     store.write(VerdictRow(key=key, judge="judge", data={"p": 0.75})).wait(10)
-    assert store.verdict(key).data == {"p": 0.75}
-    assert store.verdict(compute_verdict_key(NASTY, "question", "judge", "2")) is None
+    assert store.get_verdict(key).data == {"p": 0.75}
+    assert store.get_verdict(compute_verdict_key(NASTY, "question", "judge", "2")) is None
 
 
 def test_a_bad_row_does_not_sink_its_neighbours(store):
@@ -294,8 +294,8 @@ def test_a_bad_row_does_not_sink_its_neighbours(store):
     with pytest.raises(RowsLost, match="refused: FindingRow: run_id is empty"):
         receipt.wait(10)
     assert receipt.state == "refused"
-    assert store.findings("r") == tuple(good)
-    health = store.health()
+    assert store.list_findings("r") == tuple(good)
+    health = store.get_health()
     assert (health.written, health.refused, health.lost, health.ok) == (len(good), len(bad), 0, True)
     assert health.last_refusal == "RunRow: failed is a str, not true or false"
 
@@ -303,13 +303,13 @@ def test_a_bad_row_does_not_sink_its_neighbours(store):
 def test_a_row_that_only_the_database_refuses_is_left_out_alone(store):
     """Nothing of ours lets such a row through; a column with less room than was thought would."""
     store.write(FindingRow(run_id="r", detector="before")).wait(10)
-    with store._database.engine().begin() as connection:
+    with store._database.get_engine().begin() as connection:
         connection.exec_driver_sql("CREATE UNIQUE INDEX one_detector ON agentguard_findings (detector)")
     rows = [FindingRow(run_id="r", detector=name) for name in ("a", "before", "b")]
     receipt = store.write(*rows)
     with pytest.raises(RowsLost, match="the database refused it"):
         receipt.wait(10)
-    assert [one.detector for one in store.findings("r")] == ["before", "a", "b"]
+    assert [one.detector for one in store.list_findings("r")] == ["before", "a", "b"]
     assert "before" not in receipt.reason
 
 
@@ -320,26 +320,26 @@ def test_writing_never_raises(store):
     store.close()
     late = store.write(FindingRow(run_id="r", detector="d"))
     assert (late.state, late.reason) == ("lost", "the store is closed")
-    assert store.health().lost == 1
+    assert store.get_health().lost == 1
 
 
 def test_what_is_written_together_is_one_unit(store):
-    before = store._writer._queue.added
+    before = store._writer._queue.added_count
     with store.unit_of_work():
         first = store.write(SchemaRow(id="a"))
         with store.unit_of_work():
             second = store.write(SchemaRow(id="b"), SchemaRow(id="c"))
-        assert store._writer._queue.added == before, "nothing is queued before the block ends"
+        assert store._writer._queue.added_count == before, "nothing is queued before the block ends"
     assert first is second
-    assert store._writer._queue.added == before + 1
+    assert store._writer._queue.added_count == before + 1
     first.wait(10)
-    assert len(store.schemata()) == 3
+    assert len(store.list_schemata()) == 3
     with contextlib.suppress(KeyError), store.unit_of_work():
         store.write(SchemaRow(id="d"))
         raise KeyError
     assert store.write(SchemaRow(id="e")) is not first
     store.flush(10)
-    assert len(store.schemata()) == 5
+    assert len(store.list_schemata()) == 5
 
 
 def test_threads_do_not_write_together(store):
@@ -348,9 +348,9 @@ def test_threads_do_not_write_together(store):
         other = threading.Thread(target=lambda: store.write(SchemaRow(id="theirs")).wait(10))
         other.start()
         other.join()
-        assert [one.id for one in store.schemata()] == ["theirs"]
+        assert [one.id for one in store.list_schemata()] == ["theirs"]
     store.flush(10)
-    assert len(store.schemata()) == 2
+    assert len(store.list_schemata()) == 2
 
 
 def test_await_a_receipt(store):
@@ -358,7 +358,7 @@ def test_await_a_receipt(store):
         receipts = [store.write(FindingRow(run_id="r", detector="d", step=i)) for i in range(20)]
         await asyncio.gather(*receipts)
         await receipts[0]
-        assert len(await asyncio.to_thread(store.findings, "r")) == 20
+        assert len(await asyncio.to_thread(store.list_findings, "r")) == 20
         with pytest.raises(RowsLost):
             await store.write(FindingRow(run_id="", detector="d"))
 
@@ -374,7 +374,7 @@ def test_cancelling_who_waits_loses_nothing(store):
 
     asyncio.run(main())
     store.flush(10)
-    assert len(store.findings("r")) == 10
+    assert len(store.list_findings("r")) == 10
 
 
 def test_rows_that_nobody_waits_for_are_gathered(store, monkeypatch):
@@ -383,10 +383,10 @@ def test_rows_that_nobody_waits_for_are_gathered(store, monkeypatch):
     row = FindingRow(run_id="r", detector="d")
     held = store.write(row)
     with pytest.raises(StoreTimeout):
-        store.flush(0.2, haste=False)
-    assert (held.state, store.findings("r")) == ("pending", ())
+        store.flush(0.2, immediate=False)
+    assert (held.state, store.list_findings("r")) == ("pending", ())
     held.wait(20)
-    assert store.findings("r") == (row,)
+    assert store.list_findings("r") == (row,)
 
     async def awaited() -> None:
         async with asyncio.timeout(20):
@@ -418,7 +418,7 @@ def test_many_threads_write_and_claim(store):
         one.join()
     store.flush(20)
     assert sorted(new) == list(range(20))
-    assert all(len(store.findings(f"r{i}")) == 20 for i in range(6))
+    assert all(len(store.list_findings(f"r{i}")) == 20 for i in range(6))
 
 
 def test_two_stores_on_one_database(store, url):
@@ -447,8 +447,8 @@ def test_an_effect_is_claimed_once(store, url):
     assert not store.settle(EFFECT, "compensated")
     assert not store.settle(EFFECT, "done")
     assert store.claim(EFFECT).state == "compensated"
-    assert [one.state for one in store.effects("r")] == ["compensated"]
-    assert store.effects("r")[0].settled_at is not None
+    assert [one.state for one in store.list_effects("r")] == ["compensated"]
+    assert store.list_effects("r")[0].settled_at is not None
 
 
 @pytest.mark.parametrize(
@@ -497,23 +497,23 @@ def test_tenants_do_not_see_each_other(store):
         asked = {"tenant": tenant}
         lists = [
             ask("r", **asked)
-            for ask in (store.findings, store.diagnoses, store.recoveries, store.effects, store.judgements)
+            for ask in (store.list_findings, store.list_diagnoses, store.list_recoveries, store.list_effects, store.list_judgements)
         ]
-        pages = [store.list_backend_events(**asked).rows, store.schemata(**asked)]
-        return [*lists, *pages, *filter(None, [store.schema("s", **asked), store.verdict("k", **asked)])]
+        pages = [store.list_backend_events(**asked).rows, store.list_schemata(**asked)]
+        return [*lists, *pages, *filter(None, [store.get_schema("s", **asked), store.get_verdict("k", **asked)])]
 
     assert len(answers("a")) == 9
     assert all(answers("a"))
     assert not any(answers("b"))
     assert not any(answers(""))
-    assert store.trajectory("r", tenant="a").task == "a"
-    assert store.trajectory("r", tenant="b").task == "b"
-    assert store.trajectory("r") is None
-    assert [one.tenant for one in store.runs(tenant="b").rows] == ["b"]
+    assert store.get_trajectory("r", tenant="a").task == "a"
+    assert store.get_trajectory("r", tenant="b").task == "b"
+    assert store.get_trajectory("r") is None
+    assert [one.tenant for one in store.list_runs(tenant="b").rows] == ["b"]
     store.delete_run("r", tenant="b")
     assert len(answers("a")) == 9
     store.delete_tenant("a")
-    assert sum(store.stats().rows.values()) == 0
+    assert sum(store.get_stats().rows.values()) == 0
 
 
 HOSTILE = [
@@ -533,13 +533,13 @@ def test_hostile_questions_find_nothing_and_break_nothing(store, text):
     record = Record(trajectory=Trajectory(id="r", format="f", task="t", steps=(step(0),)))
     store.write_run(record, tenant="t").wait(10)
     asks = [
-        lambda: store.trajectory(text, tenant="t"),
-        lambda: store.trajectory("r", tenant=text),
-        lambda: store.verdict(text),
-        lambda: store.findings(text),
-        lambda: store.schemata(status=text, origin=text),
-        lambda: store.runs(RunFilter(format=text, group=text), tenant="t").rows,
-        lambda: store.runs(page=Page(after=text), tenant="t").rows,
+        lambda: store.get_trajectory(text, tenant="t"),
+        lambda: store.get_trajectory("r", tenant=text),
+        lambda: store.get_verdict(text),
+        lambda: store.list_findings(text),
+        lambda: store.list_schemata(status=text, origin=text),
+        lambda: store.list_runs(RunFilter(format=text, group=text), tenant="t").rows,
+        lambda: store.list_runs(page=Page(after=text), tenant="t").rows,
         lambda: store.list_backend_events(text).rows,
     ]
     for ask in asks:
@@ -547,7 +547,7 @@ def test_hostile_questions_find_nothing_and_break_nothing(store, text):
             assert not ask()
         except StoreError as error:
             assert text not in str(error) or len(text) == 1
-    assert store.trajectory("r", tenant="t") == record.trajectory
+    assert store.get_trajectory("r", tenant="t") == record.trajectory
 
 
 def test_runs_in_pages(store):
@@ -557,17 +557,17 @@ def test_runs_in_pages(store):
     store.flush(10)
     seen, after = [], None
     while True:
-        page = store.runs(RunFilter(format="f"), Page(limit=7, after=after))
+        page = store.list_runs(RunFilter(format="f"), Page(limit=7, after=after))
         seen += [one.id for one in page.rows]
         after = page.next
         if after is None:
             break
     assert seen == sorted(seen, reverse=True)
     assert len(seen) == 25
-    assert len(store.runs(RunFilter(failed=True)).rows) == 9
-    assert store.runs(RunFilter(failed=False)).rows == ()
-    assert len(store.runs(RunFilter(since=1.0, until=2.0)).rows) == 10
-    assert [one.id for one in store.runs(RunFilter(group="q")).rows] == ["other"]
+    assert len(store.list_runs(RunFilter(failed=True)).rows) == 9
+    assert store.list_runs(RunFilter(failed=False)).rows == ()
+    assert len(store.list_runs(RunFilter(since=1.0, until=2.0)).rows) == 10
+    assert [one.id for one in store.list_runs(RunFilter(group="q")).rows] == ["other"]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001, True, 1.5])
@@ -611,17 +611,17 @@ PER_RUN = {
 
 def test_delete_a_run_with_all_that_belongs_to_it(store):
     filled(store)
-    before = store.stats().rows
+    before = store.get_stats().rows
     gone = store.delete_run("r2")
     assert gone.rows == dict.fromkeys(PER_RUN, 1)
-    after = store.stats().rows
+    after = store.get_stats().rows
     assert {name: before[name] - after[name] for name in before} == {
         **gone.rows,
         "schemata": 0,
         "hints": 0,
         "overviews": 1,
     }
-    assert store.trajectory("r2") is None
+    assert store.get_trajectory("r2") is None
     assert sum(store.delete_run("r2").rows.values()) == 0
 
 
@@ -629,23 +629,23 @@ def test_prune_what_is_old(store):
     filled(store)
     gone = store.prune(older_than_s=2.5 * 3600)
     assert gone.rows == dict.fromkeys(PER_RUN, 2)
-    assert [one.id for one in store.runs().rows] == ["r3", "r2"]
-    assert len(store.schemata()) == 1
-    assert store.stats().rows["judgements"] == 3  # a judgement of a schema belongs to no run
+    assert [one.id for one in store.list_runs().rows] == ["r3", "r2"]
+    assert len(store.list_schemata()) == 1
+    assert store.get_stats().rows["judgements"] == 3  # a judgement of a schema belongs to no run
 
 
 def test_prune_but_keep_failures(store):
     filled(store)
     store.prune(older_than_s=0, keep_failed=True)
-    assert [one.id for one in store.runs().rows] == ["r1", "r0"]
-    assert len(store.trajectory("r0").steps) == 1
+    assert [one.id for one in store.list_runs().rows] == ["r1", "r0"]
+    assert len(store.get_trajectory("r0").steps) == 1
 
 
 def test_prune_one_tenant_only(store):
     filled(store)
     store.write(RunRow(id="theirs", tenant="t", created_at=1.0)).wait(10)
     assert store.prune(older_than_s=60, tenant="t").rows["runs"] == 1
-    assert len(store.runs().rows) == 4
+    assert len(store.list_runs().rows) == 4
 
 
 def test_prune_rows_whose_run_was_never_written(store):
@@ -666,11 +666,11 @@ def test_prune_to_a_size(store):
             build_run_row(run, created_at=float(i)), build_step_row(run.id, run.steps[0], created_at=float(i))
         )
     store.flush(10)
-    used = store.stats().bytes_in_use
+    used = store.get_stats().bytes_in_use
     gone = store.prune(max_bytes=int(used * 0.6))
     assert gone.bytes_before == used
     assert used * 0.4 < gone.bytes_after <= used * 0.6
-    left = [one.id for one in store.runs().rows]
+    left = [one.id for one in store.list_runs().rows]
     assert left == [f"r{i:02}" for i in range(39, 39 - len(left), -1)]  # the newest stay
     assert 15 < len(left) < 30
 

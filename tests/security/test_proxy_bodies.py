@@ -30,7 +30,7 @@ def scene(
             "logs": {"level": "debug"},
         }
         if request.param == "guarded":
-            settings |= {"guard": {"version": 1}, "runs": {"inline": "all"}}
+            settings |= {"guard": {"version": 1}, "runs": {"mode": "all"}}
         with serving(tmp_path_factory.mktemp("bodies"), settings) as proxy:
             yield proxy, a
 

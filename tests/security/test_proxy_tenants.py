@@ -37,7 +37,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Fau
             "backends": {"replicas": replicas(a), "health": "off"},
             "keys": keys,
             "guard": {"version": 1},
-            "runs": {"inline": "all"},
+            "runs": {"mode": "all"},
             "capture": {"store": str(store)},
             "ui": {},
         }
@@ -131,13 +131,13 @@ def test_an_agent_that_sets_off_recovery_for_ever_is_stopped_by_its_budget(tmp_p
     policy = {
         "version": 1,
         "detectors": {"exact_loop": {"repeat": 2, "on_fail": ["nudge", "rollback", "drop_tool", "stop"]}},
-        "budgets": {"rollbacks": 2, "per_step": 1, "nudges": 2, "samples": 6, "repairs": 3},
+        "budgets": {"rollbacks": 2, "rollbacks_per_step": 1, "hints": 2, "resamples": 6, "repairs": 3},
     }
     with FaultBackend(name="a") as a:
         settings: dict[str, Any] = {
             "backends": {"replicas": replicas(a), "health": "off"},
             "guard": policy,
-            "runs": {"inline": "all"},
+            "runs": {"mode": "all"},
         }
         with serving(tmp_path, settings) as proxy:
             turns = asyncio.run(_loop(proxy, 40))

@@ -33,7 +33,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Fau
     with FaultBackend(name="a") as a:
         settings = {
             "backends": {"replicas": replicas(a), "health": "off", "http": {"body_bytes": 8 * MB}},
-            "limits": {"body_bytes": 8 * MB, "body_s": 20.0, "head_s": 3.0},
+            "limits": {"max_body_bytes": 8 * MB, "body_timeout_s": 20.0, "header_timeout_s": 3.0},
             "capture": {"store": str(tmp_path_factory.mktemp("store") / "runs.db")},
         }
         with serving(tmp_path_factory.mktemp("wire"), settings) as proxy:
@@ -89,7 +89,7 @@ def test_a_body_of_150_mb_is_refused_and_not_kept(scene: tuple[Proxy, FaultBacke
 def test_many_large_bodies_at_once_are_bounded(tmp_path: object) -> None:
     with FaultBackend(name="a") as a:
         settings = {"backends": {"replicas": replicas(a), "health": "off"}}
-        settings["limits"] = {"body_bytes": 8 * MB, "bodies_bytes": 16 * MB, "body_s": 3.0}
+        settings["limits"] = {"max_body_bytes": 8 * MB, "max_buffered_bytes": 16 * MB, "body_timeout_s": 3.0}
         with serving(tmp_path, settings) as proxy:  # type: ignore[arg-type]
             before = proxy.peak()
 

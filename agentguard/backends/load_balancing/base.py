@@ -89,9 +89,9 @@ def _builtin() -> dict[str, str]:
     return {
         "least_load": f"{room}.least_request:LeastLoad",
         "prefix": f"{room}.consistent_hash:Prefix",
-        "priority": f"{room}.round_robin:Priority",
+        "priority": f"{room}.round_robin:PriorityOptions",
         "round_robin": f"{room}.round_robin:RoundRobin",
-        "session": f"{room}.consistent_hash:Session",
+        "session": f"{room}.consistent_hash:SessionAffinity",
         "weighted": f"{room}.round_robin:Weighted",
     }
 

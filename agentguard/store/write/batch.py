@@ -137,7 +137,7 @@ def _suppress_summary_errors() -> Iterator[None]:
     except (SQLAlchemyError, OSError):
         raise
     except Exception as error:
-        _LOG.warning("an overview was not kept up (%s): Store.refresh_overviews makes it anew", error)
+        _LOG.warning("an overview was not kept up (%s): Store.rebuild_run_summaries makes it anew", error)
 
 
 def _build_parameters(row: Row) -> dict[str, Any]:

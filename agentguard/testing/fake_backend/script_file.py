@@ -33,9 +33,20 @@ from agentguard.testing.fake_backend.script import (
 from agentguard.testing.fake_backend.server import FaultBackend
 
 FAULT_TYPES: Final[dict[str, type[InjectedFault]]] = {
-    "error_event" if kind is fault_types.ErrorEvent else name.lower(): kind
-    for name, kind in vars(fault_types).items()
-    if isinstance(kind, type) and issubclass(kind, InjectedFault) and kind is not InjectedFault
+    "ok": fault_types.Ok,
+    "refuse": fault_types.Refuse,
+    "reset": fault_types.Reset,
+    "truncate": fault_types.Truncate,
+    "hang": fault_types.Hang,
+    "stall": fault_types.Stall,
+    "beat": fault_types.HeartbeatOnly,
+    "trickle": fault_types.Trickle,
+    "status": fault_types.StatusFault,
+    "junk": fault_types.InvalidAnswer,
+    "corrupt": fault_types.Corrupt,
+    "huge": fault_types.Huge,
+    "error_event": fault_types.ErrorEvent,
+    "raw": fault_types.Raw,
 }
 """Faults by the name that they have in a document."""
 

@@ -302,7 +302,7 @@ def test_a_place_in_another_order_is_refused(store):
 
 def test_counting_stops(store):
     filled(store, 9)
-    assert store.count_run_summaries(most=4) == 4
+    assert store.count_run_summaries(limit=4) == 4
 
 
 def test_facets(store):
@@ -322,17 +322,17 @@ def test_tenants_see_their_own_alone(store):
     assert ids(store, tenant="t") == ["theirs"]
     assert ids(store, RunSummaryFilter(text="secret")) == []
     assert store.get_run_summary("theirs") is None
-    assert [one.run_id for one in store.changes(0.0, tenant="t")] == ["theirs"]
+    assert [one.run_id for one in store.list_changes(0.0, tenant="t")] == ["theirs"]
 
 
 def test_what_changed(store):
     filled(store, 3)
-    latest = store.changes(0.0)
+    latest = store.list_changes(0.0)
     assert {one.run_id for one in latest} == {"r00", "r01", "r02"}
     since = max(one.updated_at for one in latest)
-    assert store.changes(since) == ()
+    assert store.list_changes(since) == ()
     store.write(FindingRow(run_id="r01", detector="d")).wait(10)
-    assert [one.run_id for one in store.changes(since)] == ["r01"]
+    assert [one.run_id for one in store.list_changes(since)] == ["r01"]
 
 
 def test_a_deleted_run_is_off_the_list(store):
@@ -388,7 +388,7 @@ def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
     monkeypatch.setattr("agentguard.store.write.summary_maintenance.add_step", lambda *_: 1 / 0)
     store.write(RunRow(id="r", task="t"), step(0)).wait(10)
     assert store.get_run_summary("r") is None
-    assert "refresh_overviews" in caplog.text
+    assert "rebuild_run_summaries" in caplog.text
     monkeypatch.undo()
     assert len(store.get_run_rows("r")[1]) == 1
     store.write(step(1)).wait(10)
@@ -398,7 +398,7 @@ def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
 def test_overviews_are_made_anew_where_they_are_in_doubt(store):
     filled(store, 5)
     before = [shown(row) for row in store.list_run_summaries().rows]
-    with store._database.engine().begin() as connection:
+    with store._database.get_engine().begin() as connection:
         connection.exec_driver_sql("DELETE FROM agentguard_overviews WHERE run_id = 'r01'")
         connection.exec_driver_sql("UPDATE agentguard_overviews SET tokens = 7, verdict = 'wrong'")
     assert store.rebuild_run_summaries() == 5

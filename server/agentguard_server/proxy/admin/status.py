@@ -133,7 +133,9 @@ class ProxyStatus:
         """What the other workers are told: `SnapshotDirectory.publish` takes it, and may wait for the disk."""
         told = self.local()
         if (held := self._session_registry()) is not None:
-            told[_SESSIONS_KEY] = held.told(each=_MAX_TENANT_SESSIONS, most=_MAX_SNAPSHOT_SESSIONS)
+            told[_SESSIONS_KEY] = held.list_recent(
+                tenant_limit=_MAX_TENANT_SESSIONS, limit=_MAX_SNAPSHOT_SESSIONS
+            )
         return (MetricSet() if self.metrics is None else self.metrics.collect()), told
 
     def list_sessions(self, tenant: str, *, limit: int) -> list[dict[str, Any]] | None:
@@ -144,7 +146,7 @@ class ProxyStatus:
         held = self._session_registry()
         if held is None:
             return None
-        found: list[dict[str, Any]] = held.list_summaries(tenant, most=limit)
+        found: list[dict[str, Any]] = held.list_summaries(tenant, limit=limit)
         mine = [one | {"worker": self.app_state.worker} for one in found]
         whole = [*mine, *self._iter_remote_sessions(tenant)]
         return sorted(whole, key=lambda one: float(one.get("used_at") or 0), reverse=True)[:limit]
@@ -152,7 +154,7 @@ class ProxyStatus:
     def find_session(self, id: str, tenant: str) -> dict[str, Any] | None:
         """One guarded run: whole if this worker has it, at a glance if another one has."""
         held = self._session_registry()
-        mine = None if held is None else held.one(id, tenant)
+        mine = None if held is None else held.describe(id, tenant)
         if mine is not None:
             return dict(mine)
         return next((one for one in self._iter_remote_sessions(tenant) if one.get("id") == id), None)
@@ -185,7 +187,7 @@ class ProxyStatus:
         if (sessions := self._session_registry()) is not None:
             yield "guard_runs", (), len(sessions)
         if (counts := getattr(guarding, "counts", None)) is not None:
-            yield "guard_passed_too_long", (), counts.too_long
+            yield "guard_passed_too_long", (), counts.skipped_requests
 
 
 def _to_worker_status(snapshot: WorkerSnapshot) -> dict[str, Any]:

@@ -172,8 +172,8 @@ class HttpServerProtocol(asyncio.Protocol):
             self._is_upgrading = True
             return None
         self._limits = limits = self._app.app_state.settings.limits
-        if len(headers) > limits.headers or (
-            self._unparsed_bytes > limits.head_bytes and self._header_size() > limits.head_bytes
+        if len(headers) > limits.max_headers or (
+            self._unparsed_bytes > limits.max_header_bytes and self._header_size() > limits.max_header_bytes
         ):
             return self._reject(431, "head_too_large", "the head of a request has a limit")
         names, version = [name for name, _ in headers], parser.get_http_version()

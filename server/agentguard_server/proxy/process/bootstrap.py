@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentguard.proxy")
 
 _REQUIRED_PACKAGES: Final = ("uvicorn", "httptools", "msgspec")
-_RESTART_SECTIONS: Final = ("listen", "capture", "runs", "metrics", "logs", "spans", "shared", "ui")
+_RESTART_SECTIONS: Final = ("listen", "capture", "runs", "metrics", "logs", "tracing", "cluster", "ui")
 
 
 def require_dependencies() -> None:

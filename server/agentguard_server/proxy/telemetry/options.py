@@ -37,7 +37,7 @@ class MetricsOptions(BaseModel):
     )  # fmt: skip
     tokens: bool = True
 
-    @field_validator("buckets")
+    @field_validator("histogram_buckets")
     @classmethod
     def _require_rising_buckets(cls, bounds: tuple[float, ...]) -> tuple[float, ...]:
         if not 1 <= len(bounds) <= 50 or list(bounds) != sorted(set(bounds)):

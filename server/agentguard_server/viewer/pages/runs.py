@@ -147,9 +147,9 @@ def _get_facets(request: Request, store: Store, tenant: str) -> RunFacets:
     kept: tuple[float, RunFacets] | None = getattr(state, "facets", None)
     lasts = 1.0 if state.loading.running else _FACETS_TTL_S
     if kept is None:
-        kept = state.get_facets = (time.monotonic(), store.get_facets(tenant=tenant))
+        kept = state.facets = (time.monotonic(), store.get_facets(tenant=tenant))
     elif time.monotonic() - kept[0] > lasts:
-        state.get_facets = (time.monotonic(), kept[1])  # the others that come meanwhile count nothing
+        state.facets = (time.monotonic(), kept[1])  # the others that come meanwhile count nothing
         threading.Thread(target=_refresh_facets, args=(state, store, tenant), daemon=True).start()
     return kept[1]
 

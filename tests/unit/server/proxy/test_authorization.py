@@ -109,7 +109,7 @@ class TestWithoutKeys:
         assert not gate.pool.asked
 
     def test_unless_that_was_said(self):
-        gate = gateway(listen={"host": "0.0.0.0", "without_keys": True})
+        gate = gateway(listen={"host": "0.0.0.0", "allow_unauthenticated": True})
         assert ask(gate, Host="models.internal").status == 200
 
     def test_the_clients_own_key_goes_on(self):
@@ -131,7 +131,7 @@ class TestLimits:
 
     def test_so_many_at_once_and_one_that_is_over_makes_room(self):
         async def main():
-            gate = gateway(None, keys=[{**KEYS[0], "limits": {"concurrent": 1}}])
+            gate = gateway(None, keys=[{**KEYS[0], "limits": {"max_concurrent": 1}}])
             first = asyncio.create_task(asked(gate, Authorization="Bearer ag-call"))
             while not gate.pool.asked:
                 await asyncio.sleep(0)

@@ -36,7 +36,7 @@ def test_little_is_enough():
         ({"backends": {"replicas": []}}, "replicas"),
         ({"backends": REPLICAS, "listn": {}}, "listn"),
         ({"backends": REPLICAS, "listen": {"port": 70_000}}, "listen.port"),
-        ({"backends": REPLICAS, "limits": {"head_s": float("nan")}}, "limits.head_s"),
+        ({"backends": REPLICAS, "limits": {"header_timeout_s": float("nan")}}, "limits.head_s"),
         ({"backends": REPLICAS, "keys": []}, "keys"),
         ({"backends": REPLICAS, "keys": [{"name": "k", "hash": "ag-the-key-itself"}]}, "keys.0.hash"),
         (
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_named_by_file_and_field_and_never_shown(tmp_path, sect
 
 def test_off_loopback_without_keys_must_be_said():
     document = {"backends": REPLICAS, "listen": {"host": "0.0.0.0"}}
-    assert ProxySettings.parse({**document, "listen": {"host": "0.0.0.0", "without_keys": True}}).keys is None
+    assert ProxySettings.parse({**document, "listen": {"host": "0.0.0.0", "allow_unauthenticated": True}}).keys is None
     assert ProxySettings.parse({**document, "keys": [{"name": "k", "hash": HASH}]}).keys is not None
 
 

@@ -308,7 +308,7 @@ class TestEnding:
         asyncio.run(main())
 
 
-LIMITS = {"body_bytes": 2048, "bodies_bytes": 4096}
+LIMITS = {"max_body_bytes": 2048, "max_buffered_bytes": 4096}
 
 
 class TestLimits:
@@ -328,7 +328,7 @@ class TestLimits:
 
     def test_a_body_that_does_not_come_is_not_waited_for(self):
         async def main():
-            gate = gateway(limits={"body_s": 0.05})
+            gate = gateway(limits={"body_timeout_s": 0.05})
             sent = []
 
             async def receive():
@@ -344,7 +344,7 @@ class TestLimits:
 
     def test_requests_at_once_are_limited(self):
         async def main():
-            gate = gateway(None, limits={"requests": 1})
+            gate = gateway(None, limits={"max_requests": 1})
             task = asyncio.create_task(asked(gate))
             while not gate.pool.asked:
                 await asyncio.sleep(0)

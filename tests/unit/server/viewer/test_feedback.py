@@ -51,7 +51,7 @@ def test_a_judgement_is_kept_and_used(store, client):
     answer = client.post(ADDRESS, data=form(store, step="3", code="y/2", note="  it was the third "))
     assert answer.status_code == 303
     assert answer.headers["location"] == "/runs/a%2Fb%20%C3%A4#judge"
-    (row,) = store.judgements(RUN)
+    (row,) = store.list_judgements(RUN)
     assert (row.subject, row.right, row.by) == ("diagnosis", False, "ann")
     assert row.data == {"step": 3, "code": "y/2", "note": "it was the third"}
     assert store.get_run_summary(RUN).judged == "wrong"
@@ -74,18 +74,18 @@ def test_one_changes_and_withdraws_what_one_said(store, client):
     for who in ("ann", "bob"):
         client.post(ADDRESS, data=form(store, withdraw="yes", by=who))
     assert store.get_run_summary(RUN).judged == ""
-    assert len(store.judgements(RUN)) == 5  # what was said stays on record
+    assert len(store.list_judgements(RUN)) == 5  # what was said stays on record
     (schema,) = SqlSchemaStore(store).load()
     assert (schema.confirmed, schema.refuted) == (0, 0)
 
 
 def test_findings_and_hypotheses_are_judged_too(store, client):
-    (finding,) = store.findings(RUN)
-    (diagnosis,) = store.diagnoses(RUN)
+    (finding,) = store.list_findings(RUN)
+    (diagnosis,) = store.list_diagnoses(RUN)
     assert client.post(ADDRESS, data=form(store, subject="finding", subject_id=finding.id)).status_code == 303
     ranked = form(store, subject="hypothesis", subject_id=f"{diagnosis.id}:0", right="yes")
     assert client.post(ADDRESS, data=ranked).status_code == 303
-    assert [one.subject for one in store.judgements(RUN)] == ["finding", "hypothesis"]
+    assert [one.subject for one in store.list_judgements(RUN)] == ["finding", "hypothesis"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_findings_and_hypotheses_are_judged_too(store, client):
 def test_what_is_wrong_is_refused(store, client, wrong):
     answer = client.post(ADDRESS, data=form(store, **wrong))
     assert answer.status_code == 400
-    assert store.judgements(RUN) == ()
+    assert store.list_judgements(RUN) == ()
 
 
 def test_bodies_that_are_no_forms(store, client):
@@ -117,7 +117,7 @@ def test_bodies_that_are_no_forms(store, client):
 
 def test_a_long_note_is_cut(store, client):
     client.post(ADDRESS, data=form(store, note="x" * 9000, code="c" * 900, by="n" * 300))
-    (row,) = store.judgements(RUN)
+    (row,) = store.list_judgements(RUN)
     assert (len(row.data["note"]), len(row.data["code"]), len(row.by)) == (2000, 256, 64)
 
 
@@ -127,7 +127,7 @@ def test_without_a_name_it_is_the_user_of_this_machine(store, client):
     given = form(store)
     del given["by"]
     client.post(ADDRESS, data=given)
-    assert store.judgements(RUN)[0].by == getpass.getuser()
+    assert store.list_judgements(RUN)[0].by == getpass.getuser()
 
 
 def test_where_nothing_is_kept_nothing_can_be_judged(store):
@@ -137,4 +137,4 @@ def test_where_nothing_is_kept_nothing_can_be_judged(store):
     answer = client.post(ADDRESS, data=form(store))
     assert answer.status_code == 400
     assert "--store" in answer.text
-    assert store.judgements(RUN) == ()
+    assert store.list_judgements(RUN) == ()

@@ -36,7 +36,7 @@ def test_files_are_read_and_diagnosed(store):
     loader = read(store, SAMPLES / "01-banana-and-pepper.json", diagnose=Guard().diagnose)
     (row,) = store.list_run_summaries().rows
     assert row.verdict
-    assert row.findings == len(store.findings(row.run_id))
+    assert row.findings == len(store.list_findings(row.run_id))
     state = loader.loading
     assert (state.total, state.done, state.runs, state.broken, state.running) == (1, 1, 1, 0, False)
 

@@ -85,7 +85,7 @@ def test_who_else_writes_to_the_store_is_heard(store):
 
 def test_what_was_missed_is_told_at_once(store):
     write(store, "old")
-    since = store.changes(0.0)[0].updated_at
+    since = store.list_changes(0.0)[0].updated_at
     write(store, "new")
 
     async def main() -> None:

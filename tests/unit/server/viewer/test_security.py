@@ -64,7 +64,7 @@ def test_the_policy_lets_nothing_of_a_page_run():
 
 def test_a_page_that_fails_has_the_headers_too(store, monkeypatch):
     app = build_app(store)
-    monkeypatch.setattr(type(store), "overviews", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(type(store), "list_run_summaries", lambda *_, **__: 1 / 0)
     answer = TestClient(app, base_url=HERE, raise_server_exceptions=False).get("/")
     assert answer.status_code == 500
     assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY

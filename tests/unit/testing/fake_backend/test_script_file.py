@@ -37,7 +37,7 @@ def test_every_fault_has_a_name_and_a_row_in_the_documentation():
 
 def test_faults_by_name_with_options():
     assert parse_fault("reset", "x") == Reset()
-    assert parse_fault({"stall": {"tokens": 1, "seconds": float("inf")}}, "x") == Stall(tokens=1)
+    assert parse_fault({"stall": {"tokens": 1, "duration_s": float("inf")}}, "x") == Stall(tokens=1)
     assert parse_fault(
         {"status": {"status": 429, "retry_after": "1", "headers": [["a", "b"]]}}, "x"
     ) == StatusFault(status=429, retry_after="1", headers=(("a", "b"),))
@@ -53,11 +53,11 @@ def test_faults_by_name_with_options():
         ({"words": 0}, "words must be"),
         ({"known": {"a": 1}}, "known must map"),
         ({"script": "boom"}, r"script: no fault of that name; there are: beat"),
-        ({"script": [{"reset": {"token": 1}}]}, r"script\[0\]: reset has the options after_s, tokens"),
+        ({"script": [{"reset": {"token": 1}}]}, r"script\[0\]: reset has the options delay_s, tokens"),
         ({"script": {"stall": {"tokens": "x"}}}, r"script.stall.tokens: "),
         ({"script": {"truncate": {"framing": "odd"}}}, r"script.truncate.framing: "),
         ({"script": {"status": {"status": 99}}}, r"from 200 to 599, not 99"),
-        ({"script": {"ok": {"after_s": -1}}}, r"after_s must be 0 or more"),
+        ({"script": {"ok": {"delay_s": -1}}}, r"delay_s must be 0 or more"),
         ({"script": []}, "at least one fault"),
         ({"script": ["ok", "refuse"]}, "Refuse is no fault of one request"),
         ({"script": "ok", "schedule": []}, "not both"),
@@ -98,7 +98,7 @@ def test_the_faults_are_listed():
     result = CliRunner().invoke(build_app(), ["chaos", "faults", "--json"])
     told = {one["fault"]: one for one in map(json.loads, result.output.splitlines())}
     assert told.keys() == FAULT_TYPES.keys()
-    assert told["reset"]["options"] == {"after_s": "0.0", "tokens": None}
+    assert told["reset"]["options"] == {"delay_s": "0.0", "tokens": None}
     assert "heartbeats" in CliRunner().invoke(build_app(), ["chaos", "faults"]).output
 
 

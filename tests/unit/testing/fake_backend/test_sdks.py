@@ -34,7 +34,7 @@ def anthropic(backend):
 
 
 def said(backend, path, **body):
-    return backend.right(path, json.dumps(body).encode())
+    return backend.build_expected_reply(path, json.dumps(body).encode())
 
 
 def test_chat(backend, openai):
@@ -99,6 +99,6 @@ def test_a_tool_call_in_messages(backend, anthropic):
 
 
 def test_an_error_is_one_that_they_know(backend, openai):
-    backend.play(StatusFault(status=500))
+    backend.set_script(StatusFault(status=500))
     with pytest.raises(InternalServerError, match="was told to fail"):
         openai.chat.completions.create(model="m", messages=TURNS)

@@ -435,7 +435,7 @@ def test_what_is_remembered_is_bounded_and_what_is_forgotten_ends() -> None:
 @each_api
 @pytest.mark.parametrize("stream", [False, True])
 def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
-    policy = {"recover": {"protect": {"effects": ["write"], "n": 3, "quorum": 2}}}
+    policy = {"recover": {"redundancy": {"effects": ["write"], "candidates": 3, "quorum": 2}}}
     turns = [("call", "book", "b1", "9"), ("call", "book", "b2", "4"), ("call", "book", "b3", "4")]
     world = played(api, turns, policy)
     body = json.dumps({**api.body([TASK]), "stream": stream}).encode()
