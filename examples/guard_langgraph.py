@@ -72,7 +72,7 @@ def main() -> None:
     out = app.invoke({"messages": [HumanMessage("Book seat 4.")]}, thread)
     print(out["messages"][-1].text)
     print(f"booked: {BOOKED}, turns on the line that was kept: {out['turns']}")
-    for recovery in app.session_of(thread).recoveries:
+    for recovery in app.get_session(thread).recoveries:
         print(f"{recovery.plan.strategy} ({recovery.outcome}): {recovery.plan.reason}")
 
 

@@ -34,14 +34,14 @@ class ExportOptions:
 
     def build_target(self) -> ExportTarget:
         """Where to send. Raises ConfigError."""
-        from agentguard.otlp.exporter import ExportTarget, header
+        from agentguard.otlp.exporter import ExportTarget, parse_header
 
         if self.encoding not in ("protobuf", "json"):
             raise ConfigError(f"--encoding {self.encoding}: write protobuf or json")
         encoding: Literal["protobuf", "json"] = "json" if self.encoding == "json" else "protobuf"
-        return ExportTarget.of(
+        return ExportTarget.from_environment(
             self.endpoint,
-            dict(map(header, self.headers)),
+            dict(map(parse_header, self.headers)),
             os.environ,
             logs_endpoint=self.logs_endpoint,
             encoding=encoding,
@@ -85,21 +85,21 @@ def send_runs(
 def _export_records(
     records: Iterable[Record], options: ExportOptions
 ) -> Iterator[tuple[OtlpSpan, ...] | None]:
-    from agentguard.otlp.export import exported
+    from agentguard.otlp.export import build_assessed_spans
 
     for record in records:
-        yield exported(record.trajectory, content=options.content)
+        yield build_assessed_spans(record.trajectory, content=options.content)
 
 
 def _export_stored(
     url: str, ids: list[str], options: ExportOptions, tenant: str
 ) -> Iterator[tuple[OtlpSpan, ...] | None]:
-    from agentguard.otlp.export import stored
+    from agentguard.otlp.export import load_stored_spans
     from agentguard.store.store import Store
 
     with Store.open(url) as store:
         for id in ids:
-            found = stored(store, id, tenant=tenant, content=options.content)
+            found = load_stored_spans(store, id, tenant=tenant, content=options.content)
             if found is None:
                 typer.echo(f"not sent: there is no run {id} in the store", err=True)
             yield found

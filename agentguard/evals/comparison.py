@@ -11,7 +11,7 @@ from typing import Final
 from agentguard.errors import EvaluationError
 from agentguard.evals.metrics import mean
 from agentguard.evals.prediction import Prediction
-from agentguard.evals.report.breakdown import RunSummaryRow, is_step_correct, summarize_runs
+from agentguard.evals.report.breakdown import BreakdownRow, is_step_correct, summarize_runs
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
 from agentguard.evals.significance import PairedDifference, compare_paired
@@ -39,8 +39,8 @@ class RunPair:
     """One run in both evaluations, and the share of the repeats in which each got it right."""
 
     case: Case
-    a: RunSummaryRow
-    b: RunSummaryRow
+    a: BreakdownRow
+    b: BreakdownRow
     share_a: float
     share_b: float
 

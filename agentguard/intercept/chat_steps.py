@@ -18,45 +18,45 @@ from agentguard.trajectory.model import Step, ToolCall, Trajectory
 Message = dict[str, Any]
 
 
-class ChatLine:
+class ChatBranch:
     """The live line of a conversation, a slice of messages a step."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._ends: list[int] = []
+        self._step_ends: list[int] = []
 
     def __len__(self) -> int:
         """Steps on the line."""
-        return len(self._ends)
+        return len(self._step_ends)
 
-    def add(self, *messages: Message) -> None:
+    def add_step(self, *messages: Message) -> None:
         """Add the messages of one step."""
         self.messages += messages
-        self._ends.append(len(self.messages))
+        self._step_ends.append(len(self.messages))
 
-    def tell(self, text: str) -> None:
+    def add_guard_message(self, text: str) -> None:
         """Add a message of the guard; it belongs to no step, and goes with the step that comes after it."""
         self.messages.append({"role": "user", "content": text})
 
-    def repair(self, step: int, place: int, text: str) -> None:
+    def replace_result(self, step: int, result_index: int, text: str) -> None:
         """Put another text in place of what a step's tools returned, the ``place``-th of its results."""
-        begin = self._ends[step - 1] if step else 0
-        results = [i for i in range(begin, self._ends[step]) if self.messages[i].get("role") == "tool"]
-        at = results[place]
+        begin = self._step_ends[step - 1] if step else 0
+        results = [i for i in range(begin, self._step_ends[step]) if self.messages[i].get("role") == "tool"]
+        at = results[result_index]
         self.messages[at] = {**self.messages[at], "content": text}
 
-    def cut(self, to_step: int) -> None:
+    def truncate(self, to_step: int) -> None:
         """Drop the messages from step ``to_step`` on, and what the guard said since the step before it."""
-        del self.messages[self._ends[to_step - 1] if to_step else 0 :]
-        del self._ends[to_step:]
+        del self.messages[self._step_ends[to_step - 1] if to_step else 0 :]
+        del self._step_ends[to_step:]
 
 
-def turn_of(message: Mapping[str, Any]) -> Step:
+def build_step(message: Mapping[str, Any]) -> Step:
     """One message as a step; its index is set when it is committed. Raises FormatError if it is malformed."""
     return parse_chat([dict(message)]).steps[0]
 
 
-def assistant_message(answer: Any) -> Message:
+def build_assistant_message(answer: Any) -> Message:
     """An assistant message from what a model client returned.
 
     Args:
@@ -82,7 +82,7 @@ def assistant_message(answer: Any) -> Message:
     return {"role": "assistant", "content": None, **answer}
 
 
-def repaired_message(message: Message, turn: Step) -> Message:
+def apply_repaired_turn(message: Message, turn: Step) -> Message:
     """An assistant message with the text and calls of ``turn``, which was made of it and repaired since."""
     made = {**message, "content": turn.content or message.get("content")}
     calls = [
@@ -101,13 +101,13 @@ def repaired_message(message: Message, turn: Step) -> Message:
     return {**made, "tool_calls": calls} if calls else made
 
 
-def messages_of(step: Step) -> list[Message]:
-    """The messages of a step that `turn_of` made, put back together; what the guard said is left out."""
+def build_messages(step: Step) -> list[Message]:
+    """The messages of a step that `build_step` made, put back together; what the guard said is left out."""
     extra = {key: value for key, value in step.extra.items() if key != "agentguard"}
     run = Trajectory(id="", format="openai_chat", task="", steps=(replace(step, extra=extra),))
     return build_chat_messages(run)
 
 
-def tool_message(call: ToolCall, text: str) -> Message:
+def build_tool_message(call: ToolCall, text: str) -> Message:
     """The answer to a call."""
     return {"role": "tool", "tool_call_id": call.id, "content": text}

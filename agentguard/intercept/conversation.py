@@ -37,10 +37,10 @@ class BranchStep:
     """
 
     items: list[int | Item]
-    given: bool = False
-    told: list[Item] = field(default_factory=list)
-    anchor: str | None = None
-    kept: int = 0
+    is_prompt: bool = False
+    guard_items: list[Item] = field(default_factory=list)
+    stored_response_id: str | None = None
+    stored_item_count: int = 0
 
 
 class ConversationBranch:
@@ -48,52 +48,57 @@ class ConversationBranch:
 
     def __init__(self) -> None:
         self.steps: list[BranchStep] = []
-        self.told: list[Item] = []
+        self.pending_guard_items: list[Item] = []
 
     def __len__(self) -> int:
         """Steps on the line."""
         return len(self.steps)
 
-    def add(self, step: BranchStep) -> None:
+    def add_step(self, step: BranchStep) -> None:
         """Add a step; what was told since the last one goes with it."""
-        step.told, self.told = self.told, []
+        step.guard_items, self.pending_guard_items = self.pending_guard_items, []
         self.steps.append(step)
 
-    def tell(self, item: Item) -> None:
+    def add_guard_item(self, item: Item) -> None:
         """Add an item of the guard at the end."""
-        self.told.append(item)
+        self.pending_guard_items.append(item)
 
-    def repair(self, step: int, place: int, item: Item) -> None:
+    def replace_item(self, step: int, item_index: int, item: Item) -> None:
         """Send another item in place of a step's ``place``-th, also where a server keeps the old one."""
-        self.steps[step].items[place] = item
-        for later in self.steps[step + (place >= self.steps[step].kept) :]:
-            later.anchor = None
+        self.steps[step].items[item_index] = item
+        for later in self.steps[step + (item_index >= self.steps[step].stored_item_count) :]:
+            later.stored_response_id = None
 
-    def cut(self, keep: int) -> None:
+    def truncate(self, from_step: int) -> None:
         """Take back the agent's steps from ``keep`` on; what users said since then stays."""
-        stays = [BranchStep(items=step.items, given=True) for step in self.steps[keep:] if step.given]
-        self.steps[keep:] = stays
-        self.told = []
+        stays = [
+            BranchStep(items=step.items, is_prompt=True) for step in self.steps[from_step:] if step.is_prompt
+        ]
+        self.steps[from_step:] = stays
+        self.pending_guard_items = []
 
-    def places(self, *, after: int = 0) -> list[int | Item]:
+    def collect_item_refs(self, *, from_step: int = 0) -> list[int | Item]:
         """All items from step ``after`` on, in the order in which they are sent."""
         made: list[int | Item] = []
-        for step in self.steps[after:]:
-            made += [*step.told, *step.items]
-        return made + self.told
+        for step in self.steps[from_step:]:
+            made += [*step.guard_items, *step.items]
+        return made + self.pending_guard_items
 
-    def since_anchor(self) -> tuple[str | None, list[int | Item]]:
+    def split_at_stored_response(self) -> tuple[str | None, list[int | Item]]:
         """The last response on the line that the server keeps, and the items after it."""
         for count in range(len(self.steps), 0, -1):
             step = self.steps[count - 1]
-            if step.anchor is not None:
-                return step.anchor, [*step.items[step.kept :], *self.places(after=count)]
-        return None, self.places()
+            if step.stored_response_id is not None:
+                return step.stored_response_id, [
+                    *step.items[step.stored_item_count :],
+                    *self.collect_item_refs(from_step=count),
+                ]
+        return None, self.collect_item_refs()
 
 
-def view(places: Sequence[int | Item], history: Sequence[Item]) -> list[Item]:
+def resolve_items(item_refs: Sequence[int | Item], history: Sequence[Item]) -> list[Item]:
     """The items themselves, given the client's history."""
-    return [history[one] if isinstance(one, int) else one for one in places]
+    return [history[one] if isinstance(one, int) else one for one in item_refs]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -125,47 +130,47 @@ class Conversation:
     """
 
     session: Session
-    name: str
-    line: ConversationBranch = field(default_factory=ConversationBranch)
-    base: int = 0
-    known: int = 0
+    first_run_id: str
+    branch: ConversationBranch = field(default_factory=ConversationBranch)
+    step_offset: int = 0
+    processed_item_count: int = 0
     claims: dict[str, Any] = field(default_factory=dict)
-    judged: Step | None = None
-    withheld: set[str] = field(default_factory=set)
-    runs: int = 1
-    over: bool = False
+    answer_step: Step | None = None
+    disabled_tools: set[str] = field(default_factory=set)
+    run_count: int = 1
+    is_finished: bool = False
     continuation_keys: tuple[bytes, ...] = ()
     retry_key: bytes = b""
     history: list[Item] = field(default_factory=list)
-    root: str | None = None
-    anchor: str | None = None
+    root_response_id: str | None = None
+    stored_response_id: str | None = None
     answer: list[Item] = field(default_factory=list)
     replacement: list[Item] | None = None
     superseded_response_ids: tuple[str, ...] = ()
-    since: float = 0.0
-    left: set[str] = field(default_factory=set)
+    waiting_since: float = 0.0
+    abandoned_turns: set[str] = field(default_factory=set)
     version: int = 0
-    weight: int = 0
-    chain: tuple[str, ...] | None = ()
-    chained: int = 0
+    size_bytes: int = 0
+    shared_history_keys: tuple[str, ...] | None = ()
+    shared_item_count: int = 0
 
-    def forget_answer(self) -> None:
+    def clear_answer(self) -> None:
         """What was answered last has been taken in, or was never received."""
-        self.claims, self.answer, self.replacement, self.anchor, self.superseded_response_ids = (
+        self.claims, self.answer, self.replacement, self.stored_response_id, self.superseded_response_ids = (
             {},
             [],
             None,
             None,
             (),
         )
-        self.judged = None
+        self.answer_step = None
 
 
-_Index = dict[bytes, dict[int, Conversation]]
+_KeyIndex = dict[bytes, dict[int, Conversation]]
 """Key to the conversations that have it, by `id`, the oldest first: clients may send the same many times."""
 
 
-class Conversations:
+class ConversationCache:
     """Conversations that wait for their next request, the longest unused forgotten first; thread-safe.
 
     Args:
@@ -176,17 +181,17 @@ class Conversations:
 
     def __init__(
         self,
-        most: int,
+        max_conversations: int,
         *,
-        most_weight: int | None = None,
-        forgotten: Callable[[Conversation], None] | None = None,
+        max_bytes: int | None = None,
+        on_evict: Callable[[Conversation], None] | None = None,
     ) -> None:
-        self._most, self._most_weight, self._forgotten = most, most_weight, forgotten
-        self._weight = 0
+        self._max_conversations, self._max_bytes, self._on_evict = max_conversations, max_bytes, on_evict
+        self._total_bytes = 0
         self._lock = threading.Lock()
         self._waiting: OrderedDict[int, Conversation] = OrderedDict()
-        self._tips: _Index = {}
-        self._again: _Index = {}
+        self._by_continuation_key: _KeyIndex = {}
+        self._by_retry_key: _KeyIndex = {}
 
     def __len__(self) -> int:
         """Conversations that wait."""
@@ -196,77 +201,82 @@ class Conversations:
     def __contains__(self, key: bytes) -> bool:
         """Whether a conversation waits for a request that has this key."""
         with self._lock:
-            return key in self._tips
+            return key in self._by_continuation_key
 
-    def take(self, keys: Sequence[bytes]) -> Conversation | None:
+    def pop_latest(self, keys: Sequence[bytes]) -> Conversation | None:
         """Take out the conversation that one of the keys continues, the last key first."""
         with self._lock:
             for key in reversed(keys):
-                if key in self._tips:
-                    return self._forget(next(reversed(self._tips[key].values())))
+                if key in self._by_continuation_key:
+                    return self._remove(next(reversed(self._by_continuation_key[key].values())))
             return None
 
-    def only(self, key: bytes) -> Conversation | None:
+    def pop_unique(self, key: bytes) -> Conversation | None:
         """Take out the conversation that has a key, if no other one has it."""
         with self._lock:
-            known = self._tips.get(key, {})
-            return self._forget(*known.values()) if len(known) == 1 else None
+            known = self._by_continuation_key.get(key, {})
+            return self._remove(*known.values()) if len(known) == 1 else None
 
-    def repeated(self, key: bytes) -> Conversation | None:
+    def pop_retried(self, key: bytes) -> Conversation | None:
         """Take out the conversation whose last request had this key, though it was answered."""
         with self._lock:
-            known = self._again.get(key)
-            return self._forget(next(reversed(known.values()))) if known else None
+            known = self._by_retry_key.get(key)
+            return self._remove(next(reversed(known.values()))) if known else None
 
-    def put(self, conversation: Conversation, tips: Sequence[bytes], again: bytes = b"") -> None:
+    def put(
+        self, conversation: Conversation, continuation_keys: Sequence[bytes], retry_key: bytes = b""
+    ) -> None:
         """Let a conversation wait for a request that has one of the keys."""
         with self._lock:
-            conversation.continuation_keys, conversation.retry_key = tuple(dict.fromkeys(tips)), again
-            conversation.since = time.monotonic()
+            conversation.continuation_keys, conversation.retry_key = (
+                tuple(dict.fromkeys(continuation_keys)),
+                retry_key,
+            )
+            conversation.waiting_since = time.monotonic()
             self._waiting[id(conversation)] = conversation
-            self._weight += conversation.weight
+            self._total_bytes += conversation.size_bytes
             for key in conversation.continuation_keys:
-                self._tips.setdefault(key, {})[id(conversation)] = conversation
-            if again:
-                self._again.setdefault(again, {})[id(conversation)] = conversation
+                self._by_continuation_key.setdefault(key, {})[id(conversation)] = conversation
+            if retry_key:
+                self._by_retry_key.setdefault(retry_key, {})[id(conversation)] = conversation
             gone = []
-            while self._too_much():
-                gone.append(self._forget(next(iter(self._waiting.values()))))
-        if self._forgotten is not None:
+            while self._is_over_limit():
+                gone.append(self._remove(next(iter(self._waiting.values()))))
+        if self._on_evict is not None:
             for one in gone:
-                self._forgotten(one)
+                self._on_evict(one)
 
-    def _too_much(self) -> bool:
-        too_heavy = self._most_weight is not None and self._weight > self._most_weight
-        return len(self._waiting) > self._most or (too_heavy and len(self._waiting) > 1)
+    def _is_over_limit(self) -> bool:
+        too_heavy = self._max_bytes is not None and self._total_bytes > self._max_bytes
+        return len(self._waiting) > self._max_conversations or (too_heavy and len(self._waiting) > 1)
 
-    def idle(self, seconds: float) -> list[Conversation]:
+    def pop_idle(self, idle_s: float) -> list[Conversation]:
         """Take out the conversations that wait for longer than some seconds."""
-        before, found = time.monotonic() - seconds, list[Conversation]()
+        before, found = time.monotonic() - idle_s, list[Conversation]()
         with self._lock:
             for conversation in list(self._waiting.values()):
-                if conversation.since > before:
+                if conversation.waiting_since > before:
                     break
-                found.append(self._forget(conversation))
+                found.append(self._remove(conversation))
         return found
 
-    def _forget(self, conversation: Conversation) -> Conversation:
+    def _remove(self, conversation: Conversation) -> Conversation:
         if self._waiting.pop(id(conversation), None) is not None:
-            self._weight -= conversation.weight
+            self._total_bytes -= conversation.size_bytes
         for key in conversation.continuation_keys:
-            _drop(self._tips, key, conversation)
+            _remove_from_index(self._by_continuation_key, key, conversation)
         if conversation.retry_key:
-            _drop(self._again, conversation.retry_key, conversation)
+            _remove_from_index(self._by_retry_key, conversation.retry_key, conversation)
         return conversation
 
 
-def _drop(index: _Index, key: bytes, conversation: Conversation) -> None:
+def _remove_from_index(index: _KeyIndex, key: bytes, conversation: Conversation) -> None:
     known = index.get(key)
     if known is not None and known.pop(id(conversation), None) is not None and not known:
         del index[key]
 
 
-def canonical_key(value: Any) -> bytes:
+def encode_canonical(value: Any) -> bytes:
     """JSON data as bytes that are equal just where the data is: the order of keys does not count."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
@@ -274,15 +284,17 @@ def canonical_key(value: Any) -> bytes:
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def extended(begin: bytes, items: Sequence[Item], key: Callable[[Item], bytes]) -> bytes:
+def extend_key(prefix_key: bytes, items: Sequence[Item], build_item_key: Callable[[Item], bytes]) -> bytes:
     """The key of a history that has further items, given that of its beginning; see `chain`."""
     for item in items:
-        own = key(item)
-        begin = hashlib.sha256(begin + own).digest() if own else begin
-    return begin
+        own = build_item_key(item)
+        prefix_key = hashlib.sha256(prefix_key + own).digest() if own else prefix_key
+    return prefix_key
 
 
-def chain(items: Sequence[Item], key: Callable[[Item], bytes], *, seed: str = "") -> list[bytes]:
+def build_prefix_keys(
+    items: Sequence[Item], build_item_key: Callable[[Item], bytes], *, seed: str = ""
+) -> list[bytes]:
     """A key for each prefix of the items, the empty one first: each hashes the one before it and an item.
 
     An item whose own key is empty changes nothing: clients may leave it out when they resend the history.
@@ -290,7 +302,7 @@ def chain(items: Sequence[Item], key: Callable[[Item], bytes], *, seed: str = ""
     begin = hashlib.sha256(seed.encode(errors="surrogatepass")).digest()
     made = [begin]
     for item in items:
-        own = key(item)
+        own = build_item_key(item)
         begin = hashlib.sha256(begin + own).digest() if own else begin
         made.append(begin)
     return made

@@ -14,21 +14,21 @@ from typing import Any
 
 from agentguard import _sync_async
 from agentguard.errors import RecoveryError
-from agentguard.intercept.adapters.openai_chat import with_cost
-from agentguard.intercept.api_adapter import ApiAdapter, basis_of, response_key
-from agentguard.intercept.conversation import BranchStep, Conversation, Item, chain, extended
-from agentguard.intercept.history_edits import Edits, told_to_others
-from agentguard.intercept.history_matching import answer_key
+from agentguard.intercept.adapters.openai_chat import add_usage
+from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, select_context_steps
+from agentguard.intercept.conversation import BranchStep, Conversation, Item, build_prefix_keys, extend_key
+from agentguard.intercept.history_edits import HistoryEdits, build_shared_state
+from agentguard.intercept.history_matching import build_answer_key
 from agentguard.intercept.history_sync import HistorySync
 from agentguard.intercept.types import (
+    AnswerSource,
     CandidateRequest,
     Decision,
-    How,
     InterceptorServices,
-    Shown,
-    done_already,
-    itself,
-    release,
+    VisibleAnswer,
+    format_repeated_calls,
+    release_claims,
+    show_answer_unchanged,
 )
 from agentguard.recover.effect_ledger import ExecutionDecision
 from agentguard.recover.strategy import Recovery, RecoveryPlan, SampleVariant
@@ -36,7 +36,7 @@ from agentguard.runtime.session import end_session
 from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Step
 
-MOST_REFUSALS = 10
+MAX_REJECTIONS = 10
 """Times that one request asks again; then the answer is let through, unless it repeats an effect."""
 
 
@@ -45,84 +45,89 @@ class GuardedRequest(HistorySync):
 
     def __init__(
         self,
-        engine: InterceptorServices,
-        dialect: ApiAdapter,
+        services: InterceptorServices,
+        adapter: ApiAdapter,
         conversation: Conversation,
         body: dict[str, Any],
         *,
         history: list[Item],
-        again: bytes,
-        seed: str,
+        retry_key: bytes,
+        key_seed: str,
     ) -> None:
-        super().__init__(engine, dialect, conversation, history)
-        self.request, self._again_key, self._seed = body, again, seed
-        self._asked, self._settled = 0, False
-        self.final: str | None = None
-        self.dropped = False
-        self.taken: dict[str, Any] | None = None
-        self.how: How = "same"
-        self._apart = False
-        self._before = len(conversation.session.recoveries)
+        super().__init__(services, adapter, conversation, history)
+        self.request_body, self._retry_key, self._key_seed = body, retry_key, key_seed
+        self._retry_count, self._is_settled = 0, False
+        self.final_text: str | None = None
+        self.is_dropped = False
+        self.replacement_payload: dict[str, Any] | None = None
+        self.answer_source: AnswerSource = "same"
+        self._has_hint = False
+        self._recovery_offset = len(conversation.session.recoveries)
 
     @property
     def recoveries(self) -> list[Recovery]:
         """What this request led to, so far."""
-        return self.session.recoveries[self._before :]
+        return self.session.recoveries[self._recovery_offset :]
 
     @property
-    def content(self) -> bytes | None:
+    def encoded_body(self) -> bytes | None:
         """The body to send; None where it is the client's own."""
-        body = self._body()
-        return None if body is self.request else _bytes(body)
+        body = self._build_body()
+        return None if body is self.request_body else _encode_body(body)
 
-    def candidate(self, variant: SampleVariant) -> bytes:
+    def build_candidate_body(self, variant: SampleVariant) -> bytes:
         """The body that asks for another candidate of the turn; it is never streamed."""
-        line, told = self._of.line, list(self._of.line.told)
+        line, told = self._conversation.branch, list(self._conversation.branch.pending_guard_items)
         if variant.instruction:
-            self._apart = True
-            line.tell(self.dialect.told(variant.instruction))
-        body = {k: v for k, v in self._body().items() if k not in ("stream", "stream_options")}
-        line.told = told
+            self._has_hint = True
+            line.add_guard_item(self.adapter.build_guard_item(variant.instruction))
+        body = {k: v for k, v in self._build_body().items() if k not in ("stream", "stream_options")}
+        line.pending_guard_items = told
         if variant.model:
             body["model"] = variant.model
         if variant.temperature is not None:
             body["temperature"] = variant.temperature
-        return _bytes(body)
+        return _encode_body(body)
 
-    def _body(self) -> dict[str, Any]:
-        line, body = self._of.line, self.request
-        if not self.dialect.unchanged(line, body, self._history):
-            body = self.dialect.body(body, line, self._history, root=self._of.root)
-        return self.dialect.without_tools(body, self._of.withheld)
+    def _build_body(self) -> dict[str, Any]:
+        line, body = self._conversation.branch, self.request_body
+        if not self.adapter.is_unchanged(line, body, self._history):
+            body = self.adapter.build_body(
+                body, line, self._history, root_response_id=self._conversation.root_response_id
+            )
+        return self.adapter.remove_tools(body, self._conversation.disabled_tools)
 
-    def begin(self, edits: Edits | None = None) -> None:
+    def prepare(self, edits: HistoryEdits | None = None) -> None:
         """Commit the turns that are new, and do what the guard wants done before the model is asked.
 
         Args:
             edits: what was done to the conversation elsewhere, where it is new here.
         """
-        of, renewed = self._of, self._of.over
+        of, renewed = self._conversation, self._conversation.is_finished
         self._edits = edits
-        if edits is not None and edits.where is not None:
-            self.session.ledger.restore(edits.where, edits.known)
+        if edits is not None and edits.ledger_location is not None:
+            self.session.ledger.restore(edits.ledger_location, edits.completed_effects)
         if renewed:
-            self._renew()
-        turns = self.dialect.turns(self._history, of.known)
-        if renewed or not of.known:
-            of.base = self._task(turns, renewed=renewed)
+            self._start_next_run()
+        turns = self.adapter.split_turns(self._history, of.processed_item_count)
+        if renewed or not of.processed_item_count:
+            of.step_offset = self._find_task_offset(turns, is_new_run=renewed)
         for start, end in turns:
-            self._commit(start, end)
-        of.known = len(self._history)
-        of.forget_answer()
+            self._commit_turn(start, end)
+        of.processed_item_count = len(self._history)
+        of.clear_answer()
         if edits is not None:
-            self._take_over(edits)
+            self._apply_edits(edits)
         plan = self.session.check_boundary()
         if plan is not None:
-            self._carry_out(plan)
-        self._look()
+            self._apply_plan(plan)
+        self._check_stopped()
 
-    def answering(
-        self, payload: Mapping[str, Any], wire: CandidateRequest, shown: Shown = itself
+    def judge_answer(
+        self,
+        payload: Mapping[str, Any],
+        candidate_request: CandidateRequest,
+        visible_answer: VisibleAnswer = show_answer_unchanged,
     ) -> _sync_async.Effects[Decision]:
         """Judge a whole answer of the model; yields what asks for further candidates of it.
 
@@ -133,180 +138,207 @@ class GuardedRequest(HistorySync):
             wire: how a candidate is asked for.
             shown: what the client will have seen in the end.
         """
-        self._of.superseded_response_ids, self.taken, self.how = (), None, "same"
-        answer = self.dialect.answer(payload)
+        self._conversation.superseded_response_ids, self.replacement_payload, self.answer_source = (
+            (),
+            None,
+            "same",
+        )
+        answer = self.adapter.extract_answer_items(payload)
         if answer is None:
-            return self._deliver([], payload)
-        if self._asked >= MOST_REFUSALS:
-            step = self._step(payload)
+            return self._record_delivery([], payload)
+        if self._retry_count >= MAX_REJECTIONS:
+            step = self._build_step(payload)
         else:
-            choice = yield from self._choosing(payload, wire)
+            choice = yield from self._resolve_turn(payload, candidate_request)
             if choice.plan is not None:
-                return self._again(choice.plan)
+                return self._apply_and_retry(choice.plan)
             payload, step = choice.response, choice.turn
-            answer = self.dialect.answer(payload) or []
-        if self._look():
+            answer = self.adapter.extract_answer_items(payload) or []
+        if self._check_stopped():
             return "final"
         id = payload.get("id")
-        seen, alias = shown(answer, self.how)
-        self._of.superseded_response_ids = (alias,) if alias else ()
+        seen, alias = visible_answer(answer, self.answer_source)
+        self._conversation.superseded_response_ids = (alias,) if alias else ()
         if step.tool_calls:
-            decision = self._called(step)
+            decision = self._claim_calls(step)
         else:
-            decision = yield from self._ended(answer, step, id=id)
+            decision = yield from self._judge_end(answer, step, response_id=id)
         if decision != "deliver":
             return decision
-        if self._kept_otherwise():
-            self._of.superseded_response_ids = (*self._of.superseded_response_ids, *filter(None, [id]))
+        if self._differs_from_stored():
+            self._conversation.superseded_response_ids = (
+                *self._conversation.superseded_response_ids,
+                *filter(None, [id]),
+            )
             payload = {**payload, "id": None}
-        self._of.judged = step if step.tool_calls and self.how == "same" and seen is None else None
-        return self._deliver(answer, payload, seen=seen)
+        self._conversation.answer_step = (
+            step if step.tool_calls and self.answer_source == "same" and seen is None else None
+        )
+        return self._record_delivery(answer, payload, visible_items=seen)
 
-    def observing(self, payload: Mapping[str, Any]) -> None:
+    def record_answer(self, payload: Mapping[str, Any]) -> None:
         """Take in an answer that the client has got, whatever the guard thinks of it.
 
         Calls in it are taken in with the next request, as only that says what they returned.
         """
-        answer = self.dialect.answer(payload) or []
-        self._deliver(answer, payload)
-        if answer and not (step := self._step(payload)).tool_calls:
+        answer = self.adapter.extract_answer_items(payload) or []
+        self._record_delivery(answer, payload)
+        if answer and not (step := self._build_step(payload)).tool_calls:
             self.session.commit(step)
-            self._of.over = True
+            self._conversation.is_finished = True
             self.session.end(is_refusable=False)
 
-    def _choosing(
-        self, payload: Mapping[str, Any], wire: CandidateRequest
+    def _resolve_turn(
+        self, payload: Mapping[str, Any], candidate_request: CandidateRequest
     ) -> _sync_async.Effects[ResolvedTurn]:
         """The choice, with the payload that is gone on with as its answer."""
         choice = yield from resolve_turn(
             self.session,
             payload,
-            lambda given: self._step(given if given is payload else wire.received(given)),
-            lambda variant: wire.send(self.candidate(variant)),
+            lambda given: self._build_step(
+                given if given is payload else candidate_request.parse_response(given)
+            ),
+            lambda variant: candidate_request.build_request(self.build_candidate_body(variant)),
         )
         if choice.plan is not None:
             return choice
         taken: Any = choice.response
         if taken is not payload:
-            taken, self.how = wire.received(taken), "other"
+            taken, self.answer_source = candidate_request.parse_response(taken), "other"
         if choice.is_repaired:
-            taken = self.dialect.repaired(taken, choice.turn)
-            self._apart = self._apart or self.how == "other"
-            self.how = "other" if self.how == "other" else "repaired"
-        self.taken = None if taken is payload else taken
+            taken = self.adapter.apply_repaired_turn(taken, choice.turn)
+            self._has_hint = self._has_hint or self.answer_source == "other"
+            self.answer_source = "other" if self.answer_source == "other" else "repaired"
+        self.replacement_payload = None if taken is payload else taken
         return replace(choice, response=taken)
 
-    def _step(self, payload: Mapping[str, Any]) -> Step:
+    def _build_step(self, payload: Mapping[str, Any]) -> Step:
         """An answer as a turn whose tools have not run. Raises RecoveryError if it is no whole one."""
-        answer = self.dialect.answer(payload)
+        answer = self.adapter.extract_answer_items(payload)
         if answer is None:
             raise RecoveryError("a candidate is no whole answer")
-        step = self.dialect.step(answer, self._engine.agent)
-        return with_cost(step, self.dialect.usage(payload), payload.get("model"))
+        step = self.adapter.build_step(answer, self._services.agent)
+        return add_usage(step, self.adapter.extract_usage(payload), payload.get("model"))
 
-    def _kept_otherwise(self) -> bool:
+    def _differs_from_stored(self) -> bool:
         """Whether a server that keeps answers keeps another one than the client gets, or to other words.
 
         Then the model is shown the answer anew, and not by its id.
         """
-        return self.how == "repaired" or (self.how == "other" and self._apart)
+        return self.answer_source == "repaired" or (self.answer_source == "other" and self._has_hint)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """The guard failed: nothing is known of the conversation any more."""
-        self._settled = self.dropped = True
+        self._is_settled = self.is_dropped = True
 
-    def settle(self, told: Sequence[Item] = (), *, id: str = "") -> None:
+    def settle(self, guard_items: Sequence[Item] = (), *, response_id: str = "") -> None:
         """Let the conversation wait for its next request; call this once, whatever became of the request.
 
         Args:
             told: the items of the guard's own answer, where it gave one.
             id: that answer's id.
         """
-        if self._settled:
+        if self._is_settled:
             return
-        self._settled, of = True, self._of
-        if told:
-            of.answer, of.over, of.anchor, of.replacement = list(told), True, None, None
-            of.superseded_response_ids = (id,) if id else ()
-        of.history = self._history if self.dialect.keeps else []
+        self._is_settled, of = True, self._conversation
+        if guard_items:
+            of.answer, of.is_finished, of.stored_response_id, of.replacement = (
+                list(guard_items),
+                True,
+                None,
+                None,
+            )
+            of.superseded_response_ids = (response_id,) if response_id else ()
+        of.history = self._history if self.adapter.stores_history else []
         if not of.answer:  # nothing was answered: the same request may come again
-            self._engine.waiting.put(of, [self._again_key])
+            self._services.conversations.put(of, [self._retry_key])
             return
-        if self.request.get("previous_response_id") is None:  # the history is what this request resent
-            key = extended(self._again_key, of.answer, self.dialect.key)
+        if self.request_body.get("previous_response_id") is None:  # the history is what this request resent
+            key = extend_key(self._retry_key, of.answer, self.adapter.build_item_key)
         else:
-            key = chain([*self._history, *of.answer], self.dialect.key, seed=f"{self._seed}\0")[-1]
-        tips = [key, *(response_key(one) for one in (*of.superseded_response_ids, of.anchor) if one)]
-        if not of.over:  # calls were made in it: their results follow, whatever else the client drops
-            tips.append(answer_key(self.dialect, of.answer, self._seed))
-        self._engine.waiting.put(of, tips, self._again_key)
-        if self._engine.keep is not None:
-            data = told_to_others(of, self.dialect, self._history, self.request)
+            key = build_prefix_keys(
+                [*self._history, *of.answer], self.adapter.build_item_key, seed=f"{self._key_seed}\0"
+            )[-1]
+        tips = [
+            key,
+            *(build_response_key(one) for one in (*of.superseded_response_ids, of.stored_response_id) if one),
+        ]
+        if not of.is_finished:  # calls were made in it: their results follow, whatever else the client drops
+            tips.append(build_answer_key(self.adapter, of.answer, self._key_seed))
+        self._services.conversations.put(of, tips, self._retry_key)
+        if self._services.save_edits is not None:
+            data = build_shared_state(of, self.adapter, self._history, self.request_body)
             if data is not None:
                 of.version += 1
-                self._engine.keep(of, data)
+                self._services.save_edits(of, data)
 
-    def _renew(self) -> None:
+    def _start_next_run(self) -> None:
         """Begin another run in a conversation whose last one has ended."""
-        of = self._of
-        of.runs, of.over, of.claims = of.runs + 1, False, {}
-        of.withheld.clear()
-        self._before = 0
-        steps = basis_of(self.dialect, self._history, self._engine.agent)
-        of.session = self._engine.session(self.dialect, self.request, steps, f"{of.name}.{of.runs}")
+        of = self._conversation
+        of.run_count, of.is_finished, of.claims = of.run_count + 1, False, {}
+        of.disabled_tools.clear()
+        self._recovery_offset = 0
+        steps = select_context_steps(self.adapter, self._history, self._services.agent)
+        of.session = self._services.start_session(
+            self.adapter, self.request_body, steps, f"{of.first_run_id}.{of.run_count}"
+        )
 
-    def _called(self, step: Step) -> Decision:
+    def _claim_calls(self, step: Step) -> Decision:
         """Enter the calls in the ledger before the client runs them; what was done is not asked for again."""
         claims = {c.id: self.session.begin_tool(c.name, c.arguments or {}) for c in step.tool_calls}
         barred = [claim for claim in claims.values() if claim.decision is not ExecutionDecision.RUN]
         if not barred:
-            self._of.claims = claims
+            self._conversation.claims = claims
             return "deliver"
-        self._of.claims = claims
-        release(self._of)
-        self._asked += 1
-        if self._asked > MOST_REFUSALS:
+        self._conversation.claims = claims
+        release_claims(self._conversation)
+        self._retry_count += 1
+        if self._retry_count > MAX_REJECTIONS:
             self.session.stop_reason = "the model keeps asking for a call that has already been made"
-            self._look()
+            self._check_stopped()
             return "final"
-        self._of.line.tell(self.dialect.told(done_already(barred)))
+        self._conversation.branch.add_guard_item(self.adapter.build_guard_item(format_repeated_calls(barred)))
         return "again"
 
-    def _ended(self, answer: list[Item], step: Step, *, id: str | None) -> _sync_async.Effects[Decision]:
+    def _judge_end(
+        self, answer: list[Item], step: Step, *, response_id: str | None
+    ) -> _sync_async.Effects[Decision]:
         self.session.commit(step)
-        if self._look():
+        if self._check_stopped():
             return "final"
-        self._of.over = True
-        plan = (yield from end_session(self.session)) if self._asked < MOST_REFUSALS else None
+        self._conversation.is_finished = True
+        plan = (yield from end_session(self.session)) if self._retry_count < MAX_REJECTIONS else None
         if plan is None:
-            return "final" if self._look() else "deliver"
-        self._of.over = False
-        held = BranchStep(items=list(answer), kept=len(answer))  # the client never sees it
-        held.anchor = id if self.dialect.keeps else None
-        self._of.line.add(held)
-        return self._again(plan)
+            return "final" if self._check_stopped() else "deliver"
+        self._conversation.is_finished = False
+        held = BranchStep(items=list(answer), stored_item_count=len(answer))  # the client never sees it
+        held.stored_response_id = response_id if self.adapter.stores_history else None
+        self._conversation.branch.add_step(held)
+        return self._apply_and_retry(plan)
 
-    def _again(self, plan: RecoveryPlan) -> Decision:
-        self._asked += 1
-        self._carry_out(plan)
-        return "final" if self._look() else "again"
+    def _apply_and_retry(self, plan: RecoveryPlan) -> Decision:
+        self._retry_count += 1
+        self._apply_plan(plan)
+        return "final" if self._check_stopped() else "again"
 
-    def _deliver(
-        self, answer: list[Item], payload: Mapping[str, Any], *, seen: list[Item] | None = None
+    def _record_delivery(
+        self, answer: list[Item], payload: Mapping[str, Any], *, visible_items: list[Item] | None = None
     ) -> Decision:
-        self._of.answer = answer if seen is None else seen
-        self._of.replacement = None if seen is None else answer
-        self._of.anchor = payload.get("id") if self.dialect.keeps and answer else None
+        self._conversation.answer = answer if visible_items is None else visible_items
+        self._conversation.replacement = None if visible_items is None else answer
+        self._conversation.stored_response_id = (
+            payload.get("id") if self.adapter.stores_history and answer else None
+        )
         return "deliver"
 
-    def _look(self) -> bool:
+    def _check_stopped(self) -> bool:
         """Whether the run was stopped; if so the guard answers, and the run is over."""
         if self.session.stop_reason is None:
             return False
-        self.final = f"[guard] The run was stopped: {self.session.stop_reason}"
+        self.final_text = f"[guard] The run was stopped: {self.session.stop_reason}"
         self.session.end()
         return True
 
 
-def _bytes(body: Mapping[str, Any]) -> bytes:
+def _encode_body(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()

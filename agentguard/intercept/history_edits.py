@@ -14,16 +14,16 @@ from typing import Any
 
 from agentguard.errors import FormatError
 from agentguard.intercept.api_adapter import ApiAdapter
-from agentguard.intercept.conversation import Conversation, Item, extended, view
+from agentguard.intercept.conversation import Conversation, Item, extend_key, resolve_items
 from agentguard.recover.budget import BudgetUsage
 from agentguard.recover.effect_ledger import Effect
 
-MOST_LINKS = 1000
+MAX_SHARED_REQUESTS = 1000
 """Requests of a conversation whose history is kept for others; a longer one stays where it is."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Edits:
+class HistoryEdits:
     """What was done to a line.
 
     Attributes:
@@ -39,96 +39,118 @@ class Edits:
         root: response that a history which nobody knows ended with.
     """
 
-    left: frozenset[str] = frozenset()
-    notes: dict[str, list[Item]] = field(default_factory=dict)
-    told: list[Item] = field(default_factory=list)
-    withheld: frozenset[str] = frozenset()
-    spent: BudgetUsage = field(default_factory=BudgetUsage)
-    where: tuple[str, str] | None = None
-    known: tuple[Effect, ...] = ()
+    abandoned_turns: frozenset[str] = frozenset()
+    guard_items_by_turn: dict[str, list[Item]] = field(default_factory=dict)
+    pending_guard_items: list[Item] = field(default_factory=list)
+    disabled_tools: frozenset[str] = frozenset()
+    budget_usage: BudgetUsage = field(default_factory=BudgetUsage)
+    ledger_location: tuple[str, str] | None = None
+    completed_effects: tuple[Effect, ...] = ()
     history: list[Item] = field(default_factory=list)
-    chain: tuple[str, ...] = ()
-    root: str | None = None
+    shared_history_keys: tuple[str, ...] = ()
+    root_response_id: str | None = None
 
 
-def turn_name(dialect: ApiAdapter, items: Sequence[Item]) -> str:
+def build_turn_key(adapter: ApiAdapter, items: Sequence[Item]) -> str:
     """What a turn is known again by, without its results."""
-    begin = extended(b"turn", [item for item in items if not dialect.result(item)], dialect.key)
+    begin = extend_key(
+        b"turn", [item for item in items if not adapter.is_result(item)], adapter.build_item_key
+    )
     return begin.hex()
 
 
-def told_to_others(
-    of: Conversation, dialect: ApiAdapter, history: Sequence[Item], body: Mapping[str, Any]
+def build_shared_state(
+    conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item], body: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """What another process needs to go on with a conversation, as plain data; None if its history will do.
 
     Beside its edits that is where its effects are kept, and, where a client goes on by naming the response,
     what was said since the last time: ``items``, to be kept under the last key of ``chain``.
     """
-    data, added = edits_as_data(of, dialect, history), _added(of, dialect, history, body)
-    where = None if of.over else of.session.ledger.location  # what comes next is another run
-    if data is None and added is None and where is None and not of.version:
+    data, added = (
+        serialize_edits(conversation, adapter, history),
+        _select_new_items(conversation, adapter, history, body),
+    )
+    where = (
+        None if conversation.is_finished else conversation.session.ledger.location
+    )  # what comes next is another run
+    if data is None and added is None and where is None and not conversation.version:
         return None
     data = data or {"left": [], "notes": [], "told": [], "withheld": [], "spent": asdict(BudgetUsage())}
     if where is not None:
         data["effects"] = list(where)
     if added is not None:
-        data |= {"chain": list(of.chain or ()), "root": of.root, "items": added}
+        data |= {
+            "chain": list(conversation.shared_history_keys or ()),
+            "root": conversation.root_response_id,
+            "items": added,
+        }
     return data
 
 
-def _added(
-    of: Conversation, dialect: ApiAdapter, history: Sequence[Item], body: Mapping[str, Any]
+def _select_new_items(
+    conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item], body: Mapping[str, Any]
 ) -> list[Item] | None:
     """What was said since the last time; None where the client tells its history, or may not name answers."""
-    if not dialect.keeps or of.chain is None or body.get("store") is False:
+    if not adapter.stores_history or conversation.shared_history_keys is None or body.get("store") is False:
         return None
     told = body.get("previous_response_id") is None
-    if (told and (of.chain or any(map(dialect.result, history)))) or len(of.chain) >= MOST_LINKS:
-        of.chain = None
+    if (told and (conversation.shared_history_keys or any(map(adapter.is_result, history)))) or len(
+        conversation.shared_history_keys
+    ) >= MAX_SHARED_REQUESTS:
+        conversation.shared_history_keys = None
         return None
-    whole = [*history, *of.answer]
-    added, of.chained = whole[of.chained :], len(whole)
-    of.chain = (*of.chain, secrets.token_hex(16))
+    whole = [*history, *conversation.answer]
+    added, conversation.shared_item_count = whole[conversation.shared_item_count :], len(whole)
+    conversation.shared_history_keys = (*conversation.shared_history_keys, secrets.token_hex(16))
     return added
 
 
-def edits_as_data(of: Conversation, dialect: ApiAdapter, history: Sequence[Item]) -> dict[str, Any] | None:
+def serialize_edits(
+    conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item]
+) -> dict[str, Any] | None:
     """The edits of a conversation as plain data; None if there are none."""
-    noted = [held for held in of.line.steps if held.told]
-    if not (of.left or noted or of.line.told or of.withheld):
+    noted = [held for held in conversation.branch.steps if held.guard_items]
+    if not (
+        conversation.abandoned_turns
+        or noted
+        or conversation.branch.pending_guard_items
+        or conversation.disabled_tools
+    ):
         return None
-    notes = [[turn_name(dialect, view(held.items, history)), held.told] for held in noted]
+    notes = [
+        [build_turn_key(adapter, resolve_items(held.items, history)), held.guard_items] for held in noted
+    ]
     return {
-        "left": sorted(of.left),
+        "left": sorted(conversation.abandoned_turns),
         "notes": notes,
-        "told": of.line.told,
-        "withheld": sorted(of.withheld),
-        "spent": asdict(of.session.account.usage),
+        "told": conversation.branch.pending_guard_items,
+        "withheld": sorted(conversation.disabled_tools),
+        "spent": asdict(conversation.session.account.usage),
     }
 
 
-def edits_of(data: Mapping[str, Any]) -> Edits:
+def parse_edits(data: Mapping[str, Any]) -> HistoryEdits:
     """The edits that were data. Raises FormatError if they are none."""
     try:
-        return Edits(
-            left=frozenset(map(str, data["left"])),
-            notes={str(name): [dict(item) for item in told] for name, told in data["notes"]},
-            told=[dict(item) for item in data["told"]],
-            withheld=frozenset(map(str, data["withheld"])),
-            spent=BudgetUsage(**data["spent"]),
-            where=_where(data.get("effects")),
-            known=tuple(data.get("known", ())),
+        return HistoryEdits(
+            abandoned_turns=frozenset(map(str, data["left"])),
+            guard_items_by_turn={str(name): [dict(item) for item in told] for name, told in data["notes"]},
+            pending_guard_items=[dict(item) for item in data["told"]],
+            disabled_tools=frozenset(map(str, data["withheld"])),
+            budget_usage=BudgetUsage(**data["spent"]),
+            ledger_location=_parse_ledger_location(data.get("effects")),
+            completed_effects=tuple(data.get("known", ())),
             history=[dict(item) for item in data.get("history", ())],
-            chain=tuple(map(str, data.get("chain", ()))),
-            root=None if data.get("root") is None else str(data["root"]),
+            shared_history_keys=tuple(map(str, data.get("chain", ()))),
+            root_response_id=None if data.get("root") is None else str(data["root"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"no edits of a conversation ({type(error).__name__})", field="session") from None
 
 
-def _where(given: Any) -> tuple[str, str] | None:
-    if given is None:
+def _parse_ledger_location(value: Any) -> tuple[str, str] | None:
+    if value is None:
         return None
-    run, line = given
+    run, line = value
     return str(run), str(line)

@@ -13,63 +13,68 @@ import re
 from collections.abc import Sequence
 
 from agentguard.intercept.api_adapter import ApiAdapter
-from agentguard.intercept.conversation import BranchStep, Conversation, ConversationBranch, Item, extended
+from agentguard.intercept.conversation import BranchStep, Conversation, ConversationBranch, Item, extend_key
 from agentguard.trajectory.model import Source, Step
 
-_RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,}")
+_RANDOM_ID = re.compile(r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,}")
 
 
-def answer_key(dialect: ApiAdapter, items: Sequence[Item], seed: str) -> bytes:
+def build_answer_key(adapter: ApiAdapter, items: Sequence[Item], seed: str) -> bytes:
     """What a conversation is found by whose client was given these items as its last answer."""
     begin = hashlib.sha256(b"answer\0" + seed.encode(errors="surrogatepass")).digest()
-    return extended(begin, [item for item in items if not dialect.result(item)], dialect.key)
+    return extend_key(begin, [item for item in items if not adapter.is_result(item)], adapter.build_item_key)
 
 
-def last_turn(dialect: ApiAdapter, history: Sequence[Item]) -> tuple[int, int] | None:
+def find_last_turn(adapter: ApiAdapter, history: Sequence[Item]) -> tuple[int, int] | None:
     """The place of the last turn of a history, if calls were made in it and something came before it."""
-    if not history or not dialect.result(history[-1]):
+    if not history or not adapter.is_result(history[-1]):
         return None
-    turns = dialect.turns(history, 0)
+    turns = adapter.split_turns(history, 0)
     return turns[-1] if len(turns) > 1 else None
 
 
-def told_apart(dialect: ApiAdapter, turn: Sequence[Item]) -> bool:
+def has_random_call_ids(adapter: ApiAdapter, turn: Sequence[Item]) -> bool:
     """Whether ids of a turn's calls are such as no other run has: some servers just count them."""
-    ids = [call.id for call in dialect.step(turn, "").tool_calls]
-    return any(_RANDOM.search(id or "") for id in ids)
+    ids = [call.id for call in adapter.build_step(turn, "").tool_calls]
+    return any(_RANDOM_ID.search(id or "") for id in ids)
 
 
-def laid_anew(of: Conversation, dialect: ApiAdapter, history: Sequence[Item], agent: str) -> None:
+def rebuild_branch(
+    conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item], agent: str
+) -> None:
     """Make a conversation's line agree with a history that ends with its last answer and results.
 
     Steps of the session are those at the line's end. How far the two agree before that is not known: a
     rollback goes back to the step that stands as far from the end.
     """
-    left = _taken_back(of)
-    line, told = ConversationBranch(), {tuple(ids): held.told for ids, held in _by_calls(of)}
-    for start, end in dialect.turns(history, 0)[:-1]:
-        step = dialect.step(history[start:end], agent)
+    left = _collect_abandoned_call_ids(conversation)
+    line, told = (
+        ConversationBranch(),
+        {tuple(ids): held.guard_items for ids, held in _list_steps_with_calls(conversation)},
+    )
+    for start, end in adapter.split_turns(history, 0)[:-1]:
+        step = adapter.build_step(history[start:end], agent)
         ids = tuple(call.id for call in step.tool_calls)
         if ids and left.issuperset(ids):
             continue
         given = step.source in (Source.USER, Source.SYSTEM)
-        line.add(BranchStep(items=list(range(start, end)), given=given))
-        line.steps[-1].told = told.get(ids, []) if ids else []
-    line.told = of.line.told
-    of.line, of.base = line, len(line) - len(of.session)
-    of.known = dialect.turns(history, 0)[-1][0]
+        line.add_step(BranchStep(items=list(range(start, end)), is_prompt=given))
+        line.steps[-1].guard_items = told.get(ids, []) if ids else []
+    line.pending_guard_items = conversation.branch.pending_guard_items
+    conversation.branch, conversation.step_offset = line, len(line) - len(conversation.session)
+    conversation.processed_item_count = adapter.split_turns(history, 0)[-1][0]
 
 
-def _taken_back(of: Conversation) -> set[str]:
-    run = of.session.run
+def _collect_abandoned_call_ids(conversation: Conversation) -> set[str]:
+    run = conversation.session.run
     live = {call.id for step in run.steps for call in step.tool_calls}
     left = {call.id for branch in run.branches for step in branch.steps for call in step.tool_calls}
     return left - live
 
 
-def _by_calls(of: Conversation) -> list[tuple[list[str], BranchStep]]:
+def _list_steps_with_calls(conversation: Conversation) -> list[tuple[list[str], BranchStep]]:
     """The steps of the line in which calls were made, with their ids."""
-    steps: Sequence[Step] = of.session.run.steps
-    held = of.line.steps[max(0, of.base) :]
-    pairs = zip(steps[max(0, -of.base) :], held, strict=False)
+    steps: Sequence[Step] = conversation.session.run.steps
+    held = conversation.branch.steps[max(0, conversation.step_offset) :]
+    pairs = zip(steps[max(0, -conversation.step_offset) :], held, strict=False)
     return [([call.id for call in step.tool_calls], one) for step, one in pairs if step.tool_calls]

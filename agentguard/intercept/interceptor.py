@@ -10,12 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agentguard.intercept.api_adapter import ApiAdapter, basis_of, response_key
-from agentguard.intercept.conversation import Conversation, Conversations, Item, chain
+from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, select_context_steps
+from agentguard.intercept.conversation import Conversation, ConversationCache, Item, build_prefix_keys
 from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.history_edits import Edits
-from agentguard.intercept.history_matching import answer_key, laid_anew, last_turn, told_apart
-from agentguard.intercept.types import release
+from agentguard.intercept.history_edits import HistoryEdits
+from agentguard.intercept.history_matching import (
+    build_answer_key,
+    find_last_turn,
+    has_random_call_ids,
+    rebuild_branch,
+)
+from agentguard.intercept.types import release_claims
 from agentguard.recover.strategy import Capabilities
 from agentguard.runtime.session import Session
 from agentguard.trajectory.formats.sdk import parse_tool_specs
@@ -24,7 +29,7 @@ from agentguard.trajectory.model import Source, Step, Trajectory
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-CAN = Capabilities(
+CAPABILITIES = Capabilities(
     reject=True,
     truncate=True,
     disable_tools=True,
@@ -35,7 +40,7 @@ CAN = Capabilities(
     buffer_stream=True,
 )
 
-_LOG = logging.getLogger("agentguard.openai")
+_LOGGER = logging.getLogger("agentguard.openai")
 
 
 class Interceptor:
@@ -51,7 +56,7 @@ class Interceptor:
         keep: takes what was done to a conversation, for another process that may go on with it.
     """
 
-    exchange: type[GuardedRequest] = GuardedRequest
+    request_class: type[GuardedRequest] = GuardedRequest
     """What a request is taken in by."""
 
     def __init__(
@@ -60,40 +65,42 @@ class Interceptor:
         *,
         agent: str = "assistant",
         on_run: Callable[[Session], None] | None = None,
-        kept: int = 1024,
-        kept_bytes: int | None = None,
-        begin: Callable[[Trajectory], Session] | None = None,
-        keep: Callable[[Conversation, Mapping[str, Any]], None] | None = None,
+        max_conversations: int = 1024,
+        max_conversation_bytes: int | None = None,
+        create_session: Callable[[Trajectory], Session] | None = None,
+        save_edits: Callable[[Conversation, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._guard, self.agent, self._on_run = guard, agent, on_run
-        self._begun = begin or (lambda meta: guard.session(meta, CAN))
-        self.waiting = Conversations(kept, most_weight=kept_bytes, forgotten=self._end)
-        self.keep = keep
+        self._create_session = create_session or (lambda meta: guard.session(meta, CAPABILITIES))
+        self.conversations = ConversationCache(
+            max_conversations, max_bytes=max_conversation_bytes, on_evict=self._end_run
+        )
+        self.save_edits = save_edits
         self.failures: deque[str] = deque(maxlen=100)
-        self._named: OrderedDict[str, int] = OrderedDict()
-        self._kept = kept
+        self._run_counts: OrderedDict[str, int] = OrderedDict()
+        self._max_conversations = max_conversations
         # A generator of its own: asking the system for each id costs more than all else of a short run.
-        self._ids = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
+        self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
 
     @property
-    def closed(self) -> bool:
+    def fails_closed(self) -> bool:
         """Whether a request is refused when the guard fails."""
         return self._guard.components.recover.on_guard_error == "fail_closed"
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Note that the guard failed on a request."""
         self.failures.append(f"{type(error).__name__}: {error}")
-        _LOG.warning("the guard failed on a request: %s", type(error).__name__)
+        _LOGGER.warning("the guard failed on a request: %s", type(error).__name__)
 
-    def open(
+    def open_request(
         self,
-        dialect: ApiAdapter,
+        adapter: ApiAdapter,
         body: dict[str, Any],
         *,
-        run: str,
-        repeat: bool,
-        edits: Edits | None = None,
-        weight: int = 0,
+        run_name: str,
+        is_retry: bool,
+        edits: HistoryEdits | None = None,
+        size_bytes: int = 0,
     ) -> GuardedRequest:
         """Take in what a request tells about its run, and do what is to be done first.
 
@@ -105,78 +112,90 @@ class Interceptor:
             edits: what was done to the conversation elsewhere; for one that is new here.
             weight: bytes of the request.
         """
-        given, before = dialect.items(body), body.get("previous_response_id")
-        keys = chain(given, dialect.key, seed=f"{run}\0{before or ''}")
-        found = self.waiting.take(keys if before is None else [response_key(before), keys[-1]])
-        if found is None and repeat and (found := self.waiting.repeated(keys[-1])) is not None:
-            release(found)
+        given, before = adapter.extract_items(body), body.get("previous_response_id")
+        keys = build_prefix_keys(given, adapter.build_item_key, seed=f"{run_name}\0{before or ''}")
+        found = self.conversations.pop_latest(
+            keys if before is None else [build_response_key(before), keys[-1]]
+        )
+        if found is None and is_retry and (found := self.conversations.pop_retried(keys[-1])) is not None:
+            release_claims(found)
             found.answer = []
-            found.chain = None  # what others find ends with an answer that nobody got
+            found.shared_history_keys = None  # what others find ends with an answer that nobody got
         if edits is not None and before is None:
             found = None  # what was known here is of an earlier turn than what is known elsewhere
         elif found is None and before is None:
-            found = self._rejoined(dialect, given, run)
+            found = self._match_last_turn(adapter, given, run_name)
         history, known = given, found is not None
         if found is None:
             history = history if edits is None or before is None else [*edits.history, *given]
-            found = self._begin(dialect, body, history, run=run)
-            if edits is not None and edits.chain:
-                found.root, found.chain, found.chained = edits.root, edits.chain, len(edits.history)
+            found = self._start_conversation(adapter, body, history, run_name=run_name)
+            if edits is not None and edits.shared_history_keys:
+                found.root_response_id, found.shared_history_keys, found.shared_item_count = (
+                    edits.root_response_id,
+                    edits.shared_history_keys,
+                    len(edits.history),
+                )
         elif before is not None:  # the server has the history, and so has the conversation
             history = [*found.history, *found.answer, *given] if found.answer else found.history
-        found.weight = weight
-        exchange = self.exchange(self, dialect, found, body, history=history, again=keys[-1], seed=run)
-        exchange.begin(None if known else edits)
+        found.size_bytes = size_bytes
+        exchange = self.request_class(
+            self, adapter, found, body, history=history, retry_key=keys[-1], key_seed=run_name
+        )
+        exchange.prepare(None if known else edits)
         return exchange
 
-    def foreign(self, dialect: ApiAdapter, body: Mapping[str, Any], *, run: str) -> list[bytes]:
+    def list_foreign_keys(
+        self, adapter: ApiAdapter, body: Mapping[str, Any], *, run_name: str
+    ) -> list[bytes]:
         """The keys that a conversation of another process may have, the likeliest first.
 
         None where it goes on with one of this process from its latest turn, or has just begun.
         """
-        given, before = dialect.items(body), body.get("previous_response_id")
+        given, before = adapter.extract_items(body), body.get("previous_response_id")
         if before is not None:
-            named = response_key(before) if isinstance(before, str) else b""
-            return [] if not named or named in self.waiting else [named]
-        if not any(map(dialect.result, given)):
+            named = build_response_key(before) if isinstance(before, str) else b""
+            return [] if not named or named in self.conversations else [named]
+        if not any(map(adapter.is_result, given)):
             return []
-        keys = chain(given, dialect.key, seed=f"{run}\0")
-        turn = last_turn(dialect, given)
+        keys = build_prefix_keys(given, adapter.build_item_key, seed=f"{run_name}\0")
+        turn = find_last_turn(adapter, given)
         last = turn or (len(given), len(given))
-        answered = next((place for place in range(*last) if dialect.result(given[place])), len(given))
+        answered = next((place for place in range(*last) if adapter.is_result(given[place])), len(given))
         # One that waits here may be of an earlier turn: what came since then was asked elsewhere.
-        here = max((place for place, key in enumerate(keys) if key in self.waiting), default=0)
+        here = max((place for place, key in enumerate(keys) if key in self.conversations), default=0)
         likely = keys[answered:here:-1]
-        if turn is None or not likely or not (run or told_apart(dialect, given[slice(*turn)])):
+        if turn is None or not likely or not (run_name or has_random_call_ids(adapter, given[slice(*turn)])):
             return likely
-        answer = answer_key(dialect, given[slice(*turn)], run)  # of a client that has dropped older turns
-        return [] if answer in self.waiting else [likely[0], answer, *likely[1:]]
+        answer = build_answer_key(
+            adapter, given[slice(*turn)], run_name
+        )  # of a client that has dropped older turns
+        return [] if answer in self.conversations else [likely[0], answer, *likely[1:]]
 
-    def knows(self, run: str) -> bool:
+    def has_run(self, run_name: str) -> bool:
         """Whether a client gave this name to a run."""
-        return run in self._named
+        return run_name in self._run_counts
 
-    def continues(self, body: Mapping[str, Any]) -> bool:
+    def continues_conversation(self, body: Mapping[str, Any]) -> bool:
         """Whether a request names a response that a run waits to go on from."""
         before = body.get("previous_response_id")
-        return isinstance(before, str) and response_key(before) in self.waiting
+        return isinstance(before, str) and build_response_key(before) in self.conversations
 
-    def session(
-        self, dialect: ApiAdapter, body: Mapping[str, Any], history: Sequence[Step], name: str
+    def start_session(
+        self, adapter: ApiAdapter, body: Mapping[str, Any], steps: Sequence[Step], run_id: str
     ) -> Session:
         """Begin the session of a run."""
-        asked = [step.content for step in history if step.source is Source.USER]
-        system = [step.content for step in history[:1] if step.source is Source.SYSTEM]
-        system += filter(None, [dialect.system(body)])
+        asked = [step.content for step in steps if step.source is Source.USER]
+        system = [step.content for step in steps[:1] if step.source is Source.SYSTEM]
+        system += filter(None, [adapter.extract_system_prompt(body)])
         meta = Trajectory(
-            id=name,
+            id=run_id,
             format="event_log",
             task=asked[-1] if asked else "",
             steps=(),
-            tools=parse_tool_specs(dialect.tools(body), "tools"),
+            tools=parse_tool_specs(adapter.extract_tools(body), "tools"),
             system_prompts={self.agent: "\n\n".join(system)} if system else {},
         )
-        session = self._begun(meta)
+        session = self._create_session(meta)
         if self._on_run is not None:
             self._on_run(session)
         return session
@@ -187,41 +206,45 @@ class Interceptor:
         Nobody is asked what such an end is worth: the run said nothing that it wanted to end with.
         """
         ended = 0
-        for conversation in self.waiting.idle(idle_s):
+        for conversation in self.conversations.pop_idle(idle_s):
             ended += not conversation.session.has_ended
-            self._end(conversation)
+            self._end_run(conversation)
         return ended
 
-    def _end(self, conversation: Conversation) -> None:
+    def _end_run(self, conversation: Conversation) -> None:
         """End the run of a conversation that is not gone on with."""
         session = conversation.session
         if not session.has_ended:
             session.config = replace(session.config, acceptance_function=None, safety_assessor=None)
             session.end(is_refusable=False)
 
-    def _rejoined(self, dialect: ApiAdapter, given: Sequence[Item], run: str) -> Conversation | None:
+    def _match_last_turn(
+        self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
+    ) -> Conversation | None:
         """The one conversation whose last answer the history ends with; laid anew along that history."""
-        last = last_turn(dialect, given)
+        last = find_last_turn(adapter, items)
         if last is None:
             return None
-        found = self.waiting.only(answer_key(dialect, given[last[0] : last[1]], run))
+        found = self.conversations.pop_unique(build_answer_key(adapter, items[last[0] : last[1]], run_name))
         if found is not None:
-            laid_anew(found, dialect, given, self.agent)
+            rebuild_branch(found, adapter, items, self.agent)
         return found
 
-    def _begin(
-        self, dialect: ApiAdapter, body: Mapping[str, Any], history: Sequence[Item], *, run: str
+    def _start_conversation(
+        self, adapter: ApiAdapter, body: Mapping[str, Any], history: Sequence[Item], *, run_name: str
     ) -> Conversation:
-        name = self._name_of(run)
-        session = self.session(dialect, body, basis_of(dialect, history, self.agent), name)
-        return Conversation(session=session, name=name, root=body.get("previous_response_id"))
+        name = self._next_run_id(run_name)
+        session = self.start_session(adapter, body, select_context_steps(adapter, history, self.agent), name)
+        return Conversation(
+            session=session, first_run_id=name, root_response_id=body.get("previous_response_id")
+        )
 
-    def _name_of(self, run: str) -> str:
+    def _next_run_id(self, run_name: str) -> str:
         """The name a client gave, numbered where it begins another conversation under it; else our own."""
-        if not run:
-            return f"run-{self._ids.getrandbits(64):016x}"
-        number = self._named.pop(run, 0) + 1
-        self._named[run] = number
-        while len(self._named) > self._kept:
-            self._named.popitem(last=False)
-        return run if number == 1 else f"{run}.{number}"
+        if not run_name:
+            return f"run-{self._id_generator.getrandbits(64):016x}"
+        number = self._run_counts.pop(run_name, 0) + 1
+        self._run_counts[run_name] = number
+        while len(self._run_counts) > self._max_conversations:
+            self._run_counts.popitem(last=False)
+        return run_name if number == 1 else f"{run_name}.{number}"

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentguard.intercept.api_adapter import ApiAdapter, basis_of
+from agentguard.intercept.api_adapter import ApiAdapter, select_context_steps
 from agentguard.intercept.conversation import Conversation, Item
 from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.history_edits import Edits
-from agentguard.intercept.history_matching import answer_key, last_turn
-from agentguard.intercept.history_sync import before_the_task
+from agentguard.intercept.history_edits import HistoryEdits
+from agentguard.intercept.history_matching import build_answer_key, find_last_turn
+from agentguard.intercept.history_sync import count_turns_before_task
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.trajectory.model import Source, Step
 
@@ -28,72 +28,91 @@ class PassiveConversation(Conversation):
         read: the first steps of its first run, until they are taken in.
     """
 
-    first: Step
-    read: list[Step]
+    first_step: Step
+    pending_steps: list[Step]
 
 
 class PassiveRequest(GuardedRequest):
     """One request and its answer; made by `PassiveInterceptor.open`."""
 
-    _of: PassiveConversation
+    _conversation: PassiveConversation
 
-    def begin(self, edits: Edits | None = None) -> None:
+    def prepare(self, edits: HistoryEdits | None = None) -> None:
         """Take in the turns that are new."""
         del edits  # nobody edits what has passed
-        of, dialect, history, agent = self._of, self.dialect, self._history, self._engine.agent
-        if of.read:
-            steps, of.read = of.read, []
+        of, dialect, history, agent = self._conversation, self.adapter, self._history, self._services.agent
+        if of.pending_steps:
+            steps, of.pending_steps = of.pending_steps, []
         else:
-            steps = _since_the_task(dialect, history, agent, known=of.known, renewed=of.over)
-        if of.over:
-            of.runs, of.over = of.runs + 1, False
-            basis = _basis(dialect, history, agent, [of.first, *steps])
-            of.session = self._engine.session(dialect, self.request, basis, f"{of.name}.{of.runs}")
+            steps = _build_new_steps(
+                dialect,
+                history,
+                agent,
+                processed_item_count=of.processed_item_count,
+                is_new_run=of.is_finished,
+            )
+        if of.is_finished:
+            of.run_count, of.is_finished = of.run_count + 1, False
+            basis = _select_context_steps(dialect, history, agent, [of.first_step, *steps])
+            of.session = self._services.start_session(
+                dialect, self.request_body, basis, f"{of.first_run_id}.{of.run_count}"
+            )
         for step in steps:
             of.session.commit(step)
-        of.known = len(history)
-        of.forget_answer()
+        of.processed_item_count = len(history)
+        of.clear_answer()
 
 
 class PassiveInterceptor(Interceptor):
     """As `Interceptor`, of conversations that have passed."""
 
-    exchange = PassiveRequest
+    request_class = PassiveRequest
 
-    def _begin(
-        self, dialect: ApiAdapter, body: Mapping[str, Any], history: Sequence[Item], *, run: str
+    def _start_conversation(
+        self, adapter: ApiAdapter, body: Mapping[str, Any], history: Sequence[Item], *, run_name: str
     ) -> PassiveConversation:
-        name, agent = self._name_of(run), self.agent
-        start, end = dialect.turns(history, 0)[0]
-        first = dialect.step(history[start:end], agent)
-        steps = _since_the_task(dialect, history, agent, known=0, renewed=False)
-        session = self.session(dialect, body, _basis(dialect, history, agent, [first, *steps]), name)
+        name, agent = self._next_run_id(run_name), self.agent
+        start, end = adapter.split_turns(history, 0)[0]
+        first = adapter.build_step(history[start:end], agent)
+        steps = _build_new_steps(adapter, history, agent, processed_item_count=0, is_new_run=False)
+        session = self.start_session(
+            adapter, body, _select_context_steps(adapter, history, agent, [first, *steps]), name
+        )
         root = body.get("previous_response_id")
-        return PassiveConversation(session=session, name=name, root=root, first=first, read=steps)
+        return PassiveConversation(
+            session=session, first_run_id=name, root_response_id=root, first_step=first, pending_steps=steps
+        )
 
-    def _rejoined(self, dialect: ApiAdapter, given: Sequence[Item], run: str) -> Conversation | None:
-        last = last_turn(dialect, given)
+    def _match_last_turn(
+        self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
+    ) -> Conversation | None:
+        last = find_last_turn(adapter, items)
         if last is None:
             return None
-        found = self.waiting.only(answer_key(dialect, given[last[0] : last[1]], run))
+        found = self.conversations.pop_unique(build_answer_key(adapter, items[last[0] : last[1]], run_name))
         if isinstance(found, PassiveConversation):
-            start, end = dialect.turns(given, 0)[0]
-            found.known, found.first = last[0], dialect.step(given[start:end], self.agent)
+            start, end = adapter.split_turns(items, 0)[0]
+            found.processed_item_count, found.first_step = (
+                last[0],
+                adapter.build_step(items[start:end], self.agent),
+            )
         return found
 
 
-def _since_the_task(
-    dialect: ApiAdapter, history: Sequence[Item], agent: str, *, known: int, renewed: bool
+def _build_new_steps(
+    adapter: ApiAdapter, history: Sequence[Item], agent: str, *, processed_item_count: int, is_new_run: bool
 ) -> list[Step]:
     """The steps that are new; of a run that begins, those before its task are not read: nobody needs them."""
-    turns = dialect.turns(history, known)
-    if renewed or not known:
-        given = [dialect.given(history[start:end]) for start, end in turns]
-        turns = turns[before_the_task(given, renewed=renewed) :]
-    return [dialect.step(history[start:end], agent) for start, end in turns]
+    turns = adapter.split_turns(history, processed_item_count)
+    if is_new_run or not processed_item_count:
+        given = [adapter.is_prompt(history[start:end]) for start, end in turns]
+        turns = turns[count_turns_before_task(given, is_new_run=is_new_run) :]
+    return [adapter.build_step(history[start:end], agent) for start, end in turns]
 
 
-def _basis(dialect: ApiAdapter, history: Sequence[Item], agent: str, steps: list[Step]) -> list[Step]:
-    """As `basis_of`, from the first step and the new ones, where these hold what was asked."""
+def _select_context_steps(
+    adapter: ApiAdapter, history: Sequence[Item], agent: str, steps: list[Step]
+) -> list[Step]:
+    """As `select_context_steps`, from the first step and the new ones, where these hold what was asked."""
     asked = any(step.source is Source.USER for step in steps[1:])
-    return steps if asked else basis_of(dialect, history, agent)
+    return steps if asked else select_context_steps(adapter, history, agent)

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentguard.intercept.adapters.anthropic_messages import AnthropicAdapter
-from agentguard.intercept.adapters.anthropic_stream import MessagesHold
-from agentguard.intercept.adapters.openai_chat import Chat
-from agentguard.intercept.adapters.openai_chat_stream import ChatHold
+from agentguard.intercept.adapters.anthropic_stream import AnthropicStreamBuffer
+from agentguard.intercept.adapters.openai_chat import ChatAdapter
+from agentguard.intercept.adapters.openai_chat_stream import ChatStreamBuffer
 from agentguard.intercept.adapters.openai_responses import ResponsesAdapter
-from agentguard.intercept.adapters.openai_responses_stream import ResponsesHold
+from agentguard.intercept.adapters.openai_responses_stream import ResponsesStreamBuffer
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.stream_buffer import HeldStream
+from agentguard.intercept.stream_buffer import EventStreamBuffer
 from agentguard.intercept.types import CandidateRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guardable:
+class GuardedApi:
     """One API.
 
     Attributes:
@@ -27,22 +27,30 @@ class Guardable:
         hold: the class of what holds its streams back.
     """
 
-    path: str
-    dialect: ApiAdapter
-    hold: type[HeldStream]
+    path_suffix: str
+    adapter: ApiAdapter
+    stream_buffer_class: type[EventStreamBuffer]
 
 
-APIS: Mapping[str, Guardable] = {
-    "chat": Guardable(path="/chat/completions", dialect=Chat(), hold=ChatHold),
-    "responses": Guardable(path="/responses", dialect=ResponsesAdapter(), hold=ResponsesHold),
-    "messages": Guardable(path="/messages", dialect=AnthropicAdapter(), hold=MessagesHold),
+GUARDED_APIS: Mapping[str, GuardedApi] = {
+    "chat": GuardedApi(
+        path_suffix="/chat/completions", adapter=ChatAdapter(), stream_buffer_class=ChatStreamBuffer
+    ),
+    "responses": GuardedApi(
+        path_suffix="/responses", adapter=ResponsesAdapter(), stream_buffer_class=ResponsesStreamBuffer
+    ),
+    "messages": GuardedApi(
+        path_suffix="/messages", adapter=AnthropicAdapter(), stream_buffer_class=AnthropicStreamBuffer
+    ),
 }
 
 
-def hold_of(exchange: GuardedRequest, wire: CandidateRequest, *, everything: bool = False) -> HeldStream:
+def build_stream_buffer(
+    request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
+) -> EventStreamBuffer:
     """What holds back the streams of an exchange; see `Hold`."""
-    everything = (
-        everything or exchange.session.config.safety_assessor is not None
+    buffer_all = (
+        buffer_all or request.session.config.safety_assessor is not None
     )  # what was seen is handed on
-    made = next(api.hold for api in APIS.values() if api.dialect is exchange.dialect)
-    return made(exchange, wire, everything=everything)
+    made = next(api.stream_buffer_class for api in GUARDED_APIS.values() if api.adapter is request.adapter)
+    return made(request, candidate_request, buffer_all=buffer_all)

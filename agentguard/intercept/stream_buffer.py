@@ -12,17 +12,17 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from agentguard import _sync_async
-from agentguard.intercept.adapters.openai_chat import wants_json
+from agentguard.intercept.adapters.openai_chat import requires_json
 from agentguard.intercept.conversation import Item
 from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.types import CandidateRequest, Decision, How
-from agentguard.model_api.sse import EventReader, skimmed
+from agentguard.intercept.types import AnswerSource, CandidateRequest, Decision
+from agentguard.model_api.sse import EventReader, parse_event_fast
 
-_ODD = (TypeError, AttributeError, ValueError)
+_PARSE_ERRORS = (TypeError, AttributeError, ValueError)
 """What reading an event of another shape raises."""
 
 
-class HeldStream(ABC):
+class EventStreamBuffer(ABC):
     """Holds back what the client may not see yet; one stream, all the answers that are asked for in it.
 
     Args:
@@ -31,18 +31,20 @@ class HeldStream(ABC):
         everything: hold text, too, so that the client sees nothing of a refused answer.
     """
 
-    def __init__(self, exchange: GuardedRequest, wire: CandidateRequest, *, everything: bool = False) -> None:
-        self._exchange, self._wire = exchange, wire
-        self._everything = everything or wants_json(exchange.request)
-        self._held: list[tuple[bytes, dict[str, Any] | None]] = []
-        self._head: dict[str, Any] = {}
-        self._later = False
-        self._broken: Exception | None = None
-        self._next()
+    def __init__(
+        self, request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
+    ) -> None:
+        self._request, self._candidate_request = request, candidate_request
+        self._buffer_all = buffer_all or requires_json(request.request_body)
+        self._buffered_events: list[tuple[bytes, dict[str, Any] | None]] = []
+        self._answer_head: dict[str, Any] = {}
+        self._follows_rejected = False
+        self._parse_error: Exception | None = None
+        self._reset()
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the current answer; returns what the client may have."""
-        shown = [self._event(event) for event in self._events.feed(data)]
+        shown = [self._process_event(event) for event in self._event_reader.feed(data)]
         return shown[0] if len(shown) == 1 else b"".join(shown)
 
     def finish(self) -> _sync_async.Effects[tuple[bytes, Decision]]:
@@ -51,97 +53,104 @@ class HeldStream(ABC):
         Raises:
             EOFError: it is not whole.
         """
-        if self._broken is not None:
-            raise self._broken
-        if self._error:
-            self._exchange.settle()
-            return self.release(), "deliver"
-        decision = yield from self._exchange.answering(self._payload(), self._wire, self._seen)
+        if self._parse_error is not None:
+            raise self._parse_error
+        if self._has_error_event:
+            self._request.settle()
+            return self.flush(), "deliver"
+        decision = yield from self._request.judge_answer(
+            self._build_payload(), self._candidate_request, self._build_visible_answer
+        )
         if decision == "again":
-            return self._once_more(), decision
+            return self._begin_retry(), decision
         if decision == "final":
-            return self._final(), decision
-        self._exchange.settle()
-        taken, how = self._exchange.taken, self._exchange.how
-        return (self.release() if taken is None else self._instead(taken, how)), decision
+            return self._encode_final_answer(), decision
+        self._request.settle()
+        taken, how = self._request.replacement_payload, self._request.answer_source
+        return (self.flush() if taken is None else self._encode_replacement(taken, how)), decision
 
-    def whole(self) -> dict[str, Any] | None:
+    def build_answer(self) -> dict[str, Any] | None:
         """The answer that was fed, for those who only look at it; None if it is an error.
 
         Raises:
             EOFError: it is not whole.
         """
-        if self._broken is not None:
-            raise self._broken
-        return None if self._error else self._payload()
+        if self._parse_error is not None:
+            raise self._parse_error
+        return None if self._has_error_event else self._build_payload()
 
-    def release(self) -> bytes:
+    def flush(self) -> bytes:
         """All that is held, without a verdict."""
-        held, self._held = self._held, []
-        return b"".join([self._safely_shown(event, value) for event, value in held]) + self._events.rest
+        held, self._buffered_events = self._buffered_events, []
+        return (
+            b"".join([self._try_rewrite_event(event, value) for event, value in held])
+            + self._event_reader.remainder
+        )
 
     @abstractmethod
-    def failed(self, message: str) -> bytes:
+    def build_error_event(self, message: str) -> bytes:
         """What the client gets when the model could not be asked again."""
 
     @abstractmethod
-    def _read(self, event: bytes, value: dict[str, Any]) -> None:
+    def _handle_event(self, event: bytes, value: dict[str, Any]) -> None:
         """Take in what an event says; sets ``_holding`` where it and what follows are to be held.
 
         What is kept of it, and may be sent again, is to be `parsed`: ``value`` is only skimmed.
         """
 
-    def _read_other(self, event: bytes) -> None:
+    def _handle_other_event(self, event: bytes) -> None:
         """Take in an event whose data is no object; most say nothing by it."""
         del event
 
     @abstractmethod
-    def _shown(self, event: bytes, value: dict[str, Any]) -> bytes:
+    def _rewrite_event(self, event: bytes, value: dict[str, Any]) -> bytes:
         """The event as the client gets it: as it came, or as one of the answer that was begun."""
 
     @abstractmethod
-    def _payload(self) -> dict[str, Any]:
+    def _build_payload(self) -> dict[str, Any]:
         """The answer that the events make. Raises EOFError if it is not whole."""
 
     @abstractmethod
-    def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
-        """As `agentguard.intercept.types.Shown`."""
+    def _build_visible_answer(
+        self, answer: list[Item], source: AnswerSource
+    ) -> tuple[list[Item] | None, str]:
+        """As `agentguard.intercept.types.VisibleAnswer`."""
 
     @abstractmethod
-    def _instead(self, payload: dict[str, Any], how: How) -> bytes:
+    def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
         """An answer that takes the place of the one that is held, as events."""
 
     @abstractmethod
-    def _once_more(self) -> bytes:
+    def _begin_retry(self) -> bytes:
         """Another answer follows; returns what the client gets in between."""
 
     @abstractmethod
-    def _final(self) -> bytes:
+    def _encode_final_answer(self) -> bytes:
         """The guard's last word, and the end of the stream."""
 
-    def _next(self) -> None:
+    def _reset(self) -> None:
         """Begin another answer."""
-        self._events = EventReader()
-        self._held = []
-        self._holding, self._error = self._everything, False
+        self._event_reader = EventReader()
+        self._buffered_events = []
+        self._is_buffering, self._has_error_event = self._buffer_all, False
 
-    def _event(self, event: bytes) -> bytes:
-        value = skimmed(event)
+    def _process_event(self, event: bytes) -> bytes:
+        value = parse_event_fast(event)
         try:
             if value is None:
-                self._read_other(event)
+                self._handle_other_event(event)
             else:
-                self._read(event, value)
-        except _ODD as error:
-            self._broken, self._holding = error, True
-        if self._holding:
-            self._held.append((event, value))
+                self._handle_event(event, value)
+        except _PARSE_ERRORS as error:
+            self._parse_error, self._is_buffering = error, True
+        if self._is_buffering:
+            self._buffered_events.append((event, value))
             return b""
-        return self._safely_shown(event, value)
+        return self._try_rewrite_event(event, value)
 
-    def _safely_shown(self, event: bytes, value: dict[str, Any] | None) -> bytes:
+    def _try_rewrite_event(self, event: bytes, value: dict[str, Any] | None) -> bytes:
         try:
-            return event if value is None else self._shown(event, value)
-        except _ODD as error:
-            self._broken = self._broken or error
+            return event if value is None else self._rewrite_event(event, value)
+        except _PARSE_ERRORS as error:
+            self._parse_error = self._parse_error or error
             return event

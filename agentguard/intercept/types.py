@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from agentguard.intercept.api_adapter import ApiAdapter
-from agentguard.intercept.conversation import Conversation, Conversations, Item
+from agentguard.intercept.conversation import Conversation, ConversationCache, Item
 from agentguard.recover.agent_messages import format_effects
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.runtime.session import Session
@@ -17,10 +17,10 @@ from agentguard.trajectory.model import Step
 Decision = Literal["deliver", "again", "final"]
 
 
-How = Literal["same", "repaired", "other"]
+AnswerSource = Literal["same", "repaired", "other"]
 """What the client gets: the answer that came, that answer repaired, or another candidate's."""
 
-Shown = Callable[[list[Item], How], tuple[list[Item] | None, str]]
+VisibleAnswer = Callable[[list[Item], AnswerSource], tuple[list[Item] | None, str]]
 """Given the answer: what the client will have seen, where that is not the answer itself since text of a
 refused one was streamed before it; and the id of the response that the client saw begin, where that is
 another one."""
@@ -35,13 +35,13 @@ class CandidateRequest:
         received: what came of that as a payload; raises if it is none.
     """
 
-    send: Callable[[bytes], Any]
-    received: Callable[[Any], dict[str, Any]]
+    build_request: Callable[[bytes], Any]
+    parse_response: Callable[[Any], dict[str, Any]]
 
 
-def itself(answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
+def show_answer_unchanged(answer: list[Item], source: AnswerSource) -> tuple[list[Item] | None, str]:
     """The client sees the answer itself, and no other before it."""
-    del answer, how
+    del answer, source
     return None, ""
 
 
@@ -49,17 +49,17 @@ class InterceptorServices(Protocol):
     """What an exchange needs of the engine that made it."""
 
     agent: str
-    waiting: Conversations
-    keep: Callable[[Conversation, Mapping[str, Any]], None] | None
+    conversations: ConversationCache
+    save_edits: Callable[[Conversation, Mapping[str, Any]], None] | None
 
-    def session(
-        self, dialect: ApiAdapter, body: Mapping[str, Any], history: Sequence[Step], name: str
+    def start_session(
+        self, adapter: ApiAdapter, body: Mapping[str, Any], steps: Sequence[Step], run_id: str
     ) -> Session:
         """Begin the session of a run."""
         ...
 
 
-def release(conversation: Conversation) -> None:
+def release_claims(conversation: Conversation) -> None:
     """Calls that were claimed and that nobody ran: they may be made again."""
     session = conversation.session
     for claim in conversation.claims.values():
@@ -68,10 +68,10 @@ def release(conversation: Conversation) -> None:
     conversation.claims = {}
 
 
-def done_already(barred: Sequence[EffectClaim]) -> str:
+def format_repeated_calls(claims: Sequence[EffectClaim]) -> str:
     """What a model is told that asks for calls that were made, or may have been."""
-    done = [claim.effect for claim in barred if claim.decision is ExecutionDecision.REUSE]
-    doubt = [claim.effect for claim in barred if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN]
+    done = [claim.effect for claim in claims if claim.decision is ExecutionDecision.REUSE]
+    doubt = [claim.effect for claim in claims if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN]
     parts = ["[guard] Your last answer was dropped."]
     if done:
         parts.append(f"These calls have already taken effect; do not repeat them: {format_effects(done)}.")

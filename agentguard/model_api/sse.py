@@ -90,22 +90,22 @@ class EventReader:
     """Cuts a stream of bytes into events, each with the blank line that ends it (WHATWG HTML, 9.2)."""
 
     def __init__(self) -> None:
-        self._cutter = EventSplitter()
+        self._splitter = EventSplitter()
 
     @property
-    def rest(self) -> bytes:
+    def remainder(self) -> bytes:
         """What was fed and is no whole event yet."""
-        return self._cutter.rest
+        return self._splitter.rest
 
     def feed(self, data: bytes) -> Iterable[bytes]:
         """The events that are whole now; joined with `rest` they are the bytes that were fed."""
-        whole = self._cutter.feed(data)
+        whole = self._splitter.feed(data)
         if whole.find(b"\n\n") == len(whole) - 2 and b"\r" not in whole:
             return (whole,)  # nearly all reads: one event
         return events(whole)
 
 
-def parsed(event: bytes) -> dict[str, Any] | None:
+def parse_event(event: bytes) -> dict[str, Any] | None:
     """The data of an event as an object, None if it is none; its numbers keep all their digits."""
     try:
         value = json.loads(data_of(event) or b"null")
@@ -114,7 +114,7 @@ def parsed(event: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def skimmed(event: bytes) -> dict[str, Any] | None:
+def parse_event_fast(event: bytes) -> dict[str, Any] | None:
     """As `parsed`, several times as fast: whole numbers beyond 64 bits lose digits.
 
     For what is only looked at. What is written again is to be `parsed`.
@@ -122,14 +122,14 @@ def skimmed(event: bytes) -> dict[str, Any] | None:
     try:
         value = orjson.loads(data_of(event) or b"null")
     except ValueError:  # NaN, half of a surrogate pair: servers write what is no JSON
-        return parsed(event)
+        return parse_event(event)
     return value if isinstance(value, dict) else None
 
 
-def event_bytes(value: Mapping[str, Any], *, named: bool = False) -> bytes:
+def encode_event(value: Mapping[str, Any], *, include_name: bool = False) -> bytes:
     """An event of an object; ``named`` puts its type in the event's name."""
-    name = b"event: " + str(value["type"]).encode() + b"\n" if named else b""
+    name = b"event: " + str(value["type"]).encode() + b"\n" if include_name else b""
     return name + b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
-__all__ = ["EventReader", "data_of", "event_bytes", "parsed", "skimmed"]
+__all__ = ["EventReader", "data_of", "encode_event", "parse_event", "parse_event_fast"]

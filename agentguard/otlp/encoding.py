@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 import orjson
 
 from agentguard.errors import MissingExtra
-from agentguard.otlp.model import Attributes, Kind, OtlpSpan, SpanEvent, Value
-from agentguard.otlp.protobuf import REQUESTS, written
+from agentguard.otlp.model import Attributes, AttributeValue, OtlpSpan, SpanEvent, SpanKindName
+from agentguard.otlp.protobuf import REQUEST_FIELDS, encode_message
 from agentguard.version import __version__
 
 Encoding = Literal["protobuf", "json"]
@@ -25,98 +25,100 @@ CONTENT_TYPES: Final[Mapping[Encoding, str]] = {
     "protobuf": "application/x-protobuf",
     "json": "application/json",
 }
-_KINDS: Final[Mapping[Kind, int]] = {"internal": 1, "server": 2, "client": 3}
-_ERROR: Final = 2
-_OK: Final = 1
-_INFO: Final = 9
-_INT64: Final = 2**63
-Data = dict[str, Any]
+_KIND_NUMBERS: Final[Mapping[SpanKindName, int]] = {"internal": 1, "server": 2, "client": 3}
+_STATUS_ERROR: Final = 2
+_STATUS_OK: Final = 1
+_SEVERITY_INFO: Final = 9
+_INT64_LIMIT: Final = 2**63
+JsonData = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class CollectorResponse:
     """What a collector said to a batch: how many of it it rejected, and why."""
 
     rejected: int = 0
     message: str = ""
 
 
-def span_data(span: OtlpSpan, *, events: bool = True) -> Data:
+def build_span_data(span: OtlpSpan, *, include_events: bool = True) -> JsonData:
     """A span as the JSON encoding writes it; ``events`` says whether those of the span go with it."""
-    data: Data = {
+    data: JsonData = {
         "traceId": span.trace_id,
         "spanId": span.span_id,
-        "name": _clean(span.name),
-        "kind": _KINDS[span.kind],
+        "name": _replace_surrogates(span.name),
+        "kind": _KIND_NUMBERS[span.kind],
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
-        "attributes": _attributes(span.attributes),
+        "attributes": _build_attributes(span.attributes),
         "status": {},
     }
     if span.parent_id is not None:
         data["parentSpanId"] = span.parent_id
-    if events and span.events:
-        data["events"] = [_event(one) for one in span.events]
+    if include_events and span.events:
+        data["events"] = [_build_event(one) for one in span.events]
     if span.error is not None:
-        data["status"] = {"code": _ERROR if span.error else _OK}
+        data["status"] = {"code": _STATUS_ERROR if span.error else _STATUS_OK}
         if span.error and span.message:
-            data["status"]["message"] = _clean(span.message)
+            data["status"]["message"] = _replace_surrogates(span.message)
     return data
 
 
-def log_data(span: OtlpSpan) -> Iterator[Data]:
+def build_log_records(span: OtlpSpan) -> Iterator[JsonData]:
     """The events of a span as log records of that span, which is how the conventions define them."""
     for event in span.events:
         yield {
             "timeUnixNano": str(event.at_ns),
             "observedTimeUnixNano": str(event.at_ns),
-            "severityNumber": _INFO,
+            "severityNumber": _SEVERITY_INFO,
             "eventName": event.name,
-            "attributes": _attributes(event.attributes),
+            "attributes": _build_attributes(event.attributes),
             "traceId": span.trace_id,
             "spanId": span.span_id,
         }
 
 
-def request_data(signal: Signal, records: Sequence[Data], *, service: str) -> Data:
+def build_request_data(signal: Signal, records: Sequence[JsonData], *, service: str) -> JsonData:
     """An export request of one signal; Phoenix puts it into the project that is named like the service."""
     names = {"service.name": service, "openinference.project.name": service}
-    resource = {"attributes": _attributes(names)}
+    resource = {"attributes": _build_attributes(names)}
     scope = {"name": "agentguard", "version": __version__}
     if signal == "traces":
         return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": records}]}]}
     return {"resourceLogs": [{"resource": resource, "scopeLogs": [{"scope": scope, "logRecords": records}]}]}
 
 
-def encoded(signal: Signal, data: Data, encoding: Encoding) -> bytes:
+def encode_request(signal: Signal, data: JsonData, encoding: Encoding) -> bytes:
     """The bytes of a request. Raises MissingExtra where protobuf is asked for and not installed."""
     if encoding == "json":
         return orjson.dumps(data)
-    check(encoding)
-    return written(REQUESTS[signal], data)
+    check_encoding(encoding)
+    return encode_message(REQUEST_FIELDS[signal], data)
 
 
-def accepted(signal: Signal, body: bytes, encoding: Encoding) -> Accepted:
+def parse_response(signal: Signal, body: bytes, encoding: Encoding) -> CollectorResponse:
     """What a response of status 200 says; an empty one, or one that cannot be read, rejects nothing."""
     found: Any
     try:
-        found = orjson.loads(body) if encoding == "json" else _protobuf(signal, body)
+        found = orjson.loads(body) if encoding == "json" else _parse_protobuf(signal, body)
     except ValueError:
-        return Accepted()
+        return CollectorResponse()
     partial = found.get("partialSuccess") if isinstance(found, Mapping) else None
     if not isinstance(partial, Mapping):
-        return Accepted()
+        return CollectorResponse()
     name = "rejectedSpans" if signal == "traces" else "rejectedLogRecords"
-    return Accepted(rejected=_count(partial.get(name)), message=str(partial.get("errorMessage") or "")[:500])
+    return CollectorResponse(
+        rejected=_parse_count(partial.get(name)), message=str(partial.get("errorMessage") or "")[:500]
+    )
 
 
-def check(encoding: Encoding) -> None:
+def check_encoding(encoding: Encoding) -> None:
     """Raise MissingExtra where the encoding is not installed."""
     if encoding == "protobuf":
-        _messages("traces")
+        _load_message_types("traces")
 
 
-def _messages(signal: Signal) -> tuple[Any, Any]:
+def _load_message_types(signal: Signal) -> tuple[Any, Any]:
     """Request and response of a signal."""
     try:
         if signal == "traces":
@@ -130,48 +132,55 @@ def _messages(signal: Signal) -> tuple[Any, Any]:
         raise MissingExtra("opentelemetry-proto", "otel") from None
 
 
-def _protobuf(signal: Signal, body: bytes) -> Any:
+def _parse_protobuf(signal: Signal, body: bytes) -> Any:
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError
 
     try:
-        return MessageToDict(_messages(signal)[1].FromString(body))
+        return MessageToDict(_load_message_types(signal)[1].FromString(body))
     except DecodeError as error:
         raise ValueError(str(error)) from None
 
 
-def _event(event: SpanEvent) -> Data:
+def _build_event(event: SpanEvent) -> JsonData:
     return {
         "timeUnixNano": str(event.at_ns),
         "name": event.name,
-        "attributes": _attributes(event.attributes),
+        "attributes": _build_attributes(event.attributes),
     }
 
 
-def _attributes(held: Attributes) -> list[Data]:
-    return [{"key": _clean(name), "value": _any(value)} for name, value in held.items()]
+def _build_attributes(attributes: Attributes) -> list[JsonData]:
+    return [
+        {"key": _replace_surrogates(name), "value": _build_any_value(value)}
+        for name, value in attributes.items()
+    ]
 
 
-def _any(value: Value) -> Data:
+def _build_any_value(value: AttributeValue) -> JsonData:
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):
-        return {"intValue": str(value)} if -_INT64 <= value < _INT64 else {"doubleValue": float(value)}
+        return (
+            {"intValue": str(value)}
+            if -_INT64_LIMIT <= value < _INT64_LIMIT
+            else {"doubleValue": float(value)}
+        )
     if isinstance(value, float):
         # NaN and infinities are not JSON, and say nothing.
         finite = value == value and value not in (float("inf"), float("-inf"))
         return {"doubleValue": value} if finite else {"stringValue": str(value)}
     if isinstance(value, tuple):
-        return {"arrayValue": {"values": [_any(one) for one in value]}}
-    return {"stringValue": _clean(value)}
+        return {"arrayValue": {"values": [_build_any_value(one) for one in value]}}
+    return {"stringValue": _replace_surrogates(value)}
 
 
-def _clean(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Text that UTF-8 can hold: half a surrogate pair becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _count(value: object) -> int:
+def _parse_count(value: object) -> int:
     try:
         return max(0, int(str(value))) if value is not None else 0
     except ValueError:

@@ -12,13 +12,13 @@ from typing import Final
 
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis
-from agentguard.otlp.model import EVALUATION, OtlpSpan, SpanEvent, Value, span_id_of
-from agentguard.otlp.span_builder import SpanBuilder, nanos
+from agentguard.otlp.model import EVALUATION_EVENT, AttributeValue, OtlpSpan, SpanEvent, build_span_id
+from agentguard.otlp.span_builder import RunSpans, to_nanoseconds
 from agentguard.store.db.rows import RecoveryRow
 from agentguard.trajectory.formats.sdk import JsonNode
 
-_OUTCOMES: Final[Mapping[str, float]] = {"recovered": 1.0, "failed": 0.0}
-_LIVE: Final = ""
+_OUTCOME_SCORES: Final[Mapping[str, float]] = {"recovered": 1.0, "failed": 0.0}
+_CURRENT_BRANCH: Final = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class RunAssessment:
 
 
 def with_evaluation_events(
-    made: SpanBuilder, told: RunAssessment, *, content: bool = True
+    run_spans: RunSpans, assessment: RunAssessment, *, include_content: bool = True
 ) -> tuple[OtlpSpan, ...]:
     """The spans with what was said of them, and those of the recoveries.
 
@@ -40,42 +40,44 @@ def with_evaluation_events(
         told: what was said and done.
         content: whether reasons and corrections are given, which may quote the run.
     """
-    root = made.spans[0]
+    root = run_spans.spans[0]
     events: dict[str, list[SpanEvent]] = {}
-    for span_id, event in _events(made, told, content):
+    for span_id, event in _build_events(run_spans, assessment, include_content):
         events.setdefault(span_id, []).append(event)
-    spans = (replace(one, events=tuple(events.get(one.span_id, ()))) for one in made.spans)
-    return (*spans, *(_recovery(row, root, content) for row in told.recoveries))
+    spans = (replace(one, events=tuple(events.get(one.span_id, ()))) for one in run_spans.spans)
+    return (*spans, *(_build_recovery_span(row, root, include_content) for row in assessment.recoveries))
 
 
-def _events(made: SpanBuilder, told: RunAssessment, content: bool) -> Iterator[tuple[str, SpanEvent]]:
-    root = made.spans[0]
-    ends = {span.span_id: span.end_ns for span in made.spans}
-    if told.diagnosis is not None:
-        held = told.diagnosis
-        yield root.span_id, _event(
+def _build_events(
+    run_spans: RunSpans, assessment: RunAssessment, include_content: bool
+) -> Iterator[tuple[str, SpanEvent]]:
+    root = run_spans.spans[0]
+    ends = {span.span_id: span.end_ns for span in run_spans.spans}
+    if assessment.diagnosis is not None:
+        held = assessment.diagnosis
+        yield root.span_id, _build_event(
             root.end_ns, "agentguard.verdict", held.verdict.value, held.probability,
-            " ".join(held.notes) if content else "", {"agentguard.method": held.method},
+            " ".join(held.notes) if include_content else "", {"agentguard.method": held.method},
         )  # fmt: skip
         for rank, one in enumerate(held.hypotheses):
-            at = made.of_step.get((_LIVE, one.step), root.span_id)
-            yield at, _event(
+            at = run_spans.span_id_by_step.get((_CURRENT_BRANCH, one.step), root.span_id)
+            yield at, _build_event(
                 ends[at], "agentguard.root_cause", one.codes[0] if one.codes else "root cause",
-                one.probability, one.reason if content else "",
+                one.probability, one.reason if include_content else "",
                 {"agentguard.rank": rank, "agentguard.module": one.module or ""},
             )  # fmt: skip
-    for found in told.findings:
-        at = made.of_step.get((_LIVE, found.step), root.span_id)
-        yield at, _event(
+    for found in assessment.findings:
+        at = run_spans.span_id_by_step.get((_CURRENT_BRANCH, found.step), root.span_id)
+        yield at, _build_event(
             ends[at], f"agentguard.{found.detector}", found.codes[0] if found.codes else "finding",
-            found.probability, found.message if content else "", {"agentguard.detector": found.detector},
+            found.probability, found.message if include_content else "", {"agentguard.detector": found.detector},
         )  # fmt: skip
 
 
-def _event(
-    at: int, name: str, label: str, score: float | None, explanation: str, more: Mapping[str, Value]
+def _build_event(
+    at: int, name: str, label: str, score: float | None, explanation: str, more: Mapping[str, AttributeValue]
 ) -> SpanEvent:
-    attributes: dict[str, Value] = {
+    attributes: dict[str, AttributeValue] = {
         "gen_ai.evaluation.name": name,
         "gen_ai.evaluation.score.label": label,
         **{key: value for key, value in more.items() if value != ""},
@@ -84,15 +86,15 @@ def _event(
         attributes["gen_ai.evaluation.score.value"] = float(score)
     if explanation:
         attributes["gen_ai.evaluation.explanation"] = explanation
-    return SpanEvent(name=EVALUATION, at_ns=at, attributes=attributes)
+    return SpanEvent(name=EVALUATION_EVENT, at_ns=at, attributes=attributes)
 
 
-def _recovery(row: RecoveryRow, root: OtlpSpan, content: bool) -> OtlpSpan:
+def _build_recovery_span(row: RecoveryRow, root: OtlpSpan, include_content: bool) -> OtlpSpan:
     node = JsonNode(dict(row.data))
-    plan = _inner(node.raw("plan"))
-    start = min(max(nanos(row.created_at), root.start_ns), root.end_ns)
-    end = max(start, min(nanos(row.updated_at or row.created_at), root.end_ns))
-    attributes: dict[str, Value] = {
+    plan = _as_mapping(node.raw("plan"))
+    start = min(max(to_nanoseconds(row.created_at), root.start_ns), root.end_ns)
+    end = max(start, min(to_nanoseconds(row.updated_at or row.created_at), root.end_ns))
+    attributes: dict[str, AttributeValue] = {
         "openinference.span.kind": "GUARDRAIL",
         "agentguard.recovery.strategy": row.strategy,
         "agentguard.recovery.outcome": row.outcome,
@@ -106,31 +108,31 @@ def _recovery(row: RecoveryRow, root: OtlpSpan, content: bool) -> OtlpSpan:
         if isinstance(value := node.raw(name), str | int):
             attributes[f"agentguard.recovery.{name}"] = value
     reason = plan.get("reason")
-    if content and isinstance(reason, str) and reason:
+    if include_content and isinstance(reason, str) and reason:
         attributes["input.value"] = reason
-    if content and (said := _said(plan)):
+    if include_content and (said := _extract_guard_text(plan)):
         attributes["output.value"] = said
-    explanation = reason if content and isinstance(reason, str) else ""
-    score = _OUTCOMES.get(row.outcome)
+    explanation = reason if include_content and isinstance(reason, str) else ""
+    score = _OUTCOME_SCORES.get(row.outcome)
     return OtlpSpan(
         trace_id=root.trace_id,
-        span_id=span_id_of(root.trace_id, "recovery", row.id),
+        span_id=build_span_id(root.trace_id, "recovery", row.id),
         parent_id=root.span_id,
         name=f"guardrail {row.strategy}",
         start_ns=start,
         end_ns=end,
         attributes=attributes,
-        events=(_event(end, "agentguard.recovery", row.outcome, score, explanation, {}),),
+        events=(_build_event(end, "agentguard.recovery", row.outcome, score, explanation, {}),),
     )
 
 
-def _inner(value: object) -> Mapping[str, object]:
+def _as_mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _said(plan: Mapping[str, object]) -> str:
+def _extract_guard_text(plan: Mapping[str, object]) -> str:
     """What the agent was told by a plan."""
     actions = plan.get("actions")
-    parts = (_inner(one) for one in actions) if isinstance(actions, list | tuple) else ()
+    parts = (_as_mapping(one) for one in actions) if isinstance(actions, list | tuple) else ()
     texts = (one.get("text") or one.get("note") for one in parts)
     return "\n".join(text for text in texts if isinstance(text, str))

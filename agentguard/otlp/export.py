@@ -6,22 +6,28 @@ from agentguard.errors import FormatError
 from agentguard.localize.serialization import decode_diagnosis
 from agentguard.otlp.evaluation_events import RunAssessment, with_evaluation_events
 from agentguard.otlp.model import OtlpSpan
-from agentguard.otlp.span_builder import spans_of
+from agentguard.otlp.span_builder import build_spans
 from agentguard.store.store import Store
 from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard.trajectory.model import Trajectory
 
 
-def exported(
-    run: Trajectory, told: RunAssessment | None = None, *, content: bool = True, at_s: float | None = None
+def build_assessed_spans(
+    run: Trajectory,
+    assessment: RunAssessment | None = None,
+    *,
+    content: bool = True,
+    at_s: float | None = None,
 ) -> tuple[OtlpSpan, ...]:
-    """The spans of a run with what was said of it; ``at_s`` as in `agentguard.otlp.span_builder.spans_of`."""
+    """The spans of a run with what was said of it; ``at_s`` as in `agentguard.otlp.span_builder.build_spans`."""
     return with_evaluation_events(
-        spans_of(run, content=content, at_s=at_s), told or RunAssessment(), content=content
+        build_spans(run, include_content=content, at_s=at_s),
+        assessment or RunAssessment(),
+        include_content=content,
     )
 
 
-def stored(
+def load_stored_spans(
     store: Store, run_id: str, *, tenant: str = "", content: bool = True
 ) -> tuple[OtlpSpan, ...] | None:
     """The spans of a stored run with its latest diagnosis and all recoveries; None if it is not there.
@@ -43,4 +49,4 @@ def stored(
         findings=diagnosis.findings if diagnosis else (),
         recoveries=store.list_recoveries(run_id, tenant=tenant),
     )
-    return exported(run, told, content=content, at_s=row.created_at)
+    return build_assessed_spans(run, told, content=content, at_s=row.created_at)

@@ -35,14 +35,16 @@ from agentguard.version import __version__
 if TYPE_CHECKING:
     import httpx2
 
-_RETRYABLE: Final = frozenset({429, 502, 503, 504})
-_MOST_SPANS: Final = 256
-_MOST_BYTES: Final = 2 * 1024 * 1024
-_WORTH_BYTES: Final = 1024
-_ANSWER_BYTES: Final = 64 * 1024
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a field name of RFC 9110
+_RETRYABLE_STATUSES: Final = frozenset({429, 502, 503, 504})
+_MAX_BATCH_RECORDS: Final = 256
+_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
+_MIN_COMPRESSED_BYTES: Final = 1024
+_MAX_RESPONSE_BYTES: Final = 64 * 1024
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a field name of RFC 9110
 _TRACES_PATH: Final = "/v1/traces"
-_OURS: Final = frozenset({"content-type", "content-encoding", "content-length", "host", "transfer-encoding"})
+_RESERVED_HEADERS: Final = frozenset(
+    {"content-type", "content-encoding", "content-length", "host", "transfer-encoding"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +67,18 @@ class ExportTarget:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     logs_endpoint: str | None = None
     encoding: otlp_encoding.Encoding = "protobuf"
-    service: str = "agentguard"
-    attempt_s: float = 10.0
-    total_s: float = 60.0
+    service_name: str = "agentguard"
+    attempt_timeout_s: float = 10.0
+    total_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "endpoint", _address(self.endpoint))
+        object.__setattr__(self, "endpoint", _normalize_endpoint(self.endpoint))
         if self.logs_endpoint is not None:
-            object.__setattr__(self, "logs_endpoint", _address(self.logs_endpoint))
+            object.__setattr__(self, "logs_endpoint", _normalize_endpoint(self.logs_endpoint))
         for name, value in self.headers.items():
-            if not _TOKEN.fullmatch(name) or not value.isprintable() or not value.isascii():
+            if not _HEADER_NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
                 raise ConfigError("a header is a name and a value of one line in ASCII: write NAME=VALUE")
-            if name.lower() in _OURS:
+            if name.lower() in _RESERVED_HEADERS:
                 raise ConfigError(f"the header {name} is set by agentguard itself")
 
     @property
@@ -85,7 +87,7 @@ class ExportTarget:
         return urlsplit(self.endpoint).netloc
 
     @classmethod
-    def of(
+    def from_environment(
         cls,
         endpoint: str | None,
         headers: Mapping[str, str],
@@ -113,7 +115,7 @@ class ExportTarget:
             )
         held: dict[str, str] = {}
         for name in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
-            held |= listed(environment.get(name, ""))
+            held |= parse_header_list(environment.get(name, ""))
         return cls(endpoint=found, headers={**held, **headers}, **more)
 
 
@@ -135,12 +137,12 @@ class ExportResult:
     messages: tuple[str, ...] = ()
 
 
-def header(text: str) -> tuple[str, str]:
+def parse_header(text: str) -> tuple[str, str]:
     """``NAME=VALUE`` or ``NAME: VALUE`` as a header. Raises ConfigError, without the text."""
     name, sign, value = text.partition("=")
     if ":" in name or not sign:
         name, sign, value = text.partition(":")
-    if not sign or not _TOKEN.fullmatch(name.strip()):
+    if not sign or not _HEADER_NAME.fullmatch(name.strip()):
         raise ConfigError("--header takes NAME=VALUE")
     return name.strip(), value.strip()
 
@@ -158,18 +160,18 @@ async def send_async(target: ExportTarget, spans: Iterable[OtlpSpan]) -> ExportR
         DeadlineExceeded, RetriesExhausted: it could not be reached, or not in time.
         MissingExtra: the extra ``otel`` is not installed.
     """
-    async with Sender(target) as sender:
+    async with SpanSender(target) as sender:
         return await sender.send(spans)
 
 
-class Sender:
+class SpanSender:
     """Keeps a connection to a collector for those who send again and again; raises as `send_async` does."""
 
     def __init__(self, target: ExportTarget) -> None:
-        otlp_encoding.check(target.encoding)
-        self._target, self._client = target, _client(target)
+        otlp_encoding.check_encoding(target.encoding)
+        self._target, self._client = target, _create_client(target)
 
-    async def __aenter__(self) -> Sender:
+    async def __aenter__(self) -> SpanSender:
         await self._client.__aenter__()
         return self
 
@@ -182,47 +184,51 @@ class Sender:
         apart = target.logs_endpoint is not None
         held = list(spans)
         found = ExportResult(spans=len(held), events=sum(len(one.events) for one in held))
-        post = _Post(self._client, target)
-        for batch in _batches(otlp_encoding.span_data(one, events=not apart) for one in held):
-            found = _added(found, await post.send("traces", target.endpoint, batch))
+        post = _BatchSender(self._client, target)
+        for batch in _split_batches(
+            otlp_encoding.build_span_data(one, include_events=not apart) for one in held
+        ):
+            found = _add_response(found, await post.send("traces", target.endpoint, batch))
         if target.logs_endpoint is not None:
-            for batch in _batches(record for one in held for record in otlp_encoding.log_data(one)):
-                found = _added(found, await post.send("logs", target.logs_endpoint, batch))
+            for batch in _split_batches(
+                record for one in held for record in otlp_encoding.build_log_records(one)
+            ):
+                found = _add_response(found, await post.send("logs", target.logs_endpoint, batch))
         return found
 
 
-class _Post:
+class _BatchSender:
     """Sends one batch, as often as it takes and may."""
 
     def __init__(self, client: httpx2.AsyncClient, target: ExportTarget) -> None:
         self._client, self._target = client, target
         strategies = (
-            Timeout(total_s=target.total_s),
-            Retry(attempts=5, backoff=Backoff(base_s=0.5, cap_s=10.0), statuses=_RETRYABLE),
-            AttemptTimeout(seconds=target.attempt_s),
+            Timeout(total_s=target.total_timeout_s),
+            Retry(attempts=5, backoff=Backoff(base_s=0.5, cap_s=10.0), statuses=_RETRYABLE_STATUSES),
+            AttemptTimeout(seconds=target.attempt_timeout_s),
         )
-        self._send = Pipeline(strategies).bind(self._once)
+        self._send = Pipeline(strategies).bind(self._send_once)
 
     async def send(
-        self, signal: otlp_encoding.Signal, url: str, batch: Sequence[otlp_encoding.Data]
-    ) -> otlp_encoding.Accepted:
+        self, signal: otlp_encoding.Signal, url: str, batch: Sequence[otlp_encoding.JsonData]
+    ) -> otlp_encoding.CollectorResponse:
         """Send a batch. Ids make it harmless to send it twice."""
         target = self._target
-        data = otlp_encoding.request_data(signal, batch, service=target.service)
-        body, headers = _packed(otlp_encoding.encoded(signal, data, target.encoding))
+        data = otlp_encoding.build_request_data(signal, batch, service=target.service_name)
+        body, headers = _compress(otlp_encoding.encode_request(signal, data, target.encoding))
         headers["content-type"] = otlp_encoding.CONTENT_TYPES[target.encoding]
         answer = await self._send(BasicRequest(payload=(url, body, headers)), Deadline.never())
-        return otlp_encoding.accepted(signal, answer, target.encoding)
+        return otlp_encoding.parse_response(signal, answer, target.encoding)
 
-    async def _once(self, request: BasicRequest, _deadline: Deadline) -> bytes:
+    async def _send_once(self, request: BasicRequest, _deadline: Deadline) -> bytes:
         import httpx2
 
         url, body, headers = request.payload
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as response:
                 if response.status_code != 200:
-                    raise _refused(response)
-                return await _read(response)
+                    raise _to_error(response)
+                return await _read_body(response)
         except httpx2.TimeoutException:
             raise DeadlineExceeded("the collector did not answer in time", stage="sent") from None
         except httpx2.TransportError as error:
@@ -233,7 +239,7 @@ class _Post:
             ) from None
 
 
-def _client(target: ExportTarget) -> httpx2.AsyncClient:
+def _create_client(target: ExportTarget) -> httpx2.AsyncClient:
     try:
         import httpx2
     except ImportError:
@@ -244,22 +250,22 @@ def _client(target: ExportTarget) -> httpx2.AsyncClient:
             "user-agent": f"agentguard/{__version__}",
             "accept-encoding": "identity",
         },
-        timeout=target.attempt_s,
+        timeout=target.attempt_timeout_s,
         follow_redirects=False,
     )
 
 
-async def _read(response: httpx2.Response) -> bytes:
+async def _read_body(response: httpx2.Response) -> bytes:
     """The body of an answer, no more of it than an answer of the protocol may need."""
     body = b""
     async for chunk in response.aiter_raw():
         body += chunk
-        if len(body) > _ANSWER_BYTES:
+        if len(body) > _MAX_RESPONSE_BYTES:
             return b""
     return body
 
 
-def _refused(response: httpx2.Response) -> BackendError:
+def _to_error(response: httpx2.Response) -> BackendError:
     status = response.status_code
     headers = {name.lower(): value for name, value in response.headers.items()}
     hint = ""
@@ -274,20 +280,20 @@ def _refused(response: httpx2.Response) -> BackendError:
     )
 
 
-def _packed(body: bytes) -> tuple[bytes, dict[str, str]]:
+def _compress(body: bytes) -> tuple[bytes, dict[str, str]]:
     """The body, compressed where that pays."""
-    if len(body) < _WORTH_BYTES:
+    if len(body) < _MIN_COMPRESSED_BYTES:
         return body, {}
     return gzip.compress(body, 6, mtime=0), {"content-encoding": "gzip"}
 
 
-def _batches(records: Iterable[otlp_encoding.Data]) -> Iterator[list[otlp_encoding.Data]]:
+def _split_batches(records: Iterable[otlp_encoding.JsonData]) -> Iterator[list[otlp_encoding.JsonData]]:
     """Records in groups that collectors take: not too many, and not too large."""
-    held: list[otlp_encoding.Data] = []
+    held: list[otlp_encoding.JsonData] = []
     size = 0
     for record in records:
         more = len(orjson.dumps(record))
-        if held and (len(held) >= _MOST_SPANS or size + more > _MOST_BYTES):
+        if held and (len(held) >= _MAX_BATCH_RECORDS or size + more > _MAX_BATCH_BYTES):
             yield held
             held, size = [], 0
         held.append(record)
@@ -296,7 +302,7 @@ def _batches(records: Iterable[otlp_encoding.Data]) -> Iterator[list[otlp_encodi
         yield held
 
 
-def _added(found: ExportResult, answer: otlp_encoding.Accepted) -> ExportResult:
+def _add_response(found: ExportResult, answer: otlp_encoding.CollectorResponse) -> ExportResult:
     messages = (*found.messages, answer.message) if answer.message else found.messages
     return ExportResult(
         spans=found.spans,
@@ -307,7 +313,7 @@ def _added(found: ExportResult, answer: otlp_encoding.Accepted) -> ExportResult:
     )
 
 
-def _address(url: str) -> str:
+def _normalize_endpoint(url: str) -> str:
     """An address of a collector, whole. Raises ConfigError, with nothing of a password in it."""
     try:
         parts = urlsplit(url)
@@ -321,7 +327,7 @@ def _address(url: str) -> str:
     return parts._replace(path=_TRACES_PATH).geturl() if parts.path in ("", "/") else url
 
 
-def listed(text: str) -> dict[str, str]:
+def parse_header_list(text: str) -> dict[str, str]:
     """Headers as OpenTelemetry's variables list them: ``k1=v1,k2=v2``, values percent-encoded."""
     pairs = (one.partition("=") for one in text.split(",") if one.strip())
     return {unquote(name.strip()): unquote(value.strip()) for name, sign, value in pairs if sign}

@@ -10,7 +10,7 @@ import orjson
 from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec
 
 
-def text_of(value: Any) -> str:
+def to_json_text(value: Any) -> str:
     """JSON text of plain data; what is no JSON becomes text."""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
@@ -20,19 +20,19 @@ def text_of(value: Any) -> str:
         return json.dumps(value, default=str)
 
 
-def said(step: Step) -> str:
+def format_output_messages(step: Step) -> str:
     """What an agent's step put out: reasoning, text and tool calls, as one message."""
     parts: list[dict[str, Any]] = []
     if step.reasoning:
         parts.append({"type": "reasoning", "content": step.reasoning})
     if step.content:
         parts.append({"type": "text", "content": step.content})
-    parts += [_call(call) for call in step.tool_calls]
+    parts += [_build_call_part(call) for call in step.tool_calls]
     ended = "tool_call" if step.tool_calls else "stop"
-    return text_of([{"role": "assistant", "parts": parts, "finish_reason": ended}])
+    return to_json_text([{"role": "assistant", "parts": parts, "finish_reason": ended}])
 
 
-def heard(steps: Iterable[Step]) -> str:
+def format_input_messages(steps: Iterable[Step]) -> str:
     """What came in since the agent's last step: other speakers' texts and the results of tools."""
     found: list[dict[str, Any]] = []
     for step in steps:
@@ -44,22 +44,22 @@ def heard(steps: Iterable[Step]) -> str:
             if seen.call_id is not None:
                 part["id"] = seen.call_id
             found.append({"role": "tool", "parts": [part]})
-    return text_of(found) if found else ""
+    return to_json_text(found) if found else ""
 
 
-def asked(task: str) -> str:
+def format_task_message(task: str) -> str:
     """The task as the message that began the run."""
-    return text_of([{"role": "user", "parts": [{"type": "text", "content": task}]}])
+    return to_json_text([{"role": "user", "parts": [{"type": "text", "content": task}]}])
 
 
-def instructions(prompt: str) -> str:
+def format_system_instructions(prompt: str) -> str:
     """A system prompt as ``gen_ai.system_instructions`` holds it."""
-    return text_of([{"type": "text", "content": prompt}])
+    return to_json_text([{"type": "text", "content": prompt}])
 
 
-def definitions(tools: Sequence[ToolSpec]) -> str:
+def format_tool_definitions(tools: Sequence[ToolSpec]) -> str:
     """Tools as ``gen_ai.tool.definitions`` holds them."""
-    return text_of(
+    return to_json_text(
         [
             {
                 "type": "function",
@@ -72,14 +72,14 @@ def definitions(tools: Sequence[ToolSpec]) -> str:
     )
 
 
-def arguments(call: ToolCall) -> str:
+def format_arguments(call: ToolCall) -> str:
     """A call's arguments as text: as they were recorded, else as JSON."""
     if call.raw_arguments is not None:
         return call.raw_arguments
-    return "" if call.arguments is None else text_of(dict(call.arguments))
+    return "" if call.arguments is None else to_json_text(dict(call.arguments))
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _build_call_part(call: ToolCall) -> dict[str, Any]:
     part: dict[str, Any] = {"type": "tool_call", "id": call.id, "name": call.name}
     if call.raw_arguments is not None:
         part["arguments"] = call.raw_arguments

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Value = str | bool | int | float | tuple[str, ...]
-Kind = Literal["internal", "server", "client"]
-Attributes = Mapping[str, Value]
+AttributeValue = str | bool | int | float | tuple[str, ...]
+SpanKindName = Literal["internal", "server", "client"]
+Attributes = Mapping[str, AttributeValue]
 
-EVALUATION: Final = "gen_ai.evaluation.result"
+EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
 """Name of the event that says how well something did (OpenTelemetry's GenAI conventions, Development)."""
 
 
@@ -38,20 +38,20 @@ class OtlpSpan:
     events: Sequence[SpanEvent] = ()
     error: bool | None = None
     message: str = ""
-    kind: Kind = "internal"
+    kind: SpanKindName = "internal"
 
 
-def trace_id_of(run_id: str) -> str:
+def build_trace_id(run_id: str) -> str:
     """Trace id of a run: the same each time, so that a run that is sent again is the same trace."""
-    return _hex("trace", run_id, size=16)
+    return _hash_to_hex("trace", run_id, size=16)
 
 
-def span_id_of(trace_id: str, *parts: object) -> str:
+def build_span_id(trace_id: str, *parts: object) -> str:
     """Span id of a part of a trace."""
-    return _hex("span", trace_id, *map(str, parts), size=8)
+    return _hash_to_hex("span", trace_id, *map(str, parts), size=8)
 
 
-def _hex(*parts: str, size: int) -> str:
+def _hash_to_hex(*parts: str, size: int) -> str:
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
     found = hashlib.sha256(text).hexdigest()[: 2 * size]
     # All zeros is how the protocol says that there is no id.

@@ -11,107 +11,117 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-Kind = Literal["text", "id", "fixed", "number", "double", "one", "many"]
-Fields = Mapping[str, tuple[int, Kind, "Fields"]]
+FieldKind = Literal["text", "id", "fixed", "number", "double", "one", "many"]
+FieldMap = Mapping[str, tuple[int, FieldKind, "FieldMap"]]
 
-_NONE: Final[Fields] = {}
-_FIXED: Final = struct.Struct("<Q")
+_NO_FIELDS: Final[FieldMap] = {}
+_FIXED64: Final = struct.Struct("<Q")
 _DOUBLE: Final = struct.Struct("<d")
 
 
-def _text(number: int) -> tuple[int, Kind, Fields]:
-    return number, "text", _NONE
+def _text_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+    return number, "text", _NO_FIELDS
 
 
-def _fixed(number: int) -> tuple[int, Kind, Fields]:
-    return number, "fixed", _NONE
+def _fixed_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+    return number, "fixed", _NO_FIELDS
 
 
-def _number(number: int) -> tuple[int, Kind, Fields]:
-    return number, "number", _NONE
+def _number_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+    return number, "number", _NO_FIELDS
 
 
-def _id(number: int) -> tuple[int, Kind, Fields]:
-    return number, "id", _NONE
+def _id_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+    return number, "id", _NO_FIELDS
 
 
-_VALUE: Final[dict[str, tuple[int, Kind, Fields]]] = {
-    "stringValue": _text(1),
-    "boolValue": _number(2),
-    "intValue": _number(3),
-    "doubleValue": (4, "double", _NONE),
+_VALUE_FIELD_MAP: Final[dict[str, tuple[int, FieldKind, FieldMap]]] = {
+    "stringValue": _text_field(1),
+    "boolValue": _number_field(2),
+    "intValue": _number_field(3),
+    "doubleValue": (4, "double", _NO_FIELDS),
 }
-_VALUE["arrayValue"] = (5, "one", {"values": (1, "many", _VALUE)})
-_PAIR: Final[Fields] = {"key": _text(1), "value": (2, "one", _VALUE)}
-_RESOURCE: Final[Fields] = {"attributes": (1, "many", _PAIR)}
-_SCOPE: Final[Fields] = {"name": _text(1), "version": _text(2)}
-_EVENT: Final[Fields] = {"timeUnixNano": _fixed(1), "name": _text(2), "attributes": (3, "many", _PAIR)}
-_SPAN: Final[Fields] = {
-    "traceId": _id(1),
-    "spanId": _id(2),
-    "parentSpanId": _id(4),
-    "name": _text(5),
-    "kind": _number(6),
-    "startTimeUnixNano": _fixed(7),
-    "endTimeUnixNano": _fixed(8),
-    "attributes": (9, "many", _PAIR),
-    "events": (11, "many", _EVENT),
-    "status": (15, "one", {"message": _text(2), "code": _number(3)}),
+_VALUE_FIELD_MAP["arrayValue"] = (5, "one", {"values": (1, "many", _VALUE_FIELD_MAP)})
+_KEY_VALUE_FIELDS: Final[FieldMap] = {"key": _text_field(1), "value": (2, "one", _VALUE_FIELD_MAP)}
+_RESOURCE_FIELDS: Final[FieldMap] = {"attributes": (1, "many", _KEY_VALUE_FIELDS)}
+_SCOPE_FIELDS: Final[FieldMap] = {"name": _text_field(1), "version": _text_field(2)}
+_EVENT_FIELDS: Final[FieldMap] = {
+    "timeUnixNano": _fixed_field(1),
+    "name": _text_field(2),
+    "attributes": (3, "many", _KEY_VALUE_FIELDS),
 }
-_RECORD: Final[Fields] = {
-    "timeUnixNano": _fixed(1),
-    "severityNumber": _number(2),
-    "attributes": (6, "many", _PAIR),
-    "traceId": _id(9),
-    "spanId": _id(10),
-    "observedTimeUnixNano": _fixed(11),
-    "eventName": _text(12),
+_SPAN_FIELDS: Final[FieldMap] = {
+    "traceId": _id_field(1),
+    "spanId": _id_field(2),
+    "parentSpanId": _id_field(4),
+    "name": _text_field(5),
+    "kind": _number_field(6),
+    "startTimeUnixNano": _fixed_field(7),
+    "endTimeUnixNano": _fixed_field(8),
+    "attributes": (9, "many", _KEY_VALUE_FIELDS),
+    "events": (11, "many", _EVENT_FIELDS),
+    "status": (15, "one", {"message": _text_field(2), "code": _number_field(3)}),
+}
+_LOG_RECORD_FIELDS: Final[FieldMap] = {
+    "timeUnixNano": _fixed_field(1),
+    "severityNumber": _number_field(2),
+    "attributes": (6, "many", _KEY_VALUE_FIELDS),
+    "traceId": _id_field(9),
+    "spanId": _id_field(10),
+    "observedTimeUnixNano": _fixed_field(11),
+    "eventName": _text_field(12),
 }
 
 
-def _request(scope: Fields, name: str) -> Fields:
-    return {name: (1, "many", {"resource": (1, "one", _RESOURCE), f"scope{name[8:]}": (2, "many", scope)})}
+def _request_fields(scope: FieldMap, name: str) -> FieldMap:
+    return {
+        name: (1, "many", {"resource": (1, "one", _RESOURCE_FIELDS), f"scope{name[8:]}": (2, "many", scope)})
+    }
 
 
-REQUESTS: Final[Mapping[str, Fields]] = {
-    "traces": _request({"scope": (1, "one", _SCOPE), "spans": (2, "many", _SPAN)}, "resourceSpans"),
-    "logs": _request({"scope": (1, "one", _SCOPE), "logRecords": (2, "many", _RECORD)}, "resourceLogs"),
+REQUEST_FIELDS: Final[Mapping[str, FieldMap]] = {
+    "traces": _request_fields(
+        {"scope": (1, "one", _SCOPE_FIELDS), "spans": (2, "many", _SPAN_FIELDS)}, "resourceSpans"
+    ),
+    "logs": _request_fields(
+        {"scope": (1, "one", _SCOPE_FIELDS), "logRecords": (2, "many", _LOG_RECORD_FIELDS)}, "resourceLogs"
+    ),
 }
 """Signal to the fields of its export request."""
 
 
-def written(fields: Fields, data: Mapping[str, Any]) -> bytes:
+def encode_message(fields: FieldMap, data: Mapping[str, Any]) -> bytes:
     """A message's bytes. Raises KeyError for a field that it does not have."""
     made = bytearray()
     for name, value in data.items():
         number, kind, inner = fields[name]
         if kind == "text":
-            _put(made, number, value.encode())
+            _append_length_delimited(made, number, value.encode())
         elif kind == "number":
-            made += _varint(number << 3) + _varint(int(value) & 0xFFFF_FFFF_FFFF_FFFF)
+            made += _encode_varint(number << 3) + _encode_varint(int(value) & 0xFFFF_FFFF_FFFF_FFFF)
         elif kind == "one":
-            _put(made, number, written(inner, value))
+            _append_length_delimited(made, number, encode_message(inner, value))
         elif kind == "many":
             for one in value:
-                _put(made, number, written(inner, one))
+                _append_length_delimited(made, number, encode_message(inner, one))
         elif kind == "fixed":
-            made += _varint(number << 3 | 1) + _FIXED.pack(int(value))
+            made += _encode_varint(number << 3 | 1) + _FIXED64.pack(int(value))
         elif kind == "id":
-            _put(made, number, bytes.fromhex(value))
+            _append_length_delimited(made, number, bytes.fromhex(value))
         else:
-            made += _varint(number << 3 | 1) + _DOUBLE.pack(value)
+            made += _encode_varint(number << 3 | 1) + _DOUBLE.pack(value)
     return bytes(made)
 
 
-def _put(made: bytearray, number: int, body: bytes) -> None:
-    made += _varint(number << 3 | 2)
-    made += _varint(len(body))
-    made += body
+def _append_length_delimited(buffer: bytearray, number: int, body: bytes) -> None:
+    buffer += _encode_varint(number << 3 | 2)
+    buffer += _encode_varint(len(body))
+    buffer += body
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     if value < 0x80:
-        return _SHORT[value]
+        return _SINGLE_BYTE_VARINTS[value]
     made = bytearray()
     while value > 0x7F:
         made.append(value & 0x7F | 0x80)
@@ -120,4 +130,4 @@ def _varint(value: int) -> bytes:
     return bytes(made)
 
 
-_SHORT: Final = [bytes((value,)) for value in range(0x80)]
+_SINGLE_BYTE_VARINTS: Final = [bytes((value,)) for value in range(0x80)]

@@ -16,51 +16,53 @@ from fractions import Fraction
 from typing import Final, TypeGuard
 
 from agentguard.otlp import genai_messages
-from agentguard.otlp.model import OtlpSpan, Value, span_id_of, trace_id_of
+from agentguard.otlp.model import AttributeValue, OtlpSpan, build_span_id, build_trace_id
 from agentguard.trajectory.formats._otel import own_attributes as marks
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory
 
 _GAP_NS: Final = 1_000
-_LATEST_S: Final = 9_000_000_000  # in nanoseconds it still fits 64 bits
-Place = tuple[str, int]
+_MAX_TIME_S: Final = 9_000_000_000  # in nanoseconds it still fits 64 bits
+StepPosition = tuple[str, int]
 """Line (empty for the live one) and index of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanBuilder:
+class RunSpans:
     """A run's spans, the root first, and which span is which step's."""
 
     spans: tuple[OtlpSpan, ...]
-    of_step: Mapping[Place, str]
+    span_id_by_step: Mapping[StepPosition, str]
 
 
-class _Clock:
+class _StepClock:
     """Start and end of each step of a line: as recorded, but never before the step before.
 
     A step without times is just after that, and not after what is recorded of those that follow.
     """
 
     def __init__(self, at_s: float, steps: Sequence[Step]) -> None:
-        self._now = nanos(at_s)
-        self._bounds: list[int] = []
-        bound = nanos(_LATEST_S)
+        self._now_ns = to_nanoseconds(at_s)
+        self._upper_bounds_ns: list[int] = []
+        bound = to_nanoseconds(_MAX_TIME_S)
         for step in reversed(steps):
-            self._bounds.append(bound)
-            bound = min((bound, *(nanos(one) for one in (step.started_at, step.ended_at) if one is not None)))
+            self._upper_bounds_ns.append(bound)
+            bound = min(
+                (bound, *(to_nanoseconds(one) for one in (step.started_at, step.ended_at) if one is not None))
+            )
 
-    def step(self, step: Step) -> tuple[int, int, str]:
+    def next_interval(self, step: Step) -> tuple[int, int, str]:
         """Start and end of the next step, and which of the two were recorded."""
-        bound = self._bounds.pop()
-        start = None if step.started_at is None else nanos(step.started_at)
-        end = None if step.ended_at is None else nanos(step.ended_at)
+        bound = self._upper_bounds_ns.pop()
+        start = None if step.started_at is None else to_nanoseconds(step.started_at)
+        end = None if step.ended_at is None else to_nanoseconds(step.ended_at)
         known = {(True, True): "both", (True, False): "start", (False, True): "end"}
         told = known.get((start is not None, end is not None), "none")
-        likely = min(self._now + _GAP_NS, bound, bound if end is None else end)
-        self._now = begin = max(likely if start is None else start, self._now)
+        likely = min(self._now_ns + _GAP_NS, bound, bound if end is None else end)
+        self._now_ns = begin = max(likely if start is None else start, self._now_ns)
         return begin, max(begin, begin if end is None else end), told
 
 
-def spans_of(run: Trajectory, *, content: bool = True, at_s: float | None = None) -> SpanBuilder:
+def build_spans(run: Trajectory, *, include_content: bool = True, at_s: float | None = None) -> RunSpans:
     """The spans of a run.
 
     Args:
@@ -69,32 +71,34 @@ def spans_of(run: Trajectory, *, content: bool = True, at_s: float | None = None
             much.
         at_s: when it was, where no step says; epoch seconds; now, if absent.
     """
-    return _Writer(run, content, time.time() if at_s is None else at_s).spans()
+    return _SpanBuilder(run, include_content, time.time() if at_s is None else at_s).build()
 
 
-class _Writer:
-    def __init__(self, run: Trajectory, content: bool, at_s: float) -> None:
-        self._run, self._content = run, content
-        self._trace = trace_id_of(run.id)
-        self._root = span_id_of(self._trace, "run")
+class _SpanBuilder:
+    def __init__(self, run: Trajectory, include_content: bool, at_s: float) -> None:
+        self._run, self._include_content = run, include_content
+        self._trace_id = build_trace_id(run.id)
+        self._root_id = build_span_id(self._trace_id, "run")
         times = (time for step in run.steps for time in (step.started_at, step.ended_at))
         self._at_s = min((time for time in times if time is not None), default=at_s)
-        self._of_step: dict[Place, str] = {}
+        self._span_id_by_step: dict[StepPosition, str] = {}
 
-    def spans(self) -> SpanBuilder:
-        made = [*self._line("", self._run.steps, self._root)]
+    def build(self) -> RunSpans:
+        made = [*self._build_step_spans("", self._run.steps, self._root_id)]
         for branch in self._run.branches:
-            made += self._branch(branch)
-        start = min((one.start_ns for one in made), default=nanos(self._at_s))
+            made += self._build_branch_spans(branch)
+        start = min((one.start_ns for one in made), default=to_nanoseconds(self._at_s))
         end = max((one.end_ns for one in made), default=start)
-        return SpanBuilder(spans=(self._whole(start, end), *made), of_step=self._of_step)
+        return RunSpans(
+            spans=(self._build_root_span(start, end), *made), span_id_by_step=self._span_id_by_step
+        )
 
-    def _whole(self, start: int, end: int) -> OtlpSpan:
+    def _build_root_span(self, start: int, end: int) -> OtlpSpan:
         agents = list(dict.fromkeys(one.agent for one in self._run.steps if one.source is Source.AGENT))
         single = len(agents) == 1
         kind = "invoke_agent" if single else "invoke_workflow"
         name = agents[0] if single else ""
-        attributes: dict[str, Value] = {
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": kind,
             "openinference.span.kind": "AGENT" if single else "CHAIN",
             marks.RUN_ID: self._run.id,
@@ -105,11 +109,11 @@ class _Writer:
         if isinstance(conversation, str) and conversation:
             attributes["gen_ai.conversation.id"] = conversation
             attributes["session.id"] = conversation
-        if self._content:
-            attributes |= self._given()
+        if self._include_content:
+            attributes |= self._build_root_content()
         return OtlpSpan(
-            trace_id=self._trace,
-            span_id=self._root,
+            trace_id=self._trace_id,
+            span_id=self._root_id,
             parent_id=None,
             name=f"{kind} {name}".strip(),
             start_ns=start,
@@ -117,37 +121,45 @@ class _Writer:
             attributes=attributes,
         )
 
-    def _given(self) -> dict[str, Value]:
+    def _build_root_content(self) -> dict[str, AttributeValue]:
         """What the run was given, and what it gave in the end."""
-        run, found = self._run, dict[str, Value]()
+        run, found = self._run, dict[str, AttributeValue]()
         if run.task:
-            found |= {"gen_ai.input.messages": genai_messages.asked(run.task), "input.value": run.task}
+            found |= {
+                "gen_ai.input.messages": genai_messages.format_task_message(run.task),
+                "input.value": run.task,
+            }
         last = next((one for one in reversed(run.steps) if one.source is Source.AGENT), None)
         if last is not None and last.content:
-            found |= {"gen_ai.output.messages": genai_messages.said(last), "output.value": last.content}
+            found |= {
+                "gen_ai.output.messages": genai_messages.format_output_messages(last),
+                "output.value": last.content,
+            }
         if run.tools:
-            found["gen_ai.tool.definitions"] = genai_messages.definitions(run.tools)
+            found["gen_ai.tool.definitions"] = genai_messages.format_tool_definitions(run.tools)
         if "" in run.system_prompts:
-            found["gen_ai.system_instructions"] = genai_messages.instructions(run.system_prompts[""])
+            found["gen_ai.system_instructions"] = genai_messages.format_system_instructions(
+                run.system_prompts[""]
+            )
         return found
 
-    def _branch(self, branch: Branch) -> Iterator[OtlpSpan]:
-        own = span_id_of(self._trace, "branch", branch.id)
-        steps = list(self._line(branch.id, branch.steps, own))
-        start = min((one.start_ns for one in steps), default=nanos(self._at_s))
-        attributes: dict[str, Value] = {
+    def _build_branch_spans(self, branch: Branch) -> Iterator[OtlpSpan]:
+        own = build_span_id(self._trace_id, "branch", branch.id)
+        steps = list(self._build_step_spans(branch.id, branch.steps, own))
+        start = min((one.start_ns for one in steps), default=to_nanoseconds(self._at_s))
+        attributes: dict[str, AttributeValue] = {
             "openinference.span.kind": "CHAIN",
             marks.BRANCH: branch.id,
             marks.FORK_STEP: branch.fork_step,
         }
         if branch.parent is not None:
             attributes[marks.PARENT] = branch.parent
-        if branch.reason and self._content:
+        if branch.reason and self._include_content:
             attributes |= {marks.REASON: branch.reason, "output.value": branch.reason}
         yield OtlpSpan(
-            trace_id=self._trace,
+            trace_id=self._trace_id,
             span_id=own,
-            parent_id=self._root,
+            parent_id=self._root_id,
             name="abandoned line",
             start_ns=start,
             end_ns=max((one.end_ns for one in steps), default=start),
@@ -155,50 +167,58 @@ class _Writer:
         )
         yield from steps
 
-    def _line(self, line: str, steps: Sequence[Step], parent: str) -> Iterator[OtlpSpan]:
-        clock, since = _Clock(self._at_s, steps), list[Step]()
+    def _build_step_spans(self, branch_id: str, steps: Sequence[Step], parent_id: str) -> Iterator[OtlpSpan]:
+        clock, since = _StepClock(self._at_s, steps), list[Step]()
         prompted: set[str] = {""}
         for step in steps:
-            start, end, told = clock.step(step)
-            own = self._of_step[line, step.index] = span_id_of(self._trace, "step", line, step.index)
-            attributes = {**self._marks(line, step), marks.TIMES: told}
+            start, end, told = clock.next_interval(step)
+            own = self._span_id_by_step[branch_id, step.index] = build_span_id(
+                self._trace_id, "step", branch_id, step.index
+            )
+            attributes = {**self._build_step_marks(branch_id, step), marks.TIMES: told}
             if step.source is Source.AGENT:
-                attributes |= self._chat(step, since)
-                if self._content and step.agent not in prompted and step.agent in self._run.system_prompts:
+                attributes |= self._build_chat_attributes(step, since)
+                if (
+                    self._include_content
+                    and step.agent not in prompted
+                    and step.agent in self._run.system_prompts
+                ):
                     prompt = self._run.system_prompts[step.agent]
-                    attributes["gen_ai.system_instructions"] = genai_messages.instructions(prompt)
+                    attributes["gen_ai.system_instructions"] = genai_messages.format_system_instructions(
+                        prompt
+                    )
                     prompted.add(step.agent)
                 name, since = f"chat {step.model or ''}".strip(), [step]
             else:
                 attributes["openinference.span.kind"] = "CHAIN"
-                if self._content:
+                if self._include_content:
                     attributes["output.value"] = step.content
                 name = step.source.value
                 since.append(step)
             yield OtlpSpan(
-                trace_id=self._trace,
+                trace_id=self._trace_id,
                 span_id=own,
-                parent_id=parent,
+                parent_id=parent_id,
                 name=name,
                 start_ns=start,
                 end_ns=end,
                 attributes=attributes,
             )
             for place, seen in enumerate(step.observations):
-                yield self._tool(line, step, (place, seen), (own, end))
+                yield self._build_tool_span(branch_id, step, (place, seen), (own, end))
 
-    def _marks(self, line: str, step: Step) -> dict[str, Value]:
-        found: dict[str, Value] = {
+    def _build_step_marks(self, branch_id: str, step: Step) -> dict[str, AttributeValue]:
+        found: dict[str, AttributeValue] = {
             marks.STEP: step.index,
             marks.SOURCE: step.source.value,
             "gen_ai.agent.name": step.agent,
         }
-        if line:
-            found[marks.BRANCH] = line
+        if branch_id:
+            found[marks.BRANCH] = branch_id
         return found
 
-    def _chat(self, step: Step, since: Sequence[Step]) -> dict[str, Value]:
-        found: dict[str, Value] = {"gen_ai.operation.name": "chat", "openinference.span.kind": "LLM"}
+    def _build_chat_attributes(self, step: Step, inputs: Sequence[Step]) -> dict[str, AttributeValue]:
+        found: dict[str, AttributeValue] = {"gen_ai.operation.name": "chat", "openinference.span.kind": "LLM"}
         if step.model is not None:
             found |= {"gen_ai.request.model": step.model, "llm.model_name": step.model}
         if step.usage is not None:
@@ -209,41 +229,45 @@ class _Writer:
                 (used.cached_tokens, ("gen_ai.usage.cache_read.input_tokens",)),
                 (used.cost_usd, ("gen_ai.usage.cost", "llm.cost.total")),
             )
-            found |= {name: count for count, names in counts if _counts(count) for name in names}
-        if self._content:
-            found["gen_ai.output.messages"] = genai_messages.said(step)
+            found |= {name: count for count, names in counts if _is_valid_count(count) for name in names}
+        if self._include_content:
+            found["gen_ai.output.messages"] = genai_messages.format_output_messages(step)
             if step.content:
                 found["output.value"] = step.content
-            if heard := genai_messages.heard(since):
+            if heard := genai_messages.format_input_messages(inputs):
                 found["gen_ai.input.messages"] = heard
                 found["input.value"] = heard
         return found
 
-    def _tool(
-        self, line: str, step: Step, which: tuple[int, Observation], inside: tuple[str, int]
+    def _build_tool_span(
+        self,
+        branch_id: str,
+        step: Step,
+        indexed_observation: tuple[int, Observation],
+        parent_end: tuple[str, int],
     ) -> OtlpSpan:
-        place, seen = which
-        parent, at = inside
+        place, seen = indexed_observation
+        parent, at = parent_end
         call = next((one for one in step.tool_calls if one.id == seen.call_id), None)
         name = seen.tool if seen.tool is not None else call.name if call else ""
         return OtlpSpan(
-            trace_id=self._trace,
-            span_id=span_id_of(self._trace, "tool", line, step.index, place),
+            trace_id=self._trace_id,
+            span_id=build_span_id(self._trace_id, "tool", branch_id, step.index, place),
             parent_id=parent,
             name=f"execute_tool {name}".strip(),
             start_ns=at,
             end_ns=at,
-            attributes=self._executed(line, name, which, call),
+            attributes=self._build_tool_attributes(branch_id, name, indexed_observation, call),
             error=seen.is_error,
-            message=seen.content[:200] if seen.is_error and self._content else "",
+            message=seen.content[:200] if seen.is_error and self._include_content else "",
         )
 
-    def _executed(
-        self, line: str, name: str, which: tuple[int, Observation], call: ToolCall | None
-    ) -> dict[str, Value]:
-        place, seen = which
+    def _build_tool_attributes(
+        self, branch_id: str, name: str, indexed_observation: tuple[int, Observation], call: ToolCall | None
+    ) -> dict[str, AttributeValue]:
+        place, seen = indexed_observation
         missing = {(True, True): "both", (True, False): "call", (False, True): "tool"}
-        found: dict[str, Value] = {
+        found: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "execute_tool",
             "openinference.span.kind": "TOOL",
             "gen_ai.tool.name": name,
@@ -252,25 +276,25 @@ class _Writer:
         }
         if unpaired := missing.get((seen.call_id is None, seen.tool is None)):
             found[marks.UNPAIRED] = unpaired
-        if line:
-            found[marks.BRANCH] = line
+        if branch_id:
+            found[marks.BRANCH] = branch_id
         if seen.call_id is not None:
             found["gen_ai.tool.call.id"] = seen.call_id
-        if self._content:
-            if call is not None and (given := genai_messages.arguments(call)):
+        if self._include_content:
+            if call is not None and (given := genai_messages.format_arguments(call)):
                 found |= {"gen_ai.tool.call.arguments": given, "input.value": given}
             found |= {"gen_ai.tool.call.result": seen.content, "output.value": seen.content}
         return found
 
 
-def _counts(value: float | None) -> TypeGuard[float]:
+def _is_valid_count(value: float | None) -> TypeGuard[float]:
     """Whether a count or a cost is one, and fits the protocol."""
     return value is not None and 0 <= value < 2**53
 
 
-def nanos(seconds: float) -> int:
+def to_nanoseconds(seconds: float) -> int:
     """Nanoseconds of a time that is one; of any other the nearest that the protocol can hold."""
     if seconds != seconds:
         return 1
     # As fractions: a product of floats would be a hundred nanoseconds off, and no longer read back as it was.
-    return max(1, round(Fraction(min(max(seconds, 0.0), _LATEST_S)) * 1_000_000_000))
+    return max(1, round(Fraction(min(max(seconds, 0.0), _MAX_TIME_S)) * 1_000_000_000))

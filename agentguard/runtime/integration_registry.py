@@ -19,7 +19,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     builtin={
         "langchain": "agentguard.integrations.langchain.middleware:GuardMiddleware",
         "langgraph": "agentguard.integrations.langgraph.graph:GuardedGraph",
-        "langgraph_tools": "agentguard.integrations.langgraph.graph:guarded_tools",
+        "langgraph_tools": "agentguard.integrations.langgraph.graph:build_tool_node",
         "loop": "agentguard.integrations.loop.run:LoopRun",
         "pydantic_ai": "agentguard.integrations.pydantic_ai.capability:GuardCapability",
         "openai_agents": "agentguard.integrations.openai_agents.runner:GuardedRunner",

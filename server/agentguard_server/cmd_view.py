@@ -82,7 +82,7 @@ def view(
     ] = None,
     otlp_header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header for the collector; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="A parse_header for the collector; repeatable."),
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, for programs.")] = False,
@@ -140,10 +140,10 @@ def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | No
             raise ConfigError("view: --otlp-header goes with --otlp")
         return None
     from agentguard.otlp import encoding
-    from agentguard.otlp.exporter import ExportTarget, header
+    from agentguard.otlp.exporter import ExportTarget, parse_header
 
-    target = ExportTarget.of(url, dict(map(header, headers)), os.environ)
-    encoding.check(target.encoding)
+    target = ExportTarget.from_environment(url, dict(map(parse_header, headers)), os.environ)
+    encoding.check_encoding(target.encoding)
     return target
 
 

@@ -419,7 +419,7 @@ def _run(played: ContractRun, name: str, arguments: str) -> str:
 
 
 def _tools(*, wrapped: bool) -> list[Any]:
-    from agentguard.integrations.loop.tools import Tools
+    from agentguard.integrations.loop.tools import ToolFunctions
 
     def book(seat: int) -> str:
         """Book a seat."""
@@ -429,7 +429,7 @@ def _tools(*, wrapped: bool) -> list[Any]:
         """Find a seat."""
         return ""
 
-    offered = Tools([book, find]).offered(set())
+    offered = ToolFunctions([book, find]).offered(set())
     return offered if wrapped else [{"type": "function", "strict": False, **t["function"]} for t in offered]
 
 

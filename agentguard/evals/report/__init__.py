@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agentguard.evals.report.accuracy import render_accuracy
-from agentguard.evals.report.breakdown import RunSummaryRow, summarize_runs
+from agentguard.evals.report.breakdown import BreakdownRow, summarize_runs
 from agentguard.evals.report.error_analysis import render_calibration, render_confusion, render_errors
 from agentguard.evals.report.html import (
     format_percent,
@@ -130,7 +130,7 @@ def _render_runs(result: Evaluation) -> Iterator[str]:
     yield render_details(f"Every run: what {result.method} said", render_table("predictions", _RUNS, rows))
 
 
-def _build_run_row(row: RunSummaryRow) -> list[str | tuple[str, str]]:
+def _build_run_row(row: BreakdownRow) -> list[str | tuple[str, str]]:
     sign = "" if row.right is None else "yes" if row.right >= 0.5 else "no"
     return [
         row.case.run,

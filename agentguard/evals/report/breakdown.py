@@ -16,7 +16,7 @@ _MIN_RUNS = 5  # runs in a bar; thinner ones are joined with the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummaryRow:
+class BreakdownRow:
     """One run over all repeats.
 
     Attributes:
@@ -65,7 +65,7 @@ def measure_by_length(result: Evaluation, part: str | None = None) -> tuple[Scor
     )
 
 
-def summarize_runs(result: Evaluation) -> tuple[RunSummaryRow, ...]:
+def summarize_runs(result: Evaluation) -> tuple[BreakdownRow, ...]:
     """One row a run, in the order of the data set."""
     held: dict[str, list[Prediction]] = {}
     for prediction in result.predictions:
@@ -73,12 +73,12 @@ def summarize_runs(result: Evaluation) -> tuple[RunSummaryRow, ...]:
     return tuple(_build_row(case, held.get(case.run, [])) for case in result.cases)
 
 
-def _build_row(case: Case, predictions: Sequence[Prediction]) -> RunSummaryRow:
+def _build_row(case: Case, predictions: Sequence[Prediction]) -> BreakdownRow:
     firsts = [(p.steps[0], p.agents[0]) for p in predictions if p.steps]
     commonest = max(sorted(set(firsts)), key=firsts.count) if firsts else (None, None)
     verdicts = [p.verdict for p in predictions]
     known = [p.probability for p in predictions if p.probability is not None]
-    return RunSummaryRow(
+    return BreakdownRow(
         case=case,
         step=commonest[0],
         agent=commonest[1],

@@ -32,25 +32,25 @@ try:
 except ImportError as error:
     raise MissingExtra("LangChain", "langchain") from error
 
-from agentguard.integrations.langchain.run import AgentRun, acall_tool, call_tool, run_here
-from agentguard.integrations.langchain.run_registry import Runs
+from agentguard.integrations.langchain.run import AgentRun, acall_tool, call_tool, get_current_run
+from agentguard.integrations.langchain.run_registry import AgentRunRegistry
 from agentguard.integrations.langchain.state_updates import (
-    after,
-    asks_again,
-    candidate,
-    ended,
-    gone_on_with,
-    offered,
-    proposed,
-    rewritten,
-    stopped,
-    told_messages,
+    build_candidate_request,
+    build_end_update,
+    build_guard_messages,
+    build_plan_update,
+    build_selected_response,
+    build_stop_answer,
+    parse_answer,
+    prepend_messages,
+    remove_disabled_tools,
+    requests_new_answer,
 )
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-MOST_REFUSALS = 10
+MAX_REJECTIONS = 10
 """Times one turn may be refused in a row before it is let through: a budget may be without limits."""
 
 
@@ -83,7 +83,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self._models = dict(models or {})
-        self._runs = Runs(guard, agent=name, on_run=on_run)
+        self._runs = AgentRunRegistry(guard, agent=name, on_run=on_run)
 
     @property
     def name(self) -> str:
@@ -103,101 +103,101 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Take in what happened since the last model call, and do what is to be done first."""
         del runtime
-        return _sync_async.run_sync(self._boundary(state), lambda asked: undo_effects(*asked))
+        return _sync_async.run_sync(self._handle_boundary(state), lambda asked: undo_effects(*asked))
 
     @hook_config(can_jump_to=["end"])
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_model`; undo functions may be coroutine functions."""
         del runtime
-        return await _sync_async.run_async(self._boundary(state), lambda asked: aundo_effects(*asked))
+        return await _sync_async.run_async(self._handle_boundary(state), lambda asked: aundo_effects(*asked))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Ask the model, and again with the correction where its answer is refused before any tool ran."""
-        return _sync_async.run_sync(self._answer(request), handler)
+        return _sync_async.run_sync(self._resolve_answer(request), handler)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_model_call`."""
-        return await _sync_async.run_async(self._answer(request), handler)
+        return await _sync_async.run_async(self._resolve_answer(request), handler)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Let each effect happen once."""
-        return call_tool(self._runs.revived(request.state), request, handler)
+        return call_tool(self._runs.get_or_restore(request.state), request, handler)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_tool_call`."""
-        return await acall_tool(self._runs.revived(request.state), request, handler)
+        return await acall_tool(self._runs.get_or_restore(request.state), request, handler)
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Accept the end of the run, or send the agent back."""
         del runtime
-        return _sync_async.run_sync(self._end(state), lambda asked: undo_effects(*asked))
+        return _sync_async.run_sync(self._handle_end(state), lambda asked: undo_effects(*asked))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_agent`; undo functions may be coroutine functions."""
         del runtime
-        return await _sync_async.run_async(self._end(state), lambda asked: aundo_effects(*asked))
+        return await _sync_async.run_async(self._handle_end(state), lambda asked: aundo_effects(*asked))
 
-    def session_of(self, state: Mapping[str, Any]) -> Session | None:
+    def get_session(self, state: Mapping[str, Any]) -> Session | None:
         """The session of a run, from inside the graph (a tool, another middleware); None before it began."""
-        run = self._runs.known(state)
+        run = self._runs.get(state)
         return None if run is None else run.session
 
-    def _boundary(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
+    def _handle_boundary(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
         """Yields a session and its plan; is sent the effects whose undo failed."""
-        run = self._own(state)
+        run = self._find_run(state)
         if run is None:
             return None  # the first model call begins the session, since it knows the tools
-        messages = self._runs.take_in(run, state)
+        messages = self._runs.commit_new_turns(run, state)
         plan = run.session.check_boundary()
         if plan is None:
-            return ended(run)
-        return rewritten(run, messages, plan, (yield run.session, plan))
+            return build_end_update(run)
+        return build_plan_update(run, messages, plan, (yield run.session, plan))
 
-    def _answer(self, request: Any) -> _sync_async.Effects[Any]:
+    def _resolve_answer(self, request: Any) -> _sync_async.Effects[Any]:
         """Yields requests of the model; is sent its responses."""
-        run = self._runs.begun(request)
-        self._runs.offer(run, request)
-        response = yield offered(run, request)
+        run = self._runs.get_or_start(request)
+        self._runs.register_tools(run, request)
+        response = yield remove_disabled_tools(run, request)
         said: list[HumanMessage] = []
-        for _ in range(MOST_REFUSALS):
-            if proposed(response, agent=self._runs.agent) is None:
+        for _ in range(MAX_REJECTIONS):
+            if parse_answer(response, agent=self._runs.agent) is None:
                 break
-            ask = partial(candidate, run, request, models=self._models)
-            choice = yield from resolve_turn(run.session, response, self._turn, ask)
+            ask = partial(build_candidate_request, run, request, models=self._models)
+            choice = yield from resolve_turn(run.session, response, self._build_step, ask)
             if choice.plan is None:
-                return after(said, gone_on_with(choice))
-            if not asks_again(choice.plan):
-                return stopped(run) or response
-            said += told_messages(run, choice.plan)
-            response = yield offered(run, request.override(messages=[*request.messages, *said]))
-        return after(said, response)
+                return prepend_messages(said, build_selected_response(choice))
+            if not requests_new_answer(choice.plan):
+                return build_stop_answer(run) or response
+            said += build_guard_messages(run, choice.plan)
+            response = yield remove_disabled_tools(run, request.override(messages=[*request.messages, *said]))
+        return prepend_messages(said, response)
 
-    def _turn(self, response: Any) -> Step:
-        turn = proposed(response, agent=self._runs.agent)
+    def _build_step(self, response: Any) -> Step:
+        turn = parse_answer(response, agent=self._runs.agent)
         if turn is None:
             raise RecoveryError("a candidate has no answer of a model in it")
         return turn
 
-    def _end(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
+    def _handle_end(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
         """As `_boundary`, where the agent wants to stop."""
-        run = self._own(state)
+        run = self._find_run(state)
         if run is None:
             return None
-        messages = self._runs.take_in(run, state)
+        messages = self._runs.commit_new_turns(run, state)
         plan = yield from end_session(run.session)
         if plan is None:
             return None
-        update = rewritten(run, messages, plan, (yield run.session, plan))
+        update = build_plan_update(run, messages, plan, (yield run.session, plan))
         if run.session.stop_reason is not None:  # what it said last is not handed on
             said = [RemoveMessage(id=one.id) for one in messages[-1:] if one.id]
             return {"messages": [*said, *update["messages"]]}
         return {"jump_to": "model", **update} if "jump_to" not in update else None
 
-    def _own(self, state: Mapping[str, Any]) -> AgentRun | None:
+    def _find_run(self, state: Mapping[str, Any]) -> AgentRun | None:
         """The run, unless a guarded graph sees to the boundaries and the end."""
-        return None if run_here() is not None else self._runs.known(state)
+        return None if get_current_run() is not None else self._runs.get(state)
 
 
 __all__ = ["GuardMiddleware", "GuardState"]

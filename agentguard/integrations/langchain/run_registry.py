@@ -12,9 +12,14 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from agentguard.integrations.langchain.messages import is_guards, step_of, turns, whole_turns
-from agentguard.integrations.langchain.run import AgentRun, run_here
-from agentguard.integrations.langchain.state_updates import tool_name
+from agentguard.integrations.langchain.messages import (
+    build_step,
+    drop_incomplete_turn,
+    is_guard_message,
+    split_turns,
+)
+from agentguard.integrations.langchain.run import AgentRun, get_current_run
+from agentguard.integrations.langchain.state_updates import get_tool_name
 from agentguard.recover.strategy import Capabilities
 from agentguard.runtime.resumption import discard_unknown_steps, list_disabled_tools
 from agentguard.runtime.session import Session
@@ -23,11 +28,11 @@ from agentguard.trajectory.model import ToolSpec, Trajectory
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-_KEPT = 1024
+_MAX_RUNS = 1024
 """Runs that one middleware keeps in memory; an older one that goes on is read anew from its messages."""
 
 
-class Runs:
+class AgentRunRegistry:
     """The runs of one middleware, by the name that each keeps in the agent's state; thread-safe.
 
     Args:
@@ -41,64 +46,68 @@ class Runs:
         self._runs: OrderedDict[str, AgentRun] = OrderedDict()
         self._lock = threading.Lock()
 
-    def known(self, state: Mapping[str, Any]) -> AgentRun | None:
+    def get(self, state: Mapping[str, Any]) -> AgentRun | None:
         """The run of a state, that of the guarded graph around it first; None before it began."""
-        return run_here() or self._runs.get(state.get("agentguard_run", ""))
+        return get_current_run() or self._runs.get(state.get("agentguard_run", ""))
 
-    def begun(self, request: Any) -> AgentRun:
+    def get_or_start(self, request: Any) -> AgentRun:
         """The run of a model call; the first call begins its session, as does the first in a new process."""
-        run = self.known(request.state)
+        run = self.get(request.state)
         if run is None:
-            run = self._open(request.state, request.tools, request.system_message)
-            self.take_in(run, request.state)
+            run = self._start_or_get(request.state, request.tools, request.system_message)
+            self.commit_new_turns(run, request.state)
         return run
 
-    def offer(self, run: AgentRun, request: Any) -> None:
+    def register_tools(self, run: AgentRun, request: Any) -> None:
         """Let the session know of tools that come later in a run, and of those that give its output."""
-        specs = [_spec(tool) for tool in request.tools if tool_name(tool) not in run.offered]
-        if request.response_format is not run.output:
-            run.output = request.response_format
-            specs += output_specs(run.output)
+        specs = [
+            _build_tool_spec(tool) for tool in request.tools if get_tool_name(tool) not in run.known_tools
+        ]
+        if request.response_format is not run.response_format:
+            run.response_format = request.response_format
+            specs += build_output_specs(run.response_format)
         if specs:
-            run.offered |= {one.name for one in specs}
+            run.known_tools |= {one.name for one in specs}
             run.session.add_tools(specs)
 
-    def revived(self, state: Mapping[str, Any]) -> AgentRun | None:
+    def get_or_restore(self, state: Mapping[str, Any]) -> AgentRun | None:
         """The run of a tool call; one that died in the midst of its tools comes back from the store."""
-        run = self.known(state)
+        run = self.get(state)
         if run is not None or self._guard.components.store is None or not state.get("agentguard_run"):
             return run
-        run = self._open(state, (), None)
-        self.take_in(run, {"messages": whole_turns(state["messages"])})
+        run = self._start_or_get(state, (), None)
+        self.commit_new_turns(run, {"messages": drop_incomplete_turn(state["messages"])})
         return run
 
-    def take_in(self, run: AgentRun, state: Mapping[str, Any]) -> list[AnyMessage]:
+    def commit_new_turns(self, run: AgentRun, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Commit the turns that the session has not seen; returns all messages."""
         messages = list(state["messages"])
-        for turn in run.line.fresh(messages, len(run.session)):
-            run.session.commit(step_of(turn, agent=self.agent))
+        for turn in run.branch.add_new_turns(messages, len(run.session)):
+            run.session.commit(build_step(turn, agent=self.agent))
         return messages
 
-    def _open(self, state: Mapping[str, Any], tools: Sequence[Any], system: Any) -> AgentRun:
+    def _start_or_get(self, state: Mapping[str, Any], tools: Sequence[Any], system: Any) -> AgentRun:
         with self._lock:
             key = state.get("agentguard_run") or uuid.uuid4().hex[:12]
             if key in self._runs:
                 return self._runs[key]
-            run = self._runs[key] = self._made(key, state["messages"], tools, system)
-            while len(self._runs) > _KEPT:
+            run = self._runs[key] = self._create_run(key, state["messages"], tools, system)
+            while len(self._runs) > _MAX_RUNS:
                 self._runs.popitem(last=False)
         if self._on_run is not None:
             self._on_run(run.session)
         return run
 
-    def _made(self, key: str, messages: Sequence[AnyMessage], tools: Sequence[Any], system: Any) -> AgentRun:
-        asked = [m for m in messages if isinstance(m, HumanMessage) and not is_guards(m)]
+    def _create_run(
+        self, run_id: str, messages: Sequence[AnyMessage], tools: Sequence[Any], system: Any
+    ) -> AgentRun:
+        asked = [m for m in messages if isinstance(m, HumanMessage) and not is_guard_message(m)]
         meta = Trajectory(
-            id=key,
+            id=run_id,
             format="event_log",
             task=asked[-1].text if asked else "",
             steps=(),
-            tools=tuple(_spec(tool) for tool in tools),
+            tools=tuple(_build_tool_spec(tool) for tool in tools),
             system_prompts={self.agent: system.text} if system is not None else {},
         )
         can = Capabilities(
@@ -112,30 +121,36 @@ class Runs:
         )
         # A run that has answers before its first call here began in another process; the store may know it.
         said = messages[messages.index(asked[-1]) :] if asked else ()
-        begun = any(isinstance(message, AIMessage) or is_guards(message) for message in said)
+        begun = any(isinstance(message, AIMessage) or is_guard_message(message) for message in said)
         resume = begun and self._guard.components.store is not None
         run = AgentRun(self._guard.session(meta, can, resume=resume))
-        run.withheld = list_disabled_tools(run.session)
+        run.disabled_tools = list_disabled_tools(run.session)
         if resume:
-            known = [step_of(turn, agent=self.agent) for turn in turns(whole_turns(messages))]
+            known = [
+                build_step(turn, agent=self.agent) for turn in split_turns(drop_incomplete_turn(messages))
+            ]
             discard_unknown_steps(run.session, known)
-        run.line.adopt(messages, len(run.session))
+        run.branch.align_to_session(messages, len(run.session))
         return run
 
 
-def output_specs(wanted: Any) -> list[ToolSpec]:
+def build_output_specs(response_format: Any) -> list[ToolSpec]:
     """The tools by which a model gives structured output, where it does so by calling one."""
-    if wanted is None:
+    if response_format is None:
         return []
-    strategy = wanted if isinstance(wanted, ToolStrategy) else ToolStrategy(getattr(wanted, "schema", wanted))
+    strategy = (
+        response_format
+        if isinstance(response_format, ToolStrategy)
+        else ToolStrategy(getattr(response_format, "schema", response_format))
+    )
     return [ToolSpec(name=one.name, parameters=one.json_schema) for one in strategy.schema_specs]
 
 
-def _spec(tool: Any) -> ToolSpec:
+def _build_tool_spec(tool: Any) -> ToolSpec:
     try:
         function = convert_to_openai_tool(tool)["function"]
     except (KeyError, TypeError, ValueError):  # a provider's own tool has a name at most
-        return ToolSpec(name=tool_name(tool))
+        return ToolSpec(name=get_tool_name(tool))
     return ToolSpec(
         name=function["name"],
         description=function.get("description") or "",

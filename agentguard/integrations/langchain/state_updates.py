@@ -10,7 +10,12 @@ from langchain.agents.middleware.types import ModelResponse
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from agentguard.integrations.langchain.messages import guard_message, repaired_answer, step_of, stop_message
+from agentguard.integrations.langchain.messages import (
+    apply_repaired_turn,
+    build_guard_message,
+    build_step,
+    build_stop_message,
+)
 from agentguard.integrations.langchain.run import AgentRun
 from agentguard.recover.effect_ledger import Effect
 from agentguard.recover.strategy import (
@@ -29,8 +34,8 @@ from agentguard.runtime.turn_resolution import ResolvedTurn
 from agentguard.trajectory.model import Step
 
 
-def rewritten(
-    run: AgentRun, messages: list[AnyMessage], plan: RecoveryPlan, failed: Sequence[Effect]
+def build_plan_update(
+    run: AgentRun, messages: list[AnyMessage], plan: RecoveryPlan, failed_effects: Sequence[Effect]
 ) -> dict[str, Any]:
     """The state update that makes the agent's messages agree with a plan the session has carried out.
 
@@ -40,74 +45,80 @@ def rewritten(
         plan: what the session has carried out.
         failed: effects whose undo failed.
     """
-    kept, fixed = messages, results(run, messages, plan)
+    kept, fixed = messages, build_repaired_results(run, messages, plan)
     for action in plan.actions:
         if isinstance(action, Rewind):
-            kept = run.line.cut(messages, action.to_step)
+            kept = run.branch.truncate(messages, action.to_step)
         elif isinstance(action, Restart):
-            kept = run.line.cut(messages, 0)
+            kept = run.branch.truncate(messages, 0)
         elif isinstance(action, DisableTools):
-            run.withheld |= set(action.tools)
+            run.disabled_tools |= set(action.tools)
         elif isinstance(action, Stop):
-            return _end_with(action.reason)
-    said = told_messages(run, plan, failed)
+            return _build_jump_to_end(action.reason)
+    said = build_guard_messages(run, plan, failed_effects)
     if kept is messages:
         return {"messages": [*fixed, *said]}
     return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *kept, *said]}
 
 
-def ended(run: AgentRun) -> dict[str, Any] | None:
+def build_end_update(run: AgentRun) -> dict[str, Any] | None:
     """The state update of a run that the guard has ended; None while it goes on."""
     reason = run.session.stop_reason
-    return None if reason is None else _end_with(reason)
+    return None if reason is None else _build_jump_to_end(reason)
 
 
-def stopped(run: AgentRun) -> AIMessage | None:
+def build_stop_answer(run: AgentRun) -> AIMessage | None:
     """What stands in place of an answer whose tools must not run, since the guard ended the run."""
     reason = run.session.stop_reason
-    return None if reason is None else stop_message(reason)
+    return None if reason is None else build_stop_message(reason)
 
 
-def asks_again(plan: RecoveryPlan) -> bool:
+def requests_new_answer(plan: RecoveryPlan) -> bool:
     """Whether a plan about an answer wants another one."""
     return any(isinstance(action, Reject | Escalate) for action in plan.actions)
 
 
-def told_messages(run: AgentRun, plan: RecoveryPlan, failed: Sequence[Effect] = ()) -> list[HumanMessage]:
+def build_guard_messages(
+    run: AgentRun, plan: RecoveryPlan, failed_effects: Sequence[Effect] = ()
+) -> list[HumanMessage]:
     """All that the agent is told by a plan."""
-    return [guard_message(text) for text in collect_messages(plan, failed, ask_person=run.ask)]
+    return [build_guard_message(text) for text in collect_messages(plan, failed_effects, ask_person=run.ask)]
 
 
-def after(said: Sequence[HumanMessage], response: Any) -> Any:
+def prepend_messages(messages: Sequence[HumanMessage], response: Any) -> Any:
     """The response with what the model was told before it, so that later turns know it, too.
 
     Without it an agent whose answer was refused would be told of it once, and forget it by the next turn.
     """
-    if not said:
+    if not messages:
         return response
     if isinstance(response, AIMessage):
-        return ModelResponse(result=[*said, response])
+        return ModelResponse(result=[*messages, response])
     inner = getattr(response, "model_response", response)
-    new = replace(inner, result=[*said, *inner.result])
+    new = replace(inner, result=[*messages, *inner.result])
     return new if inner is response else replace(response, model_response=new)
 
 
-def proposed(response: Any, *, agent: str) -> Step | None:
+def parse_answer(response: Any, *, agent: str) -> Step | None:
     """The model's answer in a response as a step whose tools have not run; None if there is none."""
     inner = getattr(response, "model_response", response)
     messages = getattr(inner, "result", None) or [inner]
     answer = next((message for message in messages if isinstance(message, AIMessage)), None)
-    return None if answer is None else step_of([answer], agent=agent)
+    return None if answer is None else build_step([answer], agent=agent)
 
 
-def offered(run: AgentRun, request: Any) -> Any:
+def remove_disabled_tools(run: AgentRun, request: Any) -> Any:
     """A model's request without the tools that were taken away."""
-    if not run.withheld:
+    if not run.disabled_tools:
         return request
-    return request.override(tools=[tool for tool in request.tools if tool_name(tool) not in run.withheld])
+    return request.override(
+        tools=[tool for tool in request.tools if get_tool_name(tool) not in run.disabled_tools]
+    )
 
 
-def candidate(run: AgentRun, request: Any, variant: SampleVariant, models: Mapping[str, Any]) -> Any:
+def build_candidate_request(
+    run: AgentRun, request: Any, variant: SampleVariant, models: Mapping[str, Any]
+) -> Any:
     """The request of another candidate of the turn.
 
     Args:
@@ -118,52 +129,54 @@ def candidate(run: AgentRun, request: Any, variant: SampleVariant, models: Mappi
     """
     made = request
     if variant.model:
-        made = made.override(model=models.get(variant.model) or _made(variant.model))
+        made = made.override(model=models.get(variant.model) or _init_model(variant.model))
     if variant.instruction:
-        made = made.override(messages=[*made.messages, guard_message(variant.instruction)])
+        made = made.override(messages=[*made.messages, build_guard_message(variant.instruction)])
     if variant.temperature is not None:
         made = made.override(model_settings={**made.model_settings, "temperature": variant.temperature})
-    return offered(run, made)
+    return remove_disabled_tools(run, made)
 
 
-def gone_on_with(choice: ResolvedTurn) -> Any:
+def build_selected_response(choice: ResolvedTurn) -> Any:
     """The response that was chosen, repaired if it had to be."""
     if not choice.is_repaired:
         return choice.response
     inner = getattr(choice.response, "model_response", choice.response)
     if isinstance(inner, AIMessage):
-        return repaired_answer(inner, choice.turn)
+        return apply_repaired_turn(inner, choice.turn)
     result = [
-        repaired_answer(message, choice.turn) if isinstance(message, AIMessage) else message
+        apply_repaired_turn(message, choice.turn) if isinstance(message, AIMessage) else message
         for message in inner.result
     ]
     new = replace(inner, result=result)
     return new if inner is choice.response else replace(choice.response, model_response=new)
 
 
-def results(run: AgentRun, messages: Sequence[AnyMessage], plan: RecoveryPlan) -> list[AnyMessage]:
+def build_repaired_results(
+    run: AgentRun, messages: Sequence[AnyMessage], plan: RecoveryPlan
+) -> list[AnyMessage]:
     """Results of tools that a plan repairs, as messages that take the place of those with their ids."""
     made: list[AnyMessage] = []
     for action in plan.actions:
         if isinstance(action, Repair):
-            found = run.line.result(messages, action.step, action.field)
+            found = run.branch.find_result(messages, action.step, action.field)
             if found is not None:
                 made.append(found.model_copy(update={"content": action.text, "status": "success"}))
     return made
 
 
-def tool_name(tool: Any) -> str:
+def get_tool_name(tool: Any) -> str:
     """The name of a tool, or of a provider's own tool given as a mapping."""
     if isinstance(tool, Mapping):
         return str(tool.get("name") or (tool.get("function") or {}).get("name", ""))
     return str(getattr(tool, "name", ""))
 
 
-def _made(model: str) -> Any:
+def _init_model(name: str) -> Any:
     from langchain.chat_models import init_chat_model
 
-    return init_chat_model(model)
+    return init_chat_model(name)
 
 
-def _end_with(reason: str) -> dict[str, Any]:
-    return {"jump_to": "end", "messages": [stop_message(reason)]}
+def _build_jump_to_end(reason: str) -> dict[str, Any]:
+    return {"jump_to": "end", "messages": [build_stop_message(reason)]}

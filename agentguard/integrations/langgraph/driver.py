@@ -17,18 +17,18 @@ from langgraph.types import StateSnapshot
 
 from agentguard import _sync_async
 from agentguard.errors import RecoveryError, RunStopped
-from agentguard.integrations.langchain.messages import guard_message, step_of, stop_message
-from agentguard.integrations.langchain.run import RUN, AgentRun
-from agentguard.integrations.langchain.state_updates import results
-from agentguard.integrations.langgraph.checkpoints import messages_in
-from agentguard.integrations.langgraph.graph_inspection import Shape
+from agentguard.integrations.langchain.messages import build_guard_message, build_step, build_stop_message
+from agentguard.integrations.langchain.run import RUN_CONFIG_KEY, AgentRun
+from agentguard.integrations.langchain.state_updates import build_repaired_results
+from agentguard.integrations.langgraph.checkpoints import get_messages
+from agentguard.integrations.langgraph.graph_inspection import GraphInfo
 from agentguard.recover.effect_ledger import Effect
 from agentguard.recover.strategy import DisableTools, Escalate, RecoveryPlan, Restart, Rewind
 from agentguard.runtime.session import Session, end_session
 from agentguard.runtime.tool_execution import collect_messages
 
-ALL = "*"
-RUN_ID = "agentguard_run"
+ALL_NODES = "*"
+RUN_ID_KEY = "agentguard_run"
 """What a run's id is called in the metadata of its checkpoints."""
 
 
@@ -37,7 +37,7 @@ class GraphRun(AgentRun):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.question: str | None = None
+        self.pending_question: str | None = None
         """What a person was asked by an interrupt of the guard's own, and has not answered."""
 
 
@@ -51,12 +51,12 @@ class GraphChange:
         stop: the run ends there.
     """
 
-    fork_at: int | None = None
+    fork_step: int | None = None
     messages: list[AnyMessage] = field(default_factory=list)
-    stop: bool = False
+    is_stop: bool = False
 
 
-class Drive:
+class GraphDriver:
     """One call.
 
     Args:
@@ -79,7 +79,7 @@ class Drive:
     def __init__(
         self,
         run: GraphRun,
-        shape: Shape,
+        graph_info: GraphInfo,
         *,
         input: Any,
         config: Mapping[str, Any],
@@ -87,16 +87,22 @@ class Drive:
         defaults: Any,
         agent: str,
     ) -> None:
-        self.run, self.input, self.over, self.closing = run, input, False, False
+        self.run, self.input, self.is_finished, self.is_closing = run, input, False, False
         self._agent = agent
-        self.segment, self.forked = 0, False
-        self._shape, self._config = shape, config
-        self._before = options.get("interrupt_before") or defaults.interrupt_before_nodes or ()
-        self._after = options.get("interrupt_after") or defaults.interrupt_after_nodes or ()
-        pauses = ALL if self._before == ALL else sorted({*self._before, *shape.before})
+        self.segment_count, self.is_forked = 0, False
+        self._graph_info, self._config = graph_info, config
+        self._interrupt_before = options.get("interrupt_before") or defaults.interrupt_before_nodes or ()
+        self._interrupt_after = options.get("interrupt_after") or defaults.interrupt_after_nodes or ()
+        pauses = (
+            ALL_NODES
+            if self._interrupt_before == ALL_NODES
+            else sorted({*self._interrupt_before, *graph_info.turn_nodes})
+        )
         self.options = {**options, "interrupt_before": pauses}
-        self._limit = config.get("recursion_limit") or (defaults.config or {}).get("recursion_limit")
-        self._used, self._base = 0, -1
+        self._recursion_limit = config.get("recursion_limit") or (defaults.config or {}).get(
+            "recursion_limit"
+        )
+        self._used_steps, self._last_step = 0, -1
 
     @property
     def thread(self) -> dict[str, Any]:
@@ -104,32 +110,32 @@ class Drive:
         given = self._config["configurable"]
         return {"configurable": {key: value for key, value in given.items() if key != "checkpoint_id"}}
 
-    def config(self) -> dict[str, Any]:
+    def build_config(self) -> dict[str, Any]:
         """The config of the next segment; the caller's recursion limit is one for all segments together.
 
         Raises:
             GraphRecursionError: nothing is left.
         """
-        where = dict(self._config["configurable"] if self.segment == 0 else self.thread["configurable"])
-        made = {**self.marked(self._config), "configurable": {**where, RUN: self.run}}
-        if self._limit is not None:
-            left = int(self._limit) - self._used
+        where = dict(self._config["configurable"] if self.segment_count == 0 else self.thread["configurable"])
+        made = {**self.add_run_id(self._config), "configurable": {**where, RUN_CONFIG_KEY: self.run}}
+        if self._recursion_limit is not None:
+            left = int(self._recursion_limit) - self._used_steps
             if left < 1:
                 raise GraphRecursionError(
-                    f"Recursion limit of {self._limit} reached, the steps that rollbacks left counted with it"
+                    f"Recursion limit of {self._recursion_limit} reached, the steps that rollbacks left counted with it"
                 )
             made["recursion_limit"] = left
         return made
 
-    def marked(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def add_run_id(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A config that lets the run's id be kept with each checkpoint, so that a new process knows it."""
-        return {**config, "metadata": {**(config.get("metadata") or {}), RUN_ID: self.run.session.id}}
+        return {**config, "metadata": {**(config.get("metadata") or {}), RUN_ID_KEY: self.run.session.id}}
 
     def begin(self, head: StateSnapshot) -> None:
         """Take note of where the thread stands before the call."""
-        self._base = (head.metadata or {}).get("step", -1)
+        self._last_step = (head.metadata or {}).get("step", -1)
 
-    def took(self, head: StateSnapshot) -> _sync_async.Effects[RecoveryPlan | None]:
+    def complete_segment(self, head: StateSnapshot) -> _sync_async.Effects[RecoveryPlan | None]:
         """Take in what a segment did; a plan is to be carried out with `change`, then `went`.
 
         A body: it yields what may take long.
@@ -138,24 +144,24 @@ class Drive:
             RunStopped: the graph has ended, and the guard blocks what it said last.
         """
         step = (head.metadata or {}).get("step", -1)
-        self._used, self._base = self._used + max(0, step - self._base), step
-        self.segment, self.input, self.forked = self.segment + 1, None, False
+        self._used_steps, self._last_step = self._used_steps + max(0, step - self._last_step), step
+        self.segment_count, self.input, self.is_forked = self.segment_count + 1, None, False
         if not head.next:
-            self._take_in(head)
+            self._commit_new_turns(head)
             plan = yield from end_session(self.run.session)
             if plan is not None and self.run.session.stop_reason is not None:
                 raise RunStopped(self.run.session.stop_reason)  # what it said last is not handed on
-            self.over = plan is None
+            self.is_finished = plan is None
             return plan
-        if head.interrupts or not set(head.next) <= self._shape.before:
-            self.over = bool(head.interrupts) or not set(head.next) & self._shape.before
+        if head.interrupts or not set(head.next) <= self._graph_info.turn_nodes:
+            self.is_finished = bool(head.interrupts) or not set(head.next) & self._graph_info.turn_nodes
             return None
-        self._take_in(head)
-        self.over = self._callers_pause(head)
+        self._commit_new_turns(head)
+        self.is_finished = self._is_caller_pause(head)
         return self.run.session.check_boundary()
 
-    def change(
-        self, plan: RecoveryPlan | None, failed: Sequence[Effect], head: StateSnapshot
+    def build_change(
+        self, plan: RecoveryPlan | None, failed_effects: Sequence[Effect], head: StateSnapshot
     ) -> GraphChange | None:
         """What a plan, or a session that has stopped, means for the graph's state; None is nothing."""
         made = GraphChange()
@@ -163,61 +169,67 @@ class Drive:
         for action in plan.actions if plan is not None else ():
             match action:
                 case Rewind(to_step=to_step):
-                    made.fork_at = max(to_step, run.line.task)
+                    made.fork_step = max(to_step, run.branch.task_end)
                 case Restart():
-                    made.fork_at = run.line.task
+                    made.fork_step = run.branch.task_end
                 case DisableTools(tools=tools):
-                    run.withheld |= set(tools)
+                    run.disabled_tools |= set(tools)
                 case Escalate(question=question) if run.ask is None:
-                    run.question, self.over = question, True
+                    run.pending_question, self.is_finished = question, True
                 case _:
                     pass
         if plan is not None:
-            made.messages += results(run, messages_in(head), plan)
+            made.messages += build_repaired_results(run, get_messages(head), plan)
             made.messages += [
-                guard_message(text) for text in collect_messages(plan, failed, ask_person=run.ask)
+                build_guard_message(text)
+                for text in collect_messages(plan, failed_effects, ask_person=run.ask)
             ]
         if head.next and run.session.stop_reason is not None:
-            return GraphChange(fork_at=None, messages=[stop_message(run.session.stop_reason)], stop=True)
-        return made if made.messages or made.fork_at is not None else None
+            return GraphChange(
+                fork_step=None, messages=[build_stop_message(run.session.stop_reason)], is_stop=True
+            )
+        return made if made.messages or made.fork_step is not None else None
 
-    def answered(self, answer: str) -> GraphChange:
+    def build_answer_change(self, answer: str) -> GraphChange:
         """What a person's answer to the guard's question means for the state."""
-        self.run.question, self.input = None, None
-        return GraphChange(messages=[guard_message(answer)])
+        self.run.pending_question, self.input = None, None
+        return GraphChange(messages=[build_guard_message(answer)])
 
-    def added(self, change: GraphChange, head: StateSnapshot) -> bool:
+    def add_as_input(self, change: GraphChange, head: StateSnapshot) -> bool:
         """Whether a change is just new input of a graph that has ended; then nothing is written."""
-        if head.next or change.fork_at is not None:
+        if head.next or change.fork_step is not None:
             return False
         self.input = {"messages": change.messages}
         return True
 
-    def went(self, now: StateSnapshot, change: GraphChange) -> None:
+    def complete_change(self, head: StateSnapshot, change: GraphChange) -> None:
         """Take note of the state that was written.
 
         Raises:
             RecoveryError: the graph would not go on with a turn from there.
         """
-        self._base = (now.metadata or {}).get("step", self._base)
-        self.forked = change.fork_at is not None or change.stop
-        if change.stop:
-            self.closing, self.over = True, False
+        self._last_step = (head.metadata or {}).get("step", self._last_step)
+        self.is_forked = change.fork_step is not None or change.is_stop
+        if change.is_stop:
+            self.is_closing, self.is_finished = True, False
             self.run.session.end()
-        elif not now.next or not set(now.next) <= self._shape.before:
+        elif not head.next or not set(head.next) <= self._graph_info.turn_nodes:
             raise RecoveryError(
-                f"langgraph: after the correction the graph would go on with {list(now.next)}, not with a "
+                f"langgraph: after the correction the graph would go on with {list(head.next)}, not with a "
                 "turn; say which node the correction is to come from: guard.langgraph(graph, as_node='...')"
             )
 
-    def _take_in(self, head: StateSnapshot) -> None:
+    def _commit_new_turns(self, head: StateSnapshot) -> None:
         run = self.run
-        for turn in run.line.fresh(messages_in(head), len(run.session)):
-            run.session.commit(step_of(turn, agent=self._agent))
+        for turn in run.branch.add_new_turns(get_messages(head), len(run.session)):
+            run.session.commit(build_step(turn, agent=self._agent))
 
-    def _callers_pause(self, head: StateSnapshot) -> bool:
-        if self._before == ALL or set(self._before) & set(head.next):
+    def _is_caller_pause(self, head: StateSnapshot) -> bool:
+        if self._interrupt_before == ALL_NODES or set(self._interrupt_before) & set(head.next):
             return True
-        messages = messages_in(head)
+        messages = get_messages(head)
         ran = bool(messages) and isinstance(messages[-1], ToolMessage)
-        return ran and (self._after == ALL or bool(set(self._after) & set(self._shape.tools.values())))
+        return ran and (
+            self._interrupt_after == ALL_NODES
+            or bool(set(self._interrupt_after) & set(self._graph_info.tools.values()))
+        )

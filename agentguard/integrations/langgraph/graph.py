@@ -34,11 +34,11 @@ try:
 except ImportError as error:
     raise MissingExtra("LangGraph", "langchain") from error
 
-from agentguard.integrations.langchain.run import acall_tool, call_tool, run_here
-from agentguard.integrations.langgraph.checkpoints import ForkPoint, came_from
-from agentguard.integrations.langgraph.driver import Drive, GraphChange, GraphRun
-from agentguard.integrations.langgraph.graph_inspection import UNGUARDED, shape_of
-from agentguard.integrations.langgraph.streaming import Chunks, with_question
+from agentguard.integrations.langchain.run import acall_tool, call_tool, get_current_run
+from agentguard.integrations.langgraph.checkpoints import ForkPointSearch, find_source_node
+from agentguard.integrations.langgraph.driver import GraphChange, GraphDriver, GraphRun
+from agentguard.integrations.langgraph.graph_inspection import UNGUARDED_METHODS, inspect_graph
+from agentguard.integrations.langgraph.streaming import ChunkFilter, add_question
 from agentguard.integrations.langgraph.thread_runs import ThreadRuns
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Doing:
+class _GraphAccess:
     """How a graph's checkpoints are read and written and effects undone: at once, or awaited."""
 
     get_state: Callable[..., Any]
     update_state: Callable[..., Any]
-    look: Callable[..., Any]
-    undo: Callable[..., Any]
+    find_fork_point: Callable[..., Any]
+    undo_effects: Callable[..., Any]
 
 
 class GuardedGraph:
@@ -83,19 +83,29 @@ class GuardedGraph:
         graph: Any,
         *,
         name: str = "assistant",
-        before: str | Iterable[str] | None = None,
+        turn_nodes: str | Iterable[str] | None = None,
         as_node: str | None = None,
         ask: Callable[[str], str] | None = None,
         on_run: Callable[[Session], None] | None = None,
     ) -> None:
-        self.graph, self.shape = graph, shape_of(graph, before)
+        self.graph, self.info = graph, inspect_graph(graph, turn_nodes)
         self._name, self._as_node = name, as_node
-        self._now = _Doing(graph.get_state, graph.update_state, look=self._look, undo=undo_effects)
-        self._later = _Doing(graph.aget_state, graph.aupdate_state, look=self._alook, undo=aundo_effects)
-        self._runs = ThreadRuns(guard, self.shape, agent=name, ask=ask, on_run=on_run)
+        self._sync_access = _GraphAccess(
+            graph.get_state,
+            graph.update_state,
+            find_fork_point=self._find_fork_point,
+            undo_effects=undo_effects,
+        )
+        self._async_access = _GraphAccess(
+            graph.aget_state,
+            graph.aupdate_state,
+            find_fork_point=self._afind_fork_point,
+            undo_effects=aundo_effects,
+        )
+        self._runs = ThreadRuns(guard, self.info, agent=name, ask=ask, on_run=on_run)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "graph" or name in UNGUARDED:  # the former: a copy that is not filled yet
+        if name == "graph" or name in UNGUARDED_METHODS:  # the former: a copy that is not filled yet
             raise AttributeError(
                 f"a guarded graph has no {name!r}, which would run the graph without its guard; "
                 f"if that is meant: .graph.{name}"
@@ -112,25 +122,27 @@ class GuardedGraph:
         """
         if options.get("stream_mode", "values") != "values":
             return list(self.stream(input, config, **options))
-        drive = _sync_async.run_sync(self._begin(self._now, input, config, options), _sync_async.call)
+        drive = _sync_async.run_sync(
+            self._start_call(self._sync_access, input, config, options), _sync_async.call
+        )
         while True:
-            out = self.graph.invoke(drive.input, drive.config(), **drive.options)
-            _sync_async.run_sync(self._settle(self._now, drive), _sync_async.call)
-            if drive.over:
-                return with_question(out, drive.run.question)
+            out = self.graph.invoke(drive.input, drive.build_config(), **drive.options)
+            _sync_async.run_sync(self._complete_segment(self._sync_access, drive), _sync_async.call)
+            if drive.is_finished:
+                return add_question(out, drive.run.pending_question)
 
     async def ainvoke(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """As `invoke`."""
         if options.get("stream_mode", "values") != "values":
             return [chunk async for chunk in self.astream(input, config, **options)]
         drive = await _sync_async.run_async(
-            self._begin(self._later, input, config, options), _sync_async.call
+            self._start_call(self._async_access, input, config, options), _sync_async.call
         )
         while True:
-            out = await self.graph.ainvoke(drive.input, drive.config(), **drive.options)
-            await _sync_async.run_async(self._settle(self._later, drive), _sync_async.call)
-            if drive.over:
-                return with_question(out, drive.run.question)
+            out = await self.graph.ainvoke(drive.input, drive.build_config(), **drive.options)
+            await _sync_async.run_async(self._complete_segment(self._async_access, drive), _sync_async.call)
+            if drive.is_finished:
+                return add_question(out, drive.run.pending_question)
 
     def stream(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Any]:
         """As the graph's own; what a line that is left had streamed before stays streamed.
@@ -138,92 +150,96 @@ class GuardedGraph:
         Raises:
             ConfigError, RecoveryError, GraphRecursionError: as for `invoke`.
         """
-        drive = _sync_async.run_sync(self._begin(self._now, input, config, options), _sync_async.call)
-        chunks = Chunks(options, self.graph.stream_mode)
-        while not drive.over:
-            chunks.segment(first=drive.segment == 0, forked=drive.forked)
-            for chunk in self.graph.stream(drive.input, drive.config(), **drive.options):
-                yield from chunks.shown(chunk)
-            _sync_async.run_sync(self._settle(self._now, drive), _sync_async.call)
-        yield from chunks.last(drive.run.question)
+        drive = _sync_async.run_sync(
+            self._start_call(self._sync_access, input, config, options), _sync_async.call
+        )
+        chunks = ChunkFilter(options, self.graph.stream_mode)
+        while not drive.is_finished:
+            chunks.start_segment(is_first=drive.segment_count == 0, is_forked=drive.is_forked)
+            for chunk in self.graph.stream(drive.input, drive.build_config(), **drive.options):
+                yield from chunks.filter(chunk)
+            _sync_async.run_sync(self._complete_segment(self._sync_access, drive), _sync_async.call)
+        yield from chunks.finish(drive.run.pending_question)
 
     async def astream(
         self, input: Any, config: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[Any]:
         """As `stream`."""
         drive = await _sync_async.run_async(
-            self._begin(self._later, input, config, options), _sync_async.call
+            self._start_call(self._async_access, input, config, options), _sync_async.call
         )
-        chunks = Chunks(options, self.graph.stream_mode)
-        while not drive.over:
-            chunks.segment(first=drive.segment == 0, forked=drive.forked)
-            async for chunk in self.graph.astream(drive.input, drive.config(), **drive.options):
-                for one in chunks.shown(chunk):
+        chunks = ChunkFilter(options, self.graph.stream_mode)
+        while not drive.is_finished:
+            chunks.start_segment(is_first=drive.segment_count == 0, is_forked=drive.is_forked)
+            async for chunk in self.graph.astream(drive.input, drive.build_config(), **drive.options):
+                for one in chunks.filter(chunk):
                     yield one
-            await _sync_async.run_async(self._settle(self._later, drive), _sync_async.call)
-        for one in chunks.last(drive.run.question):
+            await _sync_async.run_async(self._complete_segment(self._async_access, drive), _sync_async.call)
+        for one in chunks.finish(drive.run.pending_question):
             yield one
 
-    def session_of(self, config: Mapping[str, Any]) -> Session | None:
+    def get_session(self, config: Mapping[str, Any]) -> Session | None:
         """The session of a thread's latest run; None before its first."""
-        run = self._runs.latest(str(config["configurable"]["thread_id"]))
+        run = self._runs.get_latest(str(config["configurable"]["thread_id"]))
         return None if run is None else run.session
 
-    def _begin(
-        self, do: _Doing, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]
-    ) -> _sync_async.Effects[Drive]:
+    def _start_call(
+        self, access: _GraphAccess, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> _sync_async.Effects[GraphDriver]:
         """Yields what is to be called, at once or awaited; as the next two."""
-        given, thread = _thread(config)
-        head = yield partial(do.get_state, _head(given))
-        run, answer = self._runs.of(thread, input, given, head)
-        drive = self._drive(run, input, given, options)
+        given, thread = _parse_config(config)
+        head = yield partial(access.get_state, _select_latest(given))
+        run, answer = self._runs.resolve(thread, input, given, head)
+        drive = self._build_driver(run, input, given, options)
         drive.begin(head)
         if answer is not None:
-            change = drive.answered(answer)
-            if not drive.added(change, head):
-                yield from self._write(do, drive, change, head)
+            change = drive.build_answer_change(answer)
+            if not drive.add_as_input(change, head):
+                yield from self._write_change(access, drive, change, head)
         return drive
 
-    def _settle(self, do: _Doing, drive: Drive) -> _sync_async.Effects[None]:
+    def _complete_segment(self, access: _GraphAccess, driver: GraphDriver) -> _sync_async.Effects[None]:
         """Look at what a segment did, and carry out what is planned."""
-        if drive.closing:
-            drive.over = True
+        if driver.is_closing:
+            driver.is_finished = True
             return
-        head = yield partial(do.get_state, drive.thread)
-        plan = yield from drive.took(head)
-        failed = () if plan is None else (yield partial(do.undo, drive.run.session, plan))
-        change = drive.change(plan, failed, head)
-        if change is not None and not drive.added(change, head):
-            yield from self._write(do, drive, change, head)
+        head = yield partial(access.get_state, driver.thread)
+        plan = yield from driver.complete_segment(head)
+        failed = () if plan is None else (yield partial(access.undo_effects, driver.run.session, plan))
+        change = driver.build_change(plan, failed, head)
+        if change is not None and not driver.add_as_input(change, head):
+            yield from self._write_change(access, driver, change, head)
 
-    def _write(self, do: _Doing, drive: Drive, change: GraphChange, head: Any) -> _sync_async.Effects[None]:
+    def _write_change(
+        self, access: _GraphAccess, driver: GraphDriver, change: GraphChange, head: Any
+    ) -> _sync_async.Effects[None]:
         at = head
-        if change.fork_at is not None:
-            point = ForkPoint(drive.run, self.shape, change.fork_at, head)
-            yield partial(do.look, drive.thread, point)
-            at = point.found
-        update, as_node = {"messages": change.messages}, self._as_node or came_from(at, self.shape)
-        where = yield partial(do.update_state, drive.marked(at.config), update, as_node=as_node)
-        if change.stop:
-            yield partial(do.update_state, where, None, as_node=END)
-        drive.went((yield partial(do.get_state, drive.thread)), change)
+        if change.fork_step is not None:
+            point = ForkPointSearch(driver.run, self.info, change.fork_step, head)
+            yield partial(access.find_fork_point, driver.thread, point)
+            at = point.snapshot
+        update, as_node = {"messages": change.messages}, self._as_node or find_source_node(at, self.info)
+        where = yield partial(access.update_state, driver.add_run_id(at.config), update, as_node=as_node)
+        if change.is_stop:
+            yield partial(access.update_state, where, None, as_node=END)
+        driver.complete_change((yield partial(access.get_state, driver.thread)), change)
 
-    def _look(self, thread: Any, point: ForkPoint) -> None:
+    def _find_fork_point(self, thread: Any, search: ForkPointSearch) -> None:
         for snapshot in self.graph.get_state_history(thread):
-            if point.look(snapshot):
+            if search.visit(snapshot):
                 return
 
-    async def _alook(self, thread: Any, point: ForkPoint) -> None:
+    async def _afind_fork_point(self, thread: Any, search: ForkPointSearch) -> None:
         async for snapshot in self.graph.aget_state_history(thread):
-            if point.look(snapshot):
+            if search.visit(snapshot):
                 return
 
-    def _drive(
+    def _build_driver(
         self, run: GraphRun, input: Any, config: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> Drive:
-        return Drive(
+    ) -> GraphDriver:
+        return GraphDriver(
             run,
-            self.shape,
+            self.info,
             input=input,
             config=config,
             options=options,
@@ -232,7 +248,7 @@ class GuardedGraph:
         )
 
 
-def guarded_tools(guard: Guard, tools: Sequence[Any], **options: Any) -> ToolNode:
+def build_tool_node(guard: Guard, tools: Sequence[Any], **options: Any) -> ToolNode:
     """A tool node whose calls are entered in the ledger of the guarded run, so that each effect happens once.
 
     Args:
@@ -246,18 +262,18 @@ def guarded_tools(guard: Guard, tools: Sequence[Any], **options: Any) -> ToolNod
     del guard
     if {"wrap_tool_call", "awrap_tool_call"} & set(options):
         raise ConfigError("langgraph_tools: wraps the calls itself; give no wrap_tool_call")
-    return ToolNode(tools, wrap_tool_call=_wrapped, awrap_tool_call=_awrapped, **options)
+    return ToolNode(tools, wrap_tool_call=_call_tool, awrap_tool_call=_acall_tool, **options)
 
 
-def _wrapped(request: Any, handler: Callable[[Any], Any]) -> Any:
-    return call_tool(run_here(nested=True), request, handler)
+def _call_tool(request: Any, handler: Callable[[Any], Any]) -> Any:
+    return call_tool(get_current_run(include_nested=True), request, handler)
 
 
-async def _awrapped(request: Any, handler: Callable[[Any], Any]) -> Any:
-    return await acall_tool(run_here(nested=True), request, handler)
+async def _acall_tool(request: Any, handler: Callable[[Any], Any]) -> Any:
+    return await acall_tool(get_current_run(include_nested=True), request, handler)
 
 
-def _thread(config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
+def _parse_config(config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
     """The config and its thread; refuses what cannot be forked."""
     given = dict(config or {})
     configurable = dict(given.get("configurable") or {})
@@ -272,9 +288,9 @@ def _thread(config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
     return {**given, "configurable": configurable}, str(configurable["thread_id"])
 
 
-def _head(config: Mapping[str, Any]) -> dict[str, Any]:
+def _select_latest(config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config["configurable"].items() if key != "checkpoint_id"}
     return {"configurable": kept}
 
 
-__all__ = ["GuardedGraph", "guarded_tools"]
+__all__ = ["GuardedGraph", "build_tool_node"]

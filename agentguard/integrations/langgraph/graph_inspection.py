@@ -15,13 +15,13 @@ from langgraph.prebuilt import ToolNode
 from agentguard.errors import ConfigError
 from agentguard.trajectory.model import ToolSpec
 
-_MODELS = frozenset({"model", "agent", "call_model", "llm", "chatbot"})
+_MODEL_NODES = frozenset({"model", "agent", "call_model", "llm", "chatbot"})
 """Names of a model's node, for graphs without tools."""
 
-MIDDLEWARE = "agentguard.before_model"
+MIDDLEWARE_NODE = "agentguard.before_model"
 """The node that `GuardMiddleware` has in an agent of ``create_agent``."""
 
-UNGUARDED = frozenset(
+UNGUARDED_METHODS = frozenset(
     (
         "abatch",
         "abatch_as_completed",
@@ -51,7 +51,7 @@ UNGUARDED = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class GraphInfo:
     """A graph as the guard sees it.
 
     Attributes:
@@ -61,13 +61,13 @@ class Shape:
         middleware: the guard is a middleware of the agent, too.
     """
 
-    before: frozenset[str]
+    turn_nodes: frozenset[str]
     tools: Mapping[str, str]
     specs: tuple[ToolSpec, ...]
-    middleware: bool
+    has_middleware: bool
 
 
-def shape_of(graph: Any, before: str | Iterable[str] | None = None) -> Shape:
+def inspect_graph(graph: Any, turn_nodes: str | Iterable[str] | None = None) -> GraphInfo:
     """Look at a compiled graph.
 
     Args:
@@ -88,7 +88,11 @@ def shape_of(graph: Any, before: str | Iterable[str] | None = None) -> Shape:
         raise ConfigError("langgraph: the graph's state has no channel 'messages'")
     nodes = graph.builder.nodes
     found = {name: spec.runnable for name, spec in nodes.items() if isinstance(spec.runnable, ToolNode)}
-    named = {before} if isinstance(before, str) else set(before or _turns_begin(graph, set(found)))
+    named = (
+        {turn_nodes}
+        if isinstance(turn_nodes, str)
+        else set(turn_nodes or _find_turn_nodes(graph, set(found)))
+    )
     if unknown := named - set(nodes):
         raise ConfigError(f"langgraph: there is no node {sorted(unknown)}; there are {sorted(nodes)}")
     if not named:
@@ -97,15 +101,15 @@ def shape_of(graph: Any, before: str | Iterable[str] | None = None) -> Shape:
             f"one of {sorted(nodes)}"
         )
     tools = [tool for node in found.values() for tool in node.tools_by_name.values()]
-    return Shape(
-        before=frozenset(named),
+    return GraphInfo(
+        turn_nodes=frozenset(named),
         tools={tool: node for node in found for tool in found[node].tools_by_name},
-        specs=tuple(_spec(tool) for tool in tools),
-        middleware=MIDDLEWARE in nodes,
+        specs=tuple(_build_tool_spec(tool) for tool in tools),
+        has_middleware=MIDDLEWARE_NODE in nodes,
     )
 
 
-def _turns_begin(graph: Any, tools: set[str]) -> set[str]:
+def _find_turn_nodes(graph: Any, tools: set[str]) -> set[str]:
     """The nodes that follow the tools, but not those that end a run; the model's node where none do."""
     builder = graph.builder
     after = {b for a, b in builder.edges if a in tools}
@@ -113,10 +117,10 @@ def _turns_begin(graph: Any, tools: set[str]) -> set[str]:
         for branch in builder.branches.get(name, {}).values():
             after |= set((branch.ends or {}).values())
     after = {name for name in after - tools - {END} if not name.endswith(".after_agent")}
-    return after or set(builder.nodes) & _MODELS
+    return after or set(builder.nodes) & _MODEL_NODES
 
 
-def _spec(tool: BaseTool) -> ToolSpec:
+def _build_tool_spec(tool: BaseTool) -> ToolSpec:
     function = convert_to_openai_tool(tool)["function"]
     return ToolSpec(
         name=function["name"],

@@ -9,10 +9,10 @@ from typing import Any
 
 from langgraph.types import Interrupt
 
-INTERRUPT = "__interrupt__"
+INTERRUPT_KEY = "__interrupt__"
 
 
-class Chunks:
+class ChunkFilter:
     """Leaves out what shows that the graph was paused at a turn boundary.
 
     Args:
@@ -20,62 +20,62 @@ class Chunks:
         default: the graph's own stream mode.
     """
 
-    def __init__(self, options: Mapping[str, Any], default: Any) -> None:
-        mode = options.get("stream_mode") or default
-        self._several = not isinstance(mode, str)
-        self._modes = list(mode) if self._several else [mode]
-        self._nested = bool(options.get("subgraphs"))
-        self._typed = options.get("version") == "v2"
-        self._held: Any = None
-        self._again = False
+    def __init__(self, options: Mapping[str, Any], default_mode: Any) -> None:
+        mode = options.get("stream_mode") or default_mode
+        self._has_modes = not isinstance(mode, str)
+        self._modes = list(mode) if self._has_modes else [mode]
+        self._has_subgraphs = bool(options.get("subgraphs"))
+        self._is_typed = options.get("version") == "v2"
+        self._pause_chunk: Any = None
+        self._skips_state = False
 
-    def segment(self, *, first: bool, forked: bool) -> None:
+    def start_segment(self, *, is_first: bool, is_forked: bool) -> None:
         """A segment begins: it streams the state it begins with, which is news after a fork alone."""
-        self._again, self._held = not first and not forked, None
+        self._skips_state, self._pause_chunk = not is_first and not is_forked, None
 
-    def shown(self, chunk: Any) -> Iterator[Any]:
+    def filter(self, chunk: Any) -> Iterator[Any]:
         """The chunk, unless it shows a seam."""
-        mode, root, payload = self._read(chunk)
-        if root and mode == "updates" and payload == {INTERRUPT: ()}:
-            self._held = chunk  # the caller's own pause, if the call ends here
+        mode, root, payload = self._parse_chunk(chunk)
+        if root and mode == "updates" and payload == {INTERRUPT_KEY: ()}:
+            self._pause_chunk = chunk  # the caller's own pause, if the call ends here
             return
-        if root and mode == "values" and self._again:
-            self._again = False
+        if root and mode == "values" and self._skips_state:
+            self._skips_state = False
             return
         yield chunk
 
-    def last(self, question: str | None) -> Iterator[Any]:
+    def finish(self, question: str | None) -> Iterator[Any]:
         """What ends the stream: the caller's pause, or the guard's question."""
         if question is not None:
             mode = "updates" if "updates" in self._modes else self._modes[0]
-            yield self._written(mode, {INTERRUPT: (interrupt(question),)})
-        elif self._held is not None:
-            yield self._held
+            yield self._build_chunk(mode, {INTERRUPT_KEY: (build_interrupt(question),)})
+        elif self._pause_chunk is not None:
+            yield self._pause_chunk
 
-    def _read(self, chunk: Any) -> tuple[str, bool, Any]:
-        if self._typed:
+    def _parse_chunk(self, chunk: Any) -> tuple[str, bool, Any]:
+        if self._is_typed:
             return chunk["type"], not chunk["ns"], chunk["data"]
-        parts = list(chunk) if self._several or self._nested else [chunk]
-        space = parts.pop(0) if self._nested else ()
-        mode = parts.pop(0) if self._several else self._modes[0]
+        parts = list(chunk) if self._has_modes or self._has_subgraphs else [chunk]
+        space = parts.pop(0) if self._has_subgraphs else ()
+        mode = parts.pop(0) if self._has_modes else self._modes[0]
         return mode, not space, parts[0]
 
-    def _written(self, mode: str, payload: Any) -> Any:
-        if self._typed:
+    def _build_chunk(self, mode: str, payload: Any) -> Any:
+        if self._is_typed:
             return {"type": mode, "ns": (), "data": payload}
-        parts = [*([()] if self._nested else []), *([mode] if self._several else []), payload]
+        parts = [*([()] if self._has_subgraphs else []), *([mode] if self._has_modes else []), payload]
         return tuple(parts) if len(parts) > 1 else payload
 
 
-def with_question(out: Any, question: str | None) -> Any:
+def add_question(output: Any, question: str | None) -> Any:
     """What ``invoke`` returns, with the question that the guard put to a person as an interrupt."""
     if question is None:
-        return out
-    if is_dataclass(out) and not isinstance(out, type) and hasattr(out, "interrupts"):
-        return replace(out, interrupts=(interrupt(question),))
-    return {**(out if isinstance(out, Mapping) else {}), INTERRUPT: (interrupt(question),)}
+        return output
+    if is_dataclass(output) and not isinstance(output, type) and hasattr(output, "interrupts"):
+        return replace(output, interrupts=(build_interrupt(question),))
+    return {**(output if isinstance(output, Mapping) else {}), INTERRUPT_KEY: (build_interrupt(question),)}
 
 
-def interrupt(question: str) -> Interrupt:
+def build_interrupt(question: str) -> Interrupt:
     """The guard's own interrupt."""
     return Interrupt(value=question, id=uuid.uuid4().hex)

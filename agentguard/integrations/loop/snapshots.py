@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentguard.store.store import Store
 
 
-class LoopState:
+class EnvironmentSnapshots:
     """Keeps the state of one run; does nothing where it cannot be saved.
 
     Args:
@@ -40,23 +40,25 @@ class LoopState:
         if (save is None) != (restore is None) or (save is None and options is not None):
             raise ConfigError("run: give both save and restore, or neither")
         self._session = session
-        self._keeper: SnapshotManager | None = None
+        self._snapshot_manager: SnapshotManager | None = None
         if save is not None and restore is not None:
-            self._keeper = SnapshotManager(save, restore, options=options, store=store, run_id=session.id)
-            session.restorable_steps = lambda: self.saved
+            self._snapshot_manager = SnapshotManager(
+                save, restore, options=options, store=store, run_id=session.id
+            )
+            session.restorable_steps = lambda: self.saved_steps
 
     @property
-    def saved(self) -> tuple[int, ...]:
+    def saved_steps(self) -> tuple[int, ...]:
         """The steps before which the state can be put back."""
-        return self._keeper.restorable_steps if self._keeper is not None else ()
+        return self._snapshot_manager.restorable_steps if self._snapshot_manager is not None else ()
 
-    def boundary(self) -> None:
+    def save_if_due(self) -> None:
         """Save the state, if that is due.
 
         Raises:
             ConfigError: the first state cannot be encoded. What fails later is noted, and the run goes on.
         """
-        keeper, session = self._keeper, self._session
+        keeper, session = self._snapshot_manager, self._session
         if keeper is None:
             return
         first = not keeper.restorable_steps
@@ -67,26 +69,26 @@ class LoopState:
                 raise
             session.record_failure(error)
 
-    def rewound(self, to_step: int, by: Literal["truncate", "fork"]) -> None:
+    def roll_back(self, to_step: int, method: Literal["truncate", "fork"]) -> None:
         """The line was left before ``to_step``; by a fork the state is put back. Raises RecoveryError."""
-        if self._keeper is None:
+        if self._snapshot_manager is None:
             return
-        if by == "fork":
-            self._keeper.restore_step(to_step)
+        if method == "fork":
+            self._snapshot_manager.restore_step(to_step)
         else:
-            self._keeper.mark_stale(to_step)
+            self._snapshot_manager.mark_stale(to_step)
 
-    def restarted(self) -> None:
+    def restore_first(self) -> None:
         """The run begins anew, with the first state; where that is not kept, it is noted."""
-        if self._keeper is not None and not self._keeper.restore_first(
+        if self._snapshot_manager is not None and not self._snapshot_manager.restore_first(
             forks=self._session.recorder.branch_count
         ):
             self._session.record_failure(RecoveryError("the first state is not kept"))
 
-    def repaired(self) -> None:
+    def discard_from_current(self) -> None:
         """Another line has taken the place of the live one, with the same state."""
-        if self._keeper is not None:
-            self._keeper.mark_stale(len(self._session))
+        if self._snapshot_manager is not None:
+            self._snapshot_manager.mark_stale(len(self._session))
 
     def resume(self) -> None:
         """Put back the latest state that was kept, and leave the steps behind it.
@@ -96,16 +98,16 @@ class LoopState:
         Raises:
             StoreUnavailable, ConfigError, RecoveryError: what was kept cannot be read or decoded.
         """
-        if self._keeper is None:
+        if self._snapshot_manager is None:
             return
         run = self._session.run
-        at = self._keeper.restore_latest(run)
+        at = self._snapshot_manager.restore_latest(run)
         if at is None:
             at = next((step.index for step in run.steps if step.source is Source.AGENT), len(run.steps))
         if at < len(run.steps):
             rewind_to_saved_state(self._session, at)
 
-    def over(self) -> None:
+    def close(self) -> None:
         """Nothing will be put back any more."""
-        if self._keeper is not None:
-            self._keeper.clear()
+        if self._snapshot_manager is not None:
+            self._snapshot_manager.clear()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from agentguard.errors import AgentGuardError, ConfigError
-from agentguard.trajectory.model import ToolCall, ToolSpec
+from agentguard.recover.effect_ledger import EffectClaim
+from agentguard.runtime.session import Session
+from agentguard.runtime.tool_execution import arun_tool, run_tool, to_result_text
+from agentguard.trajectory.model import Observation, ToolCall, ToolSpec
 
 
-class CannotCall(AgentGuardError):
+class ToolNotCallable(AgentGuardError):
     """A call that reached no tool: an unknown name, or arguments that do not fit. Nothing has happened."""
 
     code = "cannot_call"
 
 
-class Tools:
+class ToolFunctions:
     """Functions by name.
 
     Args:
@@ -27,15 +31,19 @@ class Tools:
     """
 
     def __init__(self, functions: Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]) -> None:
-        named = functions.items() if isinstance(functions, Mapping) else [(_name(f), f) for f in functions]
+        named = (
+            functions.items()
+            if isinstance(functions, Mapping)
+            else [(_get_function_name(f), f) for f in functions]
+        )
         self._functions: dict[str, Callable[..., Any]] = {}
         for name, function in named:
             if name in self._functions:
                 raise ConfigError(f"tools: two are called {name!r}")
             self._functions[name] = function
-        self.specs = tuple(_spec(name, function) for name, function in self._functions.items())
+        self.specs = tuple(_build_tool_spec(name, function) for name, function in self._functions.items())
 
-    def offered(self, withheld: set[str]) -> list[dict[str, Any]]:
+    def build_definitions(self, disabled_tools: set[str]) -> list[dict[str, Any]]:
         """Specifications in the chat API's shape, without those that are withheld."""
         return [
             {
@@ -47,48 +55,48 @@ class Tools:
                 },
             }
             for spec in self.specs
-            if spec.name not in withheld
+            if spec.name not in disabled_tools
         ]
 
     def call(self, call: ToolCall) -> Any:
         """Carry out a call. Raises CannotCall if nothing could be called, else what the tool raises."""
-        function, arguments = self._bound(call)
+        function, arguments = self._bind(call)
         return function(**arguments)
 
     async def acall(self, call: ToolCall) -> Any:
         """As `call`; what the function returns is awaited if it can be."""
-        function, arguments = self._bound(call)
+        function, arguments = self._bind(call)
         result = function(**arguments)
         return await result if inspect.isawaitable(result) else result
 
     @staticmethod
-    def never_ran(error: Exception) -> bool:
+    def is_not_executed(error: Exception) -> bool:
         """Whether an exception says that nothing was called."""
-        return isinstance(error, CannotCall)
+        return isinstance(error, ToolNotCallable)
 
-    def _bound(self, call: ToolCall) -> tuple[Callable[..., Any], dict[str, Any]]:
+    def _bind(self, call: ToolCall) -> tuple[Callable[..., Any], dict[str, Any]]:
         function = self._functions.get(call.name)
         if function is None:
             known = ", ".join(sorted(self._functions))
-            raise CannotCall(f"there is no tool {call.name!r}; there are: {known}")
+            raise ToolNotCallable(f"there is no tool {call.name!r}; there are: {known}")
         if call.arguments is None and (call.raw_arguments or "").strip():
-            raise CannotCall(f"the arguments of {call.name!r} are no JSON object")
+            raise ToolNotCallable(f"the arguments of {call.name!r} are no JSON object")
         arguments = dict(call.arguments or {})
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
-            raise CannotCall(f"{call.name!r}: {error}") from None
+            raise ToolNotCallable(f"{call.name!r}: {error}") from None
         return function, arguments
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _get_function_name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", None)
     if not name or name == "<lambda>":
         raise ConfigError("tools: a function without a name; give a mapping of names to functions")
     return str(name)
 
 
-def _spec(name: str, function: Callable[..., Any]) -> ToolSpec:
+def _build_tool_spec(name: str, function: Callable[..., Any]) -> ToolSpec:
     """Name, documentation and JSON Schema of a function, from its signature by pydantic."""
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
@@ -100,3 +108,49 @@ def _spec(name: str, function: Callable[..., Any]) -> ToolSpec:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"tool {name!r}: its signature has no JSON Schema: {reason}") from None
     return ToolSpec(name=name, description=inspect.getdoc(function) or "", parameters=schema)
+
+
+def execute_calls(session: Session, tools: ToolFunctions, calls: Sequence[ToolCall]) -> list[Observation]:
+    """Carry out the calls one after the other; a tool that raises gives an observation that is an error."""
+    seen = []
+    for call, claim in _claim_calls(session, calls):
+        try:
+            result = run_tool(session, claim, lambda call=call: tools.call(call))  # type: ignore[misc]
+            seen.append(_build_observation(call, to_result_text(result)))
+        except Exception as error:  # a tool may raise anything; the agent is told
+            seen.append(_build_error_observation(session, call, claim, error))
+    return seen
+
+
+async def aexecute_calls(
+    session: Session, tools: ToolFunctions, calls: Sequence[ToolCall]
+) -> list[Observation]:
+    """As `execute_calls`; the calls run side by side, and tools may be coroutine functions."""
+
+    async def observed(call: ToolCall, claim: EffectClaim) -> Observation:
+        try:
+            return _build_observation(
+                call, to_result_text(await arun_tool(session, claim, lambda: tools.acall(call)))
+            )
+        except Exception as error:  # as above
+            return _build_error_observation(session, call, claim, error)
+
+    claims = _claim_calls(session, calls)
+    return await asyncio.gather(*(observed(call, claim) for call, claim in claims))
+
+
+def _claim_calls(session: Session, calls: Sequence[ToolCall]) -> list[tuple[ToolCall, EffectClaim]]:
+    """Ask the ledger for all calls of the turn before any of them runs."""
+    return [(call, session.begin_tool(call.name, call.arguments or {})) for call in calls]
+
+
+def _build_error_observation(
+    session: Session, call: ToolCall, claim: EffectClaim, error: Exception
+) -> Observation:
+    if ToolFunctions.is_not_executed(error):
+        session.end_tool(claim, "", is_refused=True)
+    return _build_observation(call, f"Error: {type(error).__name__}: {error}", is_error=True)
+
+
+def _build_observation(call: ToolCall, text: str, *, is_error: bool | None = None) -> Observation:
+    return Observation(content=text, call_id=call.id, tool=call.name, is_error=is_error)

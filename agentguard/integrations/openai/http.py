@@ -12,22 +12,22 @@ import httpx2
 from agentguard.errors import RecoveryError
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.registry import APIS
+from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.intercept.types import CandidateRequest
 
 RUN_HEADER = "agentguard-run"
 """Names the run of a request; ``off`` leaves the request unguarded. It is never sent on."""
 
 
-def dialect_of(request: httpx2.Request) -> ApiAdapter | None:
+def select_adapter(request: httpx2.Request) -> ApiAdapter | None:
     """The dialect of a request that may be one of a run; None for all others."""
     if request.method != "POST":
         return None
     path = request.url.path.rstrip("/")
-    return next((api.dialect for api in APIS.values() if path.endswith(api.path)), None)
+    return next((api.adapter for api in GUARDED_APIS.values() if path.endswith(api.path_suffix)), None)
 
 
-def unmarked(request: httpx2.Request) -> tuple[httpx2.Request, str]:
+def strip_run_header(request: httpx2.Request) -> tuple[httpx2.Request, str]:
     """The request without the guard's own header, and what that said."""
     run = request.headers.get(RUN_HEADER)
     if run is None:
@@ -39,7 +39,7 @@ def unmarked(request: httpx2.Request) -> tuple[httpx2.Request, str]:
     return made, run
 
 
-def rewritten(request: httpx2.Request, content: bytes | None) -> httpx2.Request:
+def replace_content(request: httpx2.Request, content: bytes | None) -> httpx2.Request:
     """The request with another body; itself where that is None."""
     if content is None:
         return request
@@ -49,7 +49,7 @@ def rewritten(request: httpx2.Request, content: bytes | None) -> httpx2.Request:
     )
 
 
-def parsed_object(content: bytes) -> dict[str, Any] | None:
+def parse_object(content: bytes) -> dict[str, Any] | None:
     """A body as a JSON object; None if it is none."""
     try:
         value = json.loads(content)
@@ -58,18 +58,18 @@ def parsed_object(content: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def flows(response: httpx2.Response) -> bool:
+def is_event_stream(response: httpx2.Response) -> bool:
     """Whether the body is an answer as a stream of events."""
     kind = response.headers.get("content-type", "").lower()
     return response.status_code == 200 and kind.startswith("text/event-stream")
 
 
-def passes(response: httpx2.Response) -> bool:
+def is_passed_through(response: httpx2.Response) -> bool:
     """Whether the body is not to be read as a whole."""
-    return response.status_code != 200 or flows(response)
+    return response.status_code != 200 or is_event_stream(response)
 
 
-def read(response: httpx2.Response) -> bytes:
+def read_body(response: httpx2.Response) -> bytes:
     """The body as it came, compressed or not; also of a response that the inner transport has read."""
     stream = response.stream
     assert isinstance(stream, httpx2.SyncByteStream)
@@ -79,7 +79,7 @@ def read(response: httpx2.Response) -> bytes:
         response.close()
 
 
-async def aread(response: httpx2.Response) -> bytes:
+async def aread_body(response: httpx2.Response) -> bytes:
     """As `read`."""
     stream = response.stream
     assert isinstance(stream, httpx2.AsyncByteStream)
@@ -89,7 +89,7 @@ async def aread(response: httpx2.Response) -> bytes:
         await response.aclose()
 
 
-def read_again(response: httpx2.Response, content: bytes) -> httpx2.Response:
+def restore_body(response: httpx2.Response, content: bytes) -> httpx2.Response:
     """The response with its body, which was read."""
     return httpx2.Response(
         response.status_code, headers=response.headers, content=content, extensions=response.extensions
@@ -97,26 +97,29 @@ def read_again(response: httpx2.Response, content: bytes) -> httpx2.Response:
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateResponse:
+class CandidateHttpRequest:
     """A request of another candidate; its answer is read whole, whatever it is."""
 
     request: httpx2.Request
 
 
-def wire_of(request: httpx2.Request) -> CandidateRequest:
+def build_candidate_request(request: httpx2.Request) -> CandidateRequest:
     """How candidates are asked for where ``request`` asked for the turn."""
-    return CandidateRequest(send=lambda body: CandidateResponse(rewritten(request, body)), received=_received)
+    return CandidateRequest(
+        build_request=lambda body: CandidateHttpRequest(replace_content(request, body)),
+        parse_response=_parse_candidate_response,
+    )
 
 
-def _received(given: tuple[httpx2.Response, bytes]) -> dict[str, Any]:
-    response, raw = given
-    payload = parsed_object(read_again(response, raw).content) if response.status_code == 200 else None
+def _parse_candidate_response(result: tuple[httpx2.Response, bytes]) -> dict[str, Any]:
+    response, raw = result
+    payload = parse_object(restore_body(response, raw).content) if response.status_code == 200 else None
     if payload is None:
         raise RecoveryError(f"a candidate was answered with status {response.status_code} and no object")
     return payload
 
 
-def saying(response: httpx2.Response, payload: Mapping[str, Any]) -> httpx2.Response:
+def replace_payload(response: httpx2.Response, payload: Mapping[str, Any]) -> httpx2.Response:
     """The response with another object as its body."""
     gone = (b"content-length", b"content-encoding", b"transfer-encoding")
     headers = [pair for pair in response.headers.raw if pair[0].lower() not in gone]
@@ -124,7 +127,7 @@ def saying(response: httpx2.Response, payload: Mapping[str, Any]) -> httpx2.Resp
     return httpx2.Response(200, headers=headers, content=content, extensions=response.extensions)
 
 
-def streamed(
+def replace_stream(
     response: httpx2.Response, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream
 ) -> httpx2.Response:
     """The response with another stream of plain bytes."""
@@ -138,45 +141,47 @@ def streamed(
 class GuardedByteStream(httpx2.SyncByteStream):
     """A stream that lets its conversation go on when it is over, however it ends."""
 
-    def __init__(self, flow: Iterator[bytes], exchange: GuardedRequest, response: httpx2.Response) -> None:
-        self._flow, self._exchange, self._response = flow, exchange, response
+    def __init__(
+        self, chunks: Iterator[bytes], guarded_request: GuardedRequest, response: httpx2.Response
+    ) -> None:
+        self._chunks, self._guarded_request, self._response = chunks, guarded_request, response
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._flow
+            yield from self._chunks
         finally:
-            self._exchange.settle()
+            self._guarded_request.settle()
 
     def close(self) -> None:
         """Close what is read from."""
-        getattr(self._flow, "close", _nothing)()
+        getattr(self._chunks, "close", _do_nothing)()
         self._response.close()
-        self._exchange.settle()
+        self._guarded_request.settle()
 
 
-class AsyncGuardedStream(httpx2.AsyncByteStream):
+class AsyncGuardedByteStream(httpx2.AsyncByteStream):
     """As `GuardedStream`."""
 
     def __init__(
-        self, flow: AsyncIterator[bytes], exchange: GuardedRequest, response: httpx2.Response
+        self, chunks: AsyncIterator[bytes], guarded_request: GuardedRequest, response: httpx2.Response
     ) -> None:
-        self._flow, self._exchange, self._response = flow, exchange, response
+        self._chunks, self._guarded_request, self._response = chunks, guarded_request, response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for data in self._flow:
+            async for data in self._chunks:
                 yield data
         finally:
-            self._exchange.settle()
+            self._guarded_request.settle()
 
     async def aclose(self) -> None:
         """Close what is read from."""
-        close = getattr(self._flow, "aclose", None)
+        close = getattr(self._chunks, "aclose", None)
         if close is not None:
             await close()
         await self._response.aclose()
-        self._exchange.settle()
+        self._guarded_request.settle()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """For a flow that cannot be closed."""

@@ -29,34 +29,34 @@ except ImportError as error:
     raise MissingExtra("the guarded transport", "chat") from error
 
 from agentguard.integrations.openai.http import (
-    AsyncGuardedStream,
-    CandidateResponse,
+    AsyncGuardedByteStream,
+    CandidateHttpRequest,
     GuardedByteStream,
-    aread,
-    dialect_of,
-    flows,
-    parsed_object,
-    passes,
-    read,
-    read_again,
-    rewritten,
-    saying,
-    streamed,
-    unmarked,
-    wire_of,
+    aread_body,
+    build_candidate_request,
+    is_event_stream,
+    is_passed_through,
+    parse_object,
+    read_body,
+    replace_content,
+    replace_payload,
+    replace_stream,
+    restore_body,
+    select_adapter,
+    strip_run_header,
 )
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import hold_of
-from agentguard.intercept.stream_buffer import HeldStream
+from agentguard.intercept.registry import build_stream_buffer
+from agentguard.intercept.stream_buffer import EventStreamBuffer
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-Asked = Generator[httpx2.Request, tuple[httpx2.Response, bytes | None], httpx2.Response]
+RequestGenerator = Generator[httpx2.Request, tuple[httpx2.Response, bytes | None], httpx2.Response]
 
 
-class _Core:
+class _TransportBase:
     """What the two transports share: everything but waiting."""
 
     def __init__(
@@ -65,77 +65,89 @@ class _Core:
         *,
         name: str = "assistant",
         on_run: Callable[[Session], None] | None = None,
-        kept: int = 1024,
-        hold: Literal["tools", "all"] = "tools",
+        max_conversations: int = 1024,
+        buffer: Literal["tools", "all"] = "tools",
     ) -> None:
-        if hold not in ("tools", "all"):
-            raise ConfigError(f"transport: hold is {hold!r}, expected tools or all")
-        if kept < 1:
-            raise ConfigError(f"transport: kept is {kept}, expected 1 or more")
-        self.engine = Interceptor(guard, agent=name, on_run=on_run, kept=kept)
-        self._everything = hold == "all"
+        if buffer not in ("tools", "all"):
+            raise ConfigError(f"transport: hold is {buffer!r}, expected tools or all")
+        if max_conversations < 1:
+            raise ConfigError(f"transport: kept is {max_conversations}, expected 1 or more")
+        self.interceptor = Interceptor(guard, agent=name, on_run=on_run, max_conversations=max_conversations)
+        self._buffer_all = buffer == "all"
 
-    def opened(self, request: httpx2.Request, run: str) -> GuardedRequest | httpx2.Response | None:
+    def open_request(self, request: httpx2.Request, run_name: str) -> GuardedRequest | httpx2.Response | None:
         """Begin with a request that was read; None if it is not guarded, an answer if it is refused."""
-        dialect = dialect_of(request)
-        if dialect is None or run == "off":
+        dialect = select_adapter(request)
+        if dialect is None or run_name == "off":
             return None
-        body = parsed_object(request.content)
+        body = parse_object(request.content)
         if body is None:
             return None
         try:
-            if not dialect.guards(body):
+            if not dialect.can_guard(body):
                 return None
             repeat = request.headers.get("x-stainless-retry-count", "0") != "0"
-            return self.engine.open(dialect, body, run=run, repeat=repeat)
+            return self.interceptor.open_request(dialect, body, run_name=run_name, is_retry=repeat)
         except Exception as error:  # whatever the guard trips over, the request is not to blame
-            return self._tripped(error)
+            return self._handle_guard_error(error)
 
-    def asked(self, exchange: GuardedRequest, request: httpx2.Request) -> Asked:
+    def handle_exchange(self, guarded_request: GuardedRequest, request: httpx2.Request) -> RequestGenerator:
         """Yield what is to be sent, take each answer and its bytes; return what the client gets.
 
         The bytes are None where the answer is a stream, which is then returned to be judged as it flows.
         """
-        while exchange.final is None:
+        while guarded_request.final_text is None:
             try:
-                request = rewritten(request, exchange.content)
+                request = replace_content(request, guarded_request.encoded_body)
             except Exception as error:  # as above
-                exchange.drop()
-                if (refused := self._tripped(error)) is not None:
+                guarded_request.discard()
+                if (refused := self._handle_guard_error(error)) is not None:
                     return refused
             response, raw = yield request
             if raw is None:
                 return response
-            whole = read_again(response, raw)
-            payload = parsed_object(whole.content)
-            if payload is None or exchange.dropped:
+            whole = restore_body(response, raw)
+            payload = parse_object(whole.content)
+            if payload is None or guarded_request.is_dropped:
                 return whole
             try:
-                decision = yield from exchange.answering(payload, wire_of(request))
+                decision = yield from guarded_request.judge_answer(payload, build_candidate_request(request))
             except Exception as error:  # as above
-                exchange.drop()
-                return self._tripped(error) or whole
+                guarded_request.discard()
+                return self._handle_guard_error(error) or whole
             if decision == "deliver":
-                return whole if exchange.taken is None else saying(whole, exchange.taken)
+                return (
+                    whole
+                    if guarded_request.replacement_payload is None
+                    else replace_payload(whole, guarded_request.replacement_payload)
+                )
             if decision == "final":
-                return self.ended(exchange, payload)
-        return self.ended(exchange)
+                return self.build_final_response(guarded_request, payload)
+        return self.build_final_response(guarded_request)
 
-    def ended(self, exchange: GuardedRequest, payload: dict[str, Any] | None = None) -> httpx2.Response:
+    def build_final_response(
+        self, guarded_request: GuardedRequest, payload: dict[str, Any] | None = None
+    ) -> httpx2.Response:
         """The guard's own answer, in the form that the client asked for."""
-        dialect, body = exchange.dialect, exchange.request
-        made = dialect.final(body, payload, exchange.final or "")
-        exchange.settle(dialect.answer(made) or (), id=made["id"])
+        dialect, body = guarded_request.adapter, guarded_request.request_body
+        made = dialect.build_final_answer(body, payload, guarded_request.final_text or "")
+        guarded_request.settle(dialect.extract_answer_items(made) or (), response_id=made["id"])
         if body.get("stream"):
-            content = dialect.stream(made, usage=False)
+            content = dialect.encode_stream(made, include_usage=False)
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
         return httpx2.Response(200, json=made)
 
-    def hold(self, exchange: GuardedRequest, request: httpx2.Request) -> HeldStream:
+    def build_stream_buffer(
+        self, guarded_request: GuardedRequest, request: httpx2.Request
+    ) -> EventStreamBuffer:
         """What holds back the events of a stream."""
-        return hold_of(exchange, wire_of(request), everything=self._everything)
+        return build_stream_buffer(
+            guarded_request, build_candidate_request(request), buffer_all=self._buffer_all
+        )
 
-    def judged(self, exchange: GuardedRequest, hold: HeldStream) -> _sync_async.Effects[tuple[bytes, bool]]:
+    def finish_stream(
+        self, guarded_request: GuardedRequest, stream_buffer: EventStreamBuffer
+    ) -> _sync_async.Effects[tuple[bytes, bool]]:
         """The end of one answer in a stream: what the client gets, and whether the model is asked again.
 
         Yields what asks for further candidates.
@@ -144,26 +156,30 @@ class _Core:
             httpx2.RemoteProtocolError: the answer is not whole; nothing of what was held is let through.
         """
         try:
-            if exchange.dropped:
-                return hold.release(), False
-            data, decision = yield from hold.finish()
+            if guarded_request.is_dropped:
+                return stream_buffer.flush(), False
+            data, decision = yield from stream_buffer.finish()
             return data, decision == "again"
         except EOFError as error:
             raise httpx2.RemoteProtocolError(str(error)) from None
         except Exception as error:  # as above
-            exchange.drop()
-            refused = self._tripped(error)
-            return (hold.release() if refused is None else hold.failed("the guard failed")), False
+            guarded_request.discard()
+            refused = self._handle_guard_error(error)
+            return (
+                stream_buffer.flush()
+                if refused is None
+                else stream_buffer.build_error_event("the guard failed")
+            ), False
 
-    def _tripped(self, error: Exception) -> httpx2.Response | None:
-        self.engine.failed(error)
-        if not self.engine.closed:
+    def _handle_guard_error(self, error: Exception) -> httpx2.Response | None:
+        self.interceptor.record_failure(error)
+        if not self.interceptor.fails_closed:
             return None
         said = {"message": "the guard failed on this request", "type": "agentguard_error", "code": "refused"}
         return httpx2.Response(403, json={"error": said}, headers={"x-should-retry": "false"})
 
 
-class GuardTransport(_Core, httpx2.BaseTransport):
+class GuardTransport(_TransportBase, httpx2.BaseTransport):
     """A transport for ``DefaultHttpxClient``; `Guard.transport` makes it.
 
     Args:
@@ -184,20 +200,21 @@ class GuardTransport(_Core, httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, guarded if it is one of a run."""
-        request, run = unmarked(request)
-        if dialect_of(request) is not None:
+        request, run = strip_run_header(request)
+        if select_adapter(request) is not None:
             request.read()
-        exchange = self.opened(request, run)
+        exchange = self.open_request(request, run)
         if not isinstance(exchange, GuardedRequest):
             return exchange or self._inner.handle_request(request)
         flowing = False
         try:
-            response = _sync_async.run_sync(self.asked(exchange, request), self._sent)
-            flowing = flows(response) and exchange.final is None
+            response = _sync_async.run_sync(self.handle_exchange(exchange, request), self._send)
+            flowing = is_event_stream(response) and exchange.final_text is None
             if not flowing:
                 return response
-            return streamed(
-                response, GuardedByteStream(self._flow(exchange, request, response), exchange, response)
+            return replace_stream(
+                response,
+                GuardedByteStream(self._stream_chunks(exchange, request, response), exchange, response),
             )
         finally:
             if not flowing:
@@ -207,34 +224,34 @@ class GuardTransport(_Core, httpx2.BaseTransport):
         """Close the inner transport."""
         self._inner.close()
 
-    def _sent(self, request: httpx2.Request | CandidateResponse) -> tuple[httpx2.Response, bytes | None]:
-        if isinstance(request, CandidateResponse):
+    def _send(self, request: httpx2.Request | CandidateHttpRequest) -> tuple[httpx2.Response, bytes | None]:
+        if isinstance(request, CandidateHttpRequest):
             response = self._inner.handle_request(request.request)
-            return response, read(response)
+            return response, read_body(response)
         response = self._inner.handle_request(request)
-        return response, None if passes(response) else read(response)
+        return response, None if is_passed_through(response) else read_body(response)
 
-    def _flow(
-        self, exchange: GuardedRequest, request: httpx2.Request, response: httpx2.Response
+    def _stream_chunks(
+        self, guarded_request: GuardedRequest, request: httpx2.Request, response: httpx2.Response
     ) -> Iterator[bytes]:
-        hold, again = self.hold(exchange, request), True
+        hold, again = self.build_stream_buffer(guarded_request, request), True
         while again:
             for data in response.iter_bytes():
                 if shown := hold.feed(data):
                     yield shown
             response.close()
-            shown, again = _sync_async.run_sync(self.judged(exchange, hold), self._sent)
+            shown, again = _sync_async.run_sync(self.finish_stream(guarded_request, hold), self._send)
             if shown:
                 yield shown
             if again:
-                response = self._inner.handle_request(rewritten(request, exchange.content))
-                if not flows(response):
+                response = self._inner.handle_request(replace_content(request, guarded_request.encoded_body))
+                if not is_event_stream(response):
                     response.close()
-                    yield hold.failed(f"asking again failed with status {response.status_code}")
+                    yield hold.build_error_event(f"asking again failed with status {response.status_code}")
                     return
 
 
-class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
+class AsyncGuardTransport(_TransportBase, httpx2.AsyncBaseTransport):
     """As `GuardTransport`, for ``DefaultAsyncHttpxClient``; `Guard.atransport` makes it."""
 
     def __init__(
@@ -245,20 +262,20 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, guarded if it is one of a run."""
-        request, run = unmarked(request)
-        if dialect_of(request) is not None:
+        request, run = strip_run_header(request)
+        if select_adapter(request) is not None:
             await request.aread()
-        exchange = self.opened(request, run)
+        exchange = self.open_request(request, run)
         if not isinstance(exchange, GuardedRequest):
             return exchange or await self._inner.handle_async_request(request)
         flowing = False
         try:
-            response = await _sync_async.run_async(self.asked(exchange, request), self._sent)
-            flowing = flows(response) and exchange.final is None
+            response = await _sync_async.run_async(self.handle_exchange(exchange, request), self._send)
+            flowing = is_event_stream(response) and exchange.final_text is None
             if not flowing:
                 return response
-            flow = self._flow(exchange, request, response)
-            return streamed(response, AsyncGuardedStream(flow, exchange, response))
+            flow = self._stream_chunks(exchange, request, response)
+            return replace_stream(response, AsyncGuardedByteStream(flow, exchange, response))
         finally:
             if not flowing:
                 exchange.settle()
@@ -267,32 +284,34 @@ class AsyncGuardTransport(_Core, httpx2.AsyncBaseTransport):
         """Close the inner transport."""
         await self._inner.aclose()
 
-    async def _sent(
-        self, request: httpx2.Request | CandidateResponse
+    async def _send(
+        self, request: httpx2.Request | CandidateHttpRequest
     ) -> tuple[httpx2.Response, bytes | None]:
-        if isinstance(request, CandidateResponse):
+        if isinstance(request, CandidateHttpRequest):
             response = await self._inner.handle_async_request(request.request)
-            return response, await aread(response)
+            return response, await aread_body(response)
         response = await self._inner.handle_async_request(request)
-        return response, None if passes(response) else await aread(response)
+        return response, None if is_passed_through(response) else await aread_body(response)
 
-    async def _flow(
-        self, exchange: GuardedRequest, request: httpx2.Request, response: httpx2.Response
+    async def _stream_chunks(
+        self, guarded_request: GuardedRequest, request: httpx2.Request, response: httpx2.Response
     ) -> AsyncIterator[bytes]:
-        hold, again = self.hold(exchange, request), True
+        hold, again = self.build_stream_buffer(guarded_request, request), True
         while again:
             async for data in response.aiter_bytes():
                 if shown := hold.feed(data):
                     yield shown
             await response.aclose()
-            shown, again = await _sync_async.run_async(self.judged(exchange, hold), self._sent)
+            shown, again = await _sync_async.run_async(self.finish_stream(guarded_request, hold), self._send)
             if shown:
                 yield shown
             if again:
-                response = await self._inner.handle_async_request(rewritten(request, exchange.content))
-                if not flows(response):
+                response = await self._inner.handle_async_request(
+                    replace_content(request, guarded_request.encoded_body)
+                )
+                if not is_event_stream(response):
                     await response.aclose()
-                    yield hold.failed(f"asking again failed with status {response.status_code}")
+                    yield hold.build_error_event(f"asking again failed with status {response.status_code}")
                     return
 
 

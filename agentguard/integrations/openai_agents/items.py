@@ -12,22 +12,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agents import Agent
+
+from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
 Item = Mapping[str, Any]
 
 
-def step_of(items: Iterable[Item], *, agent: str) -> Step:
+def build_step(items: Iterable[Item], *, agent: str) -> Step:
     """What a model answered as a step whose tools have not run; its index is set when it is committed."""
     said, thought, calls = [], [], []
     for item in items:
         kind = item.get("type", "message")
         if kind == "message":
-            said.append(text_of(item.get("content")))
+            said.append(join_text(item.get("content")))
         elif kind == "reasoning":
-            thought.append(text_of(item.get("summary")) or text_of(item.get("content")))
+            thought.append(join_text(item.get("summary")) or join_text(item.get("content")))
         elif item.get("call_id") and item.get("name"):
-            calls.append(_call(item))
+            calls.append(_build_tool_call(item))
     return Step(
         index=0,
         source=Source.AGENT,
@@ -38,15 +41,15 @@ def step_of(items: Iterable[Item], *, agent: str) -> Step:
     )
 
 
-def seen_in(items: Iterable[Item], step: Step, failed: set[str]) -> Step:
+def add_observations(items: Iterable[Item], step: Step, failed_call_ids: set[str]) -> Step:
     """The step with what its calls returned, as far as it is among the items."""
     answers = {item.get("call_id"): item for item in items if "output" in item}
     seen = tuple(
         Observation(
-            content=text_of(answers[call.id]["output"]),
+            content=join_text(answers[call.id]["output"]),
             call_id=call.id,
             tool=call.name,
-            is_error=True if call.id in failed else None,
+            is_error=True if call.id in failed_call_ids else None,
         )
         for call in step.tool_calls
         if call.id in answers
@@ -54,7 +57,7 @@ def seen_in(items: Iterable[Item], step: Step, failed: set[str]) -> Step:
     return replace(step, observations=seen)
 
 
-def steps_of(items: Sequence[Item], *, agent: str) -> list[Step]:
+def build_steps(items: Sequence[Item], *, agent: str) -> list[Step]:
     """The items a run begins with as steps: a prompt, and the turns of an earlier run."""
     made: list[Step] = []
     turn: list[Item] = []
@@ -62,35 +65,35 @@ def steps_of(items: Sequence[Item], *, agent: str) -> list[Step]:
     for item in (*items, {"role": "end"}):
         role = item.get("role")
         ours = role == "assistant" or (role is None and "output" not in item)
-        if turn and (role in _ENDS or (ours and answered)):
-            made.append(seen_in(items, step_of(turn, agent=agent), set()))
+        if turn and (role in _ITEM_END_TYPES or (ours and answered)):
+            made.append(add_observations(items, build_step(turn, agent=agent), set()))
             turn = []
         answered = not ours
         if ours:
             turn.append(item)
-        elif role in _SOURCES:
-            source = _SOURCES[role]
+        elif role in _SOURCE_BY_ROLE:
+            source = _SOURCE_BY_ROLE[role]
             name = "human" if source is Source.USER else "system"
-            made.append(Step(index=0, source=source, agent=name, content=text_of(item.get("content"))))
+            made.append(Step(index=0, source=source, agent=name, content=join_text(item.get("content"))))
     return made
 
 
-_SOURCES = {"user": Source.USER, "system": Source.SYSTEM, "developer": Source.SYSTEM}
-_ENDS = frozenset({*_SOURCES, "end"})
+_SOURCE_BY_ROLE = {"user": Source.USER, "system": Source.SYSTEM, "developer": Source.SYSTEM}
+_ITEM_END_TYPES = frozenset({*_SOURCE_BY_ROLE, "end"})
 
 
-def text_of(content: Any) -> str:
+def join_text(content: Any) -> str:
     """The text of a content, a summary or a tool's output: a string, or parts with a text."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
         return str(content.get("text") or content.get("refusal") or "")
     if isinstance(content, Sequence):
-        return "\n".join(text for part in content if (text := text_of(part)))
+        return "\n".join(text for part in content if (text := join_text(part)))
     return "" if content is None else str(content)
 
 
-def usage_of(usage: Any) -> Usage:
+def build_usage(usage: Any) -> Usage:
     """What a response cost."""
     return Usage(
         prompt_tokens=usage.input_tokens,
@@ -99,7 +102,7 @@ def usage_of(usage: Any) -> Usage:
     )
 
 
-def arguments_of(text: Any) -> dict[str, Any] | None:
+def parse_arguments(text: Any) -> dict[str, Any] | None:
     """Arguments as an object; None where the text is none."""
     try:
         given = json.loads(text) if text else {}
@@ -117,12 +120,12 @@ class HistoryView:
 
     def __init__(self) -> None:
         self.items: list[Item] = []
-        self._left: list[tuple[int, int]] = []
-        self._told: list[tuple[int, str]] = []
-        self._ends: list[int] = []
-        self._results: dict[str, str] = {}
+        self._hidden_ranges: list[tuple[int, int]] = []
+        self._guard_texts: list[tuple[int, str]] = []
+        self._step_ends: list[int] = []
+        self._replaced_results: dict[str, str] = {}
 
-    def take(self, items: Sequence[Item]) -> bool:
+    def update(self, items: Sequence[Item]) -> bool:
         """Take the list in; False if it does not go on from what it was, e.g. a handoff has rewritten it.
 
         Calls that were left out stay out then, too, with their answers; what the guard said is said no more.
@@ -130,62 +133,68 @@ class HistoryView:
         before, self.items = self.items, list(items)
         if self.items[: len(before)] == before:
             return True
-        gone = {_key(item) for start, stop in self._left for item in before[start:stop]} - {None}
-        self._left = [(i, i + 1) for i, item in enumerate(self.items) if _key(item) in gone]
-        self._told = []
-        self._ends = [len(self.items)] * len(self._ends)
+        gone = {
+            _build_item_key(item) for start, stop in self._hidden_ranges for item in before[start:stop]
+        } - {None}
+        self._hidden_ranges = [
+            (i, i + 1) for i, item in enumerate(self.items) if _build_item_key(item) in gone
+        ]
+        self._guard_texts = []
+        self._step_ends = [len(self.items)] * len(self._step_ends)
         return False
 
-    def step_ends(self, count: int = 1) -> None:
+    def end_steps(self, count: int = 1) -> None:
         """``count`` steps end where the list ends now."""
-        self._ends += [len(self.items)] * count
+        self._step_ends += [len(self.items)] * count
 
-    def tell(self, text: str) -> None:
+    def add_guard_text(self, text: str) -> None:
         """Say something where the list ends now."""
-        self._told.append((len(self.items), text))
+        self._guard_texts.append((len(self.items), text))
 
-    def repair(self, call: str | None, text: str) -> None:
+    def replace_result(self, call_id: str | None, text: str) -> None:
         """Show another text in place of what a call returned."""
-        if call is not None:
-            self._results[call] = text
+        if call_id is not None:
+            self._replaced_results[call_id] = text
 
-    def cut(self, to_step: int) -> None:
+    def truncate(self, to_step: int) -> None:
         """Leave out all from step ``to_step`` on, and what was said since the step before it."""
-        at = self._ends[to_step - 1] if to_step else 0
-        self._left.append((at, len(self.items)))
-        self._told = [(place, text) for place, text in self._told if place < at]
-        del self._ends[to_step:]
+        at = self._step_ends[to_step - 1] if to_step else 0
+        self._hidden_ranges.append((at, len(self.items)))
+        self._guard_texts = [(place, text) for place, text in self._guard_texts if place < at]
+        del self._step_ends[to_step:]
 
-    def shown(self) -> list[Any]:
+    def build_items(self) -> list[Any]:
         """The items that are not left out, and what the guard said among them."""
-        return self._rebuilt()[0]
+        return self._build_items_with_positions()[0]
 
-    def renew(self) -> list[Any]:
+    def rebase(self) -> list[Any]:
         """Make what is shown the whole list, for a run that begins from it."""
-        shown, places = self._rebuilt()
-        self._ends = [places[end] for end in self._ends]
-        self.items, self._left, self._told = list(shown), [], []
+        shown, places = self._build_items_with_positions()
+        self._step_ends = [places[end] for end in self._step_ends]
+        self.items, self._hidden_ranges, self._guard_texts = list(shown), [], []
         return shown
 
-    def _rebuilt(self) -> tuple[list[Any], list[int]]:
+    def _build_items_with_positions(self) -> tuple[list[Any], list[int]]:
         """What is shown, and for each place in the list where it is there."""
         shown: list[Any] = []
         places: list[int] = []
         for place in range(len(self.items) + 1):
             places.append(len(shown))
-            shown += [{"role": "user", "content": text} for at, text in self._told if at == place]
-            if place < len(self.items) and not any(start <= place < stop for start, stop in self._left):
-                shown.append(self._repaired(self.items[place]))
+            shown += [{"role": "user", "content": text} for at, text in self._guard_texts if at == place]
+            if place < len(self.items) and not any(
+                start <= place < stop for start, stop in self._hidden_ranges
+            ):
+                shown.append(self._apply_replaced_result(self.items[place]))
         return shown, places
 
-    def _repaired(self, item: Item) -> Item:
-        text = self._results.get(item.get("call_id", "")) if "output" in item else None
+    def _apply_replaced_result(self, item: Item) -> Item:
+        text = self._replaced_results.get(item.get("call_id", "")) if "output" in item else None
         return item if text is None else {**item, "output": text}
 
 
-def _call(item: Item) -> ToolCall:
+def _build_tool_call(item: Item) -> ToolCall:
     raw = item.get("arguments", item.get("input"))
-    arguments = arguments_of(raw)
+    arguments = parse_arguments(raw)
     return ToolCall(
         id=str(item["call_id"]),
         name=str(item["name"]),
@@ -194,6 +203,58 @@ def _call(item: Item) -> ToolCall:
     )
 
 
-def _key(item: Item) -> tuple[Any, bool] | None:
+def _build_item_key(item: Item) -> tuple[Any, bool] | None:
     id = item.get("call_id") or item.get("id")
     return None if not id else (id, "output" in item)
+
+
+class RunHistory:
+    """Steps of a session, side by side with the view that the model gets.
+
+    Args:
+        session: of the run.
+
+    Attributes:
+        view: what the model gets.
+        given: steps that are never taken back: what the run began with, or what a handoff has rewritten.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self.view, self.fixed_step_count = session, HistoryView(), 0
+        self._steps: list[Step] = []
+        self._speakers: list[Agent[Any]] = []
+
+    def commit_step(self, step: Step, speaker: Agent[Any]) -> None:
+        """A step that ends where the view ends now."""
+        self._steps.append(self._session.commit(step))
+        self._speakers.append(speaker)
+        self.view.end_steps()
+
+    def fix_steps(self) -> None:
+        """Nothing of what is there now can be taken back any more."""
+        self.fixed_step_count = len(self._steps)
+
+    def roll_back(self, to_step: int, *, speaker: Agent[Any]) -> Agent[Any]:
+        """Cut before a step; what cannot be taken back is committed again.
+
+        Args:
+            to_step: of the session, from 0.
+            speaker: who goes on where nobody has spoken after that.
+
+        Returns:
+            Whose turn it is now.
+        """
+        at = max(to_step, self.fixed_step_count)
+        if at < len(self._speakers):
+            speaker = self._speakers[at]
+        self.view.truncate(at)
+        again = self._steps[to_step:at]
+        del self._steps[to_step:], self._speakers[at:]
+        for step in again:
+            self._steps.append(self._session.commit(step))
+        return speaker
+
+    def replace_result(self, step: int, field: str, text: str) -> None:
+        """Put a text in place of what a call of a step returned; ``field`` is ``observations[i]``."""
+        at = int(field.partition("[")[2].rstrip("]"))
+        self.view.replace_result(self._steps[step].observations[at].call_id, text)

@@ -18,20 +18,20 @@ from agentguard.detect.step_facts import canonicalize_json
 from agentguard.recover.strategy import SampleVariant
 from agentguard.trajectory.model import Step
 
-Ask = Callable[[list[Any]], Awaitable[ModelResponse]]
+CallModel = Callable[[list[Any]], Awaitable[ModelResponse]]
 """Asks the model once, given the items it sees."""
 
-Candidate = Callable[[list[Any], SampleVariant], Awaitable[ModelResponse]]
+CallCandidate = Callable[[list[Any], SampleVariant], Awaitable[ModelResponse]]
 """Asks for another candidate of the answer to the same items, never streamed."""
 
-Stream = Callable[[list[Any]], AsyncIterator[Any]]
+StreamModel = Callable[[list[Any]], AsyncIterator[Any]]
 """As `Ask`, for a streamed answer."""
 
-MOST_REFUSALS = 10
+MAX_REJECTIONS = 10
 """Times one turn may be refused in a row before it is let through: a budget may be without limits."""
 
-_FLOW = ("message", "reasoning")
-_FAILED = ("response.incomplete", "response.failed", "response.error", "error")
+_UNBUFFERED_ITEM_TYPES = ("message", "reasoning")
+_FAILED_EVENT_TYPES = ("response.incomplete", "response.failed", "response.error", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,18 @@ class JudgedResponse:
     """
 
     response: ModelResponse
-    told: list[Any] | None = None
+    retry_items: list[Any] | None = None
 
 
-class TurnVerdict(Protocol):
+class JudgeResponse(Protocol):
     """Judges an answer whose tools have not run."""
 
     async def __call__(
         self,
         response: ModelResponse,
-        more: Callable[[SampleVariant], Awaitable[ModelResponse]],
+        call_candidate: Callable[[SampleVariant], Awaitable[ModelResponse]],
         *,
-        last: bool,
+        is_last: bool,
     ) -> JudgedResponse:
         """What is gone on with.
 
@@ -67,41 +67,43 @@ class TurnVerdict(Protocol):
         ...
 
 
-class ModelCall:
+class ModelCaller:
     """Asks models.
 
     Args:
         verdict: judges each answer.
     """
 
-    def __init__(self, verdict: TurnVerdict) -> None:
-        self._verdict = verdict
-        self._told: list[Any] = []
+    def __init__(self, judge_response: JudgeResponse) -> None:
+        self._judge_response = judge_response
+        self._retry_items: list[Any] = []
 
-    def new_turn(self) -> None:
+    def start_turn(self) -> None:
         """The next call asks for another turn. Until then it asks for the same again, e.g. after an error."""
-        self._told = []
+        self._retry_items = []
 
-    async def respond(self, items: list[Any], ask: Ask, candidate: Candidate) -> ModelResponse:
+    async def get_response(
+        self, items: list[Any], call_model: CallModel, call_candidate: CallCandidate
+    ) -> ModelResponse:
         """The answer that was accepted; it costs what all of them cost."""
         spent = SdkUsage()
 
         async def more(variant: SampleVariant) -> ModelResponse:
-            made = await candidate([*items, *self._told], variant)
+            made = await call_candidate([*items, *self._retry_items], variant)
             spent.add(made.usage)
             return made
 
-        for left in reversed(range(MOST_REFUSALS + 1)):
-            response = await ask([*items, *self._told])
+        for left in reversed(range(MAX_REJECTIONS + 1)):
+            response = await call_model([*items, *self._retry_items])
             spent.add(response.usage)
-            judged = await self._verdict(response, more, last=not left)
-            if judged.told is None:
+            judged = await self._judge_response(response, more, is_last=not left)
+            if judged.retry_items is None:
                 break
-            self._told += judged.told
+            self._retry_items += judged.retry_items
         return replace(judged.response, usage=spent)
 
-    async def flow(
-        self, items: list[Any], ask: Stream, candidate: Candidate, *, everything: bool
+    async def stream_events(
+        self, items: list[Any], stream_model: StreamModel, call_candidate: CallCandidate, *, buffer_all: bool
     ) -> AsyncIterator[Any]:
         """The events of one answer after the other; the last event alone says that an answer is whole.
 
@@ -115,28 +117,28 @@ class ModelCall:
 
         async def more(variant: SampleVariant) -> ModelResponse:
             nonlocal spent
-            made = await candidate([*items, *self._told], variant)
-            spent = made.usage if spent is None else _added(made.usage, spent)
+            made = await call_candidate([*items, *self._retry_items], variant)
+            spent = made.usage if spent is None else _add_usage(made.usage, spent)
             return made
 
-        for left in reversed(range(MOST_REFUSALS + 1)):
-            hold = ModelStreamBuffer(everything=everything)
-            async with closing(ask([*items, *self._told])) as events:
+        for left in reversed(range(MAX_REJECTIONS + 1)):
+            hold = ModelStreamBuffer(buffer_all=buffer_all)
+            async with close_on_exit(stream_model([*items, *self._retry_items])) as events:
                 async for event in events:
-                    for shown in hold.take(event):
+                    for shown in hold.feed(event):
                         yield shown
             if hold.response is None:
                 return  # it failed or broke off, which the SDK says by itself
             output, usage = hold.response.output, hold.response.usage
-            made = ModelResponse(output=output, usage=_sdk_usage(usage), response_id=None)
-            spent = _added(spent, usage)
-            judged = await self._verdict(made, more, last=not left)
-            if judged.told is None:
+            made = ModelResponse(output=output, usage=_to_sdk_usage(usage), response_id=None)
+            spent = _add_usage(spent, usage)
+            judged = await self._judge_response(made, more, is_last=not left)
+            if judged.retry_items is None:
                 taken = None if judged.response is made else judged.response
-                for shown in hold.released(spent, instead=taken):
+                for shown in hold.flush(spent, replacement=taken):
                     yield shown
                 return
-            self._told += judged.told
+            self._retry_items += judged.retry_items
 
 
 class ModelStreamBuffer:
@@ -146,47 +148,49 @@ class ModelStreamBuffer:
         response: the answer, once it is whole.
     """
 
-    def __init__(self, *, everything: bool) -> None:
+    def __init__(self, *, buffer_all: bool) -> None:
         self.response: Any = None
-        self._holding = everything
-        self._held: list[Any] = []
+        self._is_buffering = buffer_all
+        self._buffered_events: list[Any] = []
         self._items: list[Any] = []
 
-    def take(self, event: Any) -> list[Any]:
+    def feed(self, event: Any) -> list[Any]:
         """Take an event; returns what may be seen now."""
         kind = event.type
-        if kind in _FAILED:
+        if kind in _FAILED_EVENT_TYPES:
             return [event]
         if kind == "response.completed":
             self.response = event.response
             if not self.response.output:  # some servers list the items in their own events alone
                 self.response = self.response.model_copy(update={"output": list(self._items)})
-            self._held.append(event)
+            self._buffered_events.append(event)
             return []
         if kind == "response.output_item.done":
             self._items.append(event.item)
-        elif kind == "response.output_item.added" and event.item.type not in _FLOW:
-            self._holding = True
-        if self._holding:
-            self._held.append(event)
+        elif kind == "response.output_item.added" and event.item.type not in _UNBUFFERED_ITEM_TYPES:
+            self._is_buffering = True
+        if self._is_buffering:
+            self._buffered_events.append(event)
             return []
         return [event]
 
-    def released(self, spent: Any, *, instead: ModelResponse | None = None) -> list[Any]:
+    def flush(self, usage: Any, *, replacement: ModelResponse | None = None) -> list[Any]:
         """What was held; the last event says what all answers cost.
 
         Args:
             spent: that.
             instead: the answer that takes its place: then the last event alone tells of it, whole.
         """
-        *held, last = self._held
-        update = {"usage": spent} if instead is None else {"usage": spent, "output": list(instead.output)}
+        *held, last = self._buffered_events
+        update = (
+            {"usage": usage} if replacement is None else {"usage": usage, "output": list(replacement.output)}
+        )
         end = last.model_copy(update={"response": self.response.model_copy(update=update)})
-        return [end] if instead is not None else [*held, end]
+        return [end] if replacement is not None else [*held, end]
 
 
 @asynccontextmanager
-async def closing(events: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any]]:
+async def close_on_exit(events: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any]]:
     """Close a stream however its reader leaves it, where it can be closed."""
     try:
         yield events
@@ -196,7 +200,7 @@ async def closing(events: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any
             await close()
 
 
-def repaired_response(response: ModelResponse, turn: Step) -> ModelResponse:
+def apply_repaired_turn(response: ModelResponse, turn: Step) -> ModelResponse:
     """The answer with the text and the calls of ``turn``, which was made of it and repaired since."""
     calls = {call.id: call for call in turn.tool_calls if call.arguments is not None}
     said = [item for item in response.output if item.type == "message"]
@@ -212,7 +216,7 @@ def repaired_response(response: ModelResponse, turn: Step) -> ModelResponse:
     return replace(response, output=output)
 
 
-def _sdk_usage(usage: Any) -> SdkUsage:
+def _to_sdk_usage(usage: Any) -> SdkUsage:
     if usage is None:
         return SdkUsage()
     return SdkUsage(
@@ -225,10 +229,10 @@ def _sdk_usage(usage: Any) -> SdkUsage:
     )
 
 
-def _added(one: Any, other: Any) -> Any:
+def _add_usage(left: Any, right: Any) -> Any:
     """The sum of what two responses say of their usage, where both say anything."""
-    if one is None or other is None:
-        return other if one is None else one
+    if left is None or right is None:
+        return right if left is None else left
     names = ("input_tokens", "output_tokens", "total_tokens")
-    summed = {name: getattr(one, name) + getattr(other, name) for name in names}
-    return type(other).model_validate({**other.model_dump(), **summed})
+    summed = {name: getattr(left, name) + getattr(right, name) for name in names}
+    return type(right).model_validate({**right.model_dump(), **summed})

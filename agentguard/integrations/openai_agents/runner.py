@@ -30,13 +30,13 @@ try:
 except ImportError as error:
     raise MissingExtra("The OpenAI Agents SDK", "openai-agents") from error
 
-from agentguard.integrations.openai_agents.model_calls import closing
-from agentguard.integrations.openai_agents.run import AgentsGuardedRun, Ask
+from agentguard.integrations.openai_agents.model_calls import close_on_exit
+from agentguard.integrations.openai_agents.run import AgentsGuardedRun, AskCallback
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-_KEPT_ELSEWHERE = ("conversation_id", "previous_response_id", "auto_previous_response_id")
+_SERVER_HISTORY_OPTIONS = ("conversation_id", "previous_response_id", "auto_previous_response_id")
 
 
 class GuardedState:
@@ -49,7 +49,7 @@ class GuardedState:
     def __init__(self, state: Any, run: AgentsGuardedRun) -> None:
         self.state, self._run = state, run
 
-    def _resumed(self, options: dict[str, Any]) -> AgentsGuardedRun:
+    def _resume(self, options: dict[str, Any]) -> AgentsGuardedRun:
         if self.state is None:
             raise ConfigError("run: this state has been gone on with; a guarded run goes on once")
         self._run.resume(self.state, options)
@@ -78,11 +78,11 @@ class GuardedResult:
     @property
     def last_agent(self) -> Agent[Any]:
         """Who spoke last: the caller's agent, and not the copy that ran."""
-        return self._run.original(self.result.last_agent)
+        return self._run.get_original_agent(self.result.last_agent)
 
     def to_input_list(self) -> list[Any]:
         """The items of the run without turns that were taken back, to go on from; whole turns alone."""
-        return self._run.shown()
+        return self._run.build_items()
 
     def to_state(self) -> GuardedState:
         """The state of a run that waits for an approval: approve or reject, and give it to `run` as input."""
@@ -95,9 +95,9 @@ class GuardedResult:
 class GuardedRunStream(GuardedResult):
     """A streamed run; it goes on as its events are read."""
 
-    def __init__(self, run: AgentsGuardedRun, begin: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, run: AgentsGuardedRun, start: Callable[[], Awaitable[None]]) -> None:
         super().__init__(run, None)
-        self._begin = begin
+        self._start = start
 
     async def stream_events(self) -> AsyncIterator[Any]:
         """The SDK's events, of the runs that took its place after a rollback, too.
@@ -111,20 +111,20 @@ class GuardedRunStream(GuardedResult):
         """
         if self.result is not None:
             raise ConfigError("run_streamed: the events of a run are read once")
-        await self._begin()
-        async with closing(self._run.stream(self._began)) as events:
+        await self._start()
+        async with close_on_exit(self._run.stream(self._set_result)) as events:
             async for event in events:
                 if event.type == "agent_updated_stream_event":
-                    event = replace(event, new_agent=self._run.original(event.new_agent))
+                    event = replace(event, new_agent=self._run.get_original_agent(event.new_agent))
                 yield event
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
         """As ``RunResultStreaming.cancel``; the run is not begun again, and its end is not judged."""
-        self._run.cancelled = mode
+        self._run.cancel_mode = mode
         if self.result is not None:
             self.result.cancel(mode)
 
-    def _began(self, result: Any) -> None:
+    def _set_result(self, result: Any) -> None:
         self.result = result
 
     def __getattr__(self, name: str) -> Any:
@@ -144,7 +144,7 @@ class GuardedRunner:
         agent: Agent[Any],
         input: str | list[Any] | GuardedState,
         *,
-        ask: Ask | None = None,
+        ask: AskCallback | None = None,
         on_run: Callable[[Session], None] | None = None,
         **options: Any,
     ) -> GuardedResult:
@@ -162,16 +162,16 @@ class GuardedRunner:
             RecoveryError: somebody else has written to the session of a turn that is taken back.
             RunStopped: the guard stopped the run.
         """
-        run, begin = self._made(agent, input, ask, on_run, options)
+        run, begin = self._prepare_run(agent, input, ask, on_run, options)
         await begin()
-        return GuardedResult(run, await run.go())
+        return GuardedResult(run, await run.run())
 
     def run_streamed(
         self,
         agent: Agent[Any],
         input: str | list[Any] | GuardedState,
         *,
-        ask: Ask | None = None,
+        ask: AskCallback | None = None,
         on_run: Callable[[Session], None] | None = None,
         **options: Any,
     ) -> GuardedRunStream:
@@ -179,7 +179,7 @@ class GuardedRunner:
 
         The run goes on as `GuardedStream.stream_events` is read, and raises there.
         """
-        return GuardedRunStream(*self._made(agent, input, ask, on_run, options))
+        return GuardedRunStream(*self._prepare_run(agent, input, ask, on_run, options))
 
     def run_sync(
         self, agent: Agent[Any], input: str | list[Any] | GuardedState, **options: Any
@@ -187,33 +187,33 @@ class GuardedRunner:
         """As `run`, where no event loop is running."""
         return asyncio.run(self.run(agent, input, **options))
 
-    def _made(
+    def _prepare_run(
         self,
         agent: Agent[Any],
         input: Any,
-        ask: Ask | None,
+        ask: AskCallback | None,
         on_run: Callable[[Session], None] | None,
         options: dict[str, Any],
     ) -> tuple[AgentsGuardedRun, Callable[[], Awaitable[None]]]:
         """The run, and what begins it."""
-        for name in _KEPT_ELSEWHERE:
+        for name in _SERVER_HISTORY_OPTIONS:
             if options.get(name):
                 raise ConfigError(f"run: {name} keeps turns that are taken back; give the items as input")
         if isinstance(options.get("session"), OpenAIConversationsSession):
             raise ConfigError("run: the server keeps turns that are taken back; give another kind of session")
         if isinstance(input, GuardedState):
-            run = input._resumed(options)
-            return run, _at_once
+            run = input._resume(options)
+            return run, _do_nothing
         if not isinstance(input, str | list):
             raise ConfigError(
                 "run: the input is neither a text nor a list of items nor the state of a guarded run, which "
                 "to_state() of its result gives"
             )
         run = AgentsGuardedRun(self._guard, agent, ask)
-        return run, partial(run.begin, input, on_run, options)
+        return run, partial(run.start, input, on_run, options)
 
 
-async def _at_once() -> None:
+async def _do_nothing() -> None:
     """For a run that has begun."""
 
 

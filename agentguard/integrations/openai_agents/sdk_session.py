@@ -18,7 +18,7 @@ from agents.memory import Session, SessionSettings
 from agentguard.errors import RecoveryError
 
 
-class GuardedSession:
+class SdkSessionWriter:
     """The part of a session that one run writes.
 
     Args:
@@ -28,11 +28,11 @@ class GuardedSession:
 
     def __init__(self, session: Session, config: RunConfig) -> None:
         self._session, self._config = session, config
-        self._first: list[Any] = []
-        self._written: list[Any] = []
-        self._base = 0
+        self._first_items: list[Any] = []
+        self._written_items: list[Any] = []
+        self._run_offset = 0
 
-    async def load(self, new: list[Any]) -> list[Any]:
+    async def load(self, new_items: list[Any]) -> list[Any]:
         """What the run begins with: the session's history with the new items.
 
         Args:
@@ -40,63 +40,65 @@ class GuardedSession:
         """
         settings = getattr(self._session, "session_settings", None) or SessionSettings()
         limit = settings.resolve(self._config.session_settings).limit
-        history = list(await _called(self._session.get_items, **({} if limit is None else {"limit": limit})))
+        history = list(
+            await _call_maybe_async(self._session.get_items, **({} if limit is None else {"limit": limit}))
+        )
         merge = self._config.session_input_callback
         if merge is None:
-            items, self._first = [*history, *new], list(new)
+            items, self._first_items = [*history, *new_items], list(new_items)
         else:
-            old, fresh = copy.deepcopy(history), copy.deepcopy(new)
-            items = list(await _called(merge, list(old), list(fresh)))
-            self._first = [item for item in items if _is_new(item, old, fresh)]
-        self._base = len(items)
+            old, fresh = copy.deepcopy(history), copy.deepcopy(new_items)
+            items = list(await _call_maybe_async(merge, list(old), list(fresh)))
+            self._first_items = [item for item in items if _is_new(item, old, fresh)]
+        self._run_offset = len(items)
         return items
 
-    def rewritten(self, shown: Sequence[Any]) -> None:
+    def rebase(self, items: Sequence[Any]) -> None:
         """A handoff has rewritten the list: what the session has stays, and what comes now is added to it."""
-        self._first, self._base = list(self._written), len(shown)
+        self._first_items, self._run_offset = list(self._written_items), len(items)
 
-    async def sync(self, shown: Sequence[Any]) -> None:
+    async def sync(self, run_items: Sequence[Any]) -> None:
         """Make the session agree with the items that are left of the run, which are whole turns.
 
         Raises:
             RecoveryError: somebody else has written to the session in between.
         """
-        wanted = [*self._first, *shown[self._base :]]
+        wanted = [*self._first_items, *run_items[self._run_offset :]]
         same = 0
-        while same < min(len(wanted), len(self._written)) and wanted[same] == self._written[same]:
+        while same < min(len(wanted), len(self._written_items)) and wanted[same] == self._written_items[same]:
             same += 1
-        while len(self._written) > same:
-            await self._pop(self._written[-1])
-            self._written.pop()
+        while len(self._written_items) > same:
+            await self._pop(self._written_items[-1])
+            self._written_items.pop()
         if len(wanted) > same:
-            await _called(self._session.add_items, list(wanted[same:]))
-            self._written += copy.deepcopy(wanted[same:])
+            await _call_maybe_async(self._session.add_items, list(wanted[same:]))
+            self._written_items += copy.deepcopy(wanted[same:])
 
     async def _pop(self, expected: Any) -> None:
-        popped = await _called(self._session.pop_item)
-        if popped is not None and _same(popped, expected):
+        popped = await _call_maybe_async(self._session.pop_item)
+        if popped is not None and _is_same_item(popped, expected):
             return
         if popped is not None:
-            await _called(self._session.add_items, [popped])
+            await _call_maybe_async(self._session.add_items, [popped])
         raise RecoveryError(
             "openai-agents: the session does not end with what this run wrote to it, so no turn can be taken "
             "back there; give runs that go on side by side sessions of their own"
         )
 
 
-def _is_new(item: Any, old: list[Any], fresh: list[Any]) -> bool:
+def _is_new(item: Any, history: list[Any], new_items: list[Any]) -> bool:
     """Whether what a callback returned belongs to the new input: by identity, else by what it says."""
-    if any(item is one for one in fresh):
+    if any(item is one for one in new_items):
         return True
-    return not any(item is one for one in old) and item not in old
+    return not any(item is one for one in history) and item not in history
 
 
-def _same(popped: Any, expected: Any) -> bool:
+def _is_same_item(popped: Any, expected: Any) -> bool:
     """Whether an item is the one that was written; a session may add fields of its own."""
     kept = json.loads(json.dumps(expected, default=str))
     return isinstance(popped, dict) and all(popped.get(key) == value for key, value in kept.items())
 
 
-async def _called(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+async def _call_maybe_async(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
     given = method(*args, **options)
     return await given if inspect.isawaitable(given) else given

@@ -16,22 +16,22 @@ from agents import Agent, FunctionTool, Handoff, Model, ModelProvider, ModelSett
 from agents.items import ModelResponse
 from agents.run import CallModelData, ModelInputData
 
-from agentguard.integrations.openai_agents.model_calls import Candidate, ModelCall
+from agentguard.integrations.openai_agents.model_calls import CallCandidate, ModelCaller
 from agentguard.recover.strategy import SampleVariant
 from agentguard.trajectory.model import ToolSpec
 
-Invoke = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+InvokeTool = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Called with the tool, its arguments as JSON and what runs it."""
 
-Declare = Callable[[str, dict[str, Any]], None]
+DeclareTool = Callable[[str, dict[str, Any]], None]
 """Called with the name of an MCP tool and its annotations."""
 
 
 class GuardedModel(Model):
     """A model whose answers the guard may refuse before anything comes of them."""
 
-    def __init__(self, inner: Model, asking: ModelCall, models: Callable[[str], Model]) -> None:
-        self._inner, self._asking, self._models = inner, asking, models
+    def __init__(self, inner: Model, model_caller: ModelCaller, get_model: Callable[[str], Model]) -> None:
+        self._inner, self._model_caller, self._get_model = inner, model_caller, get_model
 
     async def get_response(  # the signature is the SDK's
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
@@ -41,8 +41,8 @@ class GuardedModel(Model):
         async def ask(items: list[Any]) -> ModelResponse:
             return await self._inner.get_response(system_instructions, items, *more, **options)
 
-        return await self._asking.respond(
-            _items(input), ask, self._candidate(system_instructions, more, options)
+        return await self._model_caller.get_response(
+            _to_items(input), ask, self._build_candidate_call(system_instructions, more, options)
         )
 
     def stream_response(
@@ -54,16 +54,18 @@ class GuardedModel(Model):
             return self._inner.stream_response(system_instructions, items, *more, **options)
 
         schema = options.get("output_schema", more[2] if len(more) > 2 else None)
-        candidate = self._candidate(system_instructions, more, options)
+        candidate = self._build_candidate_call(system_instructions, more, options)
         everything = schema is not None and not schema.is_plain_text()
-        return self._asking.flow(_items(input), ask, candidate, everything=everything)
+        return self._model_caller.stream_events(_to_items(input), ask, candidate, buffer_all=everything)
 
-    def _candidate(self, system: str | None, more: tuple[Any, ...], options: dict[str, Any]) -> Candidate:
+    def _build_candidate_call(
+        self, system: str | None, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> CallCandidate:
         """What asks for another candidate of an answer."""
 
         async def candidate(items: list[Any], variant: SampleVariant) -> ModelResponse:
-            model = self._models(variant.model) if variant.model else self._inner
-            given, named = list(more), dict(options)
+            model = self._get_model(variant.model) if variant.model else self._inner
+            given, named = list(args), dict(options)
             if variant.temperature is not None:
                 settings = named.get("model_settings", given[0] if given else None) or ModelSettings()
                 warm = replace(settings, temperature=variant.temperature)
@@ -92,19 +94,19 @@ class GuardedModel(Model):
 class GuardedProvider(ModelProvider):
     """A provider of guarded models."""
 
-    def __init__(self, inner: ModelProvider, asking: ModelCall) -> None:
-        self._inner, self._asking = inner, asking
+    def __init__(self, inner: ModelProvider, model_caller: ModelCaller) -> None:
+        self._inner, self._model_caller = inner, model_caller
 
     def get_model(self, model_name: str | None) -> Model:
         """As `ModelProvider.get_model`."""
-        return GuardedModel(self._inner.get_model(model_name), self._asking, self._inner.get_model)
+        return GuardedModel(self._inner.get_model(model_name), self._model_caller, self._inner.get_model)
 
 
-def guarded_config(
+def build_guarded_config(
     config: RunConfig,
-    before: Callable[[CallModelData[Any]], Awaitable[ModelInputData]],
-    asking: ModelCall,
-    models: Callable[[str], Model],
+    filter_input: Callable[[CallModelData[Any]], Awaitable[ModelInputData]],
+    model_caller: ModelCaller,
+    get_model: Callable[[str], Model],
 ) -> RunConfig:
     """The caller's configuration with the guard's seams; the caller's filter sees the guard's view.
 
@@ -117,7 +119,7 @@ def guarded_config(
     theirs = config.call_model_input_filter
 
     async def view(data: CallModelData[Any]) -> ModelInputData:
-        shown = await before(data)
+        shown = await filter_input(data)
         if theirs is None:
             return shown
         filtered = theirs(replace(data, model_data=shown))
@@ -128,12 +130,12 @@ def guarded_config(
         config,
         call_model_input_filter=view,
         tool_not_found_behavior="return_error_to_model",  # a hint, if nothing else, comes after it
-        model_provider=GuardedProvider(config.model_provider, asking),
-        model=GuardedModel(model, asking, models) if isinstance(model, Model) else model,
+        model_provider=GuardedProvider(config.model_provider, model_caller),
+        model=GuardedModel(model, model_caller, get_model) if isinstance(model, Model) else model,
     )
 
 
-class Wrapping:
+class AgentWrapper:
     """Makes the copies for one run, each agent once, so that agents may hand off in a circle.
 
     Args:
@@ -146,83 +148,88 @@ class Wrapping:
 
     def __init__(
         self,
-        invoke: Invoke,
-        asking: ModelCall,
+        invoke_tool: InvokeTool,
+        model_caller: ModelCaller,
         *,
-        models: Callable[[str], Model],
-        withheld: set[str],
-        declare: Declare,
+        get_model: Callable[[str], Model],
+        disabled_tools: set[str],
+        declare_tool: DeclareTool,
     ) -> None:
-        self._invoke, self._asking, self._withheld, self._declare = invoke, asking, withheld, declare
-        self._models = models
-        self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
-        self._blind = False
+        self._invoke_tool, self._model_caller, self._disabled_tools, self._declare_tool = (
+            invoke_tool,
+            model_caller,
+            disabled_tools,
+            declare_tool,
+        )
+        self._get_model = get_model
+        self._copies: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
+        self._has_unknown_tools = False
 
-    def agent(self, agent: Agent[Any]) -> Agent[Any]:
+    def wrap_agent(self, agent: Agent[Any]) -> Agent[Any]:
         """The copy of an agent, and with it of those it hands off to."""
-        if id(agent) in self._made:
-            return self._made[id(agent)][1]
-        if any(agent is made for _, made in self._made.values()):
+        if id(agent) in self._copies:
+            return self._copies[id(agent)][1]
+        if any(agent is made for _, made in self._copies.values()):
             return agent
-        changes: dict[str, Any] = {"tools": [self._tool(tool) for tool in agent.tools]}
+        changes: dict[str, Any] = {"tools": [self._wrap_tool(tool) for tool in agent.tools]}
         if isinstance(agent.model, Model):
-            changes["model"] = GuardedModel(agent.model, self._asking, self._models)
+            changes["model"] = GuardedModel(agent.model, self._model_caller, self._get_model)
             changes["model_settings"] = agent.model_settings
         made = agent.clone(**changes)
-        self._made[id(agent)] = (agent, made)
-        made.handoffs = [self._handoff(one) for one in agent.handoffs]
+        self._copies[id(agent)] = (agent, made)
+        made.handoffs = [self._wrap_handoff(one) for one in agent.handoffs]
         if agent.mcp_servers:
-            self._blind = True  # which tools its servers have is known only later
-            made.get_mcp_tools = self._mcp(agent)  # type: ignore[method-assign, assignment]
+            self._has_unknown_tools = True  # which tools its servers have is known only later
+            made.get_mcp_tools = self._wrap_mcp_tools(agent)  # type: ignore[method-assign, assignment]
         return made
 
-    def original(self, agent: Agent[Any]) -> Agent[Any]:
+    def get_original(self, agent: Agent[Any]) -> Agent[Any]:
         """The agent that a copy was made of."""
-        return next((own for own, made in self._made.values() if made is agent), agent)
+        return next((own for own, made in self._copies.values() if made is agent), agent)
 
-    def specs(self) -> tuple[ToolSpec, ...]:
+    def list_tool_specs(self) -> tuple[ToolSpec, ...]:
         """All tools and handoffs of the agents; none if some cannot be known before they are used."""
         specs: dict[str, ToolSpec] = {}
-        for agent, _ in list(self._made.values()):
+        for agent, _ in list(self._copies.values()):
             for tool in agent.tools:
-                specs[tool.name] = _spec(tool)
+                specs[tool.name] = _build_tool_spec(tool)
             for one in agent.handoffs:
                 handoff = one if isinstance(one, Handoff) else None
                 name = handoff.tool_name if handoff else Handoff.default_tool_name(one)  # type: ignore[arg-type]
                 specs[name] = ToolSpec(name=name, parameters=handoff.input_json_schema if handoff else {})
-        return () if self._blind else tuple(specs.values())
+        return () if self._has_unknown_tools else tuple(specs.values())
 
-    def _handoff(self, one: Any) -> Any:
-        if not isinstance(one, Handoff):
-            return self.agent(one)
-        self._blind = True  # its target is known when it is invoked
-        invoke = one.on_invoke_handoff
+    def _wrap_handoff(self, handoff: Any) -> Any:
+        if not isinstance(handoff, Handoff):
+            return self.wrap_agent(handoff)
+        self._has_unknown_tools = True  # its target is known when it is invoked
+        invoke = handoff.on_invoke_handoff
 
         async def handed(context: Any, arguments: str) -> Any:
-            return self.agent(await invoke(context, arguments))
+            return self.wrap_agent(await invoke(context, arguments))
 
-        return replace(one, on_invoke_handoff=handed)
+        return replace(handoff, on_invoke_handoff=handed)
 
-    def _mcp(self, agent: Agent[Any]) -> Callable[[Any], Awaitable[list[Any]]]:
+    def _wrap_mcp_tools(self, agent: Agent[Any]) -> Callable[[Any], Awaitable[list[Any]]]:
         async def tools(context: Any) -> list[Any]:
             found = await agent.get_mcp_tools(context)
             for tool in found:
                 hints = getattr(tool, "mcp_annotations", None)
                 if hints is not None:
-                    self._declare(tool.name, hints.model_dump(by_alias=True, exclude_none=True))
-            return [self._tool(tool) for tool in found]
+                    self._declare_tool(tool.name, hints.model_dump(by_alias=True, exclude_none=True))
+            return [self._wrap_tool(tool) for tool in found]
 
         return tools
 
-    def _tool(self, tool: Any) -> Any:
+    def _wrap_tool(self, tool: Any) -> Any:
         if not isinstance(tool, FunctionTool):
             return tool
         made = copy.copy(tool)
-        made.on_invoke_tool = self._invoker(made)
-        made.is_enabled = self._enabled(tool)
+        made.on_invoke_tool = self._build_invoker(made)
+        made.is_enabled = self._build_enabled_check(tool)
         return made
 
-    def _invoker(self, tool: FunctionTool) -> Any:
+    def _build_invoker(self, tool: FunctionTool) -> Any:
         """What runs the tool, once.
 
         A tool made from a function turns its exceptions into texts, which look like results. So the guard
@@ -233,7 +240,7 @@ class Wrapping:
         below = outer if raw is None else raw
 
         async def once(context: Any, arguments: str) -> Any:
-            return await self._invoke(context, arguments, lambda: below(context, arguments))
+            return await self._invoke_tool(context, arguments, lambda: below(context, arguments))
 
         if raw is None:
             return once
@@ -242,11 +249,11 @@ class Wrapping:
         made._invoke_tool_impl = once
         return made
 
-    def _enabled(self, tool: FunctionTool) -> Any:
+    def _build_enabled_check(self, tool: FunctionTool) -> Any:
         given = tool.is_enabled
 
         async def enabled(context: Any, agent: Any) -> bool:
-            if tool.name in self._withheld:
+            if tool.name in self._disabled_tools:
                 return False
             if isinstance(given, bool):
                 return given
@@ -256,11 +263,11 @@ class Wrapping:
         return enabled
 
 
-def _items(input: Any) -> list[Any]:
+def _to_items(input: Any) -> list[Any]:
     return [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
 
 
-def _spec(tool: Any) -> ToolSpec:
+def _build_tool_spec(tool: Any) -> ToolSpec:
     return ToolSpec(
         name=tool.name,
         description=getattr(tool, "description", "") or "",

@@ -45,16 +45,16 @@ try:
 except ImportError as error:
     raise MissingExtra("pydantic-ai", "pydantic-ai") from error
 
-from agentguard.integrations.pydantic_ai.candidates import candidate, repaired_response
-from agentguard.integrations.pydantic_ai.run import Ask, PydanticGuardedRun, returned
+from agentguard.integrations.pydantic_ai.messages import apply_repaired_turn, request_candidate
+from agentguard.integrations.pydantic_ai.run import AskCallback, PydanticGuardedRun, format_tool_result
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-MOST_REFUSALS = 10
+MAX_REJECTIONS = 10
 """Times one turn may be refused in a row before it is let through: a budget may be without limits."""
 
-_DID_NOTHING = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolRetryError)
+_NOT_EXECUTED_ERRORS = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolRetryError)
 """By these a tool, or a hook before it, says that the call was not carried out and may come again."""
 
 
@@ -79,14 +79,14 @@ class GuardCapability(AbstractCapability[Any]):
         guard: Guard,
         *,
         name: str | None = None,
-        ask: Ask | None = None,
+        ask: AskCallback | None = None,
         on_run: Callable[[Session], None] | None = None,
         models: Mapping[str, Any] | None = None,
     ) -> None:
-        self._models, self._asked = dict(models or {}), None
+        self._models, self._request_context = dict(models or {}), None
         self._guard, self._name, self._ask, self._on_run = guard, name, ask, on_run
-        self._run = self._fresh(name)
-        self._refusals = 0
+        self._run = self._create_run(name)
+        self._rejection_count = 0
 
     def get_ordering(self) -> CapabilityOrdering:
         """Outermost: what it rewrites is what all others see."""
@@ -95,8 +95,8 @@ class GuardCapability(AbstractCapability[Any]):
     async def for_run(self, ctx: RunContext[Any]) -> GuardCapability:
         """A capability of its own for each run."""
         made = copy.copy(self)
-        made._run = self._fresh(self._name or (ctx.agent.name if ctx.agent is not None else None))
-        made._refusals = 0
+        made._run = self._create_run(self._name or (ctx.agent.name if ctx.agent is not None else None))
+        made._rejection_count = 0
         return made
 
     async def prepare_tools(
@@ -104,51 +104,51 @@ class GuardCapability(AbstractCapability[Any]):
     ) -> list[ToolDefinition]:
         """Leave out the tools that were taken away."""
         del ctx
-        return self._run.offer(tool_defs)
+        return self._run.register_tools(tool_defs)
 
     async def prepare_output_tools(
         self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
     ) -> list[ToolDefinition]:
         """Take note of the tools by which the agent gives its output: calls of them are no mistake."""
         del ctx
-        return self._run.offer(tool_defs)
+        return self._run.register_tools(tool_defs)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Before the tools of a turn run: judge it, and ask again with the correction if it is refused."""
         if not isinstance(node, CallToolsNode):
             return node
-        run, session = self._run, self._run.begun(ctx.run_id, ctx.messages)
+        run, session = self._run, self._run.get_or_start_session(ctx.run_id, ctx.messages)
         if session.has_ended:
             return node
-        run.answered(session, ctx.messages)
-        if self._refusals >= MOST_REFUSALS:
+        run.commit_before_response(session, ctx.messages)
+        if self._rejection_count >= MAX_REJECTIONS:
             return node
-        choice = await run.choose(session, node.model_response, partial(self._candidate, ctx))
+        choice = await run.resolve_turn(session, node.model_response, partial(self._request_candidate, ctx))
         plan = choice.plan
         if plan is None:
-            return _gone_on_with(choice, ctx, node)
-        self._refusals += 1
-        told = await run.told(plan)
-        return ModelRequestNode(run.ask_again(ctx.messages, told))
+            return _replace_node(choice, ctx, node)
+        self._rejection_count += 1
+        told = await run.build_guard_texts(plan)
+        return ModelRequestNode(run.build_retry_request(ctx.messages, told))
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
         """After the tools of a turn ran: commit it, and do what is to be done before the next one."""
         session = self._run.session
         if session is None or session.has_ended or not isinstance(node, CallToolsNode):
             return result
-        self._refusals = 0
+        self._rejection_count = 0
         if isinstance(result, End):
-            return await self._ended(ctx, session, result)
+            return await self._handle_end(ctx, session, result)
         if not isinstance(result, ModelRequestNode):
             return result
         parts = list(result.request.parts)
-        self._run.take_in(session, [*ctx.messages, result.request])
-        self._run.stand(session, ctx.messages, parts)
+        self._run.commit_new_messages(session, [*ctx.messages, result.request])
+        self._run.save_position(session, ctx.messages, parts)
         plan = session.check_boundary()
         if plan is None:
-            self._run.stop_if_stopped(session)
+            self._run.raise_if_stopped(session)
             return result
-        return ModelRequestNode(await self._run.apply(session, plan, ctx.messages, parts))
+        return ModelRequestNode(await self._run.apply_plan(session, plan, ctx.messages, parts))
 
     async def wrap_tool_execute(
         self,
@@ -161,7 +161,7 @@ class GuardCapability(AbstractCapability[Any]):
     ) -> Any:
         """Let each effect happen once."""
         del tool_def
-        session = self._run.begun(ctx.run_id, ctx.messages)
+        session = self._run.get_or_start_session(ctx.run_id, ctx.messages)
         claim = session.begin_tool(call.tool_name, call.args_as_dict())
         if claim.decision is ExecutionDecision.REUSE:
             return claim.effect.result
@@ -169,15 +169,15 @@ class GuardCapability(AbstractCapability[Any]):
             return UNKNOWN_OUTCOME_MESSAGE
 
         def said(result: Any) -> tuple[str, bool | None]:
-            return returned(call.tool_name, result), None
+            return format_tool_result(call.tool_name, result), None
 
         try:
-            reads = run_with_read_retry(session, claim, args, said, control_exceptions=_DID_NOTHING)
+            reads = run_with_read_retry(session, claim, args, said, control_exceptions=_NOT_EXECUTED_ERRORS)
             result = await _sync_async.run_async(reads, handler)
-        except _DID_NOTHING:
+        except _NOT_EXECUTED_ERRORS:
             session.end_tool(claim, "", is_refused=True)
             raise
-        session.end_tool(claim, returned(call.tool_name, result))
+        session.end_tool(claim, format_tool_result(call.tool_name, result))
         return result
 
     async def after_model_request(
@@ -185,38 +185,38 @@ class GuardCapability(AbstractCapability[Any]):
     ) -> ModelResponse:
         """Keep how the turn was asked for: further candidates of it are asked for in the same way."""
         del ctx
-        self._asked = request_context
+        self._request_context = request_context
         return response
 
-    async def _candidate(self, ctx: RunContext[Any], variant: SampleVariant) -> ModelResponse:
-        return await candidate(ctx, self._asked, variant, self._models)
+    async def _request_candidate(self, ctx: RunContext[Any], variant: SampleVariant) -> ModelResponse:
+        return await request_candidate(ctx, self._request_context, variant, self._models)
 
     async def after_run(self, ctx: RunContext[Any], *, result: Any) -> Any:
         """End the session of a run whose last response was streamed to the caller."""
         messages = result.all_messages()  # the context's own are those at the beginning of the run
-        session = self._run.begun(ctx.run_id, messages)
+        session = self._run.get_or_start_session(ctx.run_id, messages)
         if not session.has_ended:
-            self._run.take_in(session, messages)
+            self._run.commit_new_messages(session, messages)
             session.end(is_refusable=False)
         return result
 
-    async def _ended(self, ctx: RunContext[Any], session: Session, result: Any) -> Any:
+    async def _handle_end(self, ctx: RunContext[Any], session: Session, result: Any) -> Any:
         """Accept the end of the run, or send the agent back."""
-        self._run.take_in(session, ctx.messages)
+        self._run.commit_new_messages(session, ctx.messages)
         plan = await aend_session(session)
         if plan is None:
             return result
-        return ModelRequestNode(await self._run.apply(session, plan, ctx.messages, ()))
+        return ModelRequestNode(await self._run.apply_plan(session, plan, ctx.messages, ()))
 
-    def _fresh(self, name: str | None) -> PydanticGuardedRun:
+    def _create_run(self, name: str | None) -> PydanticGuardedRun:
         return PydanticGuardedRun(self._guard, name or "assistant", ask=self._ask, on_run=self._on_run)
 
 
-def _gone_on_with(choice: ResolvedTurn, ctx: RunContext[Any], node: Any) -> Any:
+def _replace_node(choice: ResolvedTurn, ctx: RunContext[Any], node: Any) -> Any:
     """The node of the response that was chosen, which takes the place of the one in the history."""
     if choice.response is node.model_response and not choice.is_repaired:
         return node
-    taken = repaired_response(choice.response, choice.turn) if choice.is_repaired else choice.response
+    taken = apply_repaired_turn(choice.response, choice.turn) if choice.is_repaired else choice.response
     ctx.messages[-1] = taken
     return CallToolsNode(taken)
 

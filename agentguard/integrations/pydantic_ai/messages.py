@@ -7,15 +7,99 @@ guard says is put into a request after its steps were taken, so it never counts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ModelResponse, UserPromptPart
+from pydantic_ai import RunContext
+from pydantic_ai.direct import model_request
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 
+from agentguard.recover.strategy import SampleVariant
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
-_ERRORS = frozenset({"failed", "retried", "interrupted"})
+_Part = TypeVar("_Part")
+
+
+async def request_candidate(
+    ctx: RunContext[Any], request_context: Any, variant: SampleVariant, models: Mapping[str, Any]
+) -> ModelResponse:
+    """Ask for another candidate of a turn; its cost is counted as the run's.
+
+    Args:
+        ctx: of the run.
+        asked: the ``ModelRequestContext`` by which the turn was asked for.
+        variant: how this candidate is asked for.
+        models: models by name; others are inferred from their names by pydantic-ai.
+    """
+    messages = list(request_context.messages)
+    if variant.instruction and messages and isinstance(messages[-1], ModelRequest):
+        messages[-1] = replace(messages[-1], parts=[*messages[-1].parts, UserPromptPart(variant.instruction)])
+    settings = request_context.model_settings
+    if variant.temperature is not None:
+        settings = {**(settings or {}), "temperature": variant.temperature}
+    model = models.get(variant.model, variant.model) if variant.model else request_context.model
+    response = await model_request(
+        model,
+        messages,
+        model_settings=settings,
+        model_request_parameters=request_context.model_request_parameters,
+    )
+    ctx.usage.incr(response.usage)
+    ctx.usage.requests += 1
+    return response
+
+
+def apply_repaired_turn(response: ModelResponse, turn: Step) -> ModelResponse:
+    """The response with the text and the calls of ``turn``, which was made of it and repaired since."""
+    calls = {call.id: call for call in turn.tool_calls if call.arguments is not None}
+    texts = [part for part in response.parts if isinstance(part, TextPart) and part.content]
+    parts: list[Any] = []
+    for part in response.parts:
+        if isinstance(part, ToolCallPart) and part.tool_call_id in calls:
+            call = calls[part.tool_call_id]
+            part = _replace_call(part, call.name, dict(call.arguments or {}))
+        elif len(texts) == 1 and part is texts[0]:
+            part = replace(part, content=turn.content)
+        parts.append(part)
+    return replace(response, parts=parts)
+
+
+def _replace_call(part: Any, tool_name: str, arguments: dict[str, Any]) -> Any:
+    return replace(part, tool_name=tool_name, args=arguments)
+
+
+def replace_result(messages: Iterable[ModelMessage], call_id: str | None, text: str) -> list[ModelMessage]:
+    """The messages with another text in place of what a call returned."""
+    made: list[ModelMessage] = []
+    for message in messages:
+        if isinstance(message, ModelRequest):
+            message = replace(message, parts=replace_result_in_parts(message.parts, call_id, text))
+        made.append(message)
+    return made
+
+
+def replace_result_in_parts(parts: Sequence[_Part], call_id: str | None, text: str) -> list[_Part]:
+    """As `replace_result`, for the parts of one request."""
+    made: list[Any] = [
+        replace(part, content=text)
+        if isinstance(part, ToolReturnPart) and part.tool_call_id == call_id
+        else part
+        for part in parts
+    ]
+    return made
+
+
+_ERROR_PART_TYPES = frozenset({"failed", "retried", "interrupted"})
 """Outcomes of a call that are errors; that it was denied is a person's decision and none."""
 
 
@@ -31,32 +115,32 @@ class MessagePosition:
     parts: tuple[ModelRequestPart, ...]
 
 
-def steps_of(messages: Iterable[ModelMessage], *, agent: str) -> list[Step]:
+def build_steps(messages: Iterable[ModelMessage], *, agent: str) -> list[Step]:
     """Messages as steps; their index is set when they are committed."""
     made: list[Step] = []
     for message in messages:
         if isinstance(message, ModelResponse):
-            made.append(step_of(message, agent=agent))
+            made.append(build_step(message, agent=agent))
             continue
         for part in message.parts:
-            seen = _seen(part)
+            seen = _build_observation(part)
             if seen is not None and made and any(call.id == seen.call_id for call in made[-1].tool_calls):
                 made[-1] = replace(made[-1], observations=(*made[-1].observations, seen))
-            elif (own := _own(part, seen)) is not None:
+            elif (own := _build_part_step(part, seen)) is not None:
                 made.append(own)
     return made
 
 
-def step_of(response: ModelResponse, *, agent: str) -> Step:
+def build_step(response: ModelResponse, *, agent: str) -> Step:
     """A response of the model as a step whose tools have not run."""
     used = response.usage
     return Step(
         index=0,
         source=Source.AGENT,
         agent=agent,
-        content=_joined(response, "text"),
-        reasoning=_joined(response, "thinking"),
-        tool_calls=tuple(_call(part) for part in response.tool_calls),
+        content=_join_parts(response, "text"),
+        reasoning=_join_parts(response, "thinking"),
+        tool_calls=tuple(_build_tool_call(part) for part in response.tool_calls),
         usage=Usage(
             prompt_tokens=used.input_tokens,
             completion_tokens=used.output_tokens,
@@ -66,7 +150,7 @@ def step_of(response: ModelResponse, *, agent: str) -> Step:
     )
 
 
-def system_text(messages: Sequence[ModelMessage]) -> str:
+def join_system_prompts(messages: Sequence[ModelMessage]) -> str:
     """System prompts and instructions of a conversation."""
     requests = [message for message in messages if isinstance(message, ModelRequest)]
     prompts = [p.content for r in requests for p in r.parts if p.part_kind == "system-prompt"]
@@ -74,24 +158,24 @@ def system_text(messages: Sequence[ModelMessage]) -> str:
     return "\n\n".join([*prompts, *instructions])
 
 
-def asked(messages: Sequence[ModelMessage]) -> str:
+def find_task(messages: Sequence[ModelMessage]) -> str:
     """The newest prompt of a user."""
     parts = (part for message in reversed(messages) for part in reversed(message.parts))
-    return next((_text(part.content) for part in parts if isinstance(part, UserPromptPart)), "")
+    return next((_join_text(part.content) for part in parts if isinstance(part, UserPromptPart)), "")
 
 
-def request(parts: Sequence[ModelRequestPart], told: Sequence[str]) -> ModelRequest:
+def build_request(parts: Sequence[ModelRequestPart], guard_texts: Sequence[str]) -> ModelRequest:
     """A request with what the guard has to say at its end."""
-    said = [UserPromptPart(text) for text in told]
+    said = [UserPromptPart(text) for text in guard_texts]
     return ModelRequest(parts=[*parts, *said])
 
 
-def _joined(response: ModelResponse, kind: str) -> str:
+def _join_parts(response: ModelResponse, kind: str) -> str:
     parts: list[Any] = [part for part in response.parts if part.part_kind == kind]
     return "\n".join(part.content for part in parts if part.content)
 
 
-def _call(part: Any) -> ToolCall:
+def _build_tool_call(part: Any) -> ToolCall:
     try:
         arguments, raw = part.args_as_dict(raise_if_invalid=True), None
     except (ValueError, AssertionError):
@@ -99,10 +183,10 @@ def _call(part: Any) -> ToolCall:
     return ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=arguments, raw_arguments=raw)
 
 
-def _seen(part: Any) -> Observation | None:
+def _build_observation(part: Any) -> Observation | None:
     """The answer to a call, if the part is one."""
     if part.part_kind == "tool-return":
-        text, failed = part.model_response_str(), part.outcome in _ERRORS
+        text, failed = part.model_response_str(), part.outcome in _ERROR_PART_TYPES
     elif part.part_kind == "retry-prompt" and part.tool_name is not None:
         text, failed = part.model_response(), True
     else:
@@ -110,19 +194,21 @@ def _seen(part: Any) -> Observation | None:
     return Observation(content=text, call_id=part.tool_call_id, tool=part.tool_name, is_error=failed)
 
 
-def _own(part: Any, seen: Observation | None) -> Step | None:
+def _build_part_step(part: Any, answered_call_ids: Observation | None) -> Step | None:
     """A part that answers no call of the turn before it, as a step; None if it tells nothing of the run."""
     if part.part_kind == "user-prompt":
-        return Step(index=0, source=Source.USER, agent="human", content=_text(part.content))
-    if seen is not None:
-        return Step(index=0, source=Source.ENVIRONMENT, agent="environment", observations=(seen,))
+        return Step(index=0, source=Source.USER, agent="human", content=_join_text(part.content))
+    if answered_call_ids is not None:
+        return Step(
+            index=0, source=Source.ENVIRONMENT, agent="environment", observations=(answered_call_ids,)
+        )
     if part.part_kind in ("retry-feedback", "retry-prompt"):
         text = part.model_response()
         return Step(index=0, source=Source.ENVIRONMENT, agent="environment", content=text)
     return None
 
 
-def _text(content: Any) -> str:
+def _join_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part for part in content or () if isinstance(part, str))

@@ -10,14 +10,15 @@ from pydantic_ai.tools import ToolDefinition
 
 from agentguard import _sync_async
 from agentguard.errors import RunStopped
-from agentguard.integrations.pydantic_ai.candidates import parts_with_result, with_result
 from agentguard.integrations.pydantic_ai.messages import (
     MessagePosition,
-    asked,
-    request,
-    step_of,
-    steps_of,
-    system_text,
+    build_request,
+    build_step,
+    build_steps,
+    find_task,
+    join_system_prompts,
+    replace_result,
+    replace_result_in_parts,
 )
 from agentguard.recover.strategy import (
     Capabilities,
@@ -36,7 +37,7 @@ from agentguard.trajectory.model import Step, ToolSpec, Trajectory
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-Ask = Callable[[str], str | Awaitable[str]]
+AskCallback = Callable[[str], str | Awaitable[str]]
 
 
 class PydanticGuardedRun:
@@ -50,40 +51,45 @@ class PydanticGuardedRun:
     """
 
     def __init__(
-        self, guard: Guard, agent: str, *, ask: Ask | None, on_run: Callable[[Session], None] | None
+        self,
+        guard: Guard,
+        agent_name: str,
+        *,
+        ask: AskCallback | None,
+        on_run: Callable[[Session], None] | None,
     ) -> None:
-        self.agent, self.withheld = agent, set[str]()
+        self.agent_name, self.disabled_tools = agent_name, set[str]()
         self._guard, self._ask, self._on_run = guard, ask, on_run
         self._session: Session | None = None
-        self._offered: dict[str, ToolDefinition] = {}
-        self._places: dict[int, MessagePosition] = {}
+        self._known_tools: dict[str, ToolDefinition] = {}
+        self._positions: dict[int, MessagePosition] = {}
         self._steps: list[Step] = []
-        self._taken = 0
+        self._committed_count = 0
 
     @property
     def session(self) -> Session | None:
         """The guarded run; None before the model has answered for the first time."""
         return self._session
 
-    def offer(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+    def register_tools(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         """Take note of the tools, and leave out those that were taken away."""
-        new = {tool.name: tool for tool in tools if tool.name not in self._offered}
-        self._offered |= new
+        new = {tool.name: tool for tool in tools if tool.name not in self._known_tools}
+        self._known_tools |= new
         if new and self._session is not None:
-            self._session.add_tools(_spec(tool) for tool in new.values())
-        return [tool for tool in tools if tool.name not in self.withheld]
+            self._session.add_tools(_build_tool_spec(tool) for tool in new.values())
+        return [tool for tool in tools if tool.name not in self.disabled_tools]
 
-    def begun(self, run_id: str | None, messages: Sequence[ModelMessage]) -> Session:
+    def get_or_start_session(self, run_id: str | None, messages: Sequence[ModelMessage]) -> Session:
         """The session; made when it is first asked for, since only then the tools are known."""
         if self._session is None:
-            system = system_text(messages)
+            system = join_system_prompts(messages)
             meta = Trajectory(
                 id=run_id or f"run-{id(self):x}",
                 format="event_log",
-                task=asked(messages),
+                task=find_task(messages),
                 steps=(),
-                tools=tuple(_spec(tool) for tool in self._offered.values()),
-                system_prompts={self.agent: system} if system else {},
+                tools=tuple(_build_tool_spec(tool) for tool in self._known_tools.values()),
+                system_prompts={self.agent_name: system} if system else {},
             )
             can = Capabilities(
                 reject=True,
@@ -100,53 +106,55 @@ class PydanticGuardedRun:
                 self._on_run(self._session)
         return self._session
 
-    def take_in(self, session: Session, messages: Sequence[ModelMessage]) -> None:
+    def commit_new_messages(self, session: Session, messages: Sequence[ModelMessage]) -> None:
         """Commit what the session has not seen; another capability may have shortened the history."""
-        self._taken = min(self._taken, len(messages))
-        for step in steps_of(messages[self._taken :], agent=self.agent):
+        self._committed_count = min(self._committed_count, len(messages))
+        for step in build_steps(messages[self._committed_count :], agent=self.agent_name):
             self._steps.append(session.commit(step))
-        self._taken = len(messages)
+        self._committed_count = len(messages)
 
-    def answered(self, session: Session, messages: Sequence[ModelMessage]) -> None:
+    def commit_before_response(self, session: Session, messages: Sequence[ModelMessage]) -> None:
         """The model has answered: ``messages`` end in its response. Commit all that came before it."""
-        self.take_in(session, messages[:-1])
+        self.commit_new_messages(session, messages[:-1])
         before = messages[-2] if len(messages) > 1 and isinstance(messages[-2], ModelRequest) else None
         history = messages[:-1] if before is None else messages[:-2]
-        self.stand(session, history, before.parts if before is not None else ())
+        self.save_position(session, history, before.parts if before is not None else ())
 
-    def stand(
+    def save_position(
         self, session: Session, history: Sequence[ModelMessage], parts: Sequence[ModelRequestPart]
     ) -> None:
         """Keep where the run stands before its next turn, without what the guard says there."""
-        self._places.setdefault(len(session), MessagePosition(tuple(history), tuple(parts)))
+        self._positions.setdefault(len(session), MessagePosition(tuple(history), tuple(parts)))
 
-    async def choose(
+    async def resolve_turn(
         self,
         session: Session,
         response: ModelResponse,
-        ask: Callable[[SampleVariant], Awaitable[ModelResponse]],
+        request_candidate: Callable[[SampleVariant], Awaitable[ModelResponse]],
     ) -> ResolvedTurn:
         """Judge a turn whose tools have not run; ``ask`` asks for a candidate.
 
         Raises:
             RunStopped: that stops the run.
         """
-        body = resolve_turn(session, response, lambda one: step_of(one, agent=self.agent), lambda one: one)
-        choice = await _sync_async.run_async(body, ask)
-        self.stop_if_stopped(session)
+        body = resolve_turn(
+            session, response, lambda one: build_step(one, agent=self.agent_name), lambda one: one
+        )
+        choice = await _sync_async.run_async(body, request_candidate)
+        self.raise_if_stopped(session)
         return choice
 
-    def ask_again(self, messages: list[ModelMessage], told: Sequence[str]) -> ModelRequest:
+    def build_retry_request(self, messages: list[ModelMessage], guard_texts: Sequence[str]) -> ModelRequest:
         """Take the last response out of the messages; returns the request to be made again."""
         messages.pop()
         parts: Sequence[ModelRequestPart] = ()
         if messages and isinstance(messages[-1], ModelRequest):
             parts = messages[-1].parts
             messages.pop()
-        self._taken = len(messages) + 1
-        return request(parts, told)
+        self._committed_count = len(messages) + 1
+        return build_request(parts, guard_texts)
 
-    async def apply(
+    async def apply_plan(
         self,
         session: Session,
         plan: RecoveryPlan,
@@ -170,44 +178,44 @@ class PydanticGuardedRun:
         failed = await aundo_effects(session, plan)
         for action in plan.actions:
             if isinstance(action, Repair):
-                parts = self._repair(action, messages, parts)
+                parts = self._apply_repair(action, messages, parts)
             elif isinstance(action, Rewind | Restart):
                 to_step = action.to_step if isinstance(action, Rewind) else 0
-                parts = self._back(session, messages, to_step)
+                parts = self._roll_back(session, messages, to_step)
             elif isinstance(action, DisableTools):
-                self.withheld |= set(action.tools)
-        self._taken = len(messages) + 1  # the request is added to the history when it is made
-        self.stop_if_stopped(session)
+                self.disabled_tools |= set(action.tools)
+        self._committed_count = len(messages) + 1  # the request is added to the history when it is made
+        self.raise_if_stopped(session)
         told = await acollect_messages(plan, failed, ask_person=self._ask)
-        return request(parts, told)
+        return build_request(parts, told)
 
-    async def told(self, plan: RecoveryPlan) -> list[str]:
+    async def build_guard_texts(self, plan: RecoveryPlan) -> list[str]:
         """What the agent is told by a plan about an answer, a person's answer among it."""
         return await acollect_messages(plan, ask_person=self._ask)
 
     @staticmethod
-    def stop_if_stopped(session: Session) -> None:
+    def raise_if_stopped(session: Session) -> None:
         """Raise RunStopped with the reason if the guard has ended the run."""
         if session.stop_reason is not None:
             raise RunStopped(session.stop_reason)
 
-    def _repair(
+    def _apply_repair(
         self, repair: Repair, messages: list[ModelMessage], parts: Sequence[ModelRequestPart]
     ) -> list[ModelRequestPart]:
         """Put another text in place of what a call returned, wherever the run may go on from."""
         at = int(repair.field.partition("[")[2].rstrip("]"))
         call = self._steps[repair.step].observations[at].call_id
-        messages[:] = with_result(messages, call, repair.text)
-        self._places = {
+        messages[:] = replace_result(messages, call, repair.text)
+        self._positions = {
             step: MessagePosition(
-                tuple(with_result(place.history, call, repair.text)),
-                tuple(parts_with_result(place.parts, call, repair.text)),
+                tuple(replace_result(place.history, call, repair.text)),
+                tuple(replace_result_in_parts(place.parts, call, repair.text)),
             )
-            for step, place in self._places.items()
+            for step, place in self._positions.items()
         }
-        return parts_with_result(parts, call, repair.text)
+        return replace_result_in_parts(parts, call, repair.text)
 
-    def _back(
+    def _roll_back(
         self, session: Session, messages: list[ModelMessage], to_step: int
     ) -> Sequence[ModelRequestPart]:
         """Put the history back to a place; returns the parts of the request that is made there.
@@ -215,24 +223,24 @@ class PydanticGuardedRun:
         A run can be taken back to before a turn of the agent. Steps between ``to_step`` and that turn are
         prompts, of this run or of the history it began with: they stay, and are committed again.
         """
-        at = min(step for step in self._places if step >= to_step)
-        place = self._places[at]
+        at = min(step for step in self._positions if step >= to_step)
+        place = self._positions[at]
         messages[:] = place.history
         again = self._steps[to_step:at]
         del self._steps[to_step:]
-        self._places = {step: kept for step, kept in self._places.items() if step <= at}
+        self._positions = {step: kept for step, kept in self._positions.items() if step <= at}
         for step in again:
             self._steps.append(session.commit(step))
         return place.parts
 
 
-def returned(tool: str, result: Any) -> str:
+def format_tool_result(tool_name: str, result: Any) -> str:
     """What a tool returned, as the text the model gets."""
     value = getattr(result, "return_value", result)
-    return ToolReturnPart(tool_name=tool, content=value, tool_call_id="").model_response_str()
+    return ToolReturnPart(tool_name=tool_name, content=value, tool_call_id="").model_response_str()
 
 
-def _spec(tool: ToolDefinition) -> ToolSpec:
+def _build_tool_spec(tool: ToolDefinition) -> ToolSpec:
     return ToolSpec(
         name=tool.name, description=tool.description or "", parameters=tool.parameters_json_schema
     )

@@ -15,107 +15,116 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.detect.step_facts import canonicalize_json
-from agentguard.intercept.adapters.anthropic_events import message_stream
-from agentguard.intercept.adapters.openai_chat import GIVEN, tool_name, wants_json, without_tools
-from agentguard.intercept.conversation import ConversationBranch, Item, canonical_key, view
+from agentguard.intercept.adapters.anthropic_stream import encode_message_stream
+from agentguard.intercept.adapters.openai_chat import PROMPT_ROLES, get_tool_name, remove_tools, requires_json
+from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
 from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
 from agentguard.trajectory.model import Step, ToolCall, Usage
 
-_WHOLE = ("end_turn", "tool_use", "stop_sequence")
+_COMPLETE_STOP_REASONS = ("end_turn", "tool_use", "stop_sequence")
 """Stop reasons of answers that were not cut off; a paused turn goes on in the next request."""
 
-_MARKS = ("cache_control", "citations")
+_IGNORED_FIELDS = ("cache_control", "citations")
 """Fields that clients move about or leave out when they resend a block."""
 
 
 class AnthropicAdapter:
     """The dialect of ``POST /messages``."""
 
-    keeps = False
+    stores_history = False
 
-    def guards(self, body: Mapping[str, Any]) -> bool:
+    def can_guard(self, body: Mapping[str, Any]) -> bool:
         """Whether a request can be guarded."""
         given = body.get("messages")
         if not isinstance(given, list) or not given:
             return False
         return all(isinstance(one, dict) and isinstance(one.get("content"), str | list) for one in given)
 
-    def items(self, body: Mapping[str, Any]) -> list[Item]:
+    def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
         """The history in a request, results of tools apart."""
-        return [item for message in body["messages"] for item in _apart(message)]
+        return [item for message in body["messages"] for item in _split_results(message)]
 
-    def key(self, item: Item) -> bytes:
+    def build_item_key(self, item: Item) -> bytes:
         """What an item is known again by; thinking, and marks for the cache, do not count."""
-        role, blocks = item.get("role"), _blocks(item)
+        role, blocks = item.get("role"), _get_blocks(item)
         if role != "assistant":
-            return canonical_key([role, [_plain(block) for block in blocks]])
-        calls = [[one.get("id"), one.get("name"), one.get("input")] for one in blocks if _is_call(one)]
-        return canonical_key([role, "" if calls else _text(blocks).strip(), calls])
+            return encode_canonical([role, [_normalize_block(block) for block in blocks]])
+        calls = [[one.get("id"), one.get("name"), one.get("input")] for one in blocks if _is_client_call(one)]
+        return encode_canonical([role, "" if calls else _join_text(blocks).strip(), calls])
 
-    def turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
+    def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
         """Turns from ``start`` on: an answer with its results, or a message alone."""
         made: list[tuple[int, int]] = []
         for place in range(start, len(items)):
             folded = made and items[made[-1][0]].get("role") == "assistant"
-            if folded and self.result(items[place]):
+            if folded and self.is_result(items[place]):
                 made[-1] = (made[-1][0], place + 1)
             else:
                 made.append((place, place + 1))
         return made
 
-    def step(self, items: Sequence[Item], agent: str) -> Step:
+    def build_step(self, items: Sequence[Item], agent: str) -> Step:
         """A turn as a step. Raises FormatError if it is malformed."""
-        return _flagged(parse_chat([_chat(item) for item in items], agent=agent).steps[0], items)
+        return _mark_errors(
+            parse_chat([_to_chat_message(item) for item in items], agent=agent).steps[0], items
+        )
 
-    def answered(self, step: Step, results: Sequence[Item]) -> Step:
+    def add_results(self, step: Step, results: Sequence[Item]) -> Step:
         """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
-        return _flagged(add_tool_results(step, [_chat(item) for item in results]), results)
+        return _mark_errors(add_tool_results(step, [_to_chat_message(item) for item in results]), results)
 
-    def given(self, items: Sequence[Item]) -> bool:
+    def is_prompt(self, items: Sequence[Item]) -> bool:
         """Whether a turn is a user's or a system prompt."""
-        return items[0].get("role") in GIVEN and not self.result(items[0])
+        return items[0].get("role") in PROMPT_ROLES and not self.is_result(items[0])
 
-    def result(self, item: Item) -> bool:
+    def is_result(self, item: Item) -> bool:
         """Whether an item is what a call returned."""
-        return bool(_only(item))
+        return bool(_get_result_block(item))
 
-    def told(self, text: str) -> Item:
+    def build_guard_item(self, text: str) -> Item:
         """What the guard says, as an item."""
         return {"role": "user", "content": text}
 
-    def answer(self, payload: Mapping[str, Any]) -> list[Item] | None:
+    def extract_answer_items(self, payload: Mapping[str, Any]) -> list[Item] | None:
         """The items of a whole answer; None if it was cut off or refused, or has nothing in it."""
         content = payload.get("content")
-        if payload.get("stop_reason") not in _WHOLE or not isinstance(content, list) or not content:
+        if (
+            payload.get("stop_reason") not in _COMPLETE_STOP_REASONS
+            or not isinstance(content, list)
+            or not content
+        ):
             return None
         return [{"role": "assistant", "content": content}]
 
-    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+    def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """What an answer cost, if it says so."""
         used = payload.get("usage")
         if not isinstance(used, dict):
             return None
         return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
 
-    def repaired(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
+    def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
         calls = iter(step.tool_calls)
-        content = [_repaired(one, next(calls)) if _is_call(one) else one for one in payload["content"]]
-        said = [place for place, one in enumerate(content) if _kind(one) == "text"]
+        content = [
+            _apply_repaired_call(one, next(calls)) if _is_client_call(one) else one
+            for one in payload["content"]
+        ]
+        said = [place for place, one in enumerate(content) if _get_type(one) == "text"]
         if len(said) == 1 and content[said[0]].get("text") != step.content:
             content[said[0]] = {"type": "text", "text": step.content}
         return {**payload, "content": content}
 
-    def result_saying(self, item: Item, text: str) -> Item:
+    def replace_result_text(self, item: Item, text: str) -> Item:
         """What a call returned, with another text."""
         return {**item, "content": [{**item["content"][0], "content": text}]}
 
-    def system(self, body: Mapping[str, Any]) -> str:
+    def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
         """The system prompt."""
         given = body.get("system")
-        return _text(given) if isinstance(given, list) else str(given or "")
+        return _join_text(given) if isinstance(given, list) else str(given or "")
 
-    def tools(self, body: Mapping[str, Any]) -> list[Any]:
+    def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
         """The tools that are offered; what their input looks like stands under ``parameters``."""
         made = []
         for tool in body.get("tools") or ():
@@ -123,38 +132,47 @@ class AnthropicAdapter:
             made.append({**rest, "parameters": tool.get("input_schema") or {}})
         return made
 
-    def without_tools(self, body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
+    def remove_tools(self, body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
         """The request without the tools that were taken away.
 
         Where none is left they stay defined, as the API wants it where the history has calls, and may not be
         used.
         """
-        offered = {tool_name(tool) for tool in body.get("tools") or ()}
-        if not offered & withheld:
+        offered = {get_tool_name(tool) for tool in body.get("tools") or ()}
+        if not offered & disabled_tools:
             return body
-        if offered <= withheld:
+        if offered <= disabled_tools:
             return {**body, "tool_choice": {"type": "none"}}
-        made = without_tools(body, withheld)
+        made = remove_tools(body, disabled_tools)
         return {**made, "tool_choice": {"type": "auto"}} if made.get("tool_choice") == "auto" else made
 
-    def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
+    def encode_stream(self, payload: Mapping[str, Any], *, include_usage: bool) -> bytes:
         """A whole answer as a stream of events; its cost is always among them."""
-        del usage
-        return message_stream(payload)
+        del include_usage
+        return encode_message_stream(payload)
 
-    def unchanged(self, line: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]) -> bool:
+    def is_unchanged(
+        self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
+    ) -> bool:
         """Whether the request says just what the line says."""
         del body
-        return line.places() == list(range(len(history)))
+        return branch.collect_item_refs() == list(range(len(history)))
 
-    def body(
-        self, body: Mapping[str, Any], line: ConversationBranch, history: Sequence[Item], *, root: str | None
+    def build_body(
+        self,
+        body: Mapping[str, Any],
+        branch: ConversationBranch,
+        history: Sequence[Item],
+        *,
+        root_response_id: str | None,
     ) -> dict[str, Any]:
         """The request with the line's view in place of the history."""
-        del root
-        return {**body, "messages": _together(view(line.places(), history))}
+        del root_response_id
+        return {**body, "messages": _merge_user_items(resolve_items(branch.collect_item_refs(), history))}
 
-    def final(self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str) -> dict[str, Any]:
+    def build_final_answer(
+        self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
+    ) -> dict[str, Any]:
         """An answer of the guard that ends the run; a refusal where the client expects JSON."""
         made = {
             "id": f"msg_agentguard_{uuid.uuid4().hex[:12]}",
@@ -166,112 +184,112 @@ class AnthropicAdapter:
             **(payload or {}),
         }
         made["content"] = [{"type": "text", "text": text}]
-        made["stop_reason"] = "refusal" if wants_json(body) else "end_turn"
+        made["stop_reason"] = "refusal" if requires_json(body) else "end_turn"
         return made
 
 
-def _apart(message: Item) -> list[Item]:
+def _split_results(message: Item) -> list[Item]:
     """A message as items: its results one by one, then what else it holds."""
     content = message.get("content")
     if message.get("role") != "user" or not isinstance(content, list):
         return [message]
-    results = [block for block in content if _kind(block) == "tool_result"]
+    results = [block for block in content if _get_type(block) == "tool_result"]
     if not results:
         return [message]
     made = [{**message, "content": [block]} for block in results]
-    rest = [block for block in content if _kind(block) != "tool_result"]
+    rest = [block for block in content if _get_type(block) != "tool_result"]
     return [*made, {**message, "content": rest}] if rest else made
 
 
-def _together(items: Sequence[Item]) -> list[Item]:
+def _merge_user_items(items: Sequence[Item]) -> list[Item]:
     """Items as messages whose roles take turns."""
     made: list[Item] = []
     for item in items:
         if made and made[-1].get("role") == item.get("role") == "user":
-            made[-1] = {**made[-1], "content": [*_blocks(made[-1]), *_blocks(item)]}
+            made[-1] = {**made[-1], "content": [*_get_blocks(made[-1]), *_get_blocks(item)]}
         else:
             made.append(item)
     return made
 
 
-def _only(item: Item) -> Item:
+def _get_result_block(item: Item) -> Item:
     """The block of a result; empty for what is none."""
     content = item.get("content")
-    alone = isinstance(content, list) and len(content) == 1 and _kind(content[0]) == "tool_result"
+    alone = isinstance(content, list) and len(content) == 1 and _get_type(content[0]) == "tool_result"
     return content[0] if alone and content else {}
 
 
-def _blocks(item: Item) -> list[Any]:
+def _get_blocks(item: Item) -> list[Any]:
     content = item.get("content")
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
 
 
-def _kind(block: Any) -> str:
+def _get_type(block: Any) -> str:
     return str(block.get("type", "")) if isinstance(block, dict) else ""
 
 
-def _is_call(block: Any) -> bool:
+def _is_client_call(block: Any) -> bool:
     """Whether a client has to carry a block out; tools that the server runs are none of its business."""
-    return _kind(block) == "tool_use"
+    return _get_type(block) == "tool_use"
 
 
-def _plain(block: Any) -> Any:
+def _normalize_block(block: Any) -> Any:
     """A block without what clients move about; content of one text is that text."""
     if not isinstance(block, dict):
         return block
-    made = {key: value for key, value in block.items() if key not in _MARKS}
+    made = {key: value for key, value in block.items() if key not in _IGNORED_FIELDS}
     if isinstance(made.get("content"), list):
-        inner = [_plain(one) for one in made["content"]]
-        only = inner[0] if len(inner) == 1 and _kind(inner[0]) == "text" else None
+        inner = [_normalize_block(one) for one in made["content"]]
+        only = inner[0] if len(inner) == 1 and _get_type(inner[0]) == "text" else None
         made["content"] = inner if only is None else only.get("text")
     return made
 
 
-def _text(blocks: Sequence[Any]) -> str:
-    said = [str(block.get("text") or "") for block in blocks if _kind(block) == "text"]
+def _join_text(blocks: Sequence[Any]) -> str:
+    said = [str(block.get("text") or "") for block in blocks if _get_type(block) == "text"]
     return "\n".join(filter(None, said))
 
 
-def _chat(item: Item) -> Item:
+def _to_chat_message(item: Item) -> Item:
     """An item as a chat message."""
-    blocks = _blocks(item)
+    blocks = _get_blocks(item)
     if item.get("role") != "assistant":
-        if _kind(blocks[0] if blocks else None) == "tool_result":
-            return _result(blocks[0])
-        return {"role": str(item.get("role")), "content": _text(blocks)}
-    thought = [str(one.get("thinking") or "") for one in blocks if _kind(one) == "thinking"]
+        if _get_type(blocks[0] if blocks else None) == "tool_result":
+            return _to_tool_message(blocks[0])
+        return {"role": str(item.get("role")), "content": _join_text(blocks)}
+    thought = [str(one.get("thinking") or "") for one in blocks if _get_type(one) == "thinking"]
     calls = [
         {"id": one.get("id"), "function": {"name": one.get("name"), "arguments": one.get("input")}}
         for one in blocks
-        if _is_call(one)
+        if _is_client_call(one)
     ]
-    made: Item = {"role": "assistant", "content": _text(blocks)}
+    made: Item = {"role": "assistant", "content": _join_text(blocks)}
     if any(thought):
         made["reasoning_content"] = "\n".join(filter(None, thought))
     return {**made, "tool_calls": calls} if calls else made
 
 
-def _flagged(step: Step, items: Sequence[Item]) -> Step:
+def _mark_errors(step: Step, items: Sequence[Item]) -> Step:
     """The step with those of its results marked that are errors."""
-    failed = [one["tool_use_id"] for one in map(_only, items) if one.get("is_error") is True]
+    failed = [one["tool_use_id"] for one in map(_get_result_block, items) if one.get("is_error") is True]
     if not failed:
         return step
     seen = (replace(one, is_error=one.call_id in failed) for one in step.observations)
     return step.with_observations(tuple(seen))
 
 
-def _result(block: Mapping[str, Any]) -> Item:
+def _to_tool_message(block: Mapping[str, Any]) -> Item:
     content = block.get("content")
-    text = _text(content) or json.dumps(content) if isinstance(content, list) else str(content or "")
+    text = _join_text(content) or json.dumps(content) if isinstance(content, list) else str(content or "")
     return {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
 
 
-def _repaired(block: Item, call: ToolCall) -> Item:
+def _apply_repaired_call(block: Item, call: ToolCall) -> Item:
     given = call.arguments if call.raw_arguments is None else json.loads(call.raw_arguments)
-    return block if _same(block, call) else {**block, "name": call.name, "input": dict(given or {})}
+    return block if _is_same_call(block, call) else {**block, "name": call.name, "input": dict(given or {})}
 
 
-def _same(block: Item, call: ToolCall) -> bool:
+def _is_same_call(block: Item, call: ToolCall) -> bool:
     return block.get("name") == call.name and canonicalize_json(block.get("input")) == canonicalize_json(
         call.arguments
     )

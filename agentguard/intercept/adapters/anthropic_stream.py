@@ -7,108 +7,196 @@ same message: it began once, its id stays, and blocks are numbered on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentguard.intercept.adapters.anthropic_events import added, block_events, ended, started, whole
 from agentguard.intercept.conversation import Item
 from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.stream_buffer import HeldStream
-from agentguard.intercept.types import CandidateRequest, How
-from agentguard.model_api.sse import event_bytes, parsed
+from agentguard.intercept.stream_buffer import EventStreamBuffer
+from agentguard.intercept.types import AnswerSource, CandidateRequest
+from agentguard.model_api.sse import encode_event, parse_event
 
-Event = dict[str, Any]
+MessageEvent = dict[str, Any]
 
 
-class MessagesHold(HeldStream):
+def encode_message_stream(payload: Mapping[str, Any]) -> bytes:
+    """A whole message as a stream of events."""
+    events = [build_start_event(payload)]
+    for index, block in enumerate(payload["content"]):
+        events += build_block_events(block, index)
+    events += build_end_events(payload)
+    return b"".join(encode_event(event, include_name=True) for event in events)
+
+
+def build_start_event(payload: Mapping[str, Any]) -> MessageEvent:
+    """The event that begins a message."""
+    message = {**payload, "content": [], "stop_reason": None, "stop_sequence": None}
+    return {"type": "message_start", "message": message}
+
+
+def build_block_events(block: Mapping[str, Any], index: int) -> list[MessageEvent]:
+    """A whole block as the events that build it; one of an unknown kind begins as a whole."""
+    empty, deltas = _split_block(block)
+    return [
+        {"type": "content_block_start", "index": index, "content_block": empty},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def build_end_events(payload: Mapping[str, Any]) -> list[MessageEvent]:
+    """The events that end a message."""
+    used = (payload.get("usage") or {}).get("output_tokens") or 0
+    delta = {"stop_reason": payload.get("stop_reason"), "stop_sequence": payload.get("stop_sequence")}
+    return [
+        {"type": "message_delta", "delta": delta, "usage": {"output_tokens": used}},
+        {"type": "message_stop"},
+    ]
+
+
+def apply_delta(block: MessageEvent, delta: Mapping[str, Any]) -> None:
+    """Put a delta into the block that it belongs to; the text of an input is gathered under ``partial``."""
+    match delta.get("type"):
+        case "text_delta":
+            block["text"] = block.get("text", "") + str(delta.get("text") or "")
+        case "thinking_delta":
+            block["thinking"] = block.get("thinking", "") + str(delta.get("thinking") or "")
+        case "signature_delta":
+            block["signature"] = delta.get("signature")
+        case "input_json_delta":
+            block["partial"] = block.get("partial", "") + str(delta.get("partial_json") or "")
+        case "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+
+
+def finish_block(block: MessageEvent) -> MessageEvent:
+    """A block whose deltas are all there; an input that is no JSON stays the text that it is."""
+    text = block.pop("partial", "")
+    if text:
+        try:
+            block["input"] = json.loads(text)
+        except ValueError:
+            block["input"] = text
+    return block
+
+
+def _split_block(block: Mapping[str, Any]) -> tuple[MessageEvent, list[MessageEvent]]:
+    """A block as it is when it begins, and the deltas that it grows by."""
+    match block.get("type"):
+        case "text":
+            made: list[MessageEvent] = [{"type": "text_delta", "text": block.get("text") or ""}]
+            made += ({"type": "citations_delta", "citation": one} for one in block.get("citations") or ())
+            return {**block, "text": "", **({"citations": []} if block.get("citations") else {})}, made
+        case "thinking":
+            return {**block, "thinking": "", "signature": ""}, [
+                {"type": "thinking_delta", "thinking": block.get("thinking") or ""},
+                {"type": "signature_delta", "signature": block.get("signature") or ""},
+            ]
+        case "tool_use" | "server_tool_use" | "mcp_tool_use":
+            text = json.dumps(block.get("input") or {}, separators=(",", ":"))
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+    return dict(block), []
+
+
+JsonObject = dict[str, Any]
+
+
+class AnthropicStreamBuffer(EventStreamBuffer):
     """The hold on events of a message."""
 
-    def __init__(self, exchange: GuardedRequest, wire: CandidateRequest, *, everything: bool = False) -> None:
-        self._shown_blocks: list[Event] = []
-        self._before: list[Event] = []
-        super().__init__(exchange, wire, everything=everything)
+    def __init__(
+        self, request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
+    ) -> None:
+        self._visible_blocks: list[JsonObject] = []
+        self._earlier_blocks: list[JsonObject] = []
+        super().__init__(request, candidate_request, buffer_all=buffer_all)
 
-    def failed(self, message: str) -> bytes:
+    def build_error_event(self, message: str) -> bytes:
         """As `Hold.failed`."""
         said = {"type": "api_error", "message": message}
-        return event_bytes({"type": "error", "error": said}, named=True)
+        return encode_event({"type": "error", "error": said}, include_name=True)
 
-    def _next(self) -> None:
-        super()._next()
-        self._message: Event = {}
-        self._blocks: dict[int, Event] = {}
-        self._done = False
+    def _reset(self) -> None:
+        super()._reset()
+        self._message: JsonObject = {}
+        self._blocks: dict[int, JsonObject] = {}
+        self._is_done = False
 
-    def _read(self, event: bytes, value: Event) -> None:
+    def _handle_event(self, event: bytes, value: JsonObject) -> None:
         if value.get("type") == "content_block_start":
-            value = parsed(event) or value  # the arguments of a call may be in it
-        self._take(value)
+            value = parse_event(event) or value  # the arguments of a call may be in it
+        self._update_message(value)
 
-    def _payload(self) -> dict[str, Any]:
-        if not self._done:
+    def _build_payload(self) -> dict[str, Any]:
+        if not self._is_done:
             raise EOFError("the stream ended before message_stop")
-        content = [whole(self._blocks[index]) for index in sorted(self._blocks)]
+        content = [finish_block(self._blocks[index]) for index in sorted(self._blocks)]
         return {**self._message, "content": content}
 
-    def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
-        before = self._shown_blocks if how == "other" else self._before
+    def _build_visible_answer(
+        self, answer: list[Item], source: AnswerSource
+    ) -> tuple[list[Item] | None, str]:
+        before = self._visible_blocks if source == "other" else self._earlier_blocks
         if not before or not answer:
             return None, ""
         return [{**answer[0], "content": [*before, *answer[0]["content"]]}], ""
 
-    def _instead(self, payload: dict[str, Any], how: How) -> bytes:
-        shown = len(self._shown_blocks) - len(self._before)
-        self._once_more()
-        if how != "other":  # these blocks of it have been shown
+    def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
+        shown = len(self._visible_blocks) - len(self._earlier_blocks)
+        self._begin_retry()
+        if source != "other":  # these blocks of it have been shown
             payload = {**payload, "content": payload["content"][shown:]}
-        return self.feed(self._exchange.dialect.stream(payload, usage=True)) + self.release()
+        return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 
-    def _once_more(self) -> bytes:
-        self._later, self._before = True, list(self._shown_blocks)
-        self._next()
+    def _begin_retry(self) -> bytes:
+        self._follows_rejected, self._earlier_blocks = True, list(self._visible_blocks)
+        self._reset()
         return b""
 
-    def _take(self, value: Mapping[str, Any]) -> None:
+    def _update_message(self, value: Mapping[str, Any]) -> None:
         match value.get("type"):
             case "message_start":
                 self._message = dict(value["message"])
             case "content_block_start":
                 block = dict(value["content_block"])
                 self._blocks[value["index"]] = block
-                self._holding = self._holding or block.get("type") == "tool_use"
+                self._is_buffering = self._is_buffering or block.get("type") == "tool_use"
             case "content_block_delta":
-                added(self._blocks[value["index"]], value["delta"])
+                apply_delta(self._blocks[value["index"]], value["delta"])
             case "message_delta":
-                self._holding = True
+                self._is_buffering = True
                 self._message |= value.get("delta") or {}
                 used = self._message.get("usage") or {}
                 self._message["usage"] = {**used, **(value.get("usage") or {})}
             case "message_stop":
-                self._done = True
+                self._is_done = True
             case "error":
-                self._error = True
+                self._has_error_event = True
 
-    def _shown(self, event: bytes, value: Event) -> bytes:
+    def _rewrite_event(self, event: bytes, value: JsonObject) -> bytes:
         kind = value.get("type")
         if kind == "message_start":
-            if self._later and self._head:
+            if self._follows_rejected and self._answer_head:
                 return b""
-            self._head = self._head or dict(value["message"])
+            self._answer_head = self._answer_head or dict(value["message"])
         if kind == "content_block_stop":
-            self._shown_blocks.append(whole(dict(self._blocks[value["index"]])))
-        if not self._later or not isinstance(value.get("index"), int):
+            self._visible_blocks.append(finish_block(dict(self._blocks[value["index"]])))
+        if not self._follows_rejected or not isinstance(value.get("index"), int):
             return event
-        value = parsed(event) or value
-        return event_bytes({**value, "index": value["index"] + len(self._before)}, named=True)
+        value = parse_event(event) or value
+        return encode_event({**value, "index": value["index"] + len(self._earlier_blocks)}, include_name=True)
 
-    def _final(self) -> bytes:
+    def _encode_final_answer(self) -> bytes:
         """The guard's word as one more block of the message, which ends with it."""
-        text = self._exchange.final or ""
-        made = self._exchange.dialect.final(self._exchange.request, self._message or None, text)
-        seen, events = list(self._shown_blocks), list[Event]()
-        if not self._head:
-            events.append(started(made))
-        events += block_events(made["content"][0], len(seen))
-        events += ended(made)
-        self._exchange.settle([{"role": "assistant", "content": [*seen, *made["content"]]}])
-        return b"".join(event_bytes(event, named=True) for event in events)
+        text = self._request.final_text or ""
+        made = self._request.adapter.build_final_answer(
+            self._request.request_body, self._message or None, text
+        )
+        seen, events = list(self._visible_blocks), list[JsonObject]()
+        if not self._answer_head:
+            events.append(build_start_event(made))
+        events += build_block_events(made["content"][0], len(seen))
+        events += build_end_events(made)
+        self._request.settle([{"role": "assistant", "content": [*seen, *made["content"]]}])
+        return b"".join(encode_event(event, include_name=True) for event in events)

@@ -13,9 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentguard.detect.step_facts import canonicalize_json
-from agentguard.intercept.adapters.openai_chat import GIVEN, arguments_key, wants_json, without_tools
-from agentguard.intercept.adapters.openai_responses_events import guard_item, response_stream
-from agentguard.intercept.conversation import ConversationBranch, Item, canonical_key, view
+from agentguard.intercept.adapters.openai_chat import (
+    PROMPT_ROLES,
+    parse_arguments_key,
+    remove_tools,
+    requires_json,
+)
+from agentguard.intercept.adapters.openai_responses_stream import build_guard_message, encode_response_stream
+from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
 from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
 from agentguard.trajectory.model import Step, ToolCall, Usage
 
@@ -23,9 +28,9 @@ from agentguard.trajectory.model import Step, ToolCall, Usage
 class ResponsesAdapter:
     """The dialect of ``POST /responses``."""
 
-    keeps = True
+    stores_history = True
 
-    def guards(self, body: Mapping[str, Any]) -> bool:
+    def can_guard(self, body: Mapping[str, Any]) -> bool:
         """Whether a request can be guarded: one in the background, or of a kept conversation, cannot."""
         if body.get("background") or body.get("conversation"):
             return False
@@ -34,130 +39,155 @@ class ResponsesAdapter:
             return bool(given) and all(isinstance(item, dict) for item in given)
         return isinstance(given, str)
 
-    def items(self, body: Mapping[str, Any]) -> list[Item]:
+    def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
         """The items in a request."""
         given = body["input"]
         return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
 
-    def key(self, item: Item) -> bytes:
+    def build_item_key(self, item: Item) -> bytes:
         """What an item is known again by; clients may leave out what is no message, call or result."""
-        if self.result(item):
-            return canonical_key([item.get("type"), item.get("call_id"), item.get("output")])
-        if _is_call(item):
-            return canonical_key(
-                [item.get("type"), _id(item), item.get("name"), arguments_key(_arguments(item))]
+        if self.is_result(item):
+            return encode_canonical([item.get("type"), item.get("call_id"), item.get("output")])
+        if _is_client_call(item):
+            return encode_canonical(
+                [
+                    item.get("type"),
+                    _get_call_id(item),
+                    item.get("name"),
+                    parse_arguments_key(_get_arguments(item)),
+                ]
             )
         if item.get("role") == "assistant":
-            return canonical_key(["assistant", _text(item.get("content")).strip()])
-        return b"" if _is_models(item) else canonical_key([item.get("role"), item.get("content")])
+            return encode_canonical(["assistant", _join_text(item.get("content")).strip()])
+        return b"" if _is_model_item(item) else encode_canonical([item.get("role"), item.get("content")])
 
-    def result(self, item: Item) -> bool:
+    def is_result(self, item: Item) -> bool:
         """Whether an item is what a call returned."""
         kind = str(item.get("type", ""))
         return kind.endswith("_output") or kind == "mcp_approval_response"
 
-    def turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
+    def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
         """Turns from ``start`` on: items of the model with the results that follow, or one item alone."""
         made: list[tuple[int, int]] = []
         for place in range(start, len(items)):
             item = items[place]
-            folds = made and _is_models(items[made[-1][0]])
-            if folds and (self.result(item) or (_is_models(item) and not self.result(items[place - 1]))):
+            folds = made and _is_model_item(items[made[-1][0]])
+            if folds and (
+                self.is_result(item) or (_is_model_item(item) and not self.is_result(items[place - 1]))
+            ):
                 made[-1] = (made[-1][0], place + 1)
             else:
                 made.append((place, place + 1))
         return made
 
-    def step(self, items: Sequence[Item], agent: str) -> Step:
+    def build_step(self, items: Sequence[Item], agent: str) -> Step:
         """A turn as a step. Raises FormatError if it is malformed."""
-        results = [_tool_message(item) for item in items if self.result(item)]
-        models = [item for item in items if not self.result(item)]
-        if models and _is_models(models[0]):
-            return parse_chat([_assistant(models), *results], agent=agent).steps[0]
+        results = [_to_tool_message(item) for item in items if self.is_result(item)]
+        models = [item for item in items if not self.is_result(item)]
+        if models and _is_model_item(models[0]):
+            return parse_chat([_to_assistant_message(models), *results], agent=agent).steps[0]
         given = [{"role": item.get("role", "user"), "content": item.get("content")} for item in models]
         return parse_chat([*given, *results], agent=agent).steps[0]
 
-    def answered(self, step: Step, results: Sequence[Item]) -> Step:
+    def add_results(self, step: Step, results: Sequence[Item]) -> Step:
         """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
-        return add_tool_results(step, [_tool_message(item) for item in results])
+        return add_tool_results(step, [_to_tool_message(item) for item in results])
 
-    def given(self, items: Sequence[Item]) -> bool:
+    def is_prompt(self, items: Sequence[Item]) -> bool:
         """Whether a turn is a user's or a system prompt."""
         first = items[0]
-        return not (self.result(first) or _is_models(first)) and first.get("role", "user") in GIVEN
+        return (
+            not (self.is_result(first) or _is_model_item(first)) and first.get("role", "user") in PROMPT_ROLES
+        )
 
-    def told(self, text: str) -> Item:
+    def build_guard_item(self, text: str) -> Item:
         """What the guard says, as an item."""
         return {"role": "user", "content": text}
 
-    def answer(self, payload: Mapping[str, Any]) -> list[Item] | None:
+    def extract_answer_items(self, payload: Mapping[str, Any]) -> list[Item] | None:
         """The items of a completed response; None if it is not complete or has none."""
         output = payload.get("output")
         if payload.get("status", "completed") != "completed" or not isinstance(output, list):
             return None
         return output or None
 
-    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+    def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """What a response cost, if it says so."""
         used = payload.get("usage")
         if not isinstance(used, dict):
             return None
         return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
 
-    def repaired(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
+    def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
         calls = iter(step.tool_calls)
-        output = [_repaired(item, next(calls)) if _is_call(item) else item for item in payload["output"]]
+        output = [
+            _apply_repaired_call(item, next(calls)) if _is_client_call(item) else item
+            for item in payload["output"]
+        ]
         said = [i for i, item in enumerate(output) if item.get("role") == "assistant"]
-        if len(said) == 1 and _text(output[said[0]].get("content")) != step.content:
+        if len(said) == 1 and _join_text(output[said[0]].get("content")) != step.content:
             part = {"type": "output_text", "text": step.content, "annotations": [], "logprobs": []}
             output[said[0]] = {**output[said[0]], "content": [part]}
         return {**payload, "output": output}
 
-    def result_saying(self, item: Item, text: str) -> Item:
+    def replace_result_text(self, item: Item, text: str) -> Item:
         """What a call returned, with another text."""
         return {**item, "output": text}
 
-    def system(self, body: Mapping[str, Any]) -> str:
+    def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
         """The instructions."""
         given = body.get("instructions")
         return given if isinstance(given, str) else ""
 
-    def tools(self, body: Mapping[str, Any]) -> list[Any]:
+    def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
         """The tools that are offered."""
         return list(body.get("tools") or ())
 
-    def without_tools(self, body: dict[str, Any], withheld: set[str]) -> dict[str, Any]:
-        """As `agentguard.intercept.adapters.openai_chat.without_tools`."""
-        return without_tools(body, withheld)
+    def remove_tools(self, body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
+        """As `agentguard.intercept.adapters.openai_chat.remove_tools`."""
+        return remove_tools(body, disabled_tools)
 
-    def stream(self, payload: Mapping[str, Any], *, usage: bool) -> bytes:
+    def encode_stream(self, payload: Mapping[str, Any], *, include_usage: bool) -> bytes:
         """A whole answer as a stream of events; its cost is always among them."""
-        del usage
-        return response_stream(payload)
+        del include_usage
+        return encode_response_stream(payload)
 
-    def unchanged(self, line: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]) -> bool:
+    def is_unchanged(
+        self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
+    ) -> bool:
         """Whether the request says just what the line says."""
         before = body.get("previous_response_id")
         if before is None:
-            return line.places() == list(range(len(history)))
-        anchor, places = line.since_anchor()
-        given = range(len(history) - len(self.items(body)), len(history))
+            return branch.collect_item_refs() == list(range(len(history)))
+        anchor, places = branch.split_at_stored_response()
+        given = range(len(history) - len(self.extract_items(body)), len(history))
         return anchor in (before, None) and places == list(given)
 
-    def body(
-        self, body: Mapping[str, Any], line: ConversationBranch, history: Sequence[Item], *, root: str | None
+    def build_body(
+        self,
+        body: Mapping[str, Any],
+        branch: ConversationBranch,
+        history: Sequence[Item],
+        *,
+        root_response_id: str | None,
     ) -> dict[str, Any]:
         """The request with the line's view: whole, or from the last response that the line still holds."""
         if body.get("previous_response_id") is None:
-            return {**body, "input": view(line.places(), history)}
-        anchor, places = line.since_anchor()
-        made = {**body, "previous_response_id": anchor or root, "input": view(places, history)}
+            return {**body, "input": resolve_items(branch.collect_item_refs(), history)}
+        anchor, places = branch.split_at_stored_response()
+        made = {
+            **body,
+            "previous_response_id": anchor or root_response_id,
+            "input": resolve_items(places, history),
+        }
         if made["previous_response_id"] is None:
             del made["previous_response_id"]
         return made
 
-    def final(self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str) -> dict[str, Any]:
+    def build_final_answer(
+        self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
+    ) -> dict[str, Any]:
         """A response of the guard that ends the run; a refusal where the client expects JSON."""
         made = {
             "object": "response",
@@ -174,75 +204,75 @@ class ResponsesAdapter:
             **(payload or {}),
         }
         made["id"], made["status"] = f"resp_agentguard_{uuid.uuid4().hex[:12]}", "completed"
-        made["output"] = [guard_item(text, refusal=wants_json(body))]
+        made["output"] = [build_guard_message(text, refusal=requires_json(body))]
         return made
 
 
-def _is_call(item: Item) -> bool:
+def _is_client_call(item: Item) -> bool:
     """Whether the client has to carry an item out."""
     kind = str(item.get("type", ""))
     return kind == "mcp_approval_request" or ("call_id" in item and not kind.endswith("_output"))
 
 
-def _repaired(item: Item, call: ToolCall) -> Item:
+def _apply_repaired_call(item: Item, call: ToolCall) -> Item:
     if item.get("type") != "function_call":
         return item
     arguments = canonicalize_json(call.arguments) if call.raw_arguments is None else call.raw_arguments
     return {**item, "name": call.name, "arguments": arguments}
 
 
-def _is_models(item: Item) -> bool:
+def _is_model_item(item: Item) -> bool:
     kind = str(item.get("type", "message"))
     if kind == "message":
         return item.get("role") == "assistant"
     return not (kind.endswith("_output") or kind == "mcp_approval_response")
 
 
-def _assistant(items: Sequence[Item]) -> Item:
+def _to_assistant_message(items: Sequence[Item]) -> Item:
     """The model's items of a turn as one chat message."""
     calls = [
         {
-            "id": _id(item),
+            "id": _get_call_id(item),
             "type": "function",
-            "function": {"name": _name(item), "arguments": _arguments(item)},
+            "function": {"name": _get_call_name(item), "arguments": _get_arguments(item)},
         }
         for item in items
-        if _is_call(item)
+        if _is_client_call(item)
     ]
-    said = [_text(item.get("content")) for item in items if item.get("role") == "assistant"]
-    thought = [_text(item.get("summary")) for item in items if item.get("type") == "reasoning"]
+    said = [_join_text(item.get("content")) for item in items if item.get("role") == "assistant"]
+    thought = [_join_text(item.get("summary")) for item in items if item.get("type") == "reasoning"]
     made: Item = {"role": "assistant", "content": "\n".join(filter(None, said))}
     if any(thought):
         made["reasoning_content"] = "\n".join(filter(None, thought))
     return {**made, "tool_calls": calls} if calls else made
 
 
-def _call(item: Item) -> Item:
-    function = {"name": _name(item), "arguments": _arguments(item)}
-    return {"id": _id(item), "type": "function", "function": function}
+def _to_chat_call(item: Item) -> Item:
+    function = {"name": _get_call_name(item), "arguments": _get_arguments(item)}
+    return {"id": _get_call_id(item), "type": "function", "function": function}
 
 
-def _tool_message(item: Item) -> Item:
+def _to_tool_message(item: Item) -> Item:
     output = item.get("output", item.get("approve"))
-    text = output if isinstance(output, str) else _text(output) or json.dumps(output)
+    text = output if isinstance(output, str) else _join_text(output) or json.dumps(output)
     call = item.get("call_id") or item.get("approval_request_id") or ""
     return {"role": "tool", "tool_call_id": call, "content": text}
 
 
-def _id(item: Item) -> str:
+def _get_call_id(item: Item) -> str:
     return str(item.get("call_id") or item.get("id") or "")
 
 
-def _name(item: Item) -> str:
+def _get_call_name(item: Item) -> str:
     return str(item.get("name") or item.get("type"))
 
 
-def _arguments(item: Item) -> str:
+def _get_arguments(item: Item) -> str:
     given = item.get("arguments", item.get("input", item.get("action")))
     return given if isinstance(given, str) else json.dumps(given)
 
 
-def _text(content: Any) -> str:
+def _join_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

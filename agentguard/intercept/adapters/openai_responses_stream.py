@@ -7,116 +7,194 @@ of the same response: its id stays, items and events are numbered on.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from agentguard.intercept.adapters.openai_chat import wants_json
-from agentguard.intercept.adapters.openai_responses_events import begun, guard_item, item_events
+from agentguard.intercept.adapters.openai_chat import requires_json
 from agentguard.intercept.conversation import Item
 from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.stream_buffer import HeldStream
-from agentguard.intercept.types import CandidateRequest, How
-from agentguard.model_api.sse import event_bytes, parsed
-
-_BEGIN = ("response.created", "response.queued", "response.in_progress")
-_TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-_FLOW = ("message", "reasoning")
+from agentguard.intercept.stream_buffer import EventStreamBuffer
+from agentguard.intercept.types import AnswerSource, CandidateRequest
+from agentguard.model_api.sse import encode_event, parse_event
 
 
-class ResponsesHold(HeldStream):
+def build_guard_message(text: str, *, refusal: bool) -> Item:
+    """A message of the guard as an output item."""
+    part: Item = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    if refusal:
+        part = {"type": "refusal", "refusal": text}
+    id = f"msg_agentguard_{uuid.uuid4().hex[:12]}"
+    return {"type": "message", "id": id, "status": "completed", "role": "assistant", "content": [part]}
+
+
+def build_item_events(item: Item, index: int) -> list[dict[str, Any]]:
+    """A whole item as the events that build it; one of an unknown kind begins and ends as a whole."""
+    empty, between = dict(item), list[dict[str, Any]]()
+    if item.get("type", "message") == "message":
+        empty = {**item, "status": "in_progress", "content": []}
+        for place, part in enumerate(item.get("content") or ()):
+            at = {"output_index": index, "item_id": item.get("id"), "content_index": place}
+            between += _build_part_events(part, at)
+    elif item.get("type") == "function_call":
+        empty = {**item, "arguments": "", "status": "in_progress"}
+        at = {"output_index": index, "item_id": item.get("id")}
+        kind, text = "response.function_call_arguments", item.get("arguments") or ""
+        between = [
+            {"type": f"{kind}.delta", **at, "delta": text},
+            {"type": f"{kind}.done", **at, "arguments": text, "name": item.get("name")},
+        ]
+    return [
+        {"type": "response.output_item.added", "output_index": index, "item": empty},
+        *between,
+        {"type": "response.output_item.done", "output_index": index, "item": item},
+    ]
+
+
+def encode_response_stream(payload: Mapping[str, Any]) -> bytes:
+    """A whole response as a stream of events."""
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": build_in_progress_response(payload)}
+    ]
+    for index, item in enumerate(payload["output"]):
+        events += build_item_events(item, index)
+    events.append({"type": "response.completed", "response": dict(payload)})
+    return b"".join(
+        encode_event({**e, "sequence_number": n}, include_name=True) for n, e in enumerate(events)
+    )
+
+
+def build_in_progress_response(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A response as it is when it begins."""
+    return {**payload, "status": "in_progress", "output": []}
+
+
+def _build_part_events(part: Item, location: Mapping[str, Any]) -> list[dict[str, Any]]:
+    name = "refusal" if part.get("type") == "refusal" else "output_text"
+    field = "refusal" if name == "refusal" else "text"
+    more: dict[str, Any] = {} if name == "refusal" else {"logprobs": []}
+    text = part.get(field) or ""
+    return [
+        {"type": "response.content_part.added", **location, "part": {**part, field: ""}},
+        {"type": f"response.{name}.delta", **location, "delta": text, **more},
+        {"type": f"response.{name}.done", **location, field: text, **more},
+        {"type": "response.content_part.done", **location, "part": part},
+    ]
+
+
+_START_EVENT_TYPES = ("response.created", "response.queued", "response.in_progress")
+_TERMINAL_EVENT_TYPES = ("response.completed", "response.incomplete", "response.failed")
+_UNBUFFERED_ITEM_TYPES = ("message", "reasoning")
+
+
+class ResponsesStreamBuffer(EventStreamBuffer):
     """The hold on events of a response."""
 
-    def __init__(self, exchange: GuardedRequest, wire: CandidateRequest, *, everything: bool = False) -> None:
-        self._items: list[Item] = []
-        self._before: list[Item] = []
-        self._opened = self._offset = self._number = 0
-        super().__init__(exchange, wire, everything=everything)
+    def __init__(
+        self, request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
+    ) -> None:
+        self._visible_items: list[Item] = []
+        self._earlier_items: list[Item] = []
+        self._item_count = self._item_offset = self._sequence_number = 0
+        super().__init__(request, candidate_request, buffer_all=buffer_all)
 
-    def failed(self, message: str) -> bytes:
+    def build_error_event(self, message: str) -> bytes:
         """As `Hold.failed`."""
-        return self._made({"type": "error", "code": "ask_again", "message": message, "param": None})
+        return self._encode_event({"type": "error", "code": "ask_again", "message": message, "param": None})
 
-    def _next(self) -> None:
-        super()._next()
+    def _reset(self) -> None:
+        super()._reset()
         self._response: dict[str, Any] | None = None
 
-    def _read(self, event: bytes, value: dict[str, Any]) -> None:
-        if value.get("type") in _TERMINAL:
-            value = parsed(event) or value  # the whole answer is in it, and may be sent again
-        self._take(value)
+    def _handle_event(self, event: bytes, value: dict[str, Any]) -> None:
+        if value.get("type") in _TERMINAL_EVENT_TYPES:
+            value = parse_event(event) or value  # the whole answer is in it, and may be sent again
+        self._update_response(value)
 
-    def _payload(self) -> dict[str, Any]:
+    def _build_payload(self) -> dict[str, Any]:
         if self._response is None:
             raise EOFError("the stream ended before its terminal event")
         return self._response
 
-    def _seen(self, answer: list[Item], how: How) -> tuple[list[Item] | None, str]:
-        before = self._items if how == "other" else self._before
-        alias = str(self._head["id"]) if self._head and (self._later or how == "other") else ""
+    def _build_visible_answer(
+        self, answer: list[Item], source: AnswerSource
+    ) -> tuple[list[Item] | None, str]:
+        before = self._visible_items if source == "other" else self._earlier_items
+        alias = (
+            str(self._answer_head["id"])
+            if self._answer_head and (self._follows_rejected or source == "other")
+            else ""
+        )
         return [*before, *answer] if before else None, alias
 
-    def _instead(self, payload: dict[str, Any], how: How) -> bytes:
-        shown = len(self._items) - len(self._before)
-        self._once_more()
-        if how != "other":  # these items of it have been shown
+    def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
+        shown = len(self._visible_items) - len(self._earlier_items)
+        self._begin_retry()
+        if source != "other":  # these items of it have been shown
             payload = {**payload, "output": payload["output"][shown:]}
-        return self.feed(self._exchange.dialect.stream(payload, usage=True)) + self.release()
+        return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 
-    def _once_more(self) -> bytes:
-        self._later, self._before, self._offset = True, list(self._items), self._opened
-        self._next()
+    def _begin_retry(self) -> bytes:
+        self._follows_rejected, self._earlier_items, self._item_offset = (
+            True,
+            list(self._visible_items),
+            self._item_count,
+        )
+        self._reset()
         return b""
 
-    def _take(self, value: Mapping[str, Any]) -> None:
+    def _update_response(self, value: Mapping[str, Any]) -> None:
         kind, item = value.get("type"), value.get("item")
-        self._error = self._error or kind == "error"
-        if kind in _TERMINAL:
-            self._holding = True
+        self._has_error_event = self._has_error_event or kind == "error"
+        if kind in _TERMINAL_EVENT_TYPES:
+            self._is_buffering = True
             response, status = value.get("response") or {}, str(kind).partition(".")[2]
             if response.get("status") == "incomplete":  # vLLM 0.32 says so in a `response.completed`
                 status = "incomplete"
             self._response = {**response, "status": status}
         elif kind == "response.output_item.added" and isinstance(item, dict):
-            self._holding = self._holding or item.get("type") not in _FLOW
+            self._is_buffering = self._is_buffering or item.get("type") not in _UNBUFFERED_ITEM_TYPES
 
-    def _shown(self, event: bytes, value: dict[str, Any]) -> bytes:
+    def _rewrite_event(self, event: bytes, value: dict[str, Any]) -> bytes:
         kind = str(value.get("type", ""))
-        if kind in _BEGIN:
-            if self._later and self._head:
+        if kind in _START_EVENT_TYPES:
+            if self._follows_rejected and self._answer_head:
                 return b""
-            self._head = self._head or dict(value.get("response") or {})
+            self._answer_head = self._answer_head or dict(value.get("response") or {})
         if kind == "response.output_item.added":
-            self._opened += 1
+            self._item_count += 1
         elif kind == "response.output_item.done":
-            self._items.append((parsed(event) or value).get("item") or {})
-        if not self._later:
-            self._number = max(self._number, int(value.get("sequence_number") or 0) + 1)
+            self._visible_items.append((parse_event(event) or value).get("item") or {})
+        if not self._follows_rejected:
+            self._sequence_number = max(self._sequence_number, int(value.get("sequence_number") or 0) + 1)
             return event
-        value = parsed(event) or value
+        value = parse_event(event) or value
         if isinstance(value.get("output_index"), int):
-            value["output_index"] += self._offset
-        if kind in _TERMINAL and self._head:
+            value["output_index"] += self._item_offset
+        if kind in _TERMINAL_EVENT_TYPES and self._answer_head:
             given = value.get("response") or {}
-            output = [*self._before, *(given.get("output") or ())]
-            value["response"] = {**given, "id": self._head.get("id"), "output": output}
-        return self._made(value)
+            output = [*self._earlier_items, *(given.get("output") or ())]
+            value["response"] = {**given, "id": self._answer_head.get("id"), "output": output}
+        return self._encode_event(value)
 
-    def _made(self, value: dict[str, Any]) -> bytes:
-        value["sequence_number"] = self._number
-        self._number += 1
-        return event_bytes(value, named=True)
+    def _encode_event(self, value: dict[str, Any]) -> bytes:
+        value["sequence_number"] = self._sequence_number
+        self._sequence_number += 1
+        return encode_event(value, include_name=True)
 
-    def _final(self) -> bytes:
+    def _encode_final_answer(self) -> bytes:
         """The guard's word as one more item of the response, which ends with it."""
-        body, text = self._exchange.request, self._exchange.final or ""
-        made = self._exchange.dialect.final(body, self._response, text)
-        data, seen = b"", list(self._items)
-        if not self._head:
-            data = self._made({"type": "response.created", "response": begun(made)})
+        body, text = self._request.request_body, self._request.final_text or ""
+        made = self._request.adapter.build_final_answer(body, self._response, text)
+        data, seen = b"", list(self._visible_items)
+        if not self._answer_head:
+            data = self._encode_event(
+                {"type": "response.created", "response": build_in_progress_response(made)}
+            )
         else:
-            made["id"] = self._head.get("id")
-        item = guard_item(text, refusal=wants_json(body))
+            made["id"] = self._answer_head.get("id")
+        item = build_guard_message(text, refusal=requires_json(body))
         made["output"] = [*seen, item]
-        data += b"".join(self._made(event) for event in item_events(item, self._opened))
-        self._exchange.settle(made["output"], id=str(made["id"]))
-        return data + self._made({"type": "response.completed", "response": made})
+        data += b"".join(self._encode_event(event) for event in build_item_events(item, self._item_count))
+        self._request.settle(made["output"], response_id=str(made["id"]))
+        return data + self._encode_event({"type": "response.completed", "response": made})

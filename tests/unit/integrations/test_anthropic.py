@@ -208,13 +208,13 @@ def test_an_error_in_a_stream_is_passed_on() -> None:
 
 def test_withheld_tools_stay_defined_and_may_not_be_used() -> None:
     dialect, body = AnthropicAdapter(), {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "book"}}
-    assert dialect.without_tools(body, {"book"}) == {"tools": TOOLS[1:], "tool_choice": {"type": "auto"}}
-    assert dialect.without_tools(body, {"book", "find"}) == {**body, "tool_choice": {"type": "none"}}
-    assert dialect.without_tools(body, {"other"}) is body
+    assert dialect.remove_tools(body, {"book"}) == {"tools": TOOLS[1:], "tool_choice": {"type": "auto"}}
+    assert dialect.remove_tools(body, {"book", "find"}) == {**body, "tool_choice": {"type": "none"}}
+    assert dialect.remove_tools(body, {"other"}) is body
 
 
 def test_a_history_is_known_again_however_a_client_marks_it() -> None:
-    key = AnthropicAdapter().key
+    key = AnthropicAdapter().build_item_key
     marked = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
     assert key({"role": "user", "content": [marked]}) == key({"role": "user", "content": "Hi"})
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "4"}]}
@@ -245,7 +245,7 @@ def test_the_asynchronous_client_is_guarded_too() -> None:
 
 def test_a_failed_tool_is_known_to_have_failed() -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": "no", "is_error": True}
-    items = AnthropicAdapter().items(
+    items = AnthropicAdapter().extract_items(
         {
             "messages": [
                 {"role": "assistant", "content": [uses("find", "t")]},
@@ -254,5 +254,5 @@ def test_a_failed_tool_is_known_to_have_failed() -> None:
         }
     )
     assert [len(one["content"]) for one in items] == [1, 1, 1]
-    assert AnthropicAdapter().turns(items, 0) == [(0, 2), (2, 3)]
-    assert AnthropicAdapter().step(items[:2], "assistant").observations[0].is_error is True
+    assert AnthropicAdapter().split_turns(items, 0) == [(0, 2), (2, 3)]
+    assert AnthropicAdapter().build_step(items[:2], "assistant").observations[0].is_error is True

@@ -11,20 +11,20 @@ from agentguard import _sync_async
 from agentguard.guard import Guard
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import APIS
+from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.intercept.types import CandidateRequest
 from agentguard.trajectory.model import Source, Step
 
-CHAT = APIS["chat"].dialect
+CHAT = GUARDED_APIS["chat"].adapter
 TASK = {"role": "user", "content": "Find a train to Genoa."}
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "09:12"}
 USED = {"prompt_tokens": 40, "completion_tokens": 4}
-WIRE = CandidateRequest(send=lambda body: body, received=lambda given: given)
+WIRE = CandidateRequest(build_request=lambda body: body, parse_response=lambda given: given)
 
 
 def opened(engine: Interceptor, *history: dict[str, Any]) -> GuardedRequest:
     body = {"model": "m", "messages": list(history)}
-    return engine.open(CHAT, body, run="", repeat=False)
+    return engine.open_request(CHAT, body, run_name="", is_retry=False)
 
 
 def said(arguments: str = '{"to": "Genoa"}', **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def committed(answer: dict[str, Any], *resent: dict[str, Any]) -> Step:
     engine = Interceptor(Guard())
     exchange = opened(engine, TASK)
     payload = {"model": "big", "usage": USED, "choices": [{"message": answer, "finish_reason": "tool_calls"}]}
-    assert _sync_async.run_sync(exchange.answering(payload, WIRE), lambda _: None) == "deliver"
+    assert _sync_async.run_sync(exchange.judge_answer(payload, WIRE), lambda _: None) == "deliver"
     exchange.settle()
     again = opened(engine, TASK, *resent)
     assert again.session is exchange.session
@@ -59,7 +59,7 @@ def test_an_answer_that_is_resent_keeps_what_it_cost() -> None:
 )
 def test_an_answer_that_is_resent_otherwise_is_read_anew(resent: dict[str, Any]) -> None:
     step = committed(said(), resent, RESULT)
-    expected = CHAT.step([resent, RESULT], "assistant")
+    expected = CHAT.build_step([resent, RESULT], "assistant")
     assert step.with_index(0) == expected
 
 
@@ -96,6 +96,6 @@ ITEMS: dict[str, list[list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize(("api", "items"), [(api, items) for api, all_ in ITEMS.items() for items in all_])
 def test_who_gave_a_turn_is_told_without_reading_it(api: str, items: list[dict[str, Any]]) -> None:
-    dialect = APIS[api].dialect
-    step = dialect.step(json.loads(json.dumps(items)), "assistant")
-    assert dialect.given(items) == (step.source in (Source.USER, Source.SYSTEM))
+    dialect = GUARDED_APIS[api].adapter
+    step = dialect.build_step(json.loads(json.dumps(items)), "assistant")
+    assert dialect.is_prompt(items) == (step.source in (Source.USER, Source.SYSTEM))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.model_api.sse import EventReader, event_bytes, parsed, skimmed
+from agentguard.model_api.sse import EventReader, encode_event, parse_event, parse_event_fast
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
@@ -17,29 +17,29 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
 def test_both_ways_to_read_an_event_say_the_same(value: dict[str, object]) -> None:
-    event = event_bytes(value)
-    assert parsed(event) == skimmed(event) == value
+    event = encode_event(value)
+    assert parse_event(event) == parse_event_fast(event) == value
 
 
 def test_digits_are_kept_by_the_exact_way_alone() -> None:
-    event = event_bytes({"n": 2**80 + 1})
-    assert parsed(event) == {"n": 2**80 + 1}
-    assert skimmed(event) == {"n": float(2**80)}
+    event = encode_event({"n": 2**80 + 1})
+    assert parse_event(event) == {"n": 2**80 + 1}
+    assert parse_event_fast(event) == {"n": float(2**80)}
 
 
 @pytest.mark.parametrize("data", [b'{"a": NaN}', b'{"a": "\\ud800"}'])
 def test_what_servers_write_though_it_is_no_json_is_read(data: bytes) -> None:
     event = b"data: " + data + b"\n\n"
-    assert str(skimmed(event)) == str(parsed(event))
-    assert skimmed(event)
+    assert str(parse_event_fast(event)) == str(parse_event(event))
+    assert parse_event_fast(event)
 
 
 @pytest.mark.parametrize(
     "event", [b": ping\n\n", b"data: [DONE]\n\n", b"data: [1]\n\n", b"data: {\n\n", b"\n\n"]
 )
 def test_an_event_without_an_object(event: bytes) -> None:
-    assert parsed(event) is None
-    assert skimmed(event) is None
+    assert parse_event(event) is None
+    assert parse_event_fast(event) is None
 
 
 @given(
@@ -52,7 +52,7 @@ def test_events_come_as_they_were_sent(sent: list[bytes], data: st.DataObject) -
         found += cutter.feed(whole[:size])
         whole = whole[size:]
     assert found == sent
-    assert cutter.rest == b""
+    assert cutter.remainder == b""
 
 
 def test_events_whose_lines_end_otherwise() -> None:

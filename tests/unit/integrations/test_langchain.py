@@ -32,10 +32,10 @@ from pydantic import BaseModel
 from agentguard.guard import Guard
 from agentguard.integrations.langchain.messages import (
     MessageBranch,
-    guard_message,
-    repaired_answer,
-    step_of,
-    turns,
+    apply_repaired_turn,
+    build_guard_message,
+    build_step,
+    split_turns,
 )
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.strategy import RecoveryOutcome
@@ -437,7 +437,7 @@ class Shortens(AgentMiddleware[Any, Any, Any]):
     """Puts a summary in place of all but the last turn, as soon as there are two."""
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        made = turns(state["messages"])
+        made = split_turns(state["messages"])
         if len(made) < 3:
             return None
         kept = [HumanMessage("Summary: seat 4 is wanted."), *made[-1]]
@@ -499,15 +499,17 @@ def test_a_rollback_never_takes_the_task_away() -> None:
 def test_cutting_keeps_turns_whole() -> None:
     ask, first = HumanMessage("go"), calls(("find", {"where": "a"}), ("find", {"where": "b"}))
     seen = [ToolMessage("x", tool_call_id=str(call["id"])) for call in first.tool_calls]
-    hint, last = guard_message("[guard] look"), AIMessage("end")
+    hint, last = build_guard_message("[guard] look"), AIMessage("end")
     messages: list[AnyMessage] = [ask, first, *seen, hint, last]
     line = MessageBranch()
-    assert [len(turn) for turn in line.fresh(messages, 0)] == [1, 3, 1]
-    assert line.fresh(messages, 3) == []
-    assert line.cut(messages, 0) == [ask], "the task stays"
-    assert line.cut(messages, 1) == [ask]
-    assert line.cut(messages, 2) == [ask, first, *seen], "what the guard said goes with the turn after it"
-    assert line.cut(messages, 3) == messages
+    assert [len(turn) for turn in line.add_new_turns(messages, 0)] == [1, 3, 1]
+    assert line.add_new_turns(messages, 3) == []
+    assert line.truncate(messages, 0) == [ask], "the task stays"
+    assert line.truncate(messages, 1) == [ask]
+    assert line.truncate(messages, 2) == [ask, first, *seen], (
+        "what the guard said goes with the turn after it"
+    )
+    assert line.truncate(messages, 3) == messages
 
 
 def test_a_line_knows_its_turns_by_identity() -> None:
@@ -516,14 +518,14 @@ def test_a_line_knows_its_turns_by_identity() -> None:
         *(AIMessage("x", id=str(i)) for i in range(1, 5)),
     ]
     line = MessageBranch()
-    line.fresh(messages, 0)
+    line.add_new_turns(messages, 0)
     short: list[AnyMessage] = [HumanMessage("what was", id="s"), *messages[3:], AIMessage("new", id="5")]
-    assert [turn[0].id for turn in line.fresh(short, 5)] == ["5"]
-    assert line.steps_in(short) == 6
-    assert line.steps_in(messages[:2]) == 2
-    assert line.cut(short, 1) == short[:1], "the summary stays, what came after the step goes"
-    assert line.cut(short, 4) == short[:2]
-    assert line.cut(short, 9) == short
+    assert [turn[0].id for turn in line.add_new_turns(short, 5)] == ["5"]
+    assert line.count_steps(short) == 6
+    assert line.count_steps(messages[:2]) == 2
+    assert line.truncate(short, 1) == short[:1], "the summary stays, what came after the step goes"
+    assert line.truncate(short, 4) == short[:2]
+    assert line.truncate(short, 9) == short
 
 
 def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) -> None:
@@ -585,7 +587,7 @@ def test_a_repaired_answer_says_so_wherever_providers_look() -> None:
         additional_kwargs={"tool_calls": [{"id": "c1"}], "kept": 1},
     )
     call = ToolCall(id="c1", name="book", arguments={"seat": 4})
-    made = repaired_answer(answer, replace(step_of([answer], agent="a"), tool_calls=(call,)))
+    made = apply_repaired_turn(answer, replace(build_step([answer], agent="a"), tool_calls=(call,)))
     assert made.tool_calls == [{"type": "tool_call", "id": "c1", "name": "book", "args": {"seat": 4}}]
     assert made.content[1] == {**block, "name": "book", "input": {"seat": 4}}
     assert made.invalid_tool_calls == answer.invalid_tool_calls

@@ -92,7 +92,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     guard = make()
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
     out = app.invoke(ask(), on("1"))
-    session = app.session_of(on("1"))
+    session = app.get_session(on("1"))
     assert [message.type for message in out["messages"]] == ["human", "ai", "tool", "ai"]
     assert (session.recoveries, session.ended, len(session)) == ([], True, 3)
     assert session.run.task == "Book seat 4."
@@ -104,7 +104,7 @@ def test_a_loop_is_left_by_a_fork_and_all_channels_go_back() -> None:
     graph = graph_of(looping, guard.langgraph_tools(seats.tools))
     app = guard.langgraph(graph)
     out = app.invoke(ask(), on("1"))
-    session = app.session_of(on("1"))
+    session = app.get_session(on("1"))
     left = len(session.run.branches[0].steps)
     assert whole(out["messages"])
     assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
@@ -159,7 +159,7 @@ def test_an_agent_without_the_middleware_is_forked_as_well() -> None:
     agent = create_agent(Scripted(answer=looping), seats.tools, checkpointer=InMemorySaver())
     app = guard.langgraph(agent)
     out = app.invoke(ask(), on("1"))
-    assert app.session_of(on("1")).recoveries
+    assert app.get_session(on("1")).recoveries
     assert whole(out["messages"])
     assert out["messages"][-1].text == "There is none."
 
@@ -183,12 +183,12 @@ def test_the_asynchronous_twins_do_the_same() -> None:
     chunks = asyncio.run(both())
     assert undone == [9]
     assert "were undone: book" in "".join(m.text for m in chunks[-1]["messages"])
-    assert app.session_of(on("1")).recoveries[0].outcome is RecoveryOutcome.CONFIRMED
+    assert app.get_session(on("1")).recoveries[0].outcome is RecoveryOutcome.CONFIRMED
     other = rolling()
     app = other.langgraph(graph_of(looping, other.langgraph_tools(seats.tools)))
     out = asyncio.run(app.ainvoke(ask(), on("2")))
     assert whole(out["messages"])
-    assert app.session_of(on("2")).recoveries
+    assert app.get_session(on("2")).recoveries
 
 
 def test_a_stream_shows_no_seams() -> None:
@@ -229,7 +229,7 @@ def test_every_durability_leaves_the_boundaries_to_fork_at(durability: str) -> N
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"), durability=durability)
     assert out["turns"] == len([m for m in out["messages"] if isinstance(m, AIMessage)])
-    assert app.session_of(on("1")).recoveries
+    assert app.get_session(on("1")).recoveries
 
 
 class Forgetful(InMemorySaver):
@@ -283,10 +283,10 @@ def test_interrupts_of_the_graph_pass_through_and_are_resumed() -> None:
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools([pay])))
     out = app.invoke(ask(), on("1"))
     assert out["__interrupt__"][0].value == "pay?"
-    assert not app.session_of(on("1")).ended
-    before = app.session_of(on("1"))
+    assert not app.get_session(on("1")).ended
+    before = app.get_session(on("1"))
     out = app.invoke(Command(resume="yes"), on("1"))
-    assert app.session_of(on("1")) is before, "it is the same run"
+    assert app.get_session(on("1")) is before, "it is the same run"
     assert paid == ["7"]
     assert out["messages"][-1].text == "Paid."
     assert (before.ended, len(before)) == (True, 3)
@@ -314,7 +314,7 @@ def test_calls_beside_one_that_pauses_are_made_once_though_their_node_runs_again
     assert seats.booked == ({4: 2} if same else {4: 1, 5: 1})
     assert asked == ["yes"]
     assert [m.text for m in out["messages"]][-2:] == ["yes", "Seat 4."]
-    session = app.session_of(on("1"))
+    session = app.get_session(on("1"))
     assert [effect.state for effect in session.ledger.effects()] == ["done"] * 3
 
 
@@ -351,7 +351,7 @@ def test_the_callers_own_pauses_are_kept() -> None:
     out = app.invoke(None, on("1"), interrupt_before=["think"])
     assert app.get_state(on("1")).next == ("think",)
     assert list(app.stream(None, on("1"), stream_mode="updates"))[-1]["think"]["turns"] == 1
-    assert app.session_of(on("1")).ended
+    assert app.get_session(on("1")).ended
     assert len(out["messages"]) == 3
 
 
@@ -359,7 +359,7 @@ def test_a_stop_ends_the_run_with_its_reason() -> None:
     guard = make(recover=RecoveryPolicy(on_fail="stop"))
     app = guard.langgraph(graph_of(lambda messages: find(), guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"))
-    session = app.session_of(on("1"))
+    session = app.get_session(on("1"))
     assert session.stop_reason
     assert session.stop_reason in out["messages"][-1].text
     assert app.get_state(on("1")).next == ()
@@ -381,7 +381,7 @@ def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
     out = app.invoke(Command(resume="Take seat 5."), on("1"))
     assert out["messages"][-1].text == "Thanks."
     assert heard[-1] == "Take seat 5."
-    assert app.session_of(on("1")).ended
+    assert app.get_session(on("1")).ended
 
 
 def test_a_person_is_asked_by_a_function() -> None:
@@ -404,7 +404,7 @@ def test_a_restart_forks_before_the_first_answer() -> None:
     out = app.invoke(ask(), on("1"))
     assert [m.type for m in out["messages"]] == ["human", "human", "ai"]
     assert (out["turns"], out["messages"][-1].text) == (1, "Seat 4.")
-    assert app.session_of(on("1")).recoveries[0].outcome is RecoveryOutcome.CONFIRMED
+    assert app.get_session(on("1")).recoveries[0].outcome is RecoveryOutcome.CONFIRMED
 
 
 def test_a_nudge_at_the_end_goes_on_with_all_that_is_there() -> None:
@@ -423,7 +423,7 @@ def test_a_thread_with_a_history_is_a_new_run_and_keeps_its_history() -> None:
     again = app.invoke(ask("Find one more."), on("1"))
     kept = len(first["messages"])
     assert [m.id for m in again["messages"][:kept]] == [m.id for m in first["messages"]]
-    assert app.session_of(on("1")).run.task == "Find one more."
+    assert app.get_session(on("1")).run.task == "Find one more."
 
 
 def test_a_fork_never_takes_back_the_task_or_what_was_before_it() -> None:
@@ -538,7 +538,7 @@ def test_an_asynchronous_agent_with_the_middleware_does_the_same() -> None:
     app = guard.langgraph(agent)
     out = asyncio.run(app.ainvoke(ask(), on("1")))
     assert (seats.booked, out["messages"][-1].text) == ({4: 1}, "Seat 4.")
-    assert [recovery.plan.tier.name for recovery in app.session_of(on("1")).recoveries] == ["FORK"]
+    assert [recovery.plan.tier.name for recovery in app.get_session(on("1")).recoveries] == ["FORK"]
 
 
 def test_approval_by_a_person_goes_on_as_before() -> None:
@@ -618,7 +618,7 @@ def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) 
         store.flush()
     with Store.open(url) as store:
         app, out = process(store, None)
-        session = app.session_of(on("1"))
+        session = app.get_session(on("1"))
         store.flush()
     assert seats.booked == {4: 1}
     assert "was not repeated" in said[-1]

@@ -85,7 +85,7 @@ def test_a_fork_where_nothing_was_saved_before_cuts_the_messages() -> None:
     drive(run, moves(7, 7, 7))
     assert run.recoveries[0].plan.actions[0].by == "truncate"
     assert state["at"] == 21
-    assert run._state._keeper.series.refused > 0
+    assert run._state._snapshot_manager.series.refused > 0
 
 
 def test_after_a_cut_the_state_is_saved_as_it_is() -> None:
@@ -96,7 +96,7 @@ def test_after_a_cut_the_state_is_saved_as_it_is() -> None:
     back = run.recoveries[0].plan.actions[0]
     assert back.by == "truncate"
     assert back.to_step in run._state.saved
-    saved = run._state._keeper.series.get(back.to_step)
+    saved = run._state._snapshot_manager.series.get(back.to_step)
     assert saved == b'j{"at":21}', "messages were cut; what was done stays done"
 
 

@@ -24,7 +24,7 @@ from mcp import types
 
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
-from agentguard.integrations.openai_agents.items import HistoryView, steps_of
+from agentguard.integrations.openai_agents.items import HistoryView, build_steps
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
@@ -447,19 +447,19 @@ def test_a_view_keeps_places_when_it_is_renewed() -> None:
     view = HistoryView()
     ask, first, last = {"role": "user"}, {"id": "1"}, {"id": "2"}
     for items in ([ask], [ask, first], [ask, first, last]):
-        assert view.take(items)
-        view.step_ends()
-    view.cut(1)
-    view.tell("look")
+        assert view.update(items)
+        view.end_steps()
+    view.truncate(1)
+    view.add_guard_text("look")
     hint = {"role": "user", "content": "look"}
-    assert view.shown() == [ask, hint]
-    assert view.take([ask, first, last, {"id": "3"}])
-    view.step_ends()
-    assert view.renew() == [ask, hint, {"id": "3"}]
-    view.cut(1)
-    assert view.shown() == [ask], "what was said before the step goes with it"
-    assert not view.take([{"id": "3"}, {"id": "4"}])
-    assert view.shown() == [{"id": "4"}], "by its id it stays out"
+    assert view.build_items() == [ask, hint]
+    assert view.update([ask, first, last, {"id": "3"}])
+    view.end_steps()
+    assert view.rebase() == [ask, hint, {"id": "3"}]
+    view.truncate(1)
+    assert view.build_items() == [ask], "what was said before the step goes with it"
+    assert not view.update([{"id": "3"}, {"id": "4"}])
+    assert view.build_items() == [{"id": "4"}], "by its id it stays out"
 
 
 def test_items_of_a_history_are_turns() -> None:
@@ -470,7 +470,7 @@ def test_items_of_a_history_are_turns() -> None:
         {"type": "function_call_output", "call_id": "x", "output": [{"type": "input_text", "text": "none"}]},
         {"role": "assistant", "content": [{"type": "output_text", "text": "There is none."}]},
     ]
-    steps = steps_of(items, agent="clerk")
+    steps = build_steps(items, agent="clerk")
     assert [(step.source, step.content) for step in steps] == [
         ("system", "Be brief."),
         ("agent", ""),

@@ -217,7 +217,7 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
 
 
 def test_items_that_the_last_event_leaves_out_are_those_of_the_answer_alone() -> None:
-    hold = ModelStreamBuffer(everything=False)
+    hold = ModelStreamBuffer(buffer_all=False)
 
     async def main() -> None:
         inner = ScriptedModel([ModelStep(output=say("Hello."))])
@@ -226,7 +226,7 @@ def test_items_that_the_last_event_leaves_out_are_those_of_the_answer_alone() ->
         async for event in inner.stream_response(*given, **more):
             if event.type == "response.completed":
                 event.response.output = []
-            hold.take(event)
+            hold.feed(event)
 
     asyncio.run(main())
     assert hold.response.output[0].content[0].text == "Hello."

@@ -252,7 +252,7 @@ def test_events_are_cut_alike_however_the_bytes_come(data: Any) -> None:
     cut = data.draw(st.integers(0, len(whole_bytes)))
     events = EventReader()
     made = [*events.feed(whole_bytes[:cut]), *events.feed(whole_bytes[cut:])]
-    assert b"".join(made) + events.rest == whole_bytes
+    assert b"".join(made) + events.remainder == whole_bytes
     once = EventReader()
     wanted = [e.strip() for e in once.feed(whole_bytes) if e.strip()]
     assert [e.strip() for e in made if e.strip()] == wanted

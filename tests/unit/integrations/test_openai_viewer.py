@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.guard import Guard
-from agentguard.intercept.adapters.openai_chat import Chat
-from agentguard.intercept.conversation import BranchStep, ConversationBranch, chain, view
+from agentguard.intercept.adapters.openai_chat import ChatAdapter
+from agentguard.intercept.conversation import BranchStep, ConversationBranch, build_prefix_keys, resolve_items
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.recovery_policy import RecoveryPolicy
@@ -121,16 +121,18 @@ def test_a_line_drops_what_the_agent_did_and_keeps_what_users_said(moves: list[i
             kept = [i for i, (kind, _) in enumerate(model) if kind != "told"][:keep]
             end = kept[-1] + 1 if kept else 0
             model = model[:end] + [one for one in model[end:] if one[0] == "user"]
-            line.cut(keep)
+            line.truncate(keep)
         elif move == "told":
-            line.tell({"content": f"t{len(model)}"})
+            line.add_guard_item({"content": f"t{len(model)}"})
             model.append(("told", f"t{len(model)}"))
         else:
             text = f"{move}{len(history)}"
             history.append({"content": text})
-            line.add(BranchStep(items=[len(history) - 1], given=move == "user"))
+            line.add_step(BranchStep(items=[len(history) - 1], is_prompt=move == "user"))
             model.append((move, text))
-    assert [item["content"] for item in view(line.places(), history)] == [text for _, text in model]
+    assert [item["content"] for item in resolve_items(line.collect_item_refs(), history)] == [
+        text for _, text in model
+    ]
 
 
 messages = st.fixed_dictionaries(
@@ -140,16 +142,21 @@ messages = st.fixed_dictionaries(
 
 @given(st.lists(messages, max_size=6), st.lists(messages, max_size=6))
 def test_keys_are_equal_just_where_histories_are(left: list[Body], right: list[Body]) -> None:
-    dialect = Chat()
-    one, two = chain(left, dialect.key), chain(right, dialect.key)
+    dialect = ChatAdapter()
+    one, two = (
+        build_prefix_keys(left, dialect.build_item_key),
+        build_prefix_keys(right, dialect.build_item_key),
+    )
     for place in range(min(len(one), len(two))):
-        same = [dialect.key(m) for m in left[:place]] == [dialect.key(m) for m in right[:place]]
+        same = [dialect.build_item_key(m) for m in left[:place]] == [
+            dialect.build_item_key(m) for m in right[:place]
+        ]
         assert (one[place] == two[place]) is same
-    assert not set(chain(left, dialect.key, seed="run")) & set(one)
+    assert not set(build_prefix_keys(left, dialect.build_item_key, seed="run")) & set(one)
 
 
 def test_an_answer_is_known_again_however_a_client_writes_it() -> None:
-    key = Chat().key
+    key = ChatAdapter().build_item_key
     call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"a": 1, "b": 2}'}}
     again = {"id": "c", "function": {"name": "find", "arguments": '{"b":2,"a":1}', "parsed_arguments": None}}
     given = {"role": "assistant", "content": "I look.", "tool_calls": [call], "refusal": None}

@@ -74,7 +74,7 @@ def graph(store: Store, life: Life, saver: Any, given: Any, **recover: Any) -> S
         app.invoke(given, on("1"))
     finally:
         store.flush(10)
-    return app.session_of(on("1"))
+    return app.get_session(on("1"))
 
 
 def chain(store: Store, life: Life, saver: Any, given: Any, **recover: Any) -> Session:

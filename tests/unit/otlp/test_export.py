@@ -18,10 +18,10 @@ from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.otlp import encoding as otlp_encoding
 from agentguard.otlp.evaluation_events import RunAssessment
-from agentguard.otlp.export import exported, stored
-from agentguard.otlp.exporter import ExportTarget, header, send
-from agentguard.otlp.model import OtlpSpan, span_id_of, trace_id_of
-from agentguard.otlp.span_builder import spans_of
+from agentguard.otlp.export import build_assessed_spans, load_stored_spans
+from agentguard.otlp.exporter import ExportTarget, parse_header, send
+from agentguard.otlp.model import OtlpSpan, build_span_id, build_trace_id
+from agentguard.otlp.span_builder import build_spans
 from agentguard.store import Store
 from agentguard.store.db.rows import RecoveryRow
 from agentguard.trajectory.formats.otlp_json import FORMAT
@@ -147,7 +147,9 @@ def read_back(export: dict[str, Any]) -> Trajectory:
 
 
 def export_of(spans: tuple[OtlpSpan, ...]) -> dict[str, Any]:
-    return otlp_encoding.request_data("traces", [otlp_encoding.span_data(one) for one in spans], service="t")
+    return otlp_encoding.build_request_data(
+        "traces", [otlp_encoding.build_span_data(one) for one in spans], service="t"
+    )
 
 
 @pytest.fixture
@@ -158,7 +160,7 @@ def receiver(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
 def test_a_run_is_sent_and_read_back_as_it_was(receiver: Running, encoding: otlp_encoding.Encoding) -> None:
-    sent = send(ExportTarget(endpoint=receiver.url, encoding=encoding), exported(RUN, TOLD))
+    sent = send(ExportTarget(endpoint=receiver.url, encoding=encoding), build_assessed_spans(RUN, TOLD))
     assert (sent.rejected, sent.requests) == (0, 1)
     assert sent.events == 6
     assert read_back(receiver.export()) == as_read(RUN)
@@ -167,9 +169,9 @@ def test_a_run_is_sent_and_read_back_as_it_was(receiver: Running, encoding: otlp
 def test_the_recovered_run_comes_back_with_its_branches(receiver: Running, tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         id = viewer_runs.recovered(store)
-        spans = stored(store, id)
+        spans = load_stored_spans(store, id)
         run = store.get_trajectory(id)
-        assert stored(store, "nobody") is None
+        assert load_stored_spans(store, "nobody") is None
     assert spans is not None
     assert run is not None
     assert [one for one in spans if one.attributes["openinference.span.kind"] == "GUARDRAIL"]
@@ -181,7 +183,7 @@ def test_a_long_run_goes_in_batches(receiver: Running) -> None:
     run = viewer_runs.long_run(600)
     sent = send(
         ExportTarget(endpoint=receiver.url),
-        exported(run, RunAssessment(findings=Guard().diagnose(run).findings)),
+        build_assessed_spans(run, RunAssessment(findings=Guard().diagnose(run).findings)),
     )
     assert sent.requests == len(receiver.checked()) > 3
     assert all(one["spans"] <= 256 for one in receiver.noted())
@@ -190,13 +192,13 @@ def test_a_long_run_goes_in_batches(receiver: Running) -> None:
 
 def test_a_huge_step_is_a_batch_of_its_own(receiver: Running) -> None:
     steps = tuple(Step(index=i, source=Source.AGENT, agent="a", content=f"{i}" * 900_000) for i in range(3))
-    send(ExportTarget(endpoint=receiver.url), exported(replace(RUN, steps=steps, branches=())))
+    send(ExportTarget(endpoint=receiver.url), build_assessed_spans(replace(RUN, steps=steps, branches=())))
     assert len(receiver.checked()) >= 3
 
 
 def test_evaluations_go_as_log_records_where_logs_are_taken(receiver: Running) -> None:
     target = ExportTarget(endpoint=receiver.url, logs_endpoint=f"{receiver.url}/v1/logs")
-    assert send(target, exported(RUN, TOLD)).requests == 2
+    assert send(target, build_assessed_spans(RUN, TOLD)).requests == 2
     traces, logs = receiver.checked()
     assert logs["records"] == 6
     text = str(traces["request"])
@@ -207,13 +209,13 @@ def test_evaluations_go_as_log_records_where_logs_are_taken(receiver: Running) -
 
 
 def test_what_was_said_never_gets_into_a_trajectory() -> None:
-    (record,) = FORMAT.parse(export_of(exported(RUN, TOLD)), name="x")
+    (record,) = FORMAT.parse(export_of(build_assessed_spans(RUN, TOLD)), name="x")
     assert "made it up" not in str(record.trajectory)
     assert "made it up" in str(record.annotation.extra)
 
 
 def test_without_content_nothing_that_was_said_is_sent(receiver: Running) -> None:
-    send(ExportTarget(endpoint=receiver.url), exported(RUN, TOLD, content=False))
+    send(ExportTarget(endpoint=receiver.url), build_assessed_spans(RUN, TOLD, content=False))
     text = str(receiver.export())
     for word in (
         "Book a room",
@@ -233,22 +235,26 @@ def test_without_content_nothing_that_was_said_is_sent(receiver: Running) -> Non
 
 
 def test_a_run_sent_twice_is_the_same_trace() -> None:
-    assert [one.span_id for one in exported(RUN)] == [one.span_id for one in exported(RUN)]
-    assert len({one.span_id for one in exported(RUN, TOLD)}) == len(exported(RUN, TOLD))
-    assert trace_id_of("a") != trace_id_of("b")
-    assert span_id_of("t", "step", "", 11) != span_id_of("t", "step", "1", 1)
+    assert [one.span_id for one in build_assessed_spans(RUN)] == [
+        one.span_id for one in build_assessed_spans(RUN)
+    ]
+    assert len({one.span_id for one in build_assessed_spans(RUN, TOLD)}) == len(
+        build_assessed_spans(RUN, TOLD)
+    )
+    assert build_trace_id("a") != build_trace_id("b")
+    assert build_span_id("t", "step", "", 11) != build_span_id("t", "step", "1", 1)
 
 
 def test_what_the_collector_rejects_is_said(tmp_path: Path) -> None:
     with receiving(tmp_path, "--reject", "2") as one:
-        sent = send(ExportTarget(endpoint=one.url), exported(RUN))
+        sent = send(ExportTarget(endpoint=one.url), build_assessed_spans(RUN))
     assert (sent.rejected, sent.messages) == (2, ("too old",))
 
 
 def test_a_busy_collector_is_asked_again_when_it_says(tmp_path: Path) -> None:
     with receiving(tmp_path, "--answers", "503,429", "--retry-after", "1") as one:
         began = time.monotonic()
-        sent = send(ExportTarget(endpoint=one.url), exported(RUN))
+        sent = send(ExportTarget(endpoint=one.url), build_assessed_spans(RUN))
         assert time.monotonic() - began >= 2
         assert [found["status"] for found in one.noted()] == [503, 429, 200]
     assert sent.requests == 1
@@ -268,7 +274,7 @@ def test_a_busy_collector_is_asked_again_when_it_says(tmp_path: Path) -> None:
 def test_what_is_refused_is_not_tried_again(tmp_path: Path, status: int, words: str) -> None:
     with receiving(tmp_path, "--answers", str(status)) as one:
         with pytest.raises(BackendError, match=words) as error:
-            send(ExportTarget(endpoint=one.url, headers={"Authorization": SECRET}), exported(RUN))
+            send(ExportTarget(endpoint=one.url, headers={"Authorization": SECRET}), build_assessed_spans(RUN))
         assert len(one.noted()) == 1
     assert SECRET not in str(error.value)
     assert "secret of the collector" not in str(error.value)
@@ -277,8 +283,8 @@ def test_what_is_refused_is_not_tried_again(tmp_path: Path, status: int, words: 
 def test_headers_are_sent_and_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     with receiving(tmp_path, "--header", f"Authorization=Basic {SECRET}") as one:
-        target = ExportTarget(endpoint=one.url, headers=dict([header(f"Authorization=Basic {SECRET}")]))
-        send(target, exported(RUN))
+        target = ExportTarget(endpoint=one.url, headers=dict([parse_header(f"Authorization=Basic {SECRET}")]))
+        send(target, build_assessed_spans(RUN))
         one.checked()
     assert SECRET not in repr(target)
     assert SECRET not in caplog.text
@@ -286,7 +292,10 @@ def test_headers_are_sent_and_never_shown(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_a_collector_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ResilienceError) as error:
-        send(ExportTarget(endpoint="http://127.0.0.1:9/v1/traces", total_s=0.4), exported(RUN))
+        send(
+            ExportTarget(endpoint="http://127.0.0.1:9/v1/traces", total_timeout_s=0.4),
+            build_assessed_spans(RUN),
+        )
     assert isinstance(error.value, RetriesExhausted)
 
 
@@ -306,24 +315,27 @@ def test_addresses_and_headers_come_from_the_environment_too() -> None:
         "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b,x=1",
         "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x=2",
     }
-    found = ExportTarget.of(None, {"y": "3"}, environment)
+    found = ExportTarget.from_environment(None, {"y": "3"}, environment)
     assert found.endpoint == "http://c:4318/v1/traces"
     assert dict(found.headers) == {"api-key": "a b", "x": "2", "y": "3"}
-    assert ExportTarget.of("http://d", {}, environment).endpoint == "http://d/v1/traces"
-    assert ExportTarget.of("http://d/api/otel/v1/traces", {}, {}).endpoint == "http://d/api/otel/v1/traces"
+    assert ExportTarget.from_environment("http://d", {}, environment).endpoint == "http://d/v1/traces"
+    assert (
+        ExportTarget.from_environment("http://d/api/otel/v1/traces", {}, {}).endpoint
+        == "http://d/api/otel/v1/traces"
+    )
     with pytest.raises(ConfigError, match="--endpoint"):
-        ExportTarget.of(None, {}, {})
+        ExportTarget.from_environment(None, {}, {})
 
 
 @pytest.mark.parametrize("text", ["x", "=1", "a b=1", "a=1\r\nb: 2", "Content-Length=7"])
 def test_what_is_no_header_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        ExportTarget(endpoint="http://x", headers=dict([header(text)]))
+        ExportTarget(endpoint="http://x", headers=dict([parse_header(text)]))
 
 
 def test_a_header_may_be_written_with_a_colon() -> None:
-    assert header("Authorization: Basic YTpi==") == ("Authorization", "Basic YTpi==")
-    assert header("x=a:b") == ("x", "a:b")
+    assert parse_header("Authorization: Basic YTpi==") == ("Authorization", "Basic YTpi==")
+    assert parse_header("x=a:b") == ("x", "a:b")
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -378,7 +390,7 @@ def runs(draw: st.DrawFn) -> Trajectory:
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_any_run_comes_back(run: Trajectory) -> None:
-    assert read_back(export_of(exported(run))) == as_read(run)
+    assert read_back(export_of(build_assessed_spans(run))) == as_read(run)
 
 
 def test_times_that_run_backwards_become_an_order() -> None:
@@ -386,7 +398,7 @@ def test_times_that_run_backwards_become_an_order() -> None:
         Step(index=i, source=Source.AGENT, agent="a", started_at=at, ended_at=at)
         for i, at in enumerate((50.0, 10.0, float("nan"), -1.0, 1e300))
     )
-    made = spans_of(replace(RUN, steps=steps, branches=()), at_s=7.0).spans
+    made = build_spans(replace(RUN, steps=steps, branches=()), at_s=7.0).spans
     starts = [one.start_ns for one in made[1:]]
     assert starts == sorted(starts)
     assert all(one.end_ns >= one.start_ns > 0 for one in made)
@@ -395,6 +407,6 @@ def test_times_that_run_backwards_become_an_order() -> None:
 def test_surrogates_and_numbers_without_end_are_sent_somehow(receiver: Running) -> None:
     usage = Usage(prompt_tokens=2**70, cost_usd=float("inf"))
     step = Step(index=0, source=Source.AGENT, agent="\ud800", content="\udfff", usage=usage)
-    send(ExportTarget(endpoint=receiver.url), exported(replace(RUN, steps=(step,), branches=())))
+    send(ExportTarget(endpoint=receiver.url), build_assessed_spans(replace(RUN, steps=(step,), branches=())))
     (found,) = receiver.checked()
     assert found["spans"] == 2

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
 
 from agentguard.otlp import encoding
 from agentguard.otlp.model import OtlpSpan, SpanEvent
-from agentguard.otlp.protobuf import written
+from agentguard.otlp.protobuf import encode_message
 
 IDS = ("traceId", "spanId", "parentSpanId")
 REQUESTS: dict[str, Any] = {
@@ -59,14 +59,14 @@ def with_base64(value: Any) -> Any:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(spans, max_size=3), st.sampled_from(["traces", "logs"]))
 def test_what_is_written_is_read_as_the_library_writes_it(made: list[OtlpSpan], signal: Any) -> None:
-    records = [encoding.span_data(one) for one in made]
+    records = [encoding.build_span_data(one) for one in made]
     if signal == "logs":
-        records = [record for one in made for record in encoding.log_data(one)]
-    data = encoding.request_data(signal, records, service="é")
-    found = REQUESTS[signal].FromString(encoding.encoded(signal, data, "protobuf"))
+        records = [record for one in made for record in encoding.build_log_records(one)]
+    data = encoding.build_request_data(signal, records, service="é")
+    found = REQUESTS[signal].FromString(encoding.encode_request(signal, data, "protobuf"))
     assert found == ParseDict(with_base64(data), REQUESTS[signal]())
 
 
 def test_a_field_that_is_not_known_is_no_message() -> None:
     with pytest.raises(KeyError):
-        written({}, {"x": 1})
+        encode_message({}, {"x": 1})

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from agentguard.guard import Guard
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.passive import PassiveInterceptor
-from agentguard.intercept.registry import APIS, hold_of
+from agentguard.intercept.registry import GUARDED_APIS, build_stream_buffer
 from agentguard.intercept.types import CandidateRequest
 from agentguard.runtime.passive_session import PassiveSession
 from agentguard.runtime.session import Session
@@ -28,7 +28,7 @@ def _reject_resend(_: Any) -> Any:
     raise AssertionError("what has passed is never asked again")
 
 
-_NO_CANDIDATES: Final = CandidateRequest(send=_reject_resend, received=_reject_resend)
+_NO_CANDIDATES: Final = CandidateRequest(build_request=_reject_resend, parse_response=_reject_resend)
 
 
 class RunCorrelator:
@@ -51,20 +51,20 @@ class RunCorrelator:
 
     def process(self, captured: CapturedExchange) -> None:
         """Take in a request and its answer. Raises whatever is wrong with them."""
-        api, body = APIS.get(captured.api), decode_body(captured.request_body)
-        if api is None or body is None or not api.dialect.guards(body):
+        api, body = GUARDED_APIS.get(captured.api), decode_body(captured.request_body)
+        if api is None or body is None or not api.adapter.can_guard(body):
             return
         engine = self._interceptors.get(captured.tenant) or self._create_interceptor(captured.tenant)
-        exchange = engine.open(
-            api.dialect,
+        exchange = engine.open_request(
+            api.adapter,
             body,
-            run=captured.run_id,
-            repeat=captured.is_retry,
-            weight=len(captured.request_body),
+            run_name=captured.run_id,
+            is_retry=captured.is_retry,
+            size_bytes=len(captured.request_body),
         )
         try:
             if (payload := _parse_payload(exchange, captured.response)) is not None:
-                exchange.observing(payload)
+                exchange.record_answer(payload)
         except EOFError:
             pass  # it broke off, and the client knows
         finally:
@@ -80,9 +80,9 @@ class RunCorrelator:
         made = PassiveInterceptor(
             self._guard,
             agent=runs.agent,
-            kept=runs.max_sessions,
-            kept_bytes=runs.max_session_bytes,
-            begin=self._build_session_factory(tenant),
+            max_conversations=runs.max_sessions,
+            max_conversation_bytes=runs.max_session_bytes,
+            create_session=self._build_session_factory(tenant),
         )
         self._interceptors[tenant] = made
         return made
@@ -100,6 +100,6 @@ def _parse_payload(exchange: GuardedRequest, response: bytes) -> dict[str, Any] 
         return None
     if response.lstrip()[:1] == b"{":
         return decode_body(response)
-    hold = hold_of(exchange, _NO_CANDIDATES, everything=True)
+    hold = build_stream_buffer(exchange, _NO_CANDIDATES, buffer_all=True)
     hold.feed(response)
-    return hold.whole()
+    return hold.build_answer()

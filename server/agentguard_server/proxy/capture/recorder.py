@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from agentguard.intercept.registry import APIS
+from agentguard.intercept.registry import GUARDED_APIS
 from agentguard_server.proxy.capture.client import CollectorClient
 from agentguard_server.proxy.capture.collector_supervisor import CollectorSupervisor, build_socket_path
 from agentguard_server.proxy.capture.protocol import CapturedExchange
@@ -78,7 +78,7 @@ class CaptureRecorder:
     def record(self, completed: CompletedRequest) -> None:
         """As `Recorder.record`."""
         asked = completed.request
-        if completed.is_guarded or asked.api not in APIS:
+        if completed.is_guarded or asked.api not in GUARDED_APIS:
             return  # a guarded run tells of itself
         most, answer = self.options.max_body_bytes, completed.response_body
         if len(asked.body) > most:

@@ -57,4 +57,4 @@ def requires_guard(adapter: ApiAdapter, body: Mapping[str, Any]) -> bool:
     """Whether a request offers tools, or has calls in its history; it can be guarded."""
     if body.get("tools"):
         return True
-    return any(item.get("tool_calls") or adapter.result(item) for item in adapter.items(body))
+    return any(item.get("tool_calls") or adapter.is_result(item) for item in adapter.extract_items(body))

@@ -12,8 +12,8 @@ from agentguard.backends.base import Headers, Response, StreamingResponse
 from agentguard.errors import BackendError, RecoveryError, ResilienceError
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import hold_of
-from agentguard.intercept.stream_buffer import HeldStream
+from agentguard.intercept.registry import build_stream_buffer
+from agentguard.intercept.stream_buffer import EventStreamBuffer
 from agentguard.intercept.types import CandidateRequest
 from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
 from agentguard_server.proxy.guard.eligibility import decode_body
@@ -60,9 +60,9 @@ class InlineGuardedRequest:
         self._interceptor, self._guarded, self._request = interceptor, guarded, request
         self._buffers_text, self._on_settled = buffers_text, on_settled
         self._local_response: Response | None = (
-            self._build_local_response(None) if guarded.final is not None else None
+            self._build_local_response(None) if guarded.final_text is not None else None
         )
-        self._body = None if self._local_response is not None else guarded.content
+        self._body = None if self._local_response is not None else guarded.encoded_body
 
     @property
     def local_response(self) -> Response | None:
@@ -101,7 +101,7 @@ class InlineGuardedRequest:
             Refused, ResilienceError: the model could not be asked again.
         """
         exchange = self._guarded
-        while not exchange.dropped and response.status == 200:
+        while not exchange.is_dropped and response.status == 200:
             payload = decode_body(response.body)
             if payload is None:
                 if _is_uncompressed(response):
@@ -109,17 +109,17 @@ class InlineGuardedRequest:
                 return self._handle_guard_error(RecoveryError("the answer is compressed")) or response
             try:
                 decision = await _sync_async.run_async(
-                    exchange.answering(payload, _CANDIDATE_REQUEST), lambda body: call_model(body, False)
+                    exchange.judge_answer(payload, _CANDIDATE_REQUEST), lambda body: call_model(body, False)
                 )
                 if decision == "again":
-                    self._body = exchange.content
+                    self._body = exchange.encoded_body
             except ResilienceError:
                 raise
             except Exception as error:  # whatever the guard trips over, the request is not to blame
-                exchange.drop()
+                exchange.discard()
                 return self._handle_guard_error(error) or response
             if decision == "deliver":
-                return response if exchange.taken is None else _replace_body(response, exchange.taken)
+                return response if exchange.replacement_payload is None else _replace_body(response, exchange.replacement_payload)
             if decision == "final":
                 return self._build_local_response(payload)
             again = await call_model(self._body or self._request.body, False)
@@ -132,7 +132,7 @@ class InlineGuardedRequest:
     def create_stream_buffer(self) -> AsyncStreamBuffer:
         """As `Guarded.hold`."""
         return AsyncStreamBuffer(
-            self, hold_of(self._guarded, _CANDIDATE_REQUEST, everything=self._buffers_text)
+            self, build_stream_buffer(self._guarded, _CANDIDATE_REQUEST, buffer_all=self._buffers_text)
         )
 
     def settle(self) -> None:
@@ -140,25 +140,25 @@ class InlineGuardedRequest:
         try:
             self._guarded.settle()
         except Exception as error:  # the request is over; its run cannot be gone on with
-            self._guarded.drop()
-            self._interceptor.failed(error)
+            self._guarded.discard()
+            self._interceptor.record_failure(error)
         self._on_settled()
 
     def _handle_guard_error(self, error: Exception) -> Response | None:
         """Note that the guard failed; an answer if the policy refuses the request then."""
-        self._interceptor.failed(error)
-        return build_guard_failure_response(self._request) if self._interceptor.closed else None
+        self._interceptor.record_failure(error)
+        return build_guard_failure_response(self._request) if self._interceptor.fails_closed else None
 
     def _build_local_response(self, payload: dict[str, Any] | None) -> Response:
         """The guard's own answer, in the form that the client asked for."""
         exchange = self._guarded
-        made = exchange.dialect.final(exchange.request, payload, exchange.final or "")
-        exchange.settle(exchange.dialect.answer(made) or (), id=made["id"])
+        made = exchange.adapter.build_final_answer(exchange.request_body, payload, exchange.final_text or "")
+        exchange.settle(exchange.adapter.extract_answer_items(made) or (), response_id=made["id"])
         if self._request.stream:
             return Response(
                 status=200,
                 headers=(_EVENT_STREAM_CONTENT_TYPE,),
-                body=exchange.dialect.stream(made, usage=False),
+                body=exchange.adapter.encode_stream(made, include_usage=False),
             )
         return Response(status=200, headers=(_JSON_CONTENT_TYPE,), body=_encode_body(made))
 
@@ -168,7 +168,7 @@ class AsyncStreamBuffer:
 
     __slots__ = ("_buffer", "_owner", "_last_output_at")
 
-    def __init__(self, owner: InlineGuardedRequest, buffer: HeldStream) -> None:
+    def __init__(self, owner: InlineGuardedRequest, buffer: EventStreamBuffer) -> None:
         self._owner, self._buffer = owner, buffer
         self._last_output_at = time.monotonic()
 
@@ -186,26 +186,26 @@ class AsyncStreamBuffer:
         """As `Hold.finish`."""
         of = self._owner
         exchange = of._guarded
-        if exchange.dropped:
-            return self._buffer.release(), False
+        if exchange.is_dropped:
+            return self._buffer.flush(), False
         try:
             data, decision = await _sync_async.run_async(
                 self._buffer.finish(), lambda body: call_model(body, False)
             )
             if decision == "again":
-                of._body = exchange.content
+                of._body = exchange.encoded_body
             return data, decision == "again"
         except (EOFError, ResilienceError):
             raise
         except Exception as error:  # as in `judge`
-            exchange.drop()
+            exchange.discard()
             if of._handle_guard_error(error) is None:
-                return self._buffer.release(), False
-            return self._buffer.failed("the guard failed"), False
+                return self._buffer.flush(), False
+            return self._buffer.build_error_event("the guard failed"), False
 
     def format_error_event(self, message: str) -> bytes:
         """As `Hold.failed`."""
-        return self._buffer.failed(message)
+        return self._buffer.build_error_event(message)
 
 
 def build_guard_failure_response(request: ProxyRequest) -> Response:
@@ -227,7 +227,7 @@ def _parse_candidate_response(response: Response | StreamingResponse) -> dict[st
     return payload
 
 
-_CANDIDATE_REQUEST: Final = CandidateRequest(send=lambda body: body, received=_parse_candidate_response)
+_CANDIDATE_REQUEST: Final = CandidateRequest(build_request=lambda body: body, parse_response=_parse_candidate_response)
 
 
 def _replace_body(response: Response, payload: Mapping[str, Any]) -> Response:

@@ -12,9 +12,9 @@ from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import Conversation
-from agentguard.intercept.history_edits import Edits, edits_of
-from agentguard.intercept.interceptor import CAN, Interceptor
-from agentguard.intercept.registry import APIS
+from agentguard.intercept.history_edits import HistoryEdits, parse_edits
+from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
+from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.recover.effect_ledger import EffectStore
 from agentguard.recover.strategy import Recovery
 from agentguard.runtime.session import Session
@@ -147,19 +147,19 @@ class InlineGuard:
 
     def intercept(self, request: ProxyRequest) -> InterceptResult | asyncio.Future[InterceptResult]:
         """As `Guarding.open`; what is long, or may go on from another worker, is awaited."""
-        api = APIS.get(request.api)
+        api = GUARDED_APIS.get(request.api)
         if api is None or request.run_id == "off" or self._stream_mode == "pass":
             return None
         engine = self._interceptors.get(request.tenant) or self._create_interceptor(request.tenant)
         run = parse_run_id(request.run_id)
-        must = self._guards_all or (bool(run) and engine.knows(run))
-        going_on = self._conversations is not None or bool(len(engine.waiting))
+        must = self._guards_all or (bool(run) and engine.has_run(run))
+        going_on = self._conversations is not None or bool(len(engine.conversations))
         if not must and not may_offer_tools(request.body, may_continue_run=going_on):
             return None
         if len(request.body) > self.options.max_body_bytes:
             self.counts.too_long += 1
             return None
-        asking = GuardCandidate(request, engine, api.dialect, run_id=run, is_required=must)
+        asking = GuardCandidate(request, engine, api.adapter, run_id=run, is_required=must)
         if self._conversations is None and len(request.body) <= _MAX_INLINE_BODY_BYTES:
             return self._intercept_now(asking)
         return asyncio.ensure_future(self._intercept_deferred(asking))
@@ -182,40 +182,40 @@ class InlineGuard:
 
     async def _load_remote_edits(
         self, candidate: GuardCandidate, conversations: ConversationStore
-    ) -> Edits | None:
+    ) -> HistoryEdits | None:
         """What another worker, or another machine, has done to the run; None if it is none of theirs."""
         try:
             body = decode_body(candidate.request.body)
-            if body is None or not candidate.adapter.guards(body):
+            if body is None or not candidate.adapter.can_guard(body):
                 return None
-            keys = candidate.interceptor.foreign(candidate.adapter, body, run=candidate.run_id)
+            keys = candidate.interceptor.list_foreign_keys(candidate.adapter, body, run_name=candidate.run_id)
             found = await conversations.load(keys, tenant=candidate.request.tenant) if keys else None
-            return None if found is None else edits_of(found)
+            return None if found is None else parse_edits(found)
         except Exception as error:  # it begins with its history, as if nobody had known it
-            candidate.interceptor.failed(error)
+            candidate.interceptor.record_failure(error)
             return None
 
-    def _intercept_now(self, candidate: GuardCandidate, edits: Edits | None = None) -> InterceptResult:
+    def _intercept_now(self, candidate: GuardCandidate, edits: HistoryEdits | None = None) -> InterceptResult:
         engine, dialect, asked = candidate.interceptor, candidate.adapter, candidate.request
         try:
             body = decode_body(asked.body)
-            if body is None or not dialect.guards(body):
+            if body is None or not dialect.can_guard(body):
                 return None
-            known = edits is not None or engine.continues(body)
+            known = edits is not None or engine.continues_conversation(body)
             if not (candidate.is_required or known or requires_guard(dialect, body)):
                 return None
-            exchange = engine.open(
+            exchange = engine.open_request(
                 dialect,
                 body,
-                run=candidate.run_id,
-                repeat=_is_retry(asked),
+                run_name=candidate.run_id,
+                is_retry=_is_retry(asked),
                 edits=edits,
-                weight=len(asked.body),
+                size_bytes=len(asked.body),
             )
             return self._build_intercepted(engine, exchange, asked)
         except Exception as error:  # whatever the guard trips over, the request is not to blame
-            engine.failed(error)
-            if not engine.closed:
+            engine.record_failure(error)
+            if not engine.fails_closed:
                 return None
             self.counts.refused += 1
             return build_guard_failure_response(asked)
@@ -253,7 +253,7 @@ class InlineGuard:
     def _sweep_idle_runs(self) -> None:
         self._sweep_timer = None
         self.end_idle()
-        if any(len(engine.waiting) for engine in self._interceptors.values()):
+        if any(len(engine.conversations) for engine in self._interceptors.values()):
             self._schedule_sweep()
 
     def _create_interceptor(self, tenant: str) -> Interceptor:
@@ -262,10 +262,10 @@ class InlineGuard:
         made = Interceptor(
             guard,
             agent=runs.agent,
-            kept=runs.max_sessions,
-            kept_bytes=runs.max_session_bytes,
-            begin=self._build_session_factory(guard, tenant),
-            keep=keep,
+            max_conversations=runs.max_sessions,
+            max_conversation_bytes=runs.max_session_bytes,
+            create_session=self._build_session_factory(guard, tenant),
+            save_edits=keep,
         )
         self._interceptors[tenant] = made
         return made
@@ -300,7 +300,9 @@ class InlineGuard:
                 if self._conversations is None
                 else self._conversations.create_effect_store(named.id, tenant=tenant)
             )
-            session = guard.session(named, CAN, recorder=RunRecorder(named, log=log), effect_store=book)
+            session = guard.session(
+                named, CAPABILITIES, recorder=RunRecorder(named, log=log), effect_store=book
+            )
             self.sessions.add(tenant, session)
             return session
 
@@ -314,7 +316,7 @@ def _settle_abandoned(future: asyncio.Future[InterceptResult]) -> None:
 
 def _warm_up(guard: Guard) -> None:
     """Let detectors load and compile what they need now, and not while the first request waits."""
-    session = guard.session(Trajectory(id="warm", format="event_log", task="", steps=()), CAN)
+    session = guard.session(Trajectory(id="warm", format="event_log", task="", steps=()), CAPABILITIES)
     call = ToolCall(id="c", name="warm", arguments={})
     turn = Step(index=0, source=Source.AGENT, agent="assistant", content="Warm up.", tool_calls=(call,))
     session.check_boundary()

@@ -115,11 +115,11 @@ class TracingOptions(BaseModel):
             return None
         if self.headers_env is None:
             return self._build_target({})
-        from agentguard.otlp.exporter import listed
+        from agentguard.otlp.exporter import parse_header_list
 
         if not environment.get(self.headers_env):
             raise ConfigError(f"spans.headers_env: the environment has no variable {self.headers_env}")
-        found = listed(environment[self.headers_env])
+        found = parse_header_list(environment[self.headers_env])
         if not found:
             raise ConfigError(f"spans.headers_env: {self.headers_env} holds no NAME=VALUE,NAME=VALUE")
         return self._build_target(found)
@@ -131,7 +131,7 @@ class TracingOptions(BaseModel):
             endpoint=self.endpoint or "",
             headers={**self.headers, **extra_headers},
             encoding=self.encoding,
-            service=self.service_name,
-            attempt_s=5.0,
-            total_s=20.0,
+            service_name=self.service_name,
+            attempt_timeout_s=5.0,
+            total_timeout_s=20.0,
         )

@@ -17,7 +17,7 @@ from typing import Final
 
 from agentguard.backends.base import Headers
 from agentguard.errors import AgentGuardError
-from agentguard.otlp.exporter import ExportTarget, Sender
+from agentguard.otlp.exporter import ExportTarget, SpanSender
 from agentguard.otlp.model import OtlpSpan
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 from agentguard_server.proxy.telemetry.counters import MetricSample
@@ -54,7 +54,7 @@ class SpanExporter:
             raise ValueError("spans need an endpoint")
         self.options, self._target = options, found
         # Made here, as importing its client would hold every request up while the thread does it.
-        self._sender = Sender(found)
+        self._sender = SpanSender(found)
         self._queue: deque[tuple[int, CompletedRequest]] = deque()
         self._queued_bytes = 0
         self._wake_event = threading.Event()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from agentguard.otlp.model import EVALUATION, OtlpSpan, SpanEvent, Value
+from agentguard.otlp.model import EVALUATION_EVENT, AttributeValue, OtlpSpan, SpanEvent
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.hooks import CompletedRequest
 from agentguard_server.proxy.telemetry.guard_headers import parse_recoveries, parse_run_id
@@ -69,7 +69,7 @@ def to_span(
 
 def _build_attributes(
     completed: CompletedRequest, operation: str, options: TracingOptions
-) -> Iterator[tuple[str, Value]]:
+) -> Iterator[tuple[str, AttributeValue]]:
     asked, run = completed.request, parse_run_id(completed.guard_headers) or completed.request.run_id
     yield "gen_ai.operation.name", operation
     yield "gen_ai.provider.name", "anthropic" if asked.api == "messages" else "openai"
@@ -97,7 +97,7 @@ def _build_attributes(
         yield "output.value", _format_body(completed.response_body, options.max_chars)
 
 
-def _build_response_attributes(body: bytes) -> Iterator[tuple[str, Value]]:
+def _build_response_attributes(body: bytes) -> Iterator[tuple[str, AttributeValue]]:
     """What an answer says of itself, from both its ends."""
     head, tail = body[:EDGE_BYTES], body[-EDGE_BYTES:]
     for name, pattern in (("gen_ai.response.id", _ID), ("gen_ai.response.model", _MODEL)):
@@ -126,7 +126,7 @@ def _build_evaluation_events(
 
 def _build_event(name: str, label: str, at_ns: int) -> SpanEvent:
     attributes = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.label": label}
-    return SpanEvent(name=EVALUATION, at_ns=at_ns, attributes=attributes)
+    return SpanEvent(name=EVALUATION_EVENT, at_ns=at_ns, attributes=attributes)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agentguard.backends.base import Headers
-from agentguard.otlp.model import span_id_of
+from agentguard.otlp.model import build_span_id
 from agentguard_server.proxy.hooks import ProxyRequest
 
 _TRACEPARENT: Final = re.compile(
@@ -59,14 +59,14 @@ def extract_trace_context(request: ProxyRequest, sample_ratio: float = 1.0) -> T
         sampled = int(trace_id[:13], 16) < sample_ratio * 16**13
         return TraceContext(
             trace_id=trace_id,
-            span_id=span_id_of(trace_id, request.request_id),
+            span_id=build_span_id(trace_id, request.request_id),
             parent_id=None,
             is_sampled=sampled,
         )
     trace_id = found[2].decode()
     return TraceContext(
         trace_id=trace_id,
-        span_id=span_id_of(trace_id, request.request_id),
+        span_id=build_span_id(trace_id, request.request_id),
         parent_id=found[3].decode(),
         is_sampled=bool(int(found[4], 16) & 1),
     )

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.evals.report import describe_setup, render_method, render_overall
-from agentguard.evals.report.breakdown import RunSummaryRow, summarize_runs
+from agentguard.evals.report.breakdown import BreakdownRow, summarize_runs
 from agentguard.evals.report.html import format_percent, read_parts_style
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
@@ -153,7 +153,7 @@ def _render_page(request: Request) -> Response:
     )
 
 
-def _matches_filter(row: RunSummaryRow, show: str) -> bool:
+def _matches_filter(row: BreakdownRow, show: str) -> bool:
     if show == "right":
         return row.right is not None and row.right > 0.5
     if show == "wrong":
@@ -206,7 +206,7 @@ def _describe_evaluation(held: Evaluation) -> dict[str, Any]:
     return {**held.as_dict(), "runs": [_run_to_dict(row) for row in summarize_runs(held)]}
 
 
-def _run_to_dict(row: RunSummaryRow) -> dict[str, Any]:
+def _run_to_dict(row: BreakdownRow) -> dict[str, Any]:
     plain = asdict(row)
     plain.pop("case")
     return {**asdict(row.case), **{f"said_{name}": value for name, value in plain.items()}}

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import ResilienceError
-from agentguard.otlp.export import stored
+from agentguard.otlp.export import load_stored_spans
 from agentguard.otlp.exporter import ExportResult, send
 from agentguard_server.viewer.renderer import get_renderer
 
@@ -23,7 +23,7 @@ def _send_run(request: Request) -> Response:
     if settings.collector is None:
         raise HTTPException(404, "no collector was named")
     run_id = request.path_params["id"]
-    spans = stored(store, run_id, tenant=settings.tenant)
+    spans = load_stored_spans(store, run_id, tenant=settings.tenant)
     if spans is None:
         raise HTTPException(404, "no such run")
     try:

@@ -14,8 +14,8 @@ from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 
 from agentguard.config.policy import Policy
-from agentguard.intercept.history_edits import turn_name
-from agentguard.intercept.registry import APIS as DIALECTS
+from agentguard.intercept.history_edits import build_turn_key
+from agentguard.intercept.registry import GUARDED_APIS as DIALECTS
 from tests.postgres import postgres, postgres_url  # noqa: F401
 from tests.unit.server.proxy.guard.scripted_model import APIS, CHAT, RESPONSES, Api, Played, Turn, calls
 
@@ -116,7 +116,7 @@ def test_what_was_done_in_turns_that_were_taken_back_is_known_from_the_history(t
     two.turn()
     booked = two.history[1:]
     two.turn()
-    left = [turn_name(DIALECTS[api.name].dialect, booked)]
+    left = [build_turn_key(DIALECTS[api.name].dialect, booked)]
 
     async def found(keys: Sequence[bytes], *, tenant: str) -> Any:
         return {"left": left, "notes": [], "told": [], "withheld": [], "spent": {}}

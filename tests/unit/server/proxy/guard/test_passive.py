@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import APIS as DIALECTS
+from agentguard.intercept.registry import GUARDED_APIS as DIALECTS
 from agentguard.recover.strategy import Capabilities
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
@@ -84,7 +84,7 @@ def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
         body = json.loads(one.request_body)
         exchange = engine.open(DIALECTS[one.api].dialect, body, run=one.run_id, repeat=one.is_retry)
         if one.response:
-            exchange.observing(json.loads(one.response))
+            exchange.record_answer(json.loads(one.response))
         exchange.settle()
     return {name: session.run for name, session in sessions.items()}
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.config.policy import Policy
-from agentguard.intercept.adapters.anthropic_stream import MessagesHold
-from agentguard.intercept.registry import APIS as GUARDABLE
+from agentguard.intercept.adapters.anthropic_stream import AnthropicStreamBuffer
+from agentguard.intercept.registry import GUARDED_APIS as GUARDABLE
 from tests.unit.integrations import anthropic_server as claude
 from tests.unit.server.proxy.guard.scripted_model import APIS, MESSAGES, Api, Played, Turn
 
@@ -75,13 +75,13 @@ def test_an_answer_that_is_told_as_a_stream_is_read_as_it_was(
     inline: InlineGuard, api: Api, turn: Turn
 ) -> None:
     made = api.answer(turn)
-    dialect = GUARDABLE[api.name].dialect
+    dialect = GUARDABLE[api.name].adapter
 
     async def read() -> dict[str, Any] | None:
         _, guarded = opened(inline, api)
-        hold = GUARDABLE[api.name].hold(guarded._guarded, _NO_CANDIDATES)
-        hold.feed(dialect.stream(made, usage=True))
-        whole = hold.whole()
+        hold = GUARDABLE[api.name].stream_buffer_class(guarded._guarded, _NO_CANDIDATES)
+        hold.feed(dialect.encode_stream(made, include_usage=True))
+        whole = hold.build_answer()
         guarded.settle()
         return whole
 
@@ -89,10 +89,10 @@ def test_an_answer_that_is_told_as_a_stream_is_read_as_it_was(
     assert told is not None
     assert api.calls(told) == api.calls(made)
     assert api.text(told) == api.text(made)
-    answers = [dialect.answer(one) for one in (made, told)]
-    steps = [dialect.step(one or [], "assistant") for one in answers]
+    answers = [dialect.extract_answer_items(one) for one in (made, told)]
+    steps = [dialect.build_step(one or [], "assistant") for one in answers]
     assert steps[0].tool_calls == steps[1].tool_calls
-    assert dialect.usage(told) == dialect.usage(made)
+    assert dialect.extract_usage(told) == dialect.extract_usage(made)
 
 
 def test_blocks_of_every_kind_are_read_back(inline: InlineGuard) -> None:
@@ -105,9 +105,9 @@ def test_blocks_of_every_kind_are_read_back(inline: InlineGuard) -> None:
 
     async def read() -> dict[str, Any] | None:
         _, guarded = opened(inline, MESSAGES)
-        hold = MessagesHold(guarded._guarded, _NO_CANDIDATES)
-        hold.feed(GUARDABLE["messages"].dialect.stream(made, usage=True))
-        whole = hold.whole()
+        hold = AnthropicStreamBuffer(guarded._guarded, _NO_CANDIDATES)
+        hold.feed(GUARDABLE["messages"].adapter.encode_stream(made, include_usage=True))
+        whole = hold.build_answer()
         guarded.settle()
         return whole
 
