@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--only", help="record the run of this name alone, without labels")
     options = parser.parse_args()
     if importlib.util.find_spec("textworld") is None:
-        print("textworld is not installed: pip install 'agentguard[textworld]'", file=sys.stderr)
+        print("textworld is not installed: pip install agentguard-lab", file=sys.stderr)
         return 2
     from examples.textworld_agent.record import record_all
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from agentguard_lab.rebuild import RebuildResult, describe_dataset, generate_dataset, rebuild
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -26,6 +25,7 @@ from agentguard.evals.datasets.manifest import (
     DatasetManifest,
     describe_source,
 )
+from agentguard.evals.datasets.rebuild import RebuildResult, describe_dataset, generate_dataset, rebuild
 from agentguard.evals.datasets.verification import VerificationProgress, VerificationReport, verify_dataset
 from agentguard.evals.datasets.writer import DatasetWriter
 from agentguard.evals.toml_writer import dumps

@@ -38,7 +38,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @dataclass(slots=True)
-class _InjectionSummary:
+class InjectionSummary:
     """What was made, and what could not be used."""
 
     written: int = 0
@@ -54,6 +54,7 @@ class _InjectionSummary:
     unreadable: list[str] = field(default_factory=list)
 
     def add(self, record: Record, *, new: bool) -> None:
+        """Count a record, which is new or was written by an earlier run of the command."""
         self.written += new
         self.previously_written += not new
         cause = record.annotation.root_cause
@@ -71,36 +72,9 @@ class _InjectionSummary:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(no_args_is_help=True, help="Make failed runs with one known error each.")
-    group.command()(textworld)
     group.command()(runs)
     group.command()(kinds)
     app.add_typer(group, name="inject")
-
-
-def textworld(
-    out: Out,
-    failed: Annotated[int, typer.Option(min=0, help="Runs that fail.")] = 100,
-    passed: Annotated[int, typer.Option(min=0, help="Runs that pass.")] = 50,
-    seed: Seed = 0,
-    difficulty: Annotated[
-        str | None, typer.Option(help="How hard the games are; the generator's own choice if absent.")
-    ] = None,
-    resume: Resume = False,
-    force: Force = False,
-    json: Json = False,
-) -> None:
-    """Let scripted agents play TextWorld games, one error each at a known step (needs the extra textworld).
-
-    Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume goes on).
-    """
-    from agentguard_lab.textworld.run_generator import generate
-
-    plan = {"failed": failed, "passed": passed, "seed": seed, "difficulty": difficulty, "by": "textworld"}
-    made = generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
-    tally = _InjectionSummary()
-    with DatasetWriter(out, plan, resume=resume, force=force) as output:
-        _write(made, output, tally, total=failed + passed)
-    _print_report(tally, out, json=json)
 
 
 def runs(
@@ -135,10 +109,10 @@ def runs(
     plan = RewritePlan(rates=weights, per_run=per_run, seed=seed, assume_passed=assume_passed)
     asked = {"by": "runs", "paths": list(map(str, paths)), "rates": weights, "per_run": per_run, "seed": seed}
     asked |= {"assume_passed": assume_passed, "with_passed": with_passed, "format": format}
-    tally = _InjectionSummary()
+    tally = InjectionSummary()
     with DatasetWriter(out, asked, resume=resume, force=force) as output:
-        _write(_inject_runs(paths, format, plan, tally, with_passed=with_passed), output, tally)
-    _print_report(tally, out, json=json)
+        write_records(_inject_runs(paths, format, plan, tally, with_passed=with_passed), output, tally)
+    print_report(tally, out, json=json)
 
 
 def kinds(json: Json = False) -> None:
@@ -170,7 +144,7 @@ def kinds(json: Json = False) -> None:
 
 
 def _inject_runs(
-    paths: list[Path], format: str | None, plan: RewritePlan, tally: _InjectionSummary, *, with_passed: bool
+    paths: list[Path], format: str | None, plan: RewritePlan, tally: InjectionSummary, *, with_passed: bool
 ) -> Iterator[Record]:
     for record in _read_records(paths, format, tally):
         tally.read += 1
@@ -185,7 +159,7 @@ def _inject_runs(
         yield from made
 
 
-def _read_records(paths: list[Path], format: str | None, tally: _InjectionSummary) -> Iterator[Record]:
+def _read_records(paths: list[Path], format: str | None, tally: InjectionSummary) -> Iterator[Record]:
     for path in paths:
         try:
             for found in read(path, format=format):
@@ -197,8 +171,8 @@ def _read_records(paths: list[Path], format: str | None, tally: _InjectionSummar
             tally.unreadable.append(str(error.with_location(file=str(path))))
 
 
-def _write(
-    made: Iterable[Record], output: DatasetWriter, tally: _InjectionSummary, *, total: int | None = None
+def write_records(
+    made: Iterable[Record], output: DatasetWriter, tally: InjectionSummary, *, total: int | None = None
 ) -> None:
     """Write runs as they come; an interruption leaves what is whole."""
     console = Console(stderr=True)
@@ -221,7 +195,8 @@ def _write(
     output.finish()
 
 
-def _print_report(tally: _InjectionSummary, out: Path, *, json: bool) -> None:
+def print_report(tally: InjectionSummary, out: Path, *, json: bool) -> None:
+    """Print the summary of a command that writes injected runs, and exit with its status."""
     _check_output(tally)
     if json:
         _print_json(_to_summary(tally, out))
@@ -230,7 +205,7 @@ def _print_report(tally: _InjectionSummary, out: Path, *, json: bool) -> None:
     raise typer.Exit(1 if tally.rejected or tally.unreadable else 0)
 
 
-def _check_output(tally: _InjectionSummary) -> None:
+def _check_output(tally: InjectionSummary) -> None:
     for what, lines in (("not taken", tally.rejected), ("not read", tally.unreadable)):
         for line in lines[:_MAX_PROBLEMS]:
             typer.echo(f"{what}: {line}", err=True)
@@ -238,7 +213,7 @@ def _check_output(tally: _InjectionSummary) -> None:
             typer.echo(f"{what}: {len(lines) - _MAX_PROBLEMS} more", err=True)
 
 
-def _to_summary(tally: _InjectionSummary, out: Path) -> dict[str, Any]:
+def _to_summary(tally: InjectionSummary, out: Path) -> dict[str, Any]:
     counts = {f"by_{name}": dict(sorted(counted.items())) for name, counted in tally.counts_by_kind.items()}
     return {
         "out": str(out),
@@ -255,7 +230,7 @@ def _to_summary(tally: _InjectionSummary, out: Path) -> dict[str, Any]:
     }
 
 
-def _show(tally: _InjectionSummary, out: Path) -> None:
+def _show(tally: InjectionSummary, out: Path) -> None:
     console = Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("code of the error")

@@ -1,13 +1,13 @@
-"""Did it fail: what a detector is, and what it finds."""
+"""Interface of detectors, and the findings that they return."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from agentguard.plugins import Registry
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Source, Step
 
 if TYPE_CHECKING:
     from agentguard.detect.run_view import RunView
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A quote from the run: ``steps[step].text(field)[start:end] == quote``. Offsets count code points."""
+    """Quote from the run: ``steps[step].text(field)[start:end] == quote``. Offsets count code points."""
 
     step: int
     field: str
@@ -26,17 +26,17 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something wrong that a detector saw.
+    """Fault of a run, as reported by a detector.
 
     Attributes:
         detector: name of the detector.
-        step: the step it is wrong in, from 0 (not always the step at which it was noticed).
+        step: index of the faulty step, from 0; the detector may notice the fault at a later step.
         codes: qualified taxonomy codes, ``"<taxonomy>:<code>"``, the most specific first.
-        probability: that this finding is true and mattered, in [0, 1].
-        message: what is wrong, in a sentence for a person.
-        evidence: quotes from the run, the telling one first.
-        correction: what the agent should do instead, addressed to the agent.
-        noticed_at: the step at which it could first be known; ``step`` where not given.
+        probability: probability in [0, 1] that this finding is true and mattered.
+        message: the fault, in one sentence for a person.
+        evidence: quotes from the run, the most important one first.
+        correction: instruction to the agent that avoids the fault.
+        noticed_at: the first step at which the fault could be noticed; None means ``step``.
         data: further facts for programs, JSON-able.
     """
 
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorFailure:
-    """A detector that raised or ran out of its deadline: a value, never an aborted run."""
+    """Error or exceeded deadline of a detector; the run continues."""
 
     detector: str
     step: int | None
@@ -62,12 +62,12 @@ class DetectorFailure:
 
 
 class RunRequirements(NamedTuple):
-    """What a run must have for a detector with its defaults to find anything in it; also what a run has.
+    """Data that a detector needs in a run to find anything with default options; also the data of a run.
 
     Attributes:
-        turns: steps of agents; more than 64 are taken for 64, unless nothing is ever enough (`SILENT`).
-        calls: whether a tool is called.
-        results: whether anything comes back: observations, or steps of the environment.
+        turns: number of agent steps; a count above 64 is treated as 64.
+        calls: True if an agent calls a tool.
+        results: True if there are observations or steps of the environment.
     """
 
     turns: int = 0
@@ -75,56 +75,96 @@ class RunRequirements(NamedTuple):
     results: bool = False
 
     def satisfies(self, requirements: RunRequirements) -> bool:
-        """Whether a run that has this has what is needed."""
+        """Return True if a run with this data meets ``requirements``."""
         turns, calls, results = requirements
         return self.turns >= turns and self.calls >= calls and self.results >= results
 
 
 NO_REQUIREMENTS: Final = RunRequirements()
-"""The needs of a detector that does not say any."""
+"""Requirements of a detector that does not declare any."""
 
 NEVER_BY_DEFAULT: Final = RunRequirements(turns=1 << 62)
-"""The needs of a detector that finds nothing unless it is given options."""
+"""Requirements of a detector that finds nothing with default options; no run satisfies them."""
 
 
 @runtime_checkable
-class ProposedTurnDetector(Protocol):
-    """A detector that can also judge a turn before its tool calls run; not every one can."""
+class SimpleDetector(Protocol):
+    """Minimal plug-in detector; `agentguard.detect.adapter` completes it to a `Detector`."""
 
-    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look at a turn that may yet be refused; ``view`` ends before it, and nothing may be remembered."""
+    name: str
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Yield the findings of the latest step; ``view`` has all steps up to and including it."""
+        ...
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Yield the findings of the finished run."""
         ...
 
 
 @runtime_checkable
 class Detector(Protocol):
-    """One object watches one run, live or recorded; work per step does not grow with the steps before it.
+    """Detector of one run, live or recorded; its work per step does not grow with the number of steps.
 
-    A detector is made anew for each run by its factory: ``factory(**options) -> Detector``. Options are
-    validated by the factory, which raises ConfigError.
+    A factory builds a new detector for each run: ``factory(**options) -> Detector``. The factory validates
+    the options and raises ConfigError. `BaseDetector` has defaults for all members but ``name``.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name of the detector."""
+        ...
+
+    @property
+    def requirements(self) -> RunRequirements:
+        """Data that a run must have for a finding of this detector with default options."""
+        ...
+
+    @property
+    def observed_sources(self) -> Collection[Source]:
+        """Sources of the steps that `observe` is called for; the runner passes no other step."""
+        ...
+
+    @property
+    def checks_proposed(self) -> bool:
+        """True if `check_proposed` can find anything; the runner does not call it otherwise."""
+        ...
+
+    @property
+    def is_stateless(self) -> bool:
+        """True if `observe` finds the same as `check_proposed` and stores nothing.
+
+        The runner does not call `observe` again for a turn that `check_proposed` has seen. Such a detector
+        reads the text and the calls of the turn, and no tool result.
+        """
+        ...
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look at one more step; ``view`` has all steps up to and including it."""
+        """Yield the findings of the latest step; ``view`` has all steps up to and including it."""
+        ...
+
+    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Yield the findings of a turn before its tool calls run.
+
+        ``view`` ends before the turn. The turn may be refused, so the detector must not store anything.
+        """
         ...
 
     def finish(self, view: RunView) -> Iterable[Finding]:
-        """Look at the run once it has ended."""
+        """Yield the findings of the finished run."""
         ...
 
 
 class DetectorFactory(Protocol):
-    """Makes a detector for one run from its options."""
+    """Factory that builds a detector for one run from options."""
 
-    def __call__(self, **options: Any) -> Detector:
-        """Raise ConfigError on an option that does not exist or is out of its range."""
+    def __call__(self, **options: Any) -> Detector | SimpleDetector:
+        """Build a detector; raise ConfigError if an option does not exist or is out of range."""
         ...
 
 
 def detectors() -> Registry[DetectorFactory]:
-    """The registry of detectors: those in ``agentguard.detect.rules`` and installed ones."""
+    """Return the registry of detectors: the built-in ones and the installed plug-ins."""
     return _REGISTRY
 
 

@@ -1,4 +1,4 @@
-"""What the built-in detectors have in common: a name, codes, declared options and findings made one way."""
+"""Base class of the built-in detectors: name, taxonomy codes, declared options and a finding builder."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ NO_FINDINGS: tuple[Finding, ...] = ()
 
 
 class BaseDetector:
-    """Base of the built-in detectors; a detector need not derive from it.
+    """Base of the built-in detectors, with the defaults of `Detector`; a plug-in need not derive from it.
 
     Attributes:
-        name: of the detector.
-        sees: what it notices, in a sentence; the documentation's table is checked against it.
+        name: name of the detector.
+        summary: faults that it finds, in one sentence; a test compares the table in the docs with it.
         codes: qualified taxonomy codes of its findings, the most specific first.
-        declared: its options.
-        watches: sources of the steps that `observe` must be called for; `Watcher` calls it for no other. A
-            detector with nothing to do, for want of options, sets it empty.
-        foresees_all: `observe` finds in a turn just what `foresee` finds, and remembers nothing: of a turn
-            that was judged before its tools ran it need not be asked again. It may look at the text and the
-            calls of the turn, and at nothing that came back.
-        needs: what a run must have for a finding, where the options have their defaults; a recorded run that
-            has less is not shown to it then (`agentguard.detect.runner.build_detectors`).
+        declared_options: its options.
+        is_stateless: see `Detector.is_stateless`.
+        requirements: see `Detector.requirements`; `agentguard.detect.runner.build_detectors` omits a detector
+            with default options if a recorded run does not have that data.
+        observed_sources: see `Detector.observed_sources`; a detector that has nothing to check sets it empty.
+        checks_proposed: True in a subclass that overrides `check_proposed`.
     """
 
     name: ClassVar[str] = ""
@@ -37,6 +35,11 @@ class BaseDetector:
     is_stateless: ClassVar[bool] = False
     requirements: ClassVar[RunRequirements] = NO_REQUIREMENTS
     observed_sources: Collection[Source] = (Source.AGENT,)
+    checks_proposed: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.checks_proposed = cls.check_proposed is not BaseDetector.check_proposed
 
     def __init__(self, **options: Any) -> None:
         kind = type(self)
@@ -45,12 +48,17 @@ class BaseDetector:
         )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look at one more step. The default sees nothing."""
+        """Return no findings; see `Detector.observe`."""
+        del step, view
+        return NO_FINDINGS
+
+    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Return no findings; see `Detector.check_proposed`."""
         del step, view
         return NO_FINDINGS
 
     def finish(self, view: RunView) -> Iterable[Finding]:
-        """Look at the run once it has ended. The default sees nothing."""
+        """Return no findings; see `Detector.finish`."""
         del view
         return NO_FINDINGS
 
@@ -64,7 +72,7 @@ class BaseDetector:
         evidence: tuple[Evidence, ...] = (),
         **details: Any,
     ) -> Finding:
-        """Make a finding; ``more`` may give ``codes`` and ``noticed_at``, all else of it is ``data``."""
+        """Build a finding; ``details`` may set ``codes`` and ``noticed_at``, the rest becomes its ``data``."""
         return Finding(
             detector=self.name,
             step=step.index,
@@ -79,7 +87,7 @@ class BaseDetector:
 
 
 def _default_options(kind: type[BaseDetector]) -> DetectorOptions:
-    """The options of a detector that is given none: they never change, and it is made anew for each run."""
+    """Return the default options of a detector class; they are immutable, so all its instances share them."""
     known = _DEFAULT_OPTIONS.get(kind)
     if known is None:
         known = _DEFAULT_OPTIONS[kind] = DetectorOptions(kind.name, kind.declared_options, {})

@@ -1,4 +1,4 @@
-"""What an error looks like in the text that an environment returned: a conservative table of shapes.
+"""Error patterns: a conservative table of the shapes of errors in texts from the environment.
 
 A recorded error flag outranks the text. Shapes are looked for at the head and the tail of a text only, where
 tools put them: the middle of a long page or document may well speak of errors.
@@ -16,7 +16,7 @@ _SHORT_CHARS = 300
 
 
 class ToolErrorKind(StrEnum):
-    """What kind of error a result shows."""
+    """Kind of error in a tool result."""
 
     FLAGGED = "flagged"
     EXCEPTION = "exception"
@@ -31,7 +31,7 @@ class ToolErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorMatch:
-    """An error shape found at ``text[start:end]``."""
+    """Match of an error pattern at ``text[start:end]``."""
 
     kind: ToolErrorKind
     start: int
@@ -93,9 +93,9 @@ _ERROR_CUES = {
 
 
 def match_error(lower_text: str, *, flag: bool | None = None) -> ErrorMatch | None:
-    """Recognise an error in a lower-case result; ``flag`` is what the recording says, if it does.
+    """Return the error in a lower-case result, or None; ``flag`` is the recorded error flag, if there is one.
 
-    Cost is bounded: only the head and the tail are looked at, besides two plain substring searches.
+    The cost is bounded: the function reads only head and tail, besides two plain substring searches.
     """
     if flag is False:
         return None
@@ -153,7 +153,7 @@ def _match_object(head: str) -> ErrorMatch | None:
 
 
 def _match_rejection(lower_text: str) -> ErrorMatch | None:
-    """A short answer that says no: a long one is a document, and a document may say anything."""
+    """Match a short answer that rejects the action; a long answer is a document and may contain any words."""
     if len(lower_text) > _SHORT_CHARS:
         return None
     found = _REJECTED_PATTERN.search(lower_text) or _REJECTED_TAIL_PATTERN.search(lower_text)
@@ -166,7 +166,7 @@ def _match_rejection(lower_text: str) -> ErrorMatch | None:
 
 
 def _match_last_line(lower_text: str) -> ErrorMatch | None:
-    """An exception on the last lines, where a shell or an interpreter leaves it."""
+    """Match an exception on the last lines, where a shell or an interpreter prints it."""
     base = max(0, len(lower_text) - _TAIL_CHARS)
     tail = lower_text[base:]
     if len(lower_text) <= _SHORT_CHARS and any(cue in tail for cue in _ERROR_CUES[ToolErrorKind.TIMEOUT]):

@@ -1,4 +1,4 @@
-"""Quotes with exact offsets: of a span, of a text, of a move, of an argument's value."""
+"""Quotes with exact offsets: of a span, a text, a move or the value of an argument."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from agentguard.detect.step_facts import StepFacts, canonicalize_json
 from agentguard.trajectory.model import Step
 
 MAX_QUOTE_CHARS = 240
-"""Longest quote, in code points: a finding shows the telling place, not the whole observation."""
+"""Maximum length of a quote in code points; a finding shows the relevant place, not the complete observation."""
 
 
 def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -> tuple[Evidence, ...]:
-    """Quote a span of a step's field, shortened to `MAX_QUOTE_CHARS`; empty if the span holds nothing."""
+    """Quote a span of a field of a step, cut to `MAX_QUOTE_CHARS`; return () if the span is blank."""
     text = step.text(field)
     stop = min(len(text) if end is None else end, start + MAX_QUOTE_CHARS)
     quote = text[start:stop]
@@ -21,7 +21,7 @@ def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -
 
 
 def quote_text(step: Step, field: str, needle: str) -> tuple[Evidence, ...]:
-    """Quote the first place of ``needle`` in a field; the field's beginning where it is not in it."""
+    """Quote the first occurrence of ``needle`` in a field; if there is none, quote the start of the field."""
     at = step.text(field).find(needle) if needle else -1
     return quote_span(step, field, at, at + len(needle)) if at >= 0 else quote_span(step, field)
 
@@ -35,7 +35,7 @@ def quote_move(facts: StepFacts) -> tuple[Evidence, ...]:
 
 
 def quote_value(step: Step, field: str, value: object, key: str | None = None) -> tuple[Evidence, ...]:
-    """Quote an argument's value, after its key where there is one; the arguments' beginning if not found."""
+    """Quote the value of an argument after its key; if the value is not found, quote the start of the arguments."""
     text = step.text(field)
     at = max(0, text.find(f'"{key}"')) if key else 0
     needle = value if isinstance(value, str) else canonicalize_json(value)

@@ -1,4 +1,4 @@
-"""Options of detectors: declared once, with range and default, from which validation and docs both come."""
+"""Options of detectors: one declaration with range and default serves validation and documentation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OptionType = Literal["int", "number", "flag", "mapping", "list"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorOption:
-    """One option of a detector.
+    """Option of a detector.
 
     Attributes:
-        name: as the user writes it.
-        shape: what it must be.
-        default: its value where not given; None means "not set", and is allowed if it is the default.
-        low, high: the range of a number, both ends included.
-        text: what it does, in a clause.
+        name: name of the option in a policy.
+        value_type: type of the value.
+        default: value if the option is absent; a default of None means "not set" and is a valid value.
+        minimum, maximum: range of a number, both ends included.
+        description: effect of the option, in one clause.
     """
 
     name: str
@@ -33,11 +33,11 @@ class DetectorOption:
 
 
 class DetectorOptions:
-    """The validated options of one detector.
+    """Validated options of one detector.
 
     Raises:
-        ConfigError: an option does not exist, has the wrong type or lies out of its range; names detector and
-            option.
+        ConfigError: an option does not exist, has the wrong type or is out of range; the text names detector
+            and option.
     """
 
     def __init__(
@@ -55,32 +55,32 @@ class DetectorOptions:
         }
 
     def int(self, name: str) -> int:
-        """A whole number."""
+        """Return a whole number."""
         return int(self._values[name])
 
     def number(self, name: str) -> float:
-        """A finite number."""
+        """Return a finite number."""
         return float(self._values[name])
 
     def optional_number(self, name: str) -> float | None:
-        """A finite number, or None where not set."""
+        """Return a finite number, or None if the option is not set."""
         value = self._values[name]
         return None if value is None else float(value)
 
     def boolean(self, name: str) -> bool:
-        """True or false."""
+        """Return a boolean."""
         return bool(self._values[name])
 
     def mapping(self, name: str) -> Mapping[str, Any]:
-        """A mapping with text keys."""
+        """Return a mapping with text keys."""
         return dict(self._values[name])
 
     def items(self, name: str) -> tuple[Any, ...]:
-        """The items of a list."""
+        """Return the items of a list."""
         return tuple(self._values[name])
 
     def build_error(self, name: str, reason: str) -> ConfigError:
-        """The error to raise when the inside of an option is wrong."""
+        """Build the error for an invalid value inside an option."""
         return ConfigError(f"detector {self.detector!r}, option {name!r}: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""Findings as rows of the store."""
+"""Conversion of findings to rows of the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentguard.store.db.rows import FindingRow, compute_digest
 def build_finding_rows(
     run_id: str, findings: Sequence[Finding], *, tenant: str = ""
 ) -> tuple[FindingRow, ...]:
-    """Rows of a run's findings; writing the same ones again changes nothing."""
+    """Build the rows of a run's findings; rows of the same findings have the same ids."""
     return tuple(
         FindingRow(
             id=compute_digest(run_id, str(place), finding.detector, str(finding.step), finding.message)[:32],

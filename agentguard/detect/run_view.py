@@ -40,10 +40,10 @@ class Move:
 
 
 class StepSequence(Sequence[Step]):
-    """The steps so far, read-only."""
+    """Read-only view of a list of steps; the list may grow."""
 
-    def __init__(self) -> None:
-        self._steps: list[Step] = []
+    def __init__(self, steps: list[Step]) -> None:
+        self._steps = steps
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -81,7 +81,8 @@ class RunView:
         self.task = task
         self.tools = {tool.name: tool for tool in tools}
         self.system_prompts = dict(system_prompts or {})
-        self.steps: Sequence[Step] = StepSequence()
+        self._steps: list[Step] = []
+        self.steps: Sequence[Step] = StepSequence(self._steps)
         self.moves: deque[Move] = deque(maxlen=_MAX_MOVES)
         self.values = ValueIndex()
         self.agents: dict[str, None] = {name: None for name in self.system_prompts if name}
@@ -107,7 +108,7 @@ class RunView:
         if ahead is not None:
             facts.reuse_proposed(ahead)
             self._staged = None
-        self.steps._steps.append(step)  # type: ignore[attr-defined]
+        self._steps.append(step)
         self._facts[step.index] = self._current = facts
         if len(self._facts) > _MAX_FACTS:
             del self._facts[next(iter(self._facts))]

@@ -1,8 +1,8 @@
-"""Run detectors over a run, live or recorded: the same objects, the same findings.
+"""Runner of detectors over a live or recorded run; both yield the same findings.
 
-A detector that raises, overruns its deadline or yields something that is no valid finding becomes a
-`DetectorFailure`; after three of these it is switched off for the rest of the run. Nothing a detector does
-aborts the run or hides what the others found.
+A detector fails if it raises, exceeds its deadline or yields an invalid finding. The runner records a
+`DetectorFailure`. After three failures it disables the detector for the rest of the run. A failure neither
+aborts the run nor hides the findings of other detectors.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
+from agentguard.detect.adapter import adapt_detector, read_requirements
 from agentguard.detect.base import (
-    NO_REQUIREMENTS,
     Detector,
     DetectorFactory,
     DetectorFailure,
     Evidence,
     Finding,
-    ProposedTurnDetector,
     RunRequirements,
+    SimpleDetector,
     detectors,
 )
 from agentguard.detect.run_view import RunView
@@ -32,22 +32,21 @@ DetectorSpecs = Mapping[str, Mapping[str, Any] | bool | None]
 
 MAX_FAILURES = 3
 MAX_FINDINGS_PER_STEP = 200
-"""Findings one detector may yield for one step; what lies above is junk, and may be endless."""
+"""Maximum number of findings of a detector for one step; an iterator of a faulty detector may be endless."""
 
 DEFAULT_DEADLINE_S = 0.5
 
-_ALL_SOURCES = tuple(Source)
 _NO_FINDINGS: Iterable[Finding] = ()
-"""The empty tuple is one object: what most detectors return for most steps costs one comparison."""
+"""The empty tuple is a singleton, so the usual return value of a detector costs one comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionResult:
-    """What the detectors saw in a run.
+    """Findings and failures of all detectors in one run.
 
     Attributes:
-        findings: without duplicates, by step, the likeliest first within one.
-        failures: detectors that could not do their work.
+        findings: without duplicates, by step; within a step, the most probable first.
+        failures: errors and exceeded deadlines of detectors.
         seconds: wall time spent.
     """
 
@@ -59,52 +58,48 @@ class DetectionResult:
 def build_detectors(
     specs: DetectorSpecs | None = None, *, available: RunRequirements | None = None
 ) -> list[Detector]:
-    """Make fresh detectors for one run.
+    """Build new detectors for one run.
 
     Args:
-        specs: detector name to its options; ``{}``, None or True for the defaults, False to leave it out.
-            Only those named are made; None makes all that are registered, with their defaults.
-        has: what a run has that has ended already; detectors that need more, and have their defaults, are
-            left out.
+        specs: detector name to its options. ``{}``, None or True means the defaults, False omits the
+            detector. Only named detectors are built; None builds all registered ones with their defaults.
+        available: data of a finished run. Detectors with default options and further requirements are
+            omitted.
 
     Raises:
-        UnknownPlugin: no detector has that name.
-        ConfigError: an option does not exist or is out of its range; names detector and option.
+        UnknownPlugin: there is no detector with that name.
+        ConfigError: an option does not exist or is out of range; the text names detector and option.
     """
-    made: list[Detector] = []
-    for name, factory, given in (
+    built: list[Detector] = []
+    for name, factory, options in (
         _select_all_detectors(available) if specs is None else _select_detectors(specs, available)
     ):
         try:
-            made.append(factory(**given) if given else factory())
+            built.append(adapt_detector(factory(**options) if options else factory()))
         except AgentGuardError:
             raise
-        except Exception as error:  # a third party's factory may raise anything on options it does not expect
-            raise ConfigError(f"detector {name!r} cannot be made: {type(error).__name__}") from error
-    return made
+        except Exception as error:  # the factory of a plug-in may raise any error on an unexpected option
+            raise ConfigError(f"detector {name!r} cannot be built: {type(error).__name__}") from error
+    return built
 
 
 _DetectorSelection = Sequence[tuple[str, DetectorFactory, dict[str, Any]]]
 
 
 def _select_detectors(specs: DetectorSpecs, available: RunRequirements | None) -> _DetectorSelection:
-    known, chosen = detectors(), []
-    for name, options in specs.items():
-        factory = known.get(name)
-        if options is False:
+    registry, selection = detectors(), []
+    for name, value in specs.items():
+        factory = registry.get(name)
+        if value is False:
             continue
-        given = {} if options is None else _parse_options(name, options)
-        if (
-            given
-            or available is None
-            or available.satisfies(getattr(factory, "requirements", NO_REQUIREMENTS))
-        ):
-            chosen.append((name, factory, given))
-    return chosen
+        options = {} if value is None else _parse_options(name, value)
+        if options or available is None or available.satisfies(read_requirements(factory)):
+            selection.append((name, factory, options))
+    return selection
 
 
 def _select_all_detectors(available: RunRequirements | None) -> _DetectorSelection:
-    """All that are registered and have something to look for; found out anew once others are registered."""
+    """Select all registered detectors whose requirements are met; cached by registered names and data."""
     names = detectors().names()
     if available is not None and available.turns > _MAX_TURNS:
         available = RunRequirements(_MAX_TURNS, available.calls, available.results)
@@ -116,7 +111,7 @@ def _select_all_detectors(available: RunRequirements | None) -> _DetectorSelecti
 
 
 _MAX_TURNS = 64
-"""Turns of a run with which a detector has enough; no detector of ours needs as many."""
+"""Cap of the turn count in a cache key; every built-in detector needs fewer turns."""
 
 _SELECTION_CACHE: dict[tuple[tuple[str, ...], RunRequirements | None], _DetectorSelection] = {}
 
@@ -125,23 +120,24 @@ def _parse_options(name: str, options: Mapping[str, Any] | bool) -> dict[str, An
     if options is True:
         return {}
     if not isinstance(options, Mapping):
-        raise ConfigError(f"detector {name!r}: options must be a mapping, or false to switch it off")
+        raise ConfigError(f"detector {name!r}: options must be a mapping, or false to disable it")
     return {str(key): value for key, value in options.items()}
 
 
 class IncrementalRunner:
-    """Watches one run, step by step.
+    """Runner of detectors over one run, step by step.
 
     Args:
-        view: the run before its first step.
-        specs: as `build` takes them, or detectors already made.
-        deadline_s: seconds one detector may take over one step; measured, and checked when it returns.
+        view: view of the run before its first step.
+        specs: specs for `build_detectors`, or built detectors.
+        deadline_s: seconds a detector may take for a step. The runner checks it when the detector returns; it
+            does not interrupt the detector.
     """
 
     def __init__(
         self,
         view: RunView | None = None,
-        specs: DetectorSpecs | Iterable[Detector] | None = None,
+        specs: DetectorSpecs | Iterable[Detector | SimpleDetector] | None = None,
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
@@ -151,7 +147,9 @@ class IncrementalRunner:
         self.deadline_s = deadline_s
         self.failures: list[DetectorFailure] = []
         self._active_detectors = (
-            build_detectors(specs) if specs is None or isinstance(specs, Mapping) else list(specs)
+            build_detectors(specs)
+            if specs is None or isinstance(specs, Mapping)
+            else [adapt_detector(detector) for detector in specs]
         )
         self._proposed_findings: list[tuple[Detector, tuple[Finding, ...]]] = []
         self._reset_selection()
@@ -159,84 +157,88 @@ class IncrementalRunner:
         self._known_findings: set[tuple[object, ...]] = set()
 
     def observe(self, step: Step) -> tuple[Finding, ...]:
-        """Take in one more step; return what is new. ``step.index`` must be the number of steps before it."""
+        """Append a step; return the new findings. ``step.index`` must be the number of steps before it."""
         if step.index != len(self.view.steps):
-            raise ValueError(f"step {step.index} given where step {len(self.view.steps)} was expected")
+            raise ValueError(f"expected step {len(self.view.steps)}, got step {step.index}")
         view = self.view
-        asked = self._detectors_for(step.source)
-        foreseen = (
+        to_call = self._detectors_for(step.source)
+        was_checked = (
             view.append(step).was_proposed
             and len(self._proposed_findings) == self._proposal_plan_for(step.source).stateless_count
         )
-        found: list[Finding] = []
-        if foreseen:
-            asked = self._proposal_plan_for(step.source).remaining_detectors
-            for detector, before_tools in self._proposed_findings:
-                if before_tools:
-                    found += self._confirm_proposed(detector, step, before_tools)
+        findings: list[Finding] = []
+        if was_checked:
+            to_call = self._proposal_plan_for(step.source).remaining_detectors
+            for detector, proposed in self._proposed_findings:
+                if proposed:
+                    findings += self._confirm_proposed(detector, step, proposed)
         before = time.perf_counter()
-        for detector in asked:
+        for detector in to_call:
             try:
                 yielded = detector.observe(step, view)
                 if yielded is not _NO_FINDINGS and yielded != []:
-                    found += self._select_new(yielded)
-            except Exception as error:  # a detector may raise anything; the run and the other detectors go on
+                    findings += self._select_new(yielded)
+            except Exception as error:  # any error; the run and the other detectors continue
                 self._record_failure(detector, step.index, error, time.perf_counter() - before)
             after = time.perf_counter()
             if after - before > self.deadline_s:
                 self._record_failure(detector, step.index, _DeadlineExceeded(), after - before)
             before = after
-        found.sort(key=_sort_key)
-        return tuple(found)
+        findings.sort(key=_sort_key)
+        return tuple(findings)
 
     def check_proposed(self, step: Step) -> tuple[Finding, ...]:
-        """What is wrong with a turn whose tool calls have not run yet; it may be refused, so nothing is kept.
+        """Return the findings of a turn before its tool calls run; the turn may be refused.
 
-        ``step.index`` must be the number of steps so far. What is found here is found again by `observe` if
-        the turn is committed after all.
+        ``step.index`` must be the number of steps so far. If the turn is committed, `observe` returns these
+        findings again.
         """
         self.view.stage(step)
         self._proposed_findings = []
-        found: list[Finding] = []
+        findings: list[Finding] = []
         before = time.perf_counter()
         for detector in self._proposal_plan_for(step.source).proposal_detectors:
             try:
                 yielded = detector.check_proposed(step, self.view)
-                here = tuple(islice(yielded, MAX_FINDINGS_PER_STEP)) if yielded is not _NO_FINDINGS else ()
-                if getattr(detector, "is_stateless", False):
-                    self._proposed_findings.append((detector, here))
-                found += here
+                proposed = (
+                    tuple(islice(yielded, MAX_FINDINGS_PER_STEP)) if yielded is not _NO_FINDINGS else ()
+                )
+                if detector.is_stateless:
+                    self._proposed_findings.append((detector, proposed))
+                findings += proposed
             except Exception as error:  # as in observe
                 self._record_failure(detector, step.index, error, time.perf_counter() - before)
             after = time.perf_counter()
             if after - before > self.deadline_s:
                 self._record_failure(detector, step.index, _DeadlineExceeded(), after - before)
             before = after
-        found.sort(key=_sort_key)
-        return tuple(one for one in found if isinstance(one, Finding) and one.step == step.index)
+        findings.sort(key=_sort_key)
+        return tuple(
+            finding for finding in findings if isinstance(finding, Finding) and finding.step == step.index
+        )
 
     def finish(self) -> tuple[Finding, ...]:
-        """Say that the run has ended; return what is new. The deadline holds here too."""
-        found: list[Finding] = []
+        """Finish the run; return the new findings. The deadline applies here too."""
+        findings: list[Finding] = []
         before = time.perf_counter()
         for detector in tuple(self._active_detectors):
             try:
                 yielded = detector.finish(self.view)
                 if yielded is not _NO_FINDINGS:
-                    found += self._select_new(yielded)
+                    findings += self._select_new(yielded)
             except Exception as error:  # as in observe
                 self._record_failure(detector, None, error, time.perf_counter() - before)
             after = time.perf_counter()
             if after - before > self.deadline_s:
                 self._record_failure(detector, None, _DeadlineExceeded(), after - before)
             before = after
-        found.sort(key=_sort_key)
-        return tuple(found)
+        findings.sort(key=_sort_key)
+        return tuple(findings)
 
     def _confirm_proposed(
         self, detector: Detector, step: Step, proposed: tuple[Finding, ...]
     ) -> list[Finding]:
-        """What was foreseen, if it still holds: a tool may have changed its arguments in place."""
+        """Return the findings of the proposed turn, or new ones if a tool changed its arguments in place."""
         try:
             return self._select_new(proposed)
         except _InvalidFinding:
@@ -248,7 +250,7 @@ class IncrementalRunner:
             return []
 
     def _select_new(self, yielded: Iterable[object]) -> list[Finding]:
-        """The valid findings that were not seen before; those before a junk one are lost with it."""
+        """Return the findings that are new; raise `_InvalidFinding` at the first invalid one."""
         new: dict[tuple[object, ...], Finding] = {}
         for count, finding in enumerate(yielded):
             if count >= MAX_FINDINGS_PER_STEP:
@@ -265,68 +267,65 @@ class IncrementalRunner:
         return list(new.values())
 
     def _record_failure(
-        self, detector: Detector | ProposedTurnDetector, step: int | None, error: Exception, seconds: float
+        self, detector: Detector, step: int | None, error: Exception, seconds: float
     ) -> None:
-        name = getattr(detector, "name", type(detector).__name__)
-        # The text of a foreign exception may quote the run: only its type is safe to log.
+        # The text of an unknown exception may quote the run, so only its type is safe to log.
         reason = (
             str(error) if isinstance(error, (_InvalidFinding, _DeadlineExceeded)) else type(error).__name__
         )
-        self.failures.append(DetectorFailure(detector=str(name), step=step, error=reason, seconds=seconds))
+        failure = DetectorFailure(detector=detector.name, step=step, error=reason, seconds=seconds)
+        self.failures.append(failure)
         self._failure_counts[id(detector)] = self._failure_counts.get(id(detector), 0) + 1
         if self._failure_counts[id(detector)] >= MAX_FAILURES:
-            self._active_detectors = [one for one in self._active_detectors if one is not detector]
+            self._active_detectors = [other for other in self._active_detectors if other is not detector]
             self._reset_selection()
 
     def _reset_selection(self) -> None:
-        """Forget which detectors a step of each source goes to; it is found out when one comes.
+        """Clear the cache of detectors per source; the cache is filled at the first step of a source.
 
-        Many runs are short, and have steps of two sources: this is done for each of them.
+        Most runs are short and have steps of two sources, so filling it for all sources would cost more.
         """
-        self._proposed_findings = []  # not cleared: a loop over it may be under way
-        self._detectors_by_source: dict[Source, tuple[Any, ...]] = {}
+        self._proposed_findings = []  # a new list: a caller up the stack may iterate over the old one
+        self._detectors_by_source: dict[Source, tuple[Detector, ...]] = {}
         self._proposal_plans: dict[Source, _ProposalPlan] = {}
 
-    def _detectors_for(self, source: Source) -> tuple[Any, ...]:
-        """The detectors that a step of this source goes to: those that say so, or do not say."""
-        known = self._detectors_by_source.get(source)
-        if known is None:
-            active = self._active_detectors
-            known = tuple([d for d in active if source in getattr(d, "observed_sources", _ALL_SOURCES)])
-            self._detectors_by_source[source] = known
-        return known
+    def _detectors_for(self, source: Source) -> tuple[Detector, ...]:
+        """Return the active detectors that observe steps of this source."""
+        cached = self._detectors_by_source.get(source)
+        if cached is None:
+            cached = tuple([d for d in self._active_detectors if source in d.observed_sources])
+            self._detectors_by_source[source] = cached
+        return cached
 
     def _proposal_plan_for(self, source: Source) -> _ProposalPlan:
-        """As `_watching`, of turns that are looked at before their tools run.
-
-        What `ProposedTurnDetector` asks is asked by its name: isinstance takes a hundred times as long.
-        """
-        known = self._proposal_plans.get(source)
-        if known is None:
-            asked = self._detectors_for(source)
-            can = tuple([d for d in asked if getattr(d, "check_proposed", None) is not None])
-            spared = [id(d) for d in can if getattr(d, "is_stateless", False)]
-            known = _ProposalPlan(can, tuple([d for d in asked if id(d) not in spared]), len(spared))
-            self._proposal_plans[source] = known
-        return known
+        """Return the plan for proposed turns of this source."""
+        cached = self._proposal_plans.get(source)
+        if cached is None:
+            observing = self._detectors_for(source)
+            checking = tuple([d for d in observing if d.checks_proposed])
+            stateless = [id(d) for d in checking if d.is_stateless]
+            remaining = tuple([d for d in observing if id(d) not in stateless])
+            cached = self._proposal_plans[source] = _ProposalPlan(checking, remaining, len(stateless))
+        return cached
 
 
 class _ProposalPlan(NamedTuple):
-    """Detectors of a turn that was looked at before its tools ran.
+    """Detectors of a turn that is checked before its tools run.
 
     Attributes:
-        can: those that can look at it then.
-        unspared: those that must be asked again once it has run; ``spared`` is the number of the others.
+        proposal_detectors: detectors that check the proposed turn.
+        remaining_detectors: detectors that must observe the committed turn.
+        stateless_count: number of the other detectors.
     """
 
-    proposal_detectors: tuple[Any, ...]
-    remaining_detectors: tuple[Any, ...]
+    proposal_detectors: tuple[Detector, ...]
+    remaining_detectors: tuple[Detector, ...]
     stateless_count: int
 
 
 def detect(
     trajectory: Trajectory,
-    specs: DetectorSpecs | Iterable[Detector] | None = None,
+    specs: DetectorSpecs | Iterable[Detector | SimpleDetector] | None = None,
     *,
     deadline_s: float = DEFAULT_DEADLINE_S,
 ) -> DetectionResult:
@@ -334,23 +333,24 @@ def detect(
 
     Args:
         trajectory: the run.
-        specs: as `build` takes them, or detectors already made for this run.
-        deadline_s: seconds one detector may take over one step.
+        specs: specs for `build_detectors`, or detectors built for this run.
+        deadline_s: seconds a detector may take for a step.
 
     Raises:
-        UnknownPlugin, ConfigError: as `build` does.
+        UnknownPlugin, ConfigError: see `build_detectors`.
     """
     start = time.perf_counter()
     if specs is None or isinstance(specs, Mapping):
         specs = build_detectors(specs, available=_available_data(trajectory.steps))
-    watcher = IncrementalRunner(RunView.from_trajectory(trajectory), specs, deadline_s=deadline_s)
-    found: list[Finding] = []
+    runner = IncrementalRunner(RunView.from_trajectory(trajectory), specs, deadline_s=deadline_s)
+    findings: list[Finding] = []
     for step in trajectory.steps:
-        found += watcher.observe(step)
-    found += watcher.finish()
-    findings = tuple(sorted(found, key=_sort_key))
+        findings += runner.observe(step)
+    findings += runner.finish()
     return DetectionResult(
-        findings=findings, failures=tuple(watcher.failures), seconds=time.perf_counter() - start
+        findings=tuple(sorted(findings, key=_sort_key)),
+        failures=tuple(runner.failures),
+        seconds=time.perf_counter() - start,
     )
 
 
@@ -363,11 +363,11 @@ def _available_data(steps: Sequence[Step]) -> RunRequirements:
 
 
 class _InvalidFinding(Exception):
-    """What a detector yielded is no valid finding."""
+    """Invalid finding of a detector."""
 
 
 class _DeadlineExceeded(Exception):
-    """A detector took longer than its deadline."""
+    """Exceeded deadline of a detector."""
 
     def __str__(self) -> str:
         return "deadline exceeded"
@@ -378,13 +378,13 @@ def _sort_key(finding: Finding) -> tuple[int, float, str]:
 
 
 def _identity_key(finding: Finding) -> tuple[object, ...]:
-    """Two findings with equal identity say the same of the same place."""
+    """Return a key that is equal for duplicate findings."""
     first = finding.evidence[0] if finding.evidence else None
     return finding.detector, finding.step, finding.codes, first, None if first else finding.message
 
 
 def _find_problem(finding: Finding, view: RunView) -> str | None:
-    """What is wrong with a finding, or None; the text names no content of the run."""
+    """Return the fault of a finding, or None; the text does not quote the run."""
     if not isinstance(finding.probability, (int, float)) or not 0 <= finding.probability <= 1:
         return "probability outside [0, 1]"
     if not isinstance(finding.step, int) or not 0 <= finding.step < len(view.steps):

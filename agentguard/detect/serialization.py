@@ -1,4 +1,4 @@
-"""Findings as JSON data and back; what the store keeps and what ``diagnose --json`` prints."""
+"""Findings as JSON data and back, for the store and for ``diagnose --json``."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from agentguard.trajectory._json_node import JsonNode
 
 
 def encode_finding(finding: Finding) -> dict[str, Any]:
-    """A finding as JSON data, every field of it; what of ``data`` is no JSON becomes text."""
+    """Return a finding as JSON data with all its fields; parts of ``data`` that are not JSON become text."""
     return to_json_data(finding)
 
 
 def to_json_data(value: Any) -> dict[str, Any]:
-    """A dataclass as JSON data, every field of it at every depth; what is no JSON becomes text."""
+    """Return a dataclass as JSON data with all fields at all depths; values that are not JSON become text."""
     data: dict[str, Any]
     try:
         data = orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
-    except TypeError:  # half a surrogate pair, which a quote from a run may hold, or a huge number
+    except TypeError:  # half of a surrogate pair, which a quote may contain, or a number beyond 64 bits
         data = json.loads(json.dumps(asdict(value), default=_to_plain))
     return data
 
@@ -33,7 +33,7 @@ def _to_plain(value: object) -> object:
 
 
 def decode_finding(node: JsonNode) -> Finding:
-    """A finding from JSON data. Raises FormatError that names the field."""
+    """Decode a finding from JSON data. Raises FormatError that names the field."""
     return Finding(
         detector=node.text("detector"),
         step=node.integer("step"),
@@ -48,7 +48,7 @@ def decode_finding(node: JsonNode) -> Finding:
 
 
 def decode_evidence(node: JsonNode) -> Evidence:
-    """A quote from JSON data. Raises FormatError that names the field."""
+    """Decode a quote from JSON data. Raises FormatError that names the field."""
     return Evidence(
         step=node.integer("step"),
         field=node.text("field"),
@@ -59,7 +59,7 @@ def decode_evidence(node: JsonNode) -> Evidence:
 
 
 def decode_failure(node: JsonNode) -> DetectorFailure:
-    """A detector's failure from JSON data. Raises FormatError that names the field."""
+    """Decode a failure of a detector from JSON data. Raises FormatError that names the field."""
     return DetectorFailure(
         detector=node.text("detector"),
         step=node.integer_or("step"),
@@ -69,7 +69,7 @@ def decode_failure(node: JsonNode) -> DetectorFailure:
 
 
 def decode_texts(node: JsonNode, key: str) -> tuple[str, ...]:
-    """A list of text; empty where it is absent."""
+    """Return a list of texts; empty if the field is absent."""
     for place, value in enumerate(node.items_or(key)):
         if not isinstance(value, str):
             raise node.build_error(f"{key}[{place}]", "expected text")

@@ -1,7 +1,7 @@
-"""What is computed once a step and shared by all detectors: its results, actions, signature and words.
+"""Facts that are computed once for each step and shared by all detectors: results, actions, key and words.
 
-A run comes in one of two shapes and both must look alike here. *Folded*: a step holds the tool calls and the
-observations they returned. *Message-shaped*: the environment is a speaker, and actions are code blocks or
+A run has one of two shapes, and the facts are alike for both. In a *folded* run, a step contains the tool calls
+and their observations. In a *message-shaped* run, the environment is a speaker; actions are code blocks or
 ``Action:`` lines in the text.
 """
 
@@ -26,21 +26,21 @@ _PROSE_LANGUAGES = frozenset(
     {"json", "markdown", "md", "text", "txt", "output", "csv", "yaml", "xml", "html", "plaintext"}
 )
 _MIN_TEXT_CHARS = 40
-"""A text that is no action is a move only from this length on: saying "Next" twice is no repetition."""
+"""Minimum length of a text without an action to count as a move; saying "Next" twice is not a repetition."""
 
 
 class ActionForm(StrEnum):
-    """How an action was written."""
+    """Notation of an action."""
 
     CALL = "call"
     CODE = "code"
     LINE = "line"
 
 
-# These two are made for every step, and freezing them would triple what that costs. Nothing changes them.
+# Not frozen, although never changed: each step creates both, and freezing would triple the cost.
 @dataclass(slots=True, kw_only=True)
 class Action:
-    """One action of an agent: ``name`` is the tool (empty for code and text), ``key`` its canonical text."""
+    """Action of an agent: ``name`` is the tool (empty for code and text), ``key`` its canonical text."""
 
     form: ActionForm
     name: str
@@ -53,7 +53,7 @@ class Action:
 
 @dataclass(slots=True, kw_only=True)
 class ToolResult:
-    """What came back: the text is ``step.text(field)``; ``low`` is the same in lower case."""
+    """Result of an action: the text is ``step.text(field)``, ``lower_text`` the same in lower case."""
 
     step: Step
     field: str
@@ -63,7 +63,7 @@ class ToolResult:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was returned: no text, or an empty JSON container."""
+        """Return True if nothing was returned: no text, or an empty JSON container."""
         return len(self.lower_text) < 8 and self.lower_text.strip() in ("", "[]", "{}", "null", "none", '""')
 
 
@@ -72,11 +72,11 @@ class StepFacts:
 
     Args:
         step: the step.
-        seen: what came back between the agents' previous turn and this step.
+        preceding_results: results between the previous turn of an agent and this step.
 
     Attributes:
-        foreseen: this is a turn that was looked at before its tools ran, and is now looked at with what came
-            back; what was computed then holds.
+        was_proposed: True for a committed turn that was checked before its tools ran; the facts computed
+            then remain valid.
     """
 
     def __init__(self, step: Step, previous_results: tuple[ToolResult, ...] = ()) -> None:
@@ -87,7 +87,7 @@ class StepFacts:
         self.was_proposed = False
 
     def reuse_proposed(self, proposed: StepFacts) -> None:
-        """Take over what was computed of the turn before its tools ran, if it is the same turn."""
+        """Copy the facts of the proposed turn, if it is the same turn."""
         then, now = proposed.step, self.step
         if then.tool_calls is not now.tool_calls and not _are_same_calls(then.tool_calls, now.tool_calls):
             return
@@ -101,12 +101,12 @@ class StepFacts:
 
     @lazy_property
     def lower_text(self) -> str:
-        """The content in lower case, offsets unchanged."""
+        """Content in lower case, offsets unchanged."""
         return to_lower(self.step.content)
 
     @lazy_property
     def actions(self) -> tuple[Action, ...]:
-        """Tool calls; else code blocks and action lines of the content."""
+        """Tool calls; if there are none, code blocks and action lines of the content."""
         step = self.step
         if step.tool_calls:
             return tuple(_build_call_action(i, call) for i, call in enumerate(step.tool_calls))
@@ -116,7 +116,7 @@ class StepFacts:
 
     @lazy_property
     def key(self) -> int | None:
-        """Signature of the step's move: agent, tools and canonical arguments; None if it made none."""
+        """Key of the step's move: agent, tools and canonical arguments; None if the step is not a move."""
         if self.actions:
             return hash((*self.family, *[action.key for action in self.actions]))
         if not self.is_agent or len(self.step.content) < _MIN_TEXT_CHARS:
@@ -125,38 +125,38 @@ class StepFacts:
 
     @lazy_property
     def family(self) -> tuple[str, ...]:
-        """Agent, and form and tool of each action: moves of different families are never near each other."""
+        """Agent, and form and tool of each action; moves of different families are never similar."""
         return (self.step.agent, *[f"{action.form} {action.name}" for action in self.actions])
 
     @lazy_property
     def words(self) -> frozenset[str]:
-        """Words of the move: of the actions if there are any, else of the content."""
+        """Words of the move: of the actions, or of the content if there are no actions."""
         if self.actions:
             return extract_words(" ".join(f"{a.name} {a.key}" for a in self.actions).lower())
         return extract_words(self.lower_text)
 
     @lazy_property
     def outcome(self) -> int | None:
-        """Digest of what came back in this step; None if nothing did."""
+        """Digest of the results of this step; None if there is no result."""
         return hash(tuple(result.lower_text for result in self.results)) if self.results else None
 
     @lazy_property
     def has_error(self) -> bool:
-        """Whether a result of this step shows an error."""
+        """True if a result of this step shows an error."""
         return any(result.error is not None for result in self.results)
 
 
 _TURN_PROPERTIES = ("lower_text", "actions", "key", "family", "words")
-"""What is computed of a turn alone, whatever came back."""
+"""Facts that depend on the turn alone, not on its results."""
 
 
 def _are_same_calls(previous: tuple[ToolCall, ...], current: tuple[ToolCall, ...]) -> bool:
-    """By identity: ``==`` takes 1 and True, and 1 and 1.0, for the same argument."""
+    """Compare by identity: ``==`` treats 1 and True, and 1 and 1.0, as the same argument."""
     return len(previous) == len(current) and all(a is b for a, b in zip(previous, current, strict=True))
 
 
 def canonicalize_json(value: object) -> str:
-    """One text for equal JSON values, whatever the order of their keys."""
+    """Return the same text for equal JSON values, regardless of the order of keys."""
     try:
         option = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
         return orjson.dumps(value, default=_to_plain, option=option).decode()

@@ -1,6 +1,6 @@
-"""Wording that tells something in any format: claims of success, signs that an error was noticed.
+"""Wording that has a meaning in any format: claims of success, signs that the agent noticed an error.
 
-Every search works on lower-case text, behind plain substring tests that cost a tenth of a pattern.
+Every search reads lower-case text. Plain substring tests run before a pattern, at a tenth of its cost.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _INTENT_CUES = (
 
 
 def find_success_claim(lower_text: str) -> tuple[int, int, str] | None:
-    """``(start, end, verb)`` of the first claim that something was done; None if there is none.
+    """Return ``(start, end, verb)`` of the first claim that something was done, or None.
 
     A claim that is negated, conditional, a question or about the future does not count.
     """
@@ -102,9 +102,9 @@ def find_success_claim(lower_text: str) -> tuple[int, int, str] | None:
 
 
 def find_satisfaction_claim(lower_text: str) -> tuple[int, int, str] | None:
-    """As `find_success_claim`, and also contentment ("Good, ...") and states ("is now stored").
+    """Return the first claim of success, contentment ("Good, ...") or state ("is now stored").
 
-    Just for turns that follow an error: elsewhere such words are said of anything.
+    Use this only for turns after an error; in other turns such words are too common.
     """
     claim = find_success_claim(lower_text)
     if claim is not None:
@@ -115,20 +115,20 @@ def find_satisfaction_claim(lower_text: str) -> tuple[int, int, str] | None:
             lower_text, find_sentence_start(lower_text, found.start(), 120), found.start()
         ):
             content = found.start(), found.end(), found["verb"] or "succeeded"
-            if found["verb"]:  # says what was done, which an opening word does not
+            if found["verb"]:  # names the action, which an opening word does not
                 break
     return content
 
 
 def acknowledges_error(lower_text: str, *, acting: bool = False) -> bool:
-    """Whether a text shows that something went wrong; a turn that acts may just say what it changes."""
+    """Return True if a text shows that something failed; a turn that acts may just name its change."""
     return any(cue in lower_text for cue in _ERROR_ACKNOWLEDGED_PATTERN) or (
         acting and any(cue in lower_text for cue in _CORRECTIVE_ACTION_PATTERN)
     )
 
 
 def find_fabrication(lower_text: str) -> tuple[int, int] | None:
-    """Span of an admission that data is assumed, simulated or a placeholder."""
+    """Return the span of an admission that data is assumed, simulated or a placeholder."""
     if not any(cue in lower_text for cue in _FABRICATION_CUES):
         return None
     found = _FABRICATION_PATTERN.search(lower_text, 0, 20_000)
@@ -136,13 +136,13 @@ def find_fabrication(lower_text: str) -> tuple[int, int] | None:
 
 
 def find_refusal(lower_text: str) -> tuple[int, int] | None:
-    """Span of a refusal at the beginning of a text."""
+    """Return the span of a refusal at the start of a text."""
     found = _REFUSAL_PATTERN.match(lower_text, 0, 400)
     return found.span() if found else None
 
 
 def find_last_intent(lower_text: str) -> tuple[int, int] | None:
-    """Span of an announcement in the last 300 code points, with nothing but its own sentence after it."""
+    """Return the span of an announcement that is the last sentence, within the last 300 code points."""
     base = max(0, len(lower_text) - 300)
     if not any(lower_text.find(cue, base) >= 0 for cue in _INTENT_CUES):
         return None

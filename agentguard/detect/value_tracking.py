@@ -1,7 +1,7 @@
 """Values that can be traced through a run: numbers, identifiers, e-mail addresses, dates.
 
-The index answers one question, "did this value stand anywhere before", for the texts an agent may take values
-from: the task, the prompts, the tools' descriptions, what users said and what the environment returned.
+The index answers one question: did this value occur before? It reads the texts that an agent may take values
+from: the task, the prompts, the descriptions of tools, user messages and results.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ _MAX_TEXT_CHARS = 100_000
 _BLOCK_CHARS = 16_000
 _MAX_UNSPLIT_CHARS = 16_000_000
 _SCANS_BEFORE_SPLIT = 24
-"""Searches of a block that cost about what splitting it costs."""
+"""Number of searches of a block that cost about as much as splitting it."""
 _STUCK_SCANS = 1_000_000
 _MAX_SUBSTRING_TRIES = 200
 
 
 class ValueIndex:
-    """The values of a run, in bounded memory.
+    """Index of the values of a run, in bounded memory.
 
-    Texts are kept as they are and searched when a value is asked for. To search a text is some twenty times
-    cheaper than to split it into tokens, and what an agent passes on it mostly has from the latest of them.
-    Texts that were searched in vain so often that splitting them would have been no dearer are split ("ski
-    rental": at most twice the cost of one who knows beforehand what will be asked).
+    The index stores texts unsplit and searches them on demand. A search costs a twentieth of splitting a text
+    into tokens, and agents mostly use values of the latest texts. A block is split after as many unsuccessful
+    searches as splitting would have cost ("ski rental": at most twice the optimal cost).
 
     Args:
-        capacity: values kept of texts that were split; when it is full the oldest go, and `complete` turns
-            false.
-        window: texts kept for the search that follows a miss (a value may stand inside another token).
-        kept: code points of texts kept unsplit.
+        capacity: maximum number of values of split texts. If the index is full, the oldest values are
+            dropped and `complete` becomes false.
+        window: texts that are stored for the search after a miss (a value may be part of another token).
+        max_unsplit_chars: code points of unsplit texts.
     """
 
     def __init__(
@@ -57,12 +56,12 @@ class ValueIndex:
         self._user_texts: deque[str] = deque(maxlen=window)
 
     def add(self, lower_text: str, *, from_user: bool = False, is_initial: bool = False) -> None:
-        """Take in a lower-case text; what lies above its first 100,000 code points is left out.
+        """Add a lower-case text; only its first 100,000 code points are indexed.
 
         Args:
-            low: the text.
-            said: a user said it; it is kept longer for the search that follows a miss.
-            basis: it was given before the run began, and is always kept for that search.
+            lower_text: the text.
+            from_user: True for a user message; it stays longer in the search that follows a miss.
+            is_initial: True for a text from before the run; it always stays in that search.
         """
         if not self._blocks or self._blocks[-1].size >= _BLOCK_CHARS:
             self._blocks.append(_TextBlock())
@@ -76,7 +75,7 @@ class ValueIndex:
         )
 
     def has_token(self, value: str) -> bool:
-        """Whether ``value`` appeared as a token, in one of its usual spellings."""
+        """Return True if ``value`` occurred as a token, in one of its usual spellings."""
         forms, known = _token_spellings(value), self._tokens
         for form in forms:
             if form in known:
@@ -88,7 +87,7 @@ class ValueIndex:
         return found is not None
 
     def has_value(self, value: str) -> bool:
-        """Whether ``value`` appeared, also inside a longer token or, for a date, in another spelling."""
+        """Return True if ``value`` occurred, also inside a longer token or, for a date, in another spelling."""
         if self.has_token(value):
             return True
         low = value.strip().lower()
@@ -101,7 +100,7 @@ class ValueIndex:
         return date is not None and self._has_date(date)
 
     def _search_blocks(self, forms: tuple[str, ...]) -> str | None:
-        """One of the forms that is a token of a text that was not split; the latest texts come first."""
+        """Return one of the forms that is a token of an unsplit text; the latest texts come first."""
         if not forms:
             return None
         for block in reversed(self._blocks):
@@ -113,7 +112,7 @@ class ValueIndex:
         if not worn:
             return None
         stuck = [block for block in worn if block.scan_count >= _STUCK_SCANS]
-        # Of others not all at once: one search of a long run shall not pay for all of it.
+        # Not all others at once: one search must not pay for a long run.
         for block in stuck or worn[: max(4, len(worn) // 16)]:
             self._blocks.remove(block)
             self._split_block(block)
@@ -146,7 +145,7 @@ class ValueIndex:
 
 
 class _TextBlock:
-    """Texts that are not split; ``scans`` counts how often they were searched in vain."""
+    """Block of unsplit texts; ``scan_count`` is the number of unsuccessful searches."""
 
     __slots__ = ("_pending_texts", "_text", "scan_count", "size")
 
@@ -156,24 +155,24 @@ class _TextBlock:
         self.size = self.scan_count = 0
 
     def add(self, text: str) -> None:
-        """Take in one more text."""
+        """Append a text."""
         self._pending_texts.append(text)
         self.size += len(text)
 
     @property
     def text(self) -> str:
-        """All of it; a line break lies between texts, which no token holds."""
+        """All texts; a line break, which no token contains, separates them."""
         if self._pending_texts:
             self._text = "\n".join((self._text, *self._pending_texts))
             self._pending_texts.clear()
         return self._text
 
     def tokens(self) -> list[str]:
-        """Its tokens. Splitting bytes by a table costs a tenth of a pattern."""
+        """Tokens of the block. Splitting bytes by a table costs a tenth of a pattern."""
         return self.text.encode("ascii", "replace").translate(_TOKEN_TABLE).decode("ascii").split()
 
     def has_token(self, form: str) -> bool:
-        """Whether ``form`` is a token, a token without its edges, or the date that a token begins with."""
+        """Return True if ``form`` is a token, a token without its edges, or the date at the start of a token."""
         text = self.text
         at = text.rfind(form)
         for _ in range(_MAX_SUBSTRING_TRIES):
@@ -183,7 +182,7 @@ class _TextBlock:
                 return True
             at = text.rfind(form, 0, at + len(form) - 1)
         self.scan_count = (
-            _STUCK_SCANS  # it stands inside of others too often to be searched for: split this at once
+            _STUCK_SCANS  # found inside other tokens too often for a search: split the block now
         )
         return False
 
@@ -208,7 +207,7 @@ def _is_token(text: str, start: int, end: int) -> bool:
 
 
 def parse_number(value: object) -> float | None:
-    """The number that a JSON value or a text is, or None. Thousands commas and a dollar sign are dropped."""
+    """Return the number that a JSON value or a text represents, or None; "1,000" and "$5" are numbers."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
@@ -223,7 +222,7 @@ def parse_number(value: object) -> float | None:
 
 @lru_cache(maxsize=4_096)
 def list_spellings(value: str) -> tuple[str, ...]:
-    """The spellings under which a value may stand in a text, lower case, the usual one first."""
+    """Return the spellings of a value in a text, in lower case, the usual one first."""
     low = value.strip().lower()
     amount = parse_number(low)
     if amount is None or abs(amount) >= 1e15:
@@ -239,9 +238,9 @@ def list_spellings(value: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4_096)
 def _token_spellings(value: str) -> tuple[str, ...]:
-    """The spellings that can be tokens; without a mark like "#" in front as well."""
+    """Return the spellings that can be tokens, also without a leading mark such as "#"."""
     low = value.lower()
-    if low.isalnum() and low.isascii() and not low.isdigit():  # most identifiers: one way to write them
+    if low.isalnum() and low.isascii() and not low.isdigit():  # most identifiers have a single spelling
         return (low,)
     forms = dict.fromkeys((low.lstrip("#$"), *list_spellings(value)))
     return tuple(form for form in forms if form and _TOKEN_CHARS.issuperset(form))
@@ -249,14 +248,14 @@ def _token_spellings(value: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4_096)
 def _core_spellings(lower_text: str) -> tuple[str, ...]:
-    """The spellings without those that hold another of them: if none of these stands in a text, none does."""
+    """Return the spellings that contain no other; if a text contains none of these, it contains none at all."""
     forms = list_spellings(lower_text)
     return tuple(form for form in forms if not any(other in form for other in forms if other != form))
 
 
 @lru_cache(maxsize=512)
 def _format_spoken_dates(month: int, day: int) -> re.Pattern[str]:
-    """How people write a day of the year: "May 20th", "20 May", "5/20", "20.05."."""
+    """Return a pattern of the usual spellings of a day: "May 20th", "20 May", "5/20", "20.05."."""
     name = f"{_MONTHS[month - 1]}[a-z]*" if 1 <= month <= 12 else "(?!)"
     return re.compile(
         rf"\b{name}\.? 0?{day}(?!\d)|\b0?{day}(?:st|nd|rd|th)?(?: of)? {name}"

@@ -1,8 +1,8 @@
-"""The taxonomies at hand: those that ship with agentguard, and those a user dropped into a folder.
+"""Catalog of taxonomies: the bundled ones and those in the user's folders.
 
-A taxonomy is one YAML file named after it; a file called ``crosswalk.yaml`` holds links between codes. A
-user's folders are given to `TaxonomyCatalog.load` or listed in the environment variable ``AGENTGUARD_TAXONOMIES``
-(separated as in ``PATH``). Files are read when their taxonomy is first asked for.
+A taxonomy is a YAML file with the same name; ``crosswalk.yaml`` contains links between codes. Pass the user's
+folders to `TaxonomyCatalog.load`, or list them in the environment variable ``AGENTGUARD_TAXONOMIES`` (separated
+as in ``PATH``). A file is read at the first use of its taxonomy.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class TaxonomyCatalog:
 
     @classmethod
     def load(cls, *folders: str | Path) -> TaxonomyCatalog:
-        """Return the shipped taxonomies and those of ``folders`` and of ``AGENTGUARD_TAXONOMIES``.
+        """Return the bundled taxonomies and those of ``folders`` and of ``AGENTGUARD_TAXONOMIES``.
 
-        Cached by the folders: a file changed later is not read again in the same process. Raises
-        TaxonomyError if a folder is missing or two files claim one name.
+        The result is cached by folders; a process does not read a changed file again. Raises TaxonomyError if a
+        folder is missing or two files have the same name.
         """
         listed = [part for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
         return _load_folders(tuple(str(Path(folder).resolve()) for folder in (*listed, *folders)))
 
     def names(self) -> tuple[str, ...]:
-        """Names of all taxonomies, sorted."""
+        """Return the names of all taxonomies, sorted."""
         return tuple(sorted(self._files))
 
     def files(self) -> tuple[Path, ...]:
-        """All files, taxonomies before crosswalks."""
+        """Return all files, taxonomies before crosswalks."""
         return (*(self._files[name] for name in self.names()), *self._crosswalks)
 
     def get_taxonomy(self, name: str) -> Taxonomy:
-        """Return the taxonomy called ``name``. Raises TaxonomyError if there is none or its file is wrong."""
+        """Return a taxonomy. Raises TaxonomyError if it does not exist or its file is not valid."""
         if name not in self._cache:
             if name not in self._files:
                 raise TaxonomyError(
@@ -60,7 +60,7 @@ class TaxonomyCatalog:
     def get_code(self, qualified: str) -> TaxonomyCode:
         """Return a code by its qualified name, such as ``"mast:step_repetition"``.
 
-        Raises TaxonomyError, with the nearest names, if there is none.
+        Raises TaxonomyError, with the most similar names, if the code does not exist.
         """
         name, colon, id = qualified.partition(":")
         if not colon:
@@ -75,16 +75,16 @@ class TaxonomyCatalog:
         return code
 
     def get_title(self, qualified: str) -> str:
-        """The code's title, or ``qualified`` itself where no taxonomy at hand has that code.
+        """Return the title of a code, or ``qualified`` if no taxonomy has that code.
 
-        A third party's detector may bring codes of its own. Raises TaxonomyError if the file is wrong.
+        A plug-in detector may have unlisted codes. Raises TaxonomyError if the file is not valid.
         """
         name, _, id = qualified.partition(":")
         code = self.get_taxonomy(name).get_code(id) if name in self._files else None
         return qualified if code is None else code.title
 
     def map_code(self, qualified: str, *, to: str | None = None) -> tuple[CrosswalkLink, ...]:
-        """Links from a code, the closest first, into the taxonomy ``to`` if given.
+        """Return the links from a code, the closest first; ``to`` selects one target taxonomy.
 
         Raises TaxonomyError if the code or the taxonomy does not exist.
         """
@@ -95,7 +95,7 @@ class TaxonomyCatalog:
 
     @cached_property
     def load_crosswalk(self) -> Crosswalk:
-        """All links of all folders. Raises TaxonomyError if one names a code that does not exist."""
+        """Return all links of all folders. Raises TaxonomyError if a link names a code that does not exist."""
         return Crosswalk(link for path in self._crosswalks for link in self.read_checked_links(path))
 
     def read_checked_links(self, path: Path) -> tuple[CrosswalkLink, ...]:

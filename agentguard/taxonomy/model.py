@@ -1,4 +1,4 @@
-"""What a taxonomy of failures is: groups of codes, and relations between codes of different taxonomies."""
+"""Model of a taxonomy of failures: groups of codes, and relations between codes of different taxonomies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The work a taxonomy comes from: its title, its arXiv id where it has one, what was taken from it."""
+    """Publication behind a taxonomy: its title, its arXiv id if there is one, and the parts that were used."""
 
     work: str
     arxiv: str | None = None
@@ -18,7 +18,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A family of codes inside a taxonomy."""
+    """Family of codes in a taxonomy."""
 
     id: str
     title: str
@@ -27,17 +27,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaxonomyCode:
-    """One kind of failure.
+    """Kind of failure.
 
     Attributes:
         taxonomy: name of its taxonomy.
         id: unique in its taxonomy.
         title: a few words, for people.
-        definition: when the code applies.
+        definition: condition under which the code applies.
         group: id of its group, if the taxonomy has groups.
-        module: memory, reflection, planning, action or system, where the failure belongs to one of them.
-        examples: short, made-up cases.
-        correction: what to tell an agent that failed like this; may be empty.
+        module: memory, reflection, planning, action or system, if the failure is a failure of one of them.
+        examples: short, invented cases.
+        correction: advice to an agent that failed like this; may be empty.
     """
 
     taxonomy: str
@@ -51,13 +51,13 @@ class TaxonomyCode:
 
     @property
     def qualified_id(self) -> str:
-        """The code as it is written everywhere else: ``"<taxonomy>:<id>"``."""
+        """Qualified name of the code: ``"<taxonomy>:<id>"``."""
         return f"{self.taxonomy}:{self.id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taxonomy:
-    """A named set of codes."""
+    """Named set of codes."""
 
     name: str
     title: str
@@ -68,14 +68,14 @@ class Taxonomy:
     groups: tuple[Group, ...] = ()
 
     def get_code(self, id: str) -> TaxonomyCode | None:
-        """The code with that id, or None."""
+        """Return the code with that id, or None."""
         return next((code for code in self.codes if code.id == id), None)
 
 
 class Relation(StrEnum):
-    """How a code relates to one of another taxonomy, after the mapping properties of SKOS (W3C, 2009).
+    """Relation between codes of two taxonomies, after the mapping properties of SKOS (W3C, 2009).
 
-    Read a link as "``source`` has a ``relation`` match in ``target``": BROAD says that the target is broader.
+    Read a link as "``source`` has a ``relation`` match in ``target``": BROAD means that the target is broader.
     """
 
     EXACT = "exact"
@@ -86,7 +86,7 @@ class Relation(StrEnum):
 
     @property
     def inverse(self) -> Relation:
-        """The relation read from the other end."""
+        """Relation in the opposite direction."""
         return _INVERSE_RELATIONS.get(self, self)
 
 
@@ -95,7 +95,7 @@ _INVERSE_RELATIONS = {Relation.BROAD: Relation.NARROW, Relation.NARROW: Relation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrosswalkLink:
-    """A relation between two qualified codes."""
+    """Relation between two qualified codes."""
 
     source: str
     relation: Relation
@@ -103,7 +103,7 @@ class CrosswalkLink:
     note: str = ""
 
     def invert(self) -> CrosswalkLink:
-        """The same link read from its other end."""
+        """Return the link in the opposite direction."""
         return CrosswalkLink(
             source=self.target, relation=self.relation.inverse, target=self.source, note=self.note
         )
@@ -122,21 +122,21 @@ class Crosswalk:
             self._add_link(link.invert())
 
     def __len__(self) -> int:
-        """Number of links, both directions counted."""
+        """Return the number of links in both directions."""
         return sum(len(targets) for targets in self._links.values())
 
     def links_from(self, code: str, *, to: str | None = None) -> tuple[CrosswalkLink, ...]:
-        """Links from ``code``, into the taxonomy ``to`` if given, by closeness and name."""
+        """Return the links from ``code`` by closeness and name; ``to`` selects one target taxonomy."""
         found = self._links.get(code, {}).values()
         kept = (link for link in found if to is None or link.target.partition(":")[0] == to)
         return tuple(sorted(kept, key=lambda link: (_RELATION_RANK[link.relation], link.target)))
 
     def all_links(self) -> tuple[CrosswalkLink, ...]:
-        """All links, both directions, by code."""
+        """Return all links in both directions, by code."""
         return tuple(link for code in sorted(self._links) for link in self.links_from(code))
 
     def _add_link(self, link: CrosswalkLink) -> None:
-        # A pair that is written twice keeps its strongest relation, so the order of files cannot matter.
+        # A pair with two entries has the stronger relation, so the order of files makes no difference.
         targets = self._links.setdefault(link.source, {})
         known = targets.get(link.target)
         if known is None or _RELATION_RANK[link.relation] < _RELATION_RANK[known.relation]:

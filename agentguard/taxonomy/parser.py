@@ -1,7 +1,7 @@
-"""One YAML file to a taxonomy or a list of links, validated by ``SCHEMA.json``.
+"""Parser of a YAML file into a taxonomy or a list of links, validated by ``SCHEMA.json``.
 
-A user's file is input like any other. YAML is read with the safe loader, without aliases (a short file can
-unfold to gigabytes through them), without duplicate keys (the first would vanish silently) and without dates.
+A user's file is untrusted input. The YAML loader is the safe one, without aliases (a short file could expand to
+gigabytes), without duplicate keys (the first would be lost silently) and without dates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIMESTAMP_TAG = "tag:yaml.org,2002:timestamp"
 
 
 class _TextDateLoader(_BaseLoader):  # type: ignore[valid-type, misc]
-    """The safe loader, leaving dates as the text they were written as."""
+    """Safe YAML loader that reads dates as text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, regexp) for tag, regexp in resolvers if tag != _TIMESTAMP_TAG]
@@ -36,7 +36,7 @@ class _TextDateLoader(_BaseLoader):  # type: ignore[valid-type, misc]
 
 
 def read_taxonomy(path: Path) -> Taxonomy:
-    """Read and validate one taxonomy. Raises TaxonomyError with the file, the field and the way out."""
+    """Read and validate a taxonomy. Raises TaxonomyError with the file, the field and a remedy."""
     document = _load_validated(path, "taxonomy")
     taxonomy = Taxonomy(
         name=document["name"],
@@ -57,7 +57,7 @@ def read_taxonomy(path: Path) -> Taxonomy:
 
 
 def read_crosswalk_links(path: Path) -> tuple[CrosswalkLink, ...]:
-    """Read and validate a crosswalk file; that its codes exist is checked where the taxonomies are known."""
+    """Read and validate a crosswalk file; the catalog checks that the codes exist."""
     links = tuple(
         CrosswalkLink(
             source=item["from"],
@@ -74,7 +74,7 @@ def read_crosswalk_links(path: Path) -> tuple[CrosswalkLink, ...]:
 
 
 def _check_taxonomy(taxonomy: Taxonomy, path: Path) -> None:
-    """What a schema cannot say: the name is the file's, ids are unique, groups exist."""
+    """Check the rules that a schema cannot express: the name equals the file's, ids are unique, groups exist."""
     if taxonomy.name != path.stem:
         hint = f"name the file {taxonomy.name}.yaml, or the taxonomy {path.stem!r}"
         raise TaxonomyError("is not the file's name", file=str(path), field="name", hint=hint)
@@ -151,7 +151,7 @@ def _load_yaml(path: Path) -> object:
 
 
 def _check_depth(text: str, path: Path) -> None:
-    """Refuse aliases and deep nesting while the file is still a flat stream of events.
+    """Reject aliases and deep nesting while the file is a flat stream of events.
 
     PyYAML's composer in C recurses without a limit: a file of brackets would end the process.
     """
@@ -166,7 +166,7 @@ def _check_depth(text: str, path: Path) -> None:
 
 
 def _check_duplicate_keys(root: yaml.Node, path: Path) -> None:
-    """Refuse duplicate keys."""
+    """Reject duplicate keys."""
     queue = [root]
     while queue:
         node = queue.pop()
@@ -181,7 +181,7 @@ def _check_duplicate_keys(root: yaml.Node, path: Path) -> None:
 
 
 def format_path(path: Iterable[str | int]) -> str:
-    """A JSON path as people write it: ``codes[3].title``."""
+    """Return a JSON path for people, such as ``codes[3].title``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 

@@ -238,7 +238,7 @@ class CountingView(RunView):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.steps = self.counted_steps = CountingSteps()
+        self.steps = self.counted_steps = CountingSteps(self._steps)
         self.moves = self.counted_moves = CountingMoves(maxlen=48)
         self.asked = 0
 

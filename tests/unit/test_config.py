@@ -79,19 +79,19 @@ def test_any_bytes_are_a_policy_or_a_config_error(tmp_path_factory, data):
 def test_protection_is_read_and_its_wrong_fields_are_named(tmp_path):
     file = tmp_path / "guard.yaml"
     file.write_text(
-        "recover: {protect: {effects: [write], n: 5, quorum: 3, models: [], doubt: 0.3, on_fail: [stop]}}\n"
-        "budgets: {samples: 4, repairs: 0}\n"
+        "recover: {redundancy: {effects: [write], candidates: 5, quorum: 3, models: [], uncertainty_threshold: 0.3, on_fail: [stop]}}\n"
+        "budgets: {resamples: 4, repairs: 0}\n"
     )
     policy = Policy.load(file)
     assert policy.recover.redundancy is not None
     assert policy.recover.redundancy.effects == ("write",)
     assert (policy.budgets.resamples, policy.budgets.repairs) == (4, 0)
     for text, part in (
-        ("recover: {protect: {effects: [wild]}}", "recover.protect.effects"),
-        ("recover: {protect: {n: 1}}", "recover.protect.n"),
-        ("recover: {protect: {doubt: 1.5}}", "recover.protect.doubt"),
-        ("recover: {protect: {votes: 3}}", "recover.protect.votes"),
-        ("budgets: {samples: -1}", "budgets.samples"),
+        ("recover: {redundancy: {effects: [wild]}}", "recover.redundancy.effects"),
+        ("recover: {redundancy: {candidates: 1}}", "recover.redundancy.candidates"),
+        ("recover: {redundancy: {uncertainty_threshold: 1.5}}", "recover.redundancy.uncertainty_threshold"),
+        ("recover: {redundancy: {votes: 3}}", "recover.redundancy.votes"),
+        ("budgets: {resamples: -1}", "budgets.resamples"),
     ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=part):

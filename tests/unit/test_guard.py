@@ -66,7 +66,7 @@ def test_policy_selects_detectors():
     assert guard.detectors is not None
     assert "exact_loop" not in guard.detectors
     assert "near_loop" in guard.detectors
-    only = Guard.from_policy(Policy.parse({"only": ["near_loop"]}), localizer=Stub())
+    only = Guard.from_policy(Policy.parse({"enabled_detectors": ["near_loop"]}), localizer=Stub())
     assert set(only.detectors or ()) == {"near_loop"}
 
 
@@ -97,8 +97,8 @@ def test_a_policy_protects_turns_and_repairs_calls() -> None:
     policy = Policy.parse(
         {
             "detectors": {"unknown_tool": {"on_fail": ["roll_forward", {"vote": {"n": 5}}]}},
-            "recover": {"protect": {"models": ["large", "other"], "on_fail": "hand_over"}},
-            "budgets": {"samples": 8},
+            "recover": {"redundancy": {"models": ["large", "other"], "on_fail": "hand_over"}},
+            "budgets": {"resamples": 8},
         }
     )
     guard = Guard.from_policy(policy, localizer="first_finding", repair=lambda run, held: None)

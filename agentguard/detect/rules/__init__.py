@@ -1,4 +1,4 @@
-"""The built-in detectors; one file a group."""
+"""Built-in detectors; each module contains a group of related detectors."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from agentguard.trajectory.model import Source, Step
 
 
 class BudgetDetector(BaseDetector):
-    """A budget of steps, tokens, money or time that the run has used up."""
+    """Detector of an exceeded budget of steps, tokens, money or time."""
 
     name = "budget"
     requirements = NEVER_BY_DEFAULT
@@ -68,7 +68,7 @@ class BudgetDetector(BaseDetector):
         self._started_at: float | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Add up what the step cost; report each budget once, when it is first exceeded."""
+        """Add the cost of the step; report each budget once, at the first step that exceeds it."""
         self._add_usage(step)
         over = [
             name for name in sorted(self._unreported_limits) if self._usage[name] > (self.limits[name] or 0)
@@ -106,7 +106,7 @@ class BudgetDetector(BaseDetector):
 
 
 class StepDurationWatchdog(BaseDetector):
-    """A step that took too long."""
+    """Detector of steps that take too long."""
 
     name = "watchdog"
     summary = "a step whose recorded duration is above the limit"
@@ -128,7 +128,7 @@ class StepDurationWatchdog(BaseDetector):
         self.max_seconds = self.options.number("seconds")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the step's duration with the limit; silent where times are not recorded."""
+        """Compare the duration of the step with the limit; find nothing if times are not recorded."""
         if (
             step.started_at is None
             or step.ended_at is None

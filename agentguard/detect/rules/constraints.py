@@ -27,7 +27,7 @@ _PLACES = ("agent", "arguments", "results", "user", "any")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Constraint:
-    """One declared constraint; ``kind`` is forbid, require or before."""
+    """Declared constraint; ``kind`` is forbid, require or before."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class _Constraint:
 
 
 class ConstraintDetector(BaseDetector):
-    """Constraints that the user declares as patterns."""
+    """Detector of violations of constraints that the user declares as patterns."""
 
     name = "policy"
     requirements = NEVER_BY_DEFAULT
@@ -67,7 +67,7 @@ class ConstraintDetector(BaseDetector):
         self.observed_sources = tuple(Source) if self.constraints else ()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Match each constraint against the texts of the step that it is about."""
+        """Match each constraint against its texts in the step."""
         found = self.check_proposed(step, view)
         for i, rule in enumerate(self.constraints):
             if (
@@ -79,7 +79,7 @@ class ConstraintDetector(BaseDetector):
         return found
 
     def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """What is forbidden in the step, or comes too early in it."""
+        """Report forbidden texts and calls that come too early."""
         del view
         found: list[Finding] = []
         for i, rule in enumerate(self.constraints):
@@ -90,7 +90,7 @@ class ConstraintDetector(BaseDetector):
         return found
 
     def finish(self, view: RunView) -> Iterable[Finding]:
-        """Report what was required and never came."""
+        """Report required texts that never occurred."""
         missing = [
             rule
             for i, rule in enumerate(self.constraints)
@@ -180,13 +180,13 @@ class ConstraintDetector(BaseDetector):
 
 
 def _iter_matches(step: Step, rule: _Constraint) -> Iterator[tuple[str, int, int]]:
-    """``(field, start, end)`` of the first match in each text that the constraint is about."""
+    """Yield ``(field, start, end)`` of the first match in each text that the constraint applies to."""
     if rule.agent is not None and step.agent != rule.agent:
         return
     for field, text in step.texts():
         if not _applies_to(step, field, rule):
             continue
-        # RE2 works on UTF-8: what cannot be encoded becomes "?", one for one, so that offsets hold.
+        # RE2 works on UTF-8. Each character that cannot be encoded becomes "?", so offsets stay valid.
         clean = text[:_MAX_TEXT_CHARS].encode("utf-8", "replace").decode("utf-8")
         found = rule.pattern.search(clean)
         if found is not None:
@@ -201,7 +201,7 @@ def _applies_to(step: Step, field: str, rule: _Constraint) -> bool:
     )
     if rule.target not in ("any", place):
         return False
-    # For `before` the tool is the one that must wait, not the one whose texts are looked at.
+    # For `before`, the tool is the one that must wait; it does not restrict the texts.
     if rule.tool is None or rule.kind == "before":
         return True
     return call and step.tool_calls[int(field[11:-1])].name == rule.tool

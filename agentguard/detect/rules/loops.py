@@ -19,14 +19,14 @@ _REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
 
 
 class _RecentReports:
-    """Remembers what was reported lately, so that a loop is one finding and not one a turn."""
+    """Cache of the latest reports, so that a loop is one finding instead of one in each turn."""
 
     def __init__(self, window: int) -> None:
         self._window = window
         self._last: dict[object, int] = {}
 
     def was_reported(self, key: object, step: int) -> bool:
-        """Whether ``key`` was met within the window before ``step``; it is met now."""
+        """Return True if ``key`` was reported within the window before ``step``; record it now."""
         last = self._last.pop(key, None)
         self._last[key] = step
         if len(self._last) > 256:
@@ -35,7 +35,7 @@ class _RecentReports:
 
 
 class ExactLoop(BaseDetector):
-    """The same move again and again, though nothing new came of it."""
+    """Detector of a move that is repeated although its outcome does not change."""
 
     name = "exact_loop"
     requirements = RunRequirements(turns=3)
@@ -66,7 +66,7 @@ class ExactLoop(BaseDetector):
         self._recent_reports = _RecentReports(4 * self.window)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the move with the latest ones by signature."""
+        """Compare the key of the move with those of the latest moves."""
         facts = view.get_facts(step)
         if facts.key is None:
             return NO_FINDINGS
@@ -99,7 +99,7 @@ class ExactLoop(BaseDetector):
 
 
 class NearLoop(BaseDetector):
-    """Moves that differ in a word or two, though nothing new came of them."""
+    """Detector of moves that differ in one or two words and have no new outcome."""
 
     name = "near_loop"
     requirements = RunRequirements(turns=3)
@@ -139,7 +139,7 @@ class NearLoop(BaseDetector):
         self._recent_reports = _RecentReports(4 * self.window)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the move's words with those of the agent's latest moves of the same kind."""
+        """Compare the words of the move with the agent's latest moves of the same family."""
         facts = view.get_facts(step)
         if facts.key is None:
             return NO_FINDINGS
@@ -169,7 +169,7 @@ class NearLoop(BaseDetector):
         )
 
     def _is_stale(self, moves: list[Move]) -> bool:
-        """Whether outcomes can make a loop at all: some repeat, or enough failed. Spares most comparing."""
+        """Return True if the outcomes allow a loop: some repeat, or enough failed. Avoids most comparisons."""
         outcomes = {move.outcome for move in moves}
         return (
             len(outcomes) < len(moves)
@@ -182,7 +182,7 @@ class NearLoop(BaseDetector):
 
 
 class Oscillation(BaseDetector):
-    """A cycle of two or more different moves, gone through again and again."""
+    """Detector of a repeated cycle of two or more different moves."""
 
     name = "oscillation"
     requirements = RunRequirements(turns=6)
@@ -213,7 +213,7 @@ class Oscillation(BaseDetector):
         self._recent_reports = _RecentReports(12 * self.period)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look for a period in the latest signatures."""
+        """Search for a period in the latest keys."""
         if view.get_facts(step).key is None:
             return NO_FINDINGS
         moves = view.moves
@@ -251,5 +251,5 @@ def _is_periodic(tail: list[Move], period: int) -> bool:
     for i in range(len(tail) - period):
         if tail[i].key != tail[i + period].key:
             return False
-    # The latest round may not have its outcomes yet; those before it must repeat.
+    # The latest round may have no outcomes yet; the rounds before it must repeat.
     return all(tail[i].outcome == tail[i + period].outcome for i in range(len(tail) - 2 * period))

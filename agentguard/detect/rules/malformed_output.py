@@ -1,4 +1,4 @@
-"""What an agent's turn looks like as output: empty, cut off, a refusal, or the end before the end."""
+"""Faults of an agent's output: an empty turn, a truncated turn, a refusal, a premature end."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FINISH_KEYS = ("finish_reason", "stop_reason", "finish_reasons")
 
 
 class EmptyOutput(BaseDetector):
-    """A turn with no text and no action."""
+    """Detector of a turn without text and action."""
 
     name = "empty_output"
     summary = "an agent's turn with neither text nor action"
     codes = ("fault_model:omission", "agent_error:action.format_error")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look whether there is anything in the turn."""
+        """Report a turn that has neither text nor action."""
         if step.source is not Source.AGENT or step.tool_calls or step.content.strip():
             return NO_FINDINGS
         if step.observations or any(text.strip() for text in step.modules.values()):
@@ -54,14 +54,14 @@ class EmptyOutput(BaseDetector):
 
 
 class TruncatedOutput(BaseDetector):
-    """A turn that was cut off."""
+    """Detector of a truncated turn."""
 
     name = "truncated_output"
     summary = "a stop reason that tells of a length limit, arguments cut off, or a code block never closed"
     codes = ("agent_error:system.llm_limit", "fault_model:response")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look at the stop reason, then at the ends of arguments and text."""
+        """Check the stop reason, then the ends of arguments and text."""
         if step.source is not Source.AGENT:
             return NO_FINDINGS
         if step.extra and any(_was_truncated(step.extra.get(key)) for key in _FINISH_KEYS):
@@ -96,14 +96,14 @@ class TruncatedOutput(BaseDetector):
 
 
 class RefusalDetector(BaseDetector):
-    """The agent declines to do what was asked."""
+    """Detector of a refusal of the task."""
 
     name = "refusal"
     summary = "a turn that begins by declining to help, answer or provide"
     codes = ("agentrx:intent_not_supported", "agentrx:guardrails_triggered")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look at the beginning of a turn without actions."""
+        """Check the start of a turn without actions."""
         if step.source is not Source.AGENT or step.tool_calls or not step.content:
             return NO_FINDINGS
         span = find_refusal(view.get_facts(step).lower_text)
@@ -121,7 +121,7 @@ class RefusalDetector(BaseDetector):
 
 
 class PrematureEnd(BaseDetector):
-    """The run ends while something is still open."""
+    """Detector of a run that ends while something is open."""
 
     name = "premature_end"
     summary = (
@@ -145,14 +145,14 @@ class PrematureEnd(BaseDetector):
         self._called_tools: set[str] = set()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Note which tools were called without an error."""
+        """Record the tools that were called without an error."""
         if step.tool_calls:
             failed = {result.tool for result in view.get_facts(step).results if result.error is not None}
             self._called_tools.update(call.name for call in step.tool_calls if call.name not in failed)
         return NO_FINDINGS
 
     def finish(self, view: RunView) -> Iterable[Finding]:
-        """Look at the last step."""
+        """Check the last step."""
         if len(view.steps) < self.min_steps:
             return NO_FINDINGS
         last = view.steps[len(view.steps) - 1]
@@ -189,7 +189,7 @@ class PrematureEnd(BaseDetector):
         )
 
     def _check_skipped_tools(self, facts: StepFacts, view: RunView) -> Iterable[Finding]:
-        """Success claimed at the end, although a tool that the task asks for by name was never called."""
+        """Report success claimed at the end although a tool that the task names was never called."""
         claim = find_success_claim(facts.lower_text)
         if claim is None or not self._called_tools:
             return NO_FINDINGS
@@ -211,7 +211,7 @@ class PrematureEnd(BaseDetector):
 
 
 def _is_tool_named(tool: str, task: frozenset[str]) -> bool:
-    """Whether every word of a tool's name stands in the task; names of looking around do not count."""
+    """Return True if the task contains every word of a tool's name; names of read-only tools do not count."""
     parts = [part for part in re.split(r"[^a-z]+", tool.lower()) if part]
     return bool(parts) and all(part in task for part in parts) and not _EXPLORATION_WORDS.intersection(parts)
 

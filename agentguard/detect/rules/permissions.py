@@ -1,4 +1,4 @@
-"""What the user declares of tools: the order in which they may be called, and who may call them."""
+"""Declared rules for tool calls: the order of tools, and the tools that each agent may call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentguard.trajectory.model import Source, Step
 
 
 class ControlFlow(BaseDetector):
-    """A tool called before those that must come first."""
+    """Detector of a tool call before its prerequisites."""
 
     name = "control_flow"
     requirements = NEVER_BY_DEFAULT
@@ -52,7 +52,7 @@ class ControlFlow(BaseDetector):
         self.observed_sources = tuple(Source) if self.prerequisites else ()
 
     def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare each call with what has succeeded before it."""
+        """Compare each call with the tools that succeeded before it."""
         del view
         return [
             self._build_order_finding(step, i, call.name, sorted(missing))
@@ -61,7 +61,7 @@ class ControlFlow(BaseDetector):
         ]
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """As `foresee`; then note what has succeeded now."""
+        """Check the calls; then record the tools that succeeded."""
         found = self.check_proposed(step, view)
         failed = {result.tool for result in view.get_facts(step).results if result.error is not None}
         self._succeeded_tools |= {
@@ -83,7 +83,7 @@ class ControlFlow(BaseDetector):
 
 
 class ToolPermission(BaseDetector):
-    """A tool that this agent may not use."""
+    """Detector of a tool call that the agent is not allowed to make."""
 
     name = "capability"
     requirements = NEVER_BY_DEFAULT
@@ -115,7 +115,7 @@ class ToolPermission(BaseDetector):
         self.observed_sources = tuple(Source) if self.allowed or self.denied else ()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Check each call; a list for the agent outranks the one for all."""
+        """Check each call; a list for the agent takes precedence over the list for all agents."""
         if not step.tool_calls:
             return NO_FINDINGS
         allowed = self.allowed.get(step.agent, self.allowed.get("*"))

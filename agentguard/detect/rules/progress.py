@@ -1,4 +1,4 @@
-"""Whether the run gets anywhere: nothing new comes back, the topic is lost, the same plan is made again."""
+"""Detectors of missing progress: no new results, a lost topic, a repeated plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COMMON_STEMS = frozenset((
 
 
 class NoProgress(BaseDetector):
-    """A row of moves after which nothing new came back."""
+    """Detector of consecutive moves without new results."""
 
     name = "no_progress"
     requirements = RunRequirements(turns=7)
@@ -56,7 +56,7 @@ class NoProgress(BaseDetector):
         self._last_move: Move | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Judge the move before this one, whose outcome is complete now."""
+        """Judge the previous move, whose outcome is complete now."""
         if step.source is not Source.AGENT or not view.moves:
             return NO_FINDINGS
         previous, self._last_move = self._last_move, view.moves[-1]
@@ -89,7 +89,7 @@ class NoProgress(BaseDetector):
 
 
 class GoalDrift(BaseDetector):
-    """Turns that no longer share a word with the task, the plan or what has come back."""
+    """Detector of turns that share no word with the task, the plan or the results."""
 
     name = "goal_drift"
     requirements = RunRequirements(turns=5)
@@ -123,7 +123,7 @@ class GoalDrift(BaseDetector):
         self._off_topic_steps: list[Step] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the turn's longer words, by their first five letters, with those of the topic."""
+        """Compare the longer words of the turn, by their first five letters, with those of the topic."""
         facts = view.get_facts(step)
         if not facts.is_agent:
             return NO_FINDINGS
@@ -153,7 +153,7 @@ class GoalDrift(BaseDetector):
             self._plan_stems = None
 
     def _collect_plan_stems(self) -> frozenset[str]:
-        """The stems of the first turns on the topic; made only once a turn seems to be off it."""
+        """Return the stems of the first turns on the topic; computed only if a turn seems to be off the topic."""
         if self._plan_stems is None:
             self._plan_stems = frozenset().union(*map(_extract_stems, self._plans))
         return self._plan_stems
@@ -182,7 +182,7 @@ class GoalDrift(BaseDetector):
 
 
 class RepeatedPlan(BaseDetector):
-    """The same plan made again and again."""
+    """Detector of a plan that the agent states again and again."""
 
     name = "repeated_plan"
     requirements = RunRequirements(turns=3)
@@ -213,7 +213,7 @@ class RepeatedPlan(BaseDetector):
         self._plans: list[_StatedPlan] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare a turn that states a plan with the latest ones that did."""
+        """Compare a stated plan with the latest stated plans."""
         if step.source is not Source.AGENT:
             return NO_FINDINGS
         text = _extract_plan(step, view.get_facts(step))
@@ -244,7 +244,7 @@ class RepeatedPlan(BaseDetector):
 
 
 def _extract_stems(lower_text: str) -> frozenset[str]:
-    """First five letters of the words of four letters and more, of the first 2,000 code points."""
+    """Return the first five letters of words of four letters and more in the first 2,000 code points."""
     return frozenset(
         [
             word[:5]
@@ -255,24 +255,24 @@ def _extract_stems(lower_text: str) -> frozenset[str]:
 
 
 class _StatedPlan:
-    """A plan as one turn stated it."""
+    """Plan as stated in one turn."""
 
     def __init__(self, step: Step, text: str) -> None:
         self.step, self.text = step, text
 
     @lazy_property
     def words(self) -> frozenset[str]:
-        """Its words; made only once there is something to compare them with."""
+        """Words of the plan; computed only if there is another plan to compare."""
         return extract_words(to_lower(self.text[:2_000]))
 
     def is_comparable(self, other: _StatedPlan) -> bool:
-        """Whether the other is the same agent's and of about the same length: spares most comparing."""
+        """Return True if the other plan is by the same agent and of similar length. Avoids most comparisons."""
         longest, shortest = max(len(self.text), len(other.text)), min(len(self.text), len(other.text))
         return self.step.agent == other.step.agent and shortest >= 0.7 * longest
 
 
 def _extract_plan(step: Step, facts: StepFacts) -> str:
-    """The text of the plan that a turn states; empty if it states none."""
+    """Return the text of the plan that a turn states; empty if there is no plan."""
     stated = step.modules.get("planning", "")
     if stated.strip():
         return stated

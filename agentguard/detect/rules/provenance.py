@@ -1,7 +1,7 @@
-"""Where did this value come from: data flow from what the agent was given to what it passes on.
+"""Provenance of values: data flow from the agent's inputs to its outputs.
 
-The idea of checking the arguments of an action against everything the agent was given is common to taint
-tracking; "invention of new information" as a failure of its own is a category of AgentRx (Microsoft).
+Checking the arguments of an action against all inputs is common in taint tracking. The failure "invention of new
+information" is a category of AgentRx (Microsoft).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_REPORTED_VALUES = 5_000
 
 
 class UnknownProvenance(BaseDetector):
-    """An argument whose value the agent was never given, or data that it admits to have made up."""
+    """Detector of an argument whose value has no source, or of data that the agent admits to have invented."""
 
     name = "unknown_origin"
     summary = (
@@ -75,7 +75,7 @@ class UnknownProvenance(BaseDetector):
         self._proposed_findings: list[Finding] | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Trace the values of each call; in turns without calls look for data admitted to be made up."""
+        """Trace the values of each call; in turns without calls, search for an admission of invented data."""
         facts = view.get_facts(step)
         if not facts.is_agent:
             return NO_FINDINGS
@@ -120,7 +120,7 @@ class UnknownProvenance(BaseDetector):
                 yield self._build_provenance_finding(step, action, name, value, probability)
 
     def _estimate_probability(self, name: str, value: object, tool: str) -> float:
-        """How surely a value of this kind must have come from somewhere; 0 is: not checked."""
+        """Return the probability that a value of this kind must have a source; 0 means the value is not checked."""
         if not isinstance(value, str):
             amount = parse_number(value)
             large = amount is not None and _MIN_CHECKED_NUMBER <= abs(amount) < 1e15

@@ -1,4 +1,4 @@
-"""Who speaks: an agent that plays another agent, the user, or the tool."""
+"""Role confusion: an agent speaks as another agent, the user or the tool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SELF_REFERENCE_PATTERN = re.compile(r"\b(?:i am|i'm|as|this is) (?:the |an? )?"
 
 
 class RoleConfusion(BaseDetector):
-    """An agent that writes what only the tool, the user or another agent may say."""
+    """Detector of text that only the tool, the user or another agent may write."""
 
     name = "role_confusion"
     summary = (
@@ -40,7 +40,7 @@ class RoleConfusion(BaseDetector):
     )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look at the lines of a turn outside its code."""
+        """Check the lines of a turn outside its code."""
         facts = view.get_facts(step)
         if not facts.is_agent or not step.content:
             return NO_FINDINGS
@@ -79,7 +79,7 @@ class RoleConfusion(BaseDetector):
         )
 
     def _check_other_agent(self, step: Step, view: RunView, lower_text: str) -> Iterable[Finding]:
-        """Speaking as an agent that is known and is not this one: its name after "I am" or "as the"."""
+        """Report a turn that speaks as another known agent: its name after "I am" or "as the"."""
         if len(view.agents) < 2:
             return NO_FINDINGS
         for found in _SELF_REFERENCE_PATTERN.finditer(lower_text, 0, 400):
@@ -103,7 +103,7 @@ class RoleConfusion(BaseDetector):
 
 
 def _is_quotation(line: str, facts: StepFacts, view: RunView) -> bool:
-    """Whether a line repeats what the task or a recent result really says."""
+    """Return True if a line repeats text of the task or of a recent result."""
     if line in to_lower(view.task) or any(line in result.lower_text for result in facts.previous_results):
         return True
     return any(
@@ -125,7 +125,7 @@ def _starts_with_name(rest: str, name: str) -> bool:
 
 
 def _find_outside_code(lower_text: str, pattern: re.Pattern[str]) -> tuple[int, int] | None:
-    """The first match that is not within a code block."""
+    """Return the first match outside code blocks."""
     for found in pattern.finditer(lower_text, 0, 50_000):
         if lower_text.count("```", 0, found.start()) % 2 == 0:
             return found.span()

@@ -1,4 +1,4 @@
-"""The form of an action: a tool that exists, arguments its schema allows, text that can be parsed."""
+"""Form of actions: a tool that exists, arguments that match its schema, text that can be parsed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_PARSED_CHARS = 50_000
 
 
 class UnknownTool(BaseDetector):
-    """A call of a tool that was not offered."""
+    """Detector of a call of a tool that was not offered."""
 
     name = "unknown_tool"
     requirements = RunRequirements(calls=True)
@@ -31,7 +31,7 @@ class UnknownTool(BaseDetector):
     codes = ("agentrx:invalid_invocation", "agent_error:action.invalid_action")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the names of the calls with those of the tools; silent where no tools are recorded."""
+        """Compare the names of the calls with the offered tools; find nothing if no tools are recorded."""
         if not step.tool_calls or not view.tools:
             return NO_FINDINGS
         return [
@@ -52,7 +52,7 @@ class UnknownTool(BaseDetector):
 
 
 class SchemaViolation(BaseDetector):
-    """Arguments that the tool's JSON Schema does not allow."""
+    """Detector of arguments that violate the JSON Schema of the tool."""
 
     name = "schema_violation"
     requirements = RunRequirements(calls=True)
@@ -96,7 +96,7 @@ class SchemaViolation(BaseDetector):
 
 
 class OutOfRange(BaseDetector):
-    """A number outside the range that was declared for it."""
+    """Detector of a number outside its declared range."""
 
     name = "out_of_range"
     requirements = RunRequirements(calls=True)
@@ -128,7 +128,7 @@ class OutOfRange(BaseDetector):
         return low, high
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Check numbers of each call against the schema's bounds and the declared ones."""
+        """Check the numbers of each call against the bounds of the schema and the declared ranges."""
         if not step.tool_calls:
             return NO_FINDINGS
         found: list[Finding] = []
@@ -173,7 +173,7 @@ class OutOfRange(BaseDetector):
 
 
 class UnparsableAction(BaseDetector):
-    """An action whose text cannot be parsed, so that nothing could be carried out."""
+    """Detector of an action whose text cannot be parsed, so that it cannot run."""
 
     name = "unparsable_action"
     summary = (
@@ -182,7 +182,7 @@ class UnparsableAction(BaseDetector):
     codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Look at raw arguments; in the text of a step without calls, at tagged and fenced actions."""
+        """Check raw arguments; in the text of a step without calls, check tagged and fenced actions."""
         facts = view.get_facts(step)
         if not facts.is_agent:
             return NO_FINDINGS
@@ -264,7 +264,7 @@ def _parse_bound(end: Any) -> bool:
 
 
 def _find_broken_json(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of actions in a text that announce JSON and do not parse."""
+    """Yield the spans of actions in a text that announce JSON and do not parse."""
     for tag in list(_TAGGED_ACTION_PATTERN.finditer(text))[:10]:
         close = text.find(f"</{tag[1]}>", tag.end())
         body = text[tag.end() : close if close >= 0 else len(text)].strip()

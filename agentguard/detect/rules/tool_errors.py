@@ -1,4 +1,4 @@
-"""What the environment returned: an error, and an error that the agent passed over."""
+"""Errors in results, and errors that the agent ignores."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _PROBABILITY = {
     ToolErrorKind.REJECTED: 0.2,
     ToolErrorKind.NO_ACTION: 0.1,
 }
-"""An error alone is often recovered from: what the agent makes of it decides."""
+"""Probability of an error by kind; an agent often recovers from an error, so the values are low."""
 
 _TRANSIENT_KINDS = frozenset({ToolErrorKind.HTTP, ToolErrorKind.TIMEOUT})
 
 
 class ToolError(BaseDetector):
-    """A tool or the environment returned an error, or rejected the action."""
+    """Detector of an error of a tool or the environment, or of a rejected action."""
 
     name = "tool_error"
     requirements = RunRequirements(results=True)
@@ -62,7 +62,7 @@ class ToolError(BaseDetector):
         self._streak_start: Step | None = None
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Report each error, at the step that caused it."""
+        """Report each error at the step that caused it."""
         results = view.get_facts(step).results
         if not results:
             return NO_FINDINGS
@@ -83,7 +83,7 @@ class ToolError(BaseDetector):
         assert trouble is not None
         row = self._consecutive_errors >= self.streak and trouble.kind is not ToolErrorKind.NO_ACTION
         if row and self._streak_start is not None:
-            cause = self._streak_start  # a streak began where its first error was made
+            cause = self._streak_start  # report a streak at its first error
         tool = f" of {result.tool}" if result.tool else ""
         no = {
             ToolErrorKind.REJECTED: "The environment rejected the action",
@@ -104,7 +104,7 @@ class ToolError(BaseDetector):
 
 
 class ToolErrorIgnored(BaseDetector):
-    """The agent went on after an error as if there had been none."""
+    """Detector of an agent that continues after an error as if there were no error."""
 
     name = "tool_error_ignored"
     requirements = RunRequirements(results=True)
@@ -123,7 +123,7 @@ class ToolErrorIgnored(BaseDetector):
         if repeated:
             return repeated
         if facts.actions and facts.actions[0].form is not ActionForm.CODE:
-            return NO_FINDINGS  # another call is an answer to the error, with or without words
+            return NO_FINDINGS  # another call reacts to the error, with or without words
         text = facts.lower_text if not step.reasoning else f"{facts.lower_text} {step.reasoning.lower()}"
         acting = bool(facts.actions)
         if not text.strip() or acknowledges_error(text, acting=acting):
@@ -160,7 +160,7 @@ class ToolErrorIgnored(BaseDetector):
 
 
 def _find_cause(result: ToolResult, view: RunView) -> Step:
-    """The environment as a speaker answers the move before it: that is where the error was made."""
+    """Return the step that caused an error; for an environment that is a speaker, this is the move before it."""
     near = view.moves and view.moves[-1].step.index >= result.step.index - 3
     return view.moves[-1].step if near and result.field == "content" else result.step
 

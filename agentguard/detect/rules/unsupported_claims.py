@@ -1,4 +1,4 @@
-"""What the agent says of its work, held against what came back."""
+"""Claims of the agent that the results do not support."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_RESULT_CHARS = 4_000
 
 
 class ContradictedClaim(BaseDetector):
-    """A claim against what had just come back: success after an error, another number than the result's."""
+    """Detector of a claim that contradicts the latest results: success after an error, or another number."""
 
     name = "contradicted_claim"
     requirements = RunRequirements(results=True)
@@ -38,7 +38,7 @@ class ContradictedClaim(BaseDetector):
     )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Hold a turn against the results that came back since the turn before it."""
+        """Compare a turn with the results since the previous turn."""
         facts = view.get_facts(step)
         if not facts.is_agent or not facts.previous_results or not step.content:
             return NO_FINDINGS
@@ -67,7 +67,7 @@ class ContradictedClaim(BaseDetector):
         )
 
     def _check_numbers(self, facts: StepFacts, view: RunView) -> Iterator[Finding]:
-        """Numbers never seen before, under a label for which the results give exactly one other number."""
+        """Yield new numbers with a label for which the results give exactly one other number."""
         given: dict[str, set[float]] | None = None
         reported: set[str] = set()
         for amount in list(_AMOUNT_PATTERN.finditer(facts.lower_text, 0, 8_000))[:_MAX_AMOUNTS]:
@@ -108,7 +108,7 @@ class ContradictedClaim(BaseDetector):
 
 
 class UnverifiedSuccess(BaseDetector):
-    """Success claimed though no result in the run could show it."""
+    """Detector of claimed success that no result of the run can confirm."""
 
     name = "unverified_success"
     summary = "a claim that something was done for which no action of the run returned anything"
@@ -123,7 +123,7 @@ class UnverifiedSuccess(BaseDetector):
         self._has_claimed: set[str] = set()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Keep count of results that were no errors; judge turns that act no more but claim."""
+        """Count the results without an error; judge turns that claim success and do not act."""
         facts = view.get_facts(step)
         claim = (
             find_success_claim(facts.lower_text)
@@ -150,7 +150,7 @@ class UnverifiedSuccess(BaseDetector):
         if not self._has_verifying_tools(view) or (
             facts.previous_results and facts.previous_results[-1].error is not None
         ):
-            return NO_FINDINGS  # nothing comes back in such a recording; or it is a contradicted claim
+            return NO_FINDINGS  # this recording has no results, or the claim is a contradicted one
         return (
             self.build_finding(
                 facts.step,
@@ -168,7 +168,7 @@ class UnverifiedSuccess(BaseDetector):
 
 
 class MissingVerification(BaseDetector):
-    """Work that nobody looked at: code never run at the end, or a check that was asked for and not made."""
+    """Detector of unverified work: code that never ran, or a requested check that is missing."""
 
     name = "missing_verification"
     summary = (
@@ -184,7 +184,7 @@ class MissingVerification(BaseDetector):
         self._has_run_code = False
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Note whether anything ran, and whether any turn checks something."""
+        """Record code runs and checks."""
         facts = view.get_facts(step)
         if facts.results:
             self._has_run_code = True
@@ -201,7 +201,7 @@ class MissingVerification(BaseDetector):
         return NO_FINDINGS
 
     def finish(self, view: RunView) -> Iterable[Finding]:
-        """Look at the last move, and at what was asked."""
+        """Check the last move and the task."""
         if not view.moves:
             return NO_FINDINGS
         last = view.moves[-1]
@@ -240,7 +240,7 @@ _CHECK_REQUEST_PATTERN = re.compile(r"\b(?:verify|double-check|validate) (?:your
 
 
 def _extract_label_before(lower_text: str, offset: int) -> str:
-    """The words that a number at ``at`` is said to be the value of: "price is", "stock:"; else empty."""
+    """Return the label of the number at ``offset``, such as "price is" or "stock:"; else empty."""
     before = lower_text[max(0, offset - 48) : offset].rstrip(" \t\"'*$")
     if not before.endswith(_JOINS):
         return ""
@@ -253,7 +253,7 @@ def _extract_label_before(lower_text: str, offset: int) -> str:
 
 
 def _find_last_separator(words: str) -> int:
-    """Offset behind the last character that no label holds."""
+    """Return the offset after the last character that no label contains."""
     at = len(words)
     while at and (words[at - 1].isalpha() or words[at - 1] in " _"):
         at -= 1
@@ -261,13 +261,13 @@ def _find_last_separator(words: str) -> int:
 
 
 def _is_label_mentioned(label: str, results: Iterable[ToolResult]) -> bool:
-    """Whether the label's last word stands in a result at all: spares reading results for their numbers."""
+    """Return True if a result contains the last word of the label. Avoids parsing results for numbers."""
     last = label.rpartition(" ")[2]
     return any(last in result.lower_text for result in results)
 
 
 def _collect_stated_numbers(results: Iterable[ToolResult]) -> dict[str, set[float]]:
-    """Label to the numbers that results give for it."""
+    """Return a mapping of label to the numbers that the results give for it."""
     given: dict[str, set[float]] = {}
     for result in results:
         for found in _STATED_PATTERN.finditer(result.lower_text, 0, _MAX_RESULT_CHARS):
@@ -278,7 +278,7 @@ def _collect_stated_numbers(results: Iterable[ToolResult]) -> dict[str, set[floa
 
 
 def _find_contradiction(label: str, value: float, stated: dict[str, set[float]]) -> tuple[str, float] | None:
-    """The results' label that a claim's ends with, and its one number, if that is not ``value``."""
+    """Return the label of a result that ends the claim's label, and its number if that is not ``value``."""
     words = label.split()
     for size in range(len(words), 0, -1):
         name = " ".join(words[-size:])

@@ -1,7 +1,6 @@
-"""Runs with one error put into them at a known step, after CORRECT-Error (arXiv 2509.24088).
+"""Injection of one error at a known step into recorded runs, after CORRECT-Error (arXiv 2509.24088).
 
-Online: `agentguard_lab.textworld.run_generator` plays scripted agents with one fault in a real environment, which
-answers whatever they do. Offline: `agentguard.evals.inject.rewriter` makes failed runs from a user's own
-recorded runs that passed. What either makes says so in its annotation (``extra["origin"] == "injected"``);
-figures measured on it are never put together with figures on natural failures.
+`agentguard.evals.inject.rewriter` makes failed runs from recorded runs that passed. The lab (`agentguard_lab`)
+generates runs of scripted agents in a real environment. The annotation of an injected run has
+``extra["origin"] == "injected"``.
 """

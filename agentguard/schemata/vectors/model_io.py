@@ -35,7 +35,7 @@ def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
     import numpy as np
     import orjson
 
-    if not all(hasattr(vectoriser, part) for part in ("options", "arrays", "restored")):
+    if not all(hasattr(vectoriser, part) for part in ("options", "arrays", "restore")):
         raise ConfigError(f"vectoriser {vectoriser.name!r} cannot be stored: it has no options and arrays")
     stored = cast(StorableVectoriser, vectoriser)
     packed = io.BytesIO()

@@ -120,10 +120,7 @@ def _house(seed: int, level: Difficulty, rng: random.Random) -> Scenario:
     lines += [rng.choice(ASK_CLOSE).format(name=name) for name in draft.rules]
     lines.append(_limit(turns, rng))
     task = Task(deliveries=tuple(draft.goals), close_after=tuple(draft.rules), walk_first=rng.random() < 0.4)
-    win = [
-        f"{'in' if g.how == 'insert' else 'on'} {_join(g.item)} {_join(g.holder)}"
-        for g in draft.goals
-    ]
+    win = [f"{'in' if g.how == 'insert' else 'on'} {_join(g.item)} {_join(g.holder)}" for g in draft.goals]
     game = House(
         seed=1000 + rng.randrange(100_000),
         start=draft.rooms[rng.randrange(count) if not draft.behind else 0],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
+from agentguard.evals.datasets import rebuild
 from agentguard.evals.datasets.verification import compute_checksums
 from agentguard.evals.toml_writer import dumps
+from agentguard.plugins import Registry
 from agentguard.trajectory.event_log.recorder import write_log
 from agentguard.trajectory.model import Record
 from tests.data import shared_data
@@ -91,7 +92,7 @@ def test_what_runs_of_ones_own_need(tmp_path: Path) -> None:
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A generator of a few runs in the place of the one that plays games, which takes minutes."""
-    module = types.ModuleType("agentguard_lab.textworld.run_generator")
+    module = types.ModuleType("generator")
 
     def generate(*, failed: int, passed: int, seed: int) -> list[Record]:
         run = shop().trajectory
@@ -100,7 +101,9 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
         ]
 
     module.generate = generate  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    registry = Registry("generator", group="none", builtin={})
+    registry.register("textworld", generate)
+    monkeypatch.setattr(rebuild, "_REGISTRY", registry)
     return module
 
 

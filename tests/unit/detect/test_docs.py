@@ -1,4 +1,4 @@
-"""docs/detectors.md says what is so."""
+"""docs/detectors.md matches the code."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def test_a_detector_is_documented_with_all_its_codes(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_option_is_documented_with_default_and_range(name: str) -> None:
-    (made,) = build_detectors({name: {}})
-    for option in made.declared:  # type: ignore[attr-defined]
+    (detector,) = build_detectors({name: {}})
+    for option in detector.declared_options:  # type: ignore[attr-defined]
         default, limits, meaning = ROWS[f"{name}.{option.name}"]
         shown = yaml.safe_load(default.strip("`"))
         assert shown == (list(option.default) if isinstance(option.default, tuple) else option.default)
-        if option.low is not None:
+        if option.minimum is not None:
             low, high = (float(n.replace(",", "")) for n in re.findall(r"\d[\d,.]*(?:e\+?\d+)?", limits))
-            assert (low, high) == (option.low, option.high)
-        assert meaning == option.text
+            assert (low, high) == (option.minimum, option.maximum)
+        assert meaning == option.description
 
 
 def test_nothing_is_documented_that_does_not_exist() -> None:
     for name in ROWS:
-        detector, _, option = name.partition(".")
+        rule, _, option = name.partition(".")
         if option:
-            (made,) = build_detectors({detector: {}})
-            assert option in {o.name for o in made.declared}  # type: ignore[attr-defined]
+            (detector,) = build_detectors({rule: {}})
+            assert option in {o.name for o in detector.declared_options}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))

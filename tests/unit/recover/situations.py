@@ -69,7 +69,7 @@ def situation(*steps: int, budget: RecoveryBudget | None = None, **changes: Any)
     given: dict[str, Any] = {
         "run": run(),
         "diagnosis": diagnosis(*(steps or (2,))),
-        "can": ALL,
+        "capabilities": ALL,
         "account": BudgetAccount(budget),
         "ledger": EffectLedger(tools=TOOLS),
     }

@@ -11,7 +11,7 @@ from agentguard.recover.budget import BudgetAccount, RecoveryBudget
 
 
 @pytest.mark.parametrize(
-    "limits", [{"rollbacks": -1}, {"per_step": 1.5}, {"seconds": float("nan")}, {"extra_tokens": True}]
+    "limits", [{"rollbacks": -1}, {"rollbacks_per_step": 1.5}, {"seconds": float("nan")}, {"extra_tokens": True}]
 )
 def test_limits_are_checked(limits: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(limits))):
@@ -21,7 +21,7 @@ def test_limits_are_checked(limits: dict[str, object]) -> None:
 def test_rollbacks_run_out_and_a_refusal_spends_nothing() -> None:
     account = BudgetAccount(RecoveryBudget(rollbacks=2, rollbacks_per_step=1))
     assert account.spend(rollback_to=3) is None
-    assert account.spend(rollback_to=3) == "per_step"
+    assert account.spend(rollback_to=3) == "rollbacks_per_step"
     assert account.spend(rollback_to=1) is None
     assert account.spend(rollback_to=0) == "rollbacks"
     assert (account.usage.rollbacks, account.count_rollbacks_to(3), account.count_rollbacks_to(0)) == (

@@ -106,7 +106,7 @@ def test_an_account_is_gone_on_with() -> None:
     account = BudgetAccount(RecoveryBudget(rollbacks=2, rollbacks_per_step=1))
     account.restore(BudgetUsage(rollbacks=1, tokens=5), {4: 1})
     assert account.count_rollbacks_to(4) == 1
-    assert account.spend(rollback_to=4) == "per_step"
+    assert account.spend(rollback_to=4) == "rollbacks_per_step"
     assert account.spend(rollback_to=5) is None
     assert account.spend(rollback_to=6) == "rollbacks"
     assert account.usage == BudgetUsage(rollbacks=2, tokens=5)

@@ -71,7 +71,7 @@ def test_the_mildest_first_then_every_hypothesis_then_the_next_rung() -> None:
 
 def test_only_the_top_k_are_tried() -> None:
     taken = climb(
-        situation(4, 2, 3, 1, budget=RecoveryBudget(rollbacks=10)), planner("rollback", "stop", top_k=2)
+        situation(4, 2, 3, 1, budget=RecoveryBudget(rollbacks=10)), planner("rollback", "stop", max_hypotheses=2)
     )
     assert taken == [("rollback", 4), ("rollback", 2), ("stop", 4)]
 
@@ -96,7 +96,7 @@ def test_what_helped_may_be_done_again() -> None:
 
 
 def test_a_detector_may_have_a_ladder_of_its_own() -> None:
-    own = planner("nudge", ladders={"exact_loop": [strategies().get("stop")()]})
+    own = planner("nudge", escalations={"exact_loop": [strategies().get("stop")()]})
     here = situation(4)
     assert own.plan(here, "exact_loop").plan.strategy == "stop"  # type: ignore[union-attr]
     assert own.plan(here, "goal_drift").plan.strategy == "nudge"  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def test_no_hypothesis_no_plan() -> None:
     assert decision.rejections
 
 
-@pytest.mark.parametrize("wrong", [{"top_k": 0}, {"ladders": {"exact_loop": []}}])
+@pytest.mark.parametrize("wrong", [{"max_hypotheses": 0}, {"escalations": {"exact_loop": []}}])
 def test_a_ladder_that_cannot_be_is_an_error(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="recovery"):
         planner("stop", **wrong)
@@ -124,7 +124,7 @@ def test_a_ladder_that_cannot_be_is_an_error(wrong: dict[str, object]) -> None:
 )
 def test_it_always_ends_and_never_overdraws(steps: list[int], rollbacks: int, nudges: int) -> None:
     here = situation(*steps, budget=RecoveryBudget(rollbacks=rollbacks, hints=nudges, rollbacks_per_step=1))
-    taken = climb(here, planner(top_k=6))
+    taken = climb(here, planner(max_hypotheses=6))
     assert taken[-1][0] == "stop"
     assert here.account.usage.rollbacks <= rollbacks
     assert here.account.usage.nudges <= nudges

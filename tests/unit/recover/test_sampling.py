@@ -35,7 +35,7 @@ def made(name: str, **options: Any) -> Any:
 
 
 def proposed(**changes: Any) -> RecoveryContext:
-    return situation(5, committed=False, **changes)
+    return situation(5, is_committed=False, **changes)
 
 
 def test_a_vote_on_a_proposed_turn_takes_nothing_back() -> None:
@@ -52,7 +52,7 @@ def test_a_vote_on_a_committed_step_goes_back_to_it_first() -> None:
     assert isinstance(told, SendMessage)
     assert sample == Sample(n=5, quorum=4)
     assert compute_plan_cost(plan) == {"samples": 4, "rollback_to": 2}
-    assert made("vote").plan(situation(2, can=replace(ALL, truncate=False, fork=False))) is None
+    assert made("vote").plan(situation(2, capabilities=replace(ALL, truncate=False, fork=False))) is None
 
 
 def test_models_vote_with_the_agents_own_turn() -> None:
@@ -64,7 +64,7 @@ def test_models_vote_with_the_agents_own_turn() -> None:
 def test_a_recovery_block_has_as_many_tries_as_its_longest_list() -> None:
     sample = made("recovery_block", models=["a"], prompts=["x", "y"], temperatures=[0, 0.5, 1]).sample
     assert (sample.n, sample.quorum) == (4, 1)
-    assert [v.tell for v in sample.build_variants()] == ["x", "y", "x"]
+    assert [v.instruction for v in sample.build_variants()] == ["x", "y", "x"]
     assert made("recovery_block").sample.n == 2
     assert made("recovery_block", tries=5).sample.n == 6
 
@@ -136,7 +136,7 @@ def test_a_repair_of_ones_own_goes_first_and_is_checked() -> None:
 
 
 def test_the_guards_own_repair_is_asked_where_the_strategy_has_none() -> None:
-    here = proposed(repair=lambda trajectory, held: ("content", f"step {held.step}"))
+    here = proposed(repair_function=lambda trajectory, held: ("content", f"step {held.step}"))
     assert made("roll_forward").plan(here).actions[0].text == "step 5"
     assert made("roll_forward", repair=lambda *_: None).plan(here) is None
 
@@ -155,7 +155,7 @@ def test_a_vote_that_came_to_nothing_is_not_held_again_on_the_same_turn() -> Non
     )
     history: tuple[Recovery, ...] = ()
     for expected in ("vote", "n_version", "reprompt", "vote"):
-        plan = planned(planner, proposed(history=history))
+        plan = planned(planner, proposed(past_recoveries=history))
         assert plan is not None
         assert plan.strategy == expected
         outcome = RecoveryOutcome.PENDING if expected == "reprompt" else RecoveryOutcome.REFUTED
@@ -169,7 +169,7 @@ def test_what_is_below_the_threshold_is_for_those_that_act_from_there() -> None:
     here = wrong(ToolCall(id="c", name="book", arguments={"seat": "4"}))
     assert planner.get_min_confidence("t") == 0.3
     for below, strategy in ((None, "reprompt"), (0.35, "roll_forward"), (0.2, None)):
-        plan = planned(planner, here, below=below)
+        plan = planned(planner, here, trigger_probability=below)
         assert (None if plan is None else plan.strategy) == strategy
 
 
@@ -217,9 +217,9 @@ TOOLS = {
         ({}, ("unknown",), 0.0, "destructive"),
         ({}, ("look",), 0.9, None),
         ({"effects": ["destructive"]}, ("book",), 0.9, None),
-        ({"doubt": 0.3}, ("look",), 0.3, "in doubt"),
-        ({"doubt": 0.3}, ("look",), 0.29, None),
-        ({"effects": [], "doubt": 0.3}, ("book",), 0.1, None),
+        ({"uncertainty_threshold": 0.3}, ("look",), 0.3, "in doubt"),
+        ({"uncertainty_threshold": 0.3}, ("look",), 0.29, None),
+        ({"effects": [], "uncertainty_threshold": 0.3}, ("book",), 0.1, None),
         ({"effects": ["read"]}, ("look",), 0.0, "read"),
     ],
 )
@@ -231,7 +231,7 @@ def test_turns_with_effects_or_in_doubt_are_protected(
 
 
 @pytest.mark.parametrize(
-    "options", [{"effects": []}, {"effects": ["wild"]}, {"doubt": 1}, {"doubt": 0}, {"judge": True}]
+    "options", [{"effects": []}, {"effects": ["wild"]}, {"uncertainty_threshold": 1}, {"uncertainty_threshold": 0}, {"ask_localizer": True}]
 )
 def test_protection_of_nothing_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="protect"):

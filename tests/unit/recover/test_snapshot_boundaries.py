@@ -52,25 +52,25 @@ def booked(*seats: int) -> EffectLedger:
 def test_a_fork_goes_to_the_nearest_boundary_at_or_before_the_step(
     saved: tuple[int, ...] | None, back: int, undone: int
 ) -> None:
-    plan = RollbackStrategy(prefer="fork").plan(situation(4, restorable=saved))
+    plan = RollbackStrategy(prefer="fork").plan(situation(4, restorable_steps=saved))
     assert rewind(plan) == (back, "fork")
     assert plan is not None
     assert (plan.step, plan.undone, plan.tier) == (4, undone, RecoveryTier.FORK)
 
 
 def test_where_nothing_was_saved_before_it_the_messages_are_cut_if_they_can_be() -> None:
-    given = situation(4, restorable=(5,))
+    given = situation(4, restorable_steps=(5,))
     assert rewind(RollbackStrategy(prefer="fork").plan(given)) == (4, "truncate")
     assert RollbackStrategy(prefer="fork").plan(replace(given, capabilities=FORKS)) is None
 
 
 def test_a_cut_does_not_ask_what_was_saved() -> None:
-    assert rewind(RollbackStrategy().plan(situation(4, restorable=()))) == (4, "truncate")
+    assert rewind(RollbackStrategy().plan(situation(4, restorable_steps=()))) == (4, "truncate")
 
 
 def test_the_agent_is_told_which_step_it_was_and_all_that_stands_since_the_boundary() -> None:
     ledger = booked(0, 1, 2, 3, 4, 5)
-    said = text(RollbackStrategy(prefer="fork").plan(situation(4, restorable=(2,), ledger=ledger)))
+    said = text(RollbackStrategy(prefer="fork").plan(situation(4, restorable_steps=(2,), ledger=ledger)))
     assert "because step 3 of those you took from here led to a failure" in said
     assert [f'"seat":{seat}' in said for seat in range(6)] == [False, False, True, True, True, True]
     near = text(RollbackStrategy(prefer="fork").plan(situation(4, ledger=ledger)))
@@ -80,7 +80,7 @@ def test_the_agent_is_told_which_step_it_was_and_all_that_stands_since_the_bound
 
 def test_effects_are_undone_from_the_boundary_on() -> None:
     plan = CompensateStrategy(prefer="fork").plan(
-        situation(4, restorable=(2,), ledger=booked(1, 2, 3, 4, 5), can=FORKS)
+        situation(4, restorable_steps=(2,), ledger=booked(1, 2, 3, 4, 5), capabilities=FORKS)
     )
     assert plan is not None
     (undoes,) = [action for action in plan.actions if isinstance(action, Compensate)]
@@ -104,8 +104,8 @@ def test_it_helped_once_the_step_was_passed_and_not_before() -> None:
 
 @pytest.mark.parametrize("can", [ALL, FORKS])
 def test_all_boundaries_are_there_where_nobody_says_otherwise(can: Any) -> None:
-    assert situation(3, can=can).find_restorable_step(3) == 3
-    assert situation(3, can=can, restorable=()).find_restorable_step(3) is None
+    assert situation(3, capabilities=can).find_restorable_step(3) == 3
+    assert situation(3, capabilities=can, restorable_steps=()).find_restorable_step(3) is None
 
 
 def test_effects_have_their_step() -> None:

@@ -67,7 +67,7 @@ def test_every_built_in_strategy_is_tested_here() -> None:
 
 @pytest.mark.parametrize(("name", "needs"), NEEDS.items())
 def test_nothing_is_planned_that_the_integration_cannot_do(name: str, needs: tuple[str, ...]) -> None:
-    here = situation(5, committed=False, ledger=booked(5))
+    here = situation(5, is_committed=False, ledger=booked(5))
     assert made(name).plan(here) is not None
     for need in needs:
         assert made(name).plan(replace(here, capabilities=replace(ALL, **{need: False}))) is None
@@ -81,7 +81,7 @@ def test_an_unknown_option_is_an_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_plan_names_step_reason_and_codes(name: str) -> None:
-    here = situation(5, 1, committed=False, ledger=booked(5))
+    here = situation(5, 1, is_committed=False, ledger=booked(5))
     plan = made(name).plan(here)
     assert (plan.strategy, plan.step, plan.hypothesis) == (name, 5, 0)
     assert plan.reason == here.hypothesis.reason
@@ -95,10 +95,10 @@ def test_a_nudge_takes_nothing_back() -> None:
 
 
 def test_reprompt_is_for_an_answer_that_is_not_committed() -> None:
-    plan = made("reprompt").plan(situation(5, committed=False))
+    plan = made("reprompt").plan(situation(5, is_committed=False))
     assert isinstance(plan.actions[0], Reject)
-    assert made("reprompt").plan(situation(5, committed=True)) is None
-    assert made("reprompt").plan(situation(4, committed=False)) is None
+    assert made("reprompt").plan(situation(5, is_committed=True)) is None
+    assert made("reprompt").plan(situation(4, is_committed=False)) is None
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_reprompt_is_for_an_answer_that_is_not_committed() -> None:
 def test_rollback_takes_the_tier_there_is(
     can: Capabilities, prefer: str, tier: RecoveryTier, by: str
 ) -> None:
-    plan = made("rollback", prefer=prefer).plan(situation(2, can=can))
+    plan = made("rollback", prefer=prefer).plan(situation(2, capabilities=can))
     assert (plan.tier, plan.actions[0], plan.undone) == (tier, Rewind(to_step=2, by=by), 4)
 
 
 def test_rollback_rejects_where_that_is_enough() -> None:
-    plan = made("rollback").plan(situation(5, committed=False))
+    plan = made("rollback").plan(situation(5, is_committed=False))
     assert (plan.tier, plan.strategy) == (RecoveryTier.REJECT, "rollback")
 
 

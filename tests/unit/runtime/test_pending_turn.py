@@ -101,7 +101,7 @@ def settle(session: Session, turn: Step, *others: Step | Exception) -> ResolvedT
 
 
 def test_an_election_charges_all_but_the_turn_that_is_taken() -> None:
-    session = begin(protect=SelectiveRedundancy())
+    session = begin(redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat=9, tokens=30), call(seat=4, tokens=50), call(seat=4, tokens=70))
     assert choice.turn.tool_calls[0].arguments == {"seat": 4}
     spent = session.account.usage
@@ -118,7 +118,7 @@ def test_an_election_charges_all_but_the_turn_that_is_taken() -> None:
 
 
 def test_it_is_confirmed_when_nothing_comes_of_it() -> None:
-    session = begin(protect=SelectiveRedundancy())
+    session = begin(redundancy=SelectiveRedundancy())
     session.commit(done(settle(session, call(seat=4), call(seat=4)).turn))
     for where in ("aisle", "window", "front", "back"):
         turn = call("find", where=where)
@@ -155,7 +155,7 @@ def test_candidates_that_are_foreseen_to_fail_have_no_vote() -> None:
 
 
 def test_without_agreement_what_most_want_is_better_than_what_one_wants() -> None:
-    session = begin(protect=SelectiveRedundancy(candidates=5, quorum=4, on_fail="nudge"))
+    session = begin(redundancy=SelectiveRedundancy(candidates=5, quorum=4, on_fail="nudge"))
     seats = [call(seat=n) for n in (9, 4, 4, 4, 8)]
     choice = settle(session, *seats)
     assert choice.plan is None
@@ -165,7 +165,7 @@ def test_without_agreement_what_most_want_is_better_than_what_one_wants() -> Non
 
 
 def test_a_person_or_a_stop_may_be_the_last_word() -> None:
-    session = begin(protect=SelectiveRedundancy(on_fail=["stop"]))
+    session = begin(redundancy=SelectiveRedundancy(on_fail=["stop"]))
     choice = settle(session, call(seat=1), call(seat=2), call(seat=3))
     assert choice.plan is not None
     assert session.stop_reason is not None
@@ -174,13 +174,13 @@ def test_a_person_or_a_stop_may_be_the_last_word() -> None:
 
 def test_arguments_may_be_left_out_of_the_vote() -> None:
     by = {"vote": {"ignore": ["note"]}}
-    session = begin(protect=SelectiveRedundancy(strategy=by))
+    session = begin(redundancy=SelectiveRedundancy(strategy=by))
     choice = settle(session, call(seat=4, note="by the aisle"), call(seat=4, note="as asked"))
     assert choice.turn.tool_calls[0].arguments == {"seat": 4, "note": "by the aisle"}
 
 
 def test_a_candidate_that_could_not_be_had_is_noted() -> None:
-    session = begin(protect=SelectiveRedundancy())
+    session = begin(redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat=4), ConnectionError("down"), call(seat=4))
     assert choice.turn.tool_calls[0].arguments == {"seat": 4}
     assert [failure.error for failure in session.failures] == ["ConnectionError"]
@@ -188,7 +188,7 @@ def test_a_candidate_that_could_not_be_had_is_noted() -> None:
 
 
 def test_what_the_last_step_left_in_doubt_is_doubt_about_the_next_turn() -> None:
-    session = begin(protect=SelectiveRedundancy(effects=[], uncertainty_threshold=0.2))
+    session = begin(redundancy=SelectiveRedundancy(effects=[], uncertainty_threshold=0.2))
     assert session.propose(call("find", where="aisle")) is None
     session.commit(done(call("find", where="aisle"), "Error: the service did not answer"))
     plan = session.propose(call("find", where="front"))
@@ -202,19 +202,19 @@ def test_what_the_last_step_left_in_doubt_is_doubt_about_the_next_turn() -> None
 def test_the_judge_may_put_a_turn_in_doubt(probability: float, sampled: bool) -> None:
     session = begin(
         judge=probability,
-        protect=SelectiveRedundancy(effects=[], uncertainty_threshold=0.5, ask_localizer=True),
+        redundancy=SelectiveRedundancy(effects=[], uncertainty_threshold=0.5, ask_localizer=True),
     )
     assert (session.propose(call("find", where="aisle")) is not None) is sampled
 
 
 def test_nothing_is_protected_where_candidates_cannot_be_asked_for() -> None:
-    session = begin(can=replace(CAN, sample=False), protect=SelectiveRedundancy())
+    session = begin(can=replace(CAN, sample=False), redundancy=SelectiveRedundancy())
     assert session.propose(call(seat=4)) is None
     assert session.recoveries == []
 
 
 def test_a_budget_ends_it_and_turns_go_on_unprotected() -> None:
-    session = begin(protect=SelectiveRedundancy(), budget=RecoveryBudget(resamples=3))
+    session = begin(redundancy=SelectiveRedundancy(), budget=RecoveryBudget(resamples=3))
     for seat in range(6):
         choice = settle(session, call(seat=seat), *([call(seat=seat)] if seat < 2 else []))
         session.commit(done(choice.turn))
@@ -223,7 +223,7 @@ def test_a_budget_ends_it_and_turns_go_on_unprotected() -> None:
 
 
 def test_tokens_end_it_too() -> None:
-    session = begin(protect=SelectiveRedundancy(), budget=RecoveryBudget(extra_tokens=150))
+    session = begin(redundancy=SelectiveRedundancy(), budget=RecoveryBudget(extra_tokens=150))
     for seat in range(4):
         others = [call(seat=seat)] if seat < 2 else []
         session.commit(done(settle(session, call(seat=seat), *others).turn))
@@ -232,7 +232,7 @@ def test_tokens_end_it_too() -> None:
 
 
 def test_only_an_election_that_goes_on_can_be_counted() -> None:
-    session = begin(protect=SelectiveRedundancy())
+    session = begin(redundancy=SelectiveRedundancy())
     plan = session.propose(call(seat=4))
     assert plan is not None
     assert session.count_votes(plan, [call(seat=4), call(seat=4)]).turn is not None
@@ -261,7 +261,7 @@ def test_a_repaired_turn_is_judged_again_and_told_once_it_is_committed() -> None
 
 
 def test_a_repaired_turn_may_be_voted_on() -> None:
-    session = begin(on_fail="roll_forward", protect=SelectiveRedundancy())
+    session = begin(on_fail="roll_forward", redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat="4"), call(seat=4))
     assert choice.is_repaired
     assert choice.turn.tool_calls[0].arguments == {"seat": 4}
@@ -271,7 +271,7 @@ def test_a_repaired_turn_may_be_voted_on() -> None:
 
 
 def test_candidates_agree_that_say_the_same_in_another_form() -> None:
-    session = begin(on_fail="roll_forward", protect=SelectiveRedundancy())
+    session = begin(on_fail="roll_forward", redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat=9), call(seat="4"), call(seat=4))
     assert (choice.is_repaired, choice.turn.tool_calls[0].arguments) == (True, {"seat": 4})
     assert choice.response.tool_calls[0].arguments == {"seat": "4"}
@@ -282,14 +282,14 @@ def test_candidates_agree_that_say_the_same_in_another_form() -> None:
     ]
     plan = session.check_boundary()
     assert plan is not None, "the agent is told"
-    strict = begin(protect=SelectiveRedundancy(on_fail="nudge"))
+    strict = begin(redundancy=SelectiveRedundancy(on_fail="nudge"))
     assert settle(strict, call(seat=9), call(seat="4"), call(seat=4)).turn.tool_calls[0].arguments == {
         "seat": 9
     }, "where nothing repairs calls, these are three answers"
 
 
 def test_what_was_repaired_in_a_turn_that_is_then_refused_is_forgotten() -> None:
-    session = begin(on_fail="roll_forward", protect=SelectiveRedundancy(on_fail="reprompt"))
+    session = begin(on_fail="roll_forward", redundancy=SelectiveRedundancy(on_fail="reprompt"))
     choice = settle(session, call(seat="4"), call(seat=5), call(seat=6))
     assert choice.plan is not None
     assert any(isinstance(action, Reject) for action in choice.plan.actions)

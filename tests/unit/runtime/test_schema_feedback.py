@@ -102,7 +102,7 @@ def test_a_schema_that_misleads_is_retired_and_falls_silent() -> None:
 
 
 def test_schemata_of_the_same_task_can_be_kept_silent() -> None:
-    taught = learning(same_task=False)
+    taught = learning(allow_same_task=False)
     for name in "ab":
         guarded(taught, name)
     assert guarded(taught, "c").recoveries[0].schemata == ()
@@ -199,10 +199,10 @@ def test_a_guard_keeps_recoveries_with_the_schema_that_spoke(tmp_path: Path) -> 
 CHILD = """
 import sys
 from agentguard.schemata.live_cache import SchemaCache
-from agentguard.schemata.persistence import SchemaFile, SchemaTable
+from agentguard.schemata.persistence import FileSchemaStore, SqlSchemaStore
 from agentguard.store.store import Store
 path, name = sys.argv[1:]
-keep = SchemaFile(path) if path.endswith(".jsonl") else SchemaTable(Store.open(path))
+keep = FileSchemaStore(path) if path.endswith(".jsonl") else SqlSchemaStore(Store.open(path))
 cache = SchemaCache(keep)
 for _ in range(20):
     cache.exchange(lambda: cache.confirm(name, 1.0) and None)

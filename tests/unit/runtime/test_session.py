@@ -206,7 +206,7 @@ def test_a_part_that_fails_is_noted(on_error: str, stopped: bool) -> None:
     def accept(run: Trajectory) -> bool:
         raise KeyError("text of the run")
 
-    session = begin(accept=accept, on_error=on_error)
+    session = begin(accept=accept, on_guard_error=on_error)
     session.commit(turn(seen="seat 4 is free"))
     assert session.end() is None
     assert [failure.error for failure in session.failures] == ["KeyError"]

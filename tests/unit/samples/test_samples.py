@@ -160,7 +160,7 @@ def test_the_documentation_names_the_labelled_steps_and_codes() -> None:
 def test_recording_again_gives_the_committed_bytes(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("textworld") is None:
         missing = pytest.fail if os.environ.get("CI") else pytest.skip
-        missing("needs TextWorld: pip install 'agentguard[textworld]'")
+        missing("needs TextWorld: pip install agentguard-lab")
     # A process of its own: TextWorld's imports and its interpreter leave no warnings or state behind here.
     command = [sys.executable, str(RECORDER), "--out", str(tmp_path), "--only", name]
     subprocess.run(command, check=True, capture_output=True, timeout=240)
@@ -176,5 +176,5 @@ def test_the_recorder_says_how_to_install_what_is_missing(
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(RECORDER), run_name="__main__")
     assert end.value.code == 2
-    assert "pip install 'agentguard[textworld]'" in capsys.readouterr().err
+    assert "pip install agentguard-lab" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

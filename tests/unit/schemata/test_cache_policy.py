@@ -54,16 +54,16 @@ def test_kinds_fit_if_they_share_a_code_or_one_has_none() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"new_over": -0.1},
-        {"new_over": 2.1},
-        {"most": 0},
-        {"looked_at": 0},
-        {"hot_after": 0},
-        {"members": 0},
-        {"kept_at_limit": 0.0},
+        {"novelty_threshold": -0.1},
+        {"novelty_threshold": 2.1},
+        {"max_schemata": 0},
+        {"max_merge_candidates": 0},
+        {"redistill_threshold": 0},
+        {"max_members": 0},
+        {"retention_ratio": 0.0},
         {"stale_after_s": 0.0},
-        {"refuted_at": 0.4},
-        {"refuted_at": 1.0},
+        {"refutation_threshold": 0.4},
+        {"refutation_threshold": 1.0},
     ],
 )
 def test_a_setting_out_of_its_range_is_refused(wrong: dict[str, float]) -> None:
@@ -78,5 +78,5 @@ def test_a_schema_is_proven_by_runs_and_trusted_by_what_they_showed() -> None:
     assert CachePolicy().is_proven(replace(one, confirmed=2))
     assert not CachePolicy().is_proven(replace(one, confirmed=2, refuted=40))
     assert posterior_trust(replace(one, confirmed=2)) == 0.75
-    with pytest.raises(ConfigError, match="proven_at"):
+    with pytest.raises(ConfigError, match="min_confirmations"):
         CachePolicy(min_confirmations=1)

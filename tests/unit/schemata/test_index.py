@@ -243,7 +243,7 @@ class TestSearch:
 
     @given(text=st.text(st.characters(), max_size=300))
     def test_any_text_can_be_asked_and_held(self, text: str) -> None:
-        held = index_of(schema("a", text), schema("b"), traits=0.2)
+        held = index_of(schema("a", text), schema("b"), trait_weight=0.2)
         (found,) = held.search([text], 2)
         assert len(found) == 2
         assert all(-1 <= match.similarity <= 1 for match in found)
@@ -271,7 +271,7 @@ class TestTraits:
     def test_the_likeness_is_the_weighted_mean_of_both(self) -> None:
         one = schema("a", "tool error ignored", traits={"finding:a": 1.0})
         asked = Profile(text="tool error ignored", traits={"finding:b": 0.4})
-        shares = [index_of(one, traits=share).search([asked], 1)[0][0].similarity for share in (0, 0.25, 1)]
+        shares = [index_of(one, trait_weight=share).search([asked], 1)[0][0].similarity for share in (0, 0.25, 1)]
         text, traits = shares[0], shares[2]
         assert text == pytest.approx(1, abs=1e-6)
         assert abs(traits) < 0.4
@@ -279,18 +279,18 @@ class TestTraits:
 
     def test_a_missing_part_leaves_the_length_to_the_other(self) -> None:
         bare = schema("a", "tool error ignored")
-        assert index_of(bare, traits=0.5).search([bare], 1)[0][0].similarity == pytest.approx(1, abs=1e-6)
+        assert index_of(bare, trait_weight=0.5).search([bare], 1)[0][0].similarity == pytest.approx(1, abs=1e-6)
 
     def test_traits_alone_can_find(self) -> None:
-        held = index_of(schema("a", "", traits={"x": 1.0}), schema("b", "", traits={"y": 1.0}), traits=0.5)
+        held = index_of(schema("a", "", traits={"x": 1.0}), schema("b", "", traits={"y": 1.0}), trait_weight=0.5)
         assert named(held.search([Profile(text="", traits={"y": 0.1})], 1)[0]) == ["b"]
 
     @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
     def test_a_weight_that_is_no_number(self, weight: float) -> None:
         with pytest.raises(InputError, match=r"record 0, field traits\.x: the weight is not finite"):
-            index_of(schema("a", traits={"x": weight}), traits=0.5)
+            index_of(schema("a", traits={"x": weight}), trait_weight=0.5)
 
-    @pytest.mark.parametrize("options", [{"traits": -0.1}, {"traits": 1.1}, {"diversity": float("nan")}])
+    @pytest.mark.parametrize("options", [{"trait_weight": -0.1}, {"trait_weight": 1.1}, {"diversity": float("nan")}])
     def test_shares_out_of_range(self, options: dict[str, float]) -> None:
         with pytest.raises(ConfigError, match="expected a number in"):
             SchemaIndex(**options)

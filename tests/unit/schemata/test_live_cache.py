@@ -183,7 +183,7 @@ def test_what_could_not_be_saved_is_saved_next_time(tmp_path: Path) -> None:
     class Full(FileSchemaStore):
         full = True
 
-        def put(self, schemata: object) -> None:
+        def upsert(self, schemata: object) -> None:
             if self.full:
                 raise OSError("no space")
             super().upsert(schemata)  # type: ignore[arg-type]

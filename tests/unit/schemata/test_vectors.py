@@ -146,8 +146,8 @@ class TestTerms:
 class TestHashing:
     def test_it_is_the_same_in_another_process(self) -> None:
         code = (
-            "from agentguard.schemata.vectors.base import Hashing; import sys;"
-            f"sys.stdout.buffer.write(Hashing().encode({TEXTS!r}).tobytes())"
+            "from agentguard.schemata.vectors.base import HashingVectoriser; import sys;"
+            f"sys.stdout.buffer.write(HashingVectoriser().encode({TEXTS!r}).tobytes())"
         )
         for seed in ("1", "2"):
             done = subprocess.run(
@@ -158,7 +158,7 @@ class TestHashing:
     def test_it_loads_no_scikit_learn(self) -> None:
         code = (
             "from agentguard.schemata.index import SchemaIndex; SchemaIndex().search(['plan'], 1);"
-            "from agentguard.schemata.vectors.base import Hashing; Hashing().encode(['plan']);"
+            "from agentguard.schemata.vectors.base import HashingVectoriser; HashingVectoriser().encode(['plan']);"
             "import sys; print('sklearn' in sys.modules)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

@@ -23,7 +23,7 @@ class Shelf:
         self.frames: dict[int, SnapshotFrame] = {}
         self.broken = False
 
-    def take(self, new: SnapshotFrame | None, dropped: Sequence[int]) -> bool:
+    def write(self, new: SnapshotFrame | None, dropped: Sequence[int]) -> bool:
         if self.broken:
             return False
         for step in dropped:
@@ -177,7 +177,7 @@ def test_nothing_is_built_on_what_the_sink_lost() -> None:
     assert [other.get(step) for step in other.steps] == states[1:]
 
 
-@pytest.mark.parametrize("wrong", [{"most_bytes": 0}, {"dense": 1}])
+@pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"dense_count": 1}])
 def test_limits_are_checked(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="most_bytes is at least 1, dense at least 2"):
         SnapshotHistory(**wrong)

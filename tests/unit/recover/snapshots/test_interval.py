@@ -65,24 +65,24 @@ def test_the_interval_follows_cost_and_failures() -> None:
 
 
 def test_failures_are_those_that_were_seen_and_one_more() -> None:
-    cadence = measured(1.0, 1.0, turns=75, failures=3, turns_between=25.0)
+    cadence = measured(1.0, 1.0, turns=75, failures=3, expected_turns_between_failures=25.0)
     assert cadence.turns_between_failures == (25 + 75) / 4
 
 
 def test_next_to_nothing_is_nothing_however_short_the_turns() -> None:
     assert measured(0.0049, 1e-6).turns == 1
     assert measured(0.0051, 1e-6).turns > 1
-    assert measured(0.0049, 1e-6, free=0.0).turns > 1
+    assert measured(0.0049, 1e-6, free_cost_s=0.0).turns > 1
 
 
 def test_the_interval_has_bounds() -> None:
-    assert measured(1e6, 1.0, most=12).turns == 12
-    assert measured(5.0, 0.0, most=12).turns == 12
-    assert measured(5.0, 1.0, most=1).turns == 1
+    assert measured(1e6, 1.0, max_turns=12).turns == 12
+    assert measured(5.0, 0.0, max_turns=12).turns == 12
+    assert measured(5.0, 1.0, max_turns=1).turns == 1
 
 
 def test_a_boundary_is_due_once_the_interval_is_over() -> None:
-    cadence = measured(2.0, 1.0, turns=0, turns_between=25.0)
+    cadence = measured(2.0, 1.0, turns=0, expected_turns_between_failures=25.0)
     saved = []
     for turn in range(1, 60):
         cadence.record_turn(1.0)
@@ -95,7 +95,7 @@ def test_a_boundary_is_due_once_the_interval_is_over() -> None:
 
 
 def test_one_outlier_moves_the_mean_by_its_weight() -> None:
-    cadence = measured(1.0, 1.0, weight=0.25)
+    cadence = measured(1.0, 1.0, smoothing=0.25)
     cadence.record_snapshot(9.0)
     assert cadence._cost_s == 1.0 + 0.25 * 8.0
     cadence.record_turn(-5.0)  # a clock that went back
@@ -103,7 +103,7 @@ def test_one_outlier_moves_the_mean_by_its_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"turns_between": 0}, {"turns_between": math.inf}, {"most": 0}, {"weight": 0}, {"weight": 1.5}]
+    "wrong", [{"expected_turns_between_failures": 0}, {"expected_turns_between_failures": math.inf}, {"max_turns": 0}, {"smoothing": 0}, {"smoothing": 1.5}]
 )
 def test_options_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="turns_between is over 0"):

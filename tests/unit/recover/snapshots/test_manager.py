@@ -90,7 +90,7 @@ def test_the_run_begins_again_with_the_first_state() -> None:
 def test_a_later_state_is_not_taken_for_the_first() -> None:
     world = World()
     world.state["noise"] = random.Random(1).randbytes(3_000).hex()
-    keeper = world.keeper(most_bytes=4_500)
+    keeper = world.keeper(max_bytes=4_500)
     for step in range(1, 5):
         world.state = {"at": step, "noise": random.Random(step).randbytes(1_500 + 400 * step).hex()}
         keeper.save_if_due(step)
@@ -103,7 +103,7 @@ def test_a_later_state_is_not_taken_for_the_first() -> None:
 
 def test_a_state_that_is_too_large_is_not_tried_at_every_boundary() -> None:
     world = World(cost=5.0)
-    keeper = world.keeper(most_bytes=4)
+    keeper = world.keeper(max_bytes=4)
     world.go(keeper, range(1, 60))
     assert keeper.restorable_steps == ()
     assert 1 < world.saved < 20

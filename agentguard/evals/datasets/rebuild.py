@@ -1,4 +1,8 @@
-"""Make a generated data set again and compare it, and describe a user's own data in a manifest."""
+"""Rebuild of generated data sets and their comparison, and manifests for the data of users.
+
+Generators are plug-ins of the entry-point group ``agentguard.generators``: callables that take the section
+``[build]`` of a manifest as keywords and return records.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from agentguard.evals.datasets.manifest import (
     resolve_path,
 )
 from agentguard.evals.datasets.verification import VerificationReport, verify_dataset
+from agentguard.plugins import Registry
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -54,19 +59,20 @@ class RebuildResult:
 
 
 def generate_dataset(manifest: DatasetManifest) -> Iterator[Record]:
-    """The runs of a generated data set, made anew as its manifest says.
+    """Return the runs of a generated data set, generated again from the parameters in its manifest.
 
     Raises:
-        EvaluationError: the manifest does not say how it is made.
-        MissingExtra: what makes it is not installed.
+        EvaluationError: the manifest names no generator, or the generator is not installed.
     """
     how = dict(manifest.build)
     first = how.pop("first", None)  # only the first so many of what the numbers make are kept
-    maker = _MAKERS.get(str(how.pop("by", "")))
-    if maker is None:
+    name = str(how.pop("by", ""))
+    if not name:
         raise EvaluationError(f"{manifest.name} is not made by a generator; {describe_source(manifest)}")
+    if name not in _REGISTRY:
+        raise EvaluationError(f"{manifest.name} needs the generator {name!r}: pip install agentguard-lab")
     try:
-        return islice(maker(how), first)
+        return islice(_REGISTRY.get(name)(**how), first)
     except (TypeError, ValueError) as error:  # numbers that the generator does not take
         raise EvaluationError(f"the [build] of {manifest.name} cannot be used: {error}") from None
 
@@ -146,13 +152,9 @@ def describe_dataset(
 _LABELS = ("failed", "root_cause.step", "root_cause.agent", "root_cause.codes", "step_labels", "modes")
 
 
-def _generate_textworld(how: dict[str, Any]) -> Iterator[Record]:
-    from agentguard_lab.textworld.run_generator import generate
-
-    return iter(generate(**how))
-
-
-_MAKERS: dict[str, Callable[[dict[str, Any]], Iterator[Record]]] = {"textworld": _generate_textworld}
+_REGISTRY: Registry[Callable[..., Iterable[Record]]] = Registry(
+    "generator", group="agentguard.generators", builtin={}
+)
 
 
 def _read_stored_records(manifest: DatasetManifest) -> Iterator[Record]:

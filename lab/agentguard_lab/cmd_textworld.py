@@ -1,0 +1,49 @@
+"""``agentguard textworld``: generate failed runs with scripted agents in TextWorld games."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentguard.cli.cmd_inject import (
+    Force,
+    InjectionSummary,
+    Json,
+    Out,
+    Resume,
+    Seed,
+    print_report,
+    write_records,
+)
+from agentguard.evals.datasets.writer import DatasetWriter
+from agentguard_lab.textworld import run_generator
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(textworld)
+
+
+def textworld(
+    out: Out,
+    failed: Annotated[int, typer.Option(min=0, help="Runs that fail.")] = 100,
+    passed: Annotated[int, typer.Option(min=0, help="Runs that pass.")] = 50,
+    seed: Seed = 0,
+    difficulty: Annotated[
+        str | None, typer.Option(help="How hard the games are; the generator's own choice if absent.")
+    ] = None,
+    resume: Resume = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Let scripted agents play TextWorld games, one error each at a known step.
+
+    Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume goes on).
+    """
+    plan = {"failed": failed, "passed": passed, "seed": seed, "difficulty": difficulty, "by": "textworld"}
+    made = run_generator.generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
+    tally = InjectionSummary()
+    with DatasetWriter(out, plan, resume=resume, force=force) as output:
+        write_records(made, output, tally, total=failed + passed)
+    print_report(tally, out, json=json)
