@@ -50,7 +50,7 @@ def recovered(store: Store) -> str:
         while not run.done:
             run.tools(run.model(lambda messages: next(script)))
     store.flush(20)
-    timed = _timed(store, guard_s=run.session.seconds)
+    timed = _timed(store, guard_s=run.session.overhead_s)
     store.write_run(timed)
     store.write(*build_diagnosis_rows(Guard().diagnose(timed)))
     store.flush(20)

@@ -45,7 +45,7 @@ class ExportOptions:
             os.environ,
             logs_endpoint=self.logs_endpoint,
             encoding=encoding,
-            service=self.service,
+            service_name=self.service,
         )
 
 

@@ -43,7 +43,9 @@ def find_sentence_start(lower_text: str, offset: int, limit: int = 200) -> int:
 
 
 def find_sentence(lower_text: str, start: int, end: int, limit: int = 160) -> tuple[int, int]:
-    """Return the span of the sentence around a span, extended by at most ``limit`` code points on either side."""
+    """Return the span of the sentence around a span, extended by at most ``limit`` code points on either
+    side.
+    """
     begin = find_sentence_start(lower_text, start, limit)
     while begin < start and lower_text[begin].isspace():
         begin += 1

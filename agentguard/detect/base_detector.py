@@ -72,7 +72,10 @@ class BaseDetector:
         evidence: tuple[Evidence, ...] = (),
         **details: Any,
     ) -> Finding:
-        """Build a finding; ``details`` may set ``codes`` and ``noticed_at``, the rest becomes its ``data``."""
+        """Build a finding.
+
+        ``details`` may set ``codes`` and ``noticed_at``, the rest becomes its ``data``.
+        """
         return Finding(
             detector=self.name,
             step=step.index,

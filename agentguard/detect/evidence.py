@@ -7,7 +7,10 @@ from agentguard.detect.step_facts import StepFacts, canonicalize_json
 from agentguard.trajectory.model import Step
 
 MAX_QUOTE_CHARS = 240
-"""Maximum length of a quote in code points; a finding shows the relevant place, not the complete observation."""
+"""Maximum length of a quote in code points.
+
+A finding shows the relevant place, not the complete observation.
+"""
 
 
 def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -> tuple[Evidence, ...]:
@@ -35,7 +38,10 @@ def quote_move(facts: StepFacts) -> tuple[Evidence, ...]:
 
 
 def quote_value(step: Step, field: str, value: object, key: str | None = None) -> tuple[Evidence, ...]:
-    """Quote the value of an argument after its key; if the value is not found, quote the start of the arguments."""
+    """Quote the value of an argument after its key.
+
+    If the value is not found, quote the start of the arguments.
+    """
     text = step.text(field)
     at = max(0, text.find(f'"{key}"')) if key else 0
     needle = value if isinstance(value, str) else canonicalize_json(value)

@@ -87,7 +87,8 @@ class ValueIndex:
         return found is not None
 
     def has_value(self, value: str) -> bool:
-        """Return True if ``value`` occurred, also inside a longer token or, for a date, in another spelling."""
+        """Return True if ``value`` occurred, also inside a longer token or, for a date, in another spelling.
+        """
         if self.has_token(value):
             return True
         low = value.strip().lower()
@@ -172,7 +173,9 @@ class _TextBlock:
         return self.text.encode("ascii", "replace").translate(_TOKEN_TABLE).decode("ascii").split()
 
     def has_token(self, form: str) -> bool:
-        """Return True if ``form`` is a token, a token without its edges, or the date at the start of a token."""
+        """Return True if ``form`` is a token, a token without its edges, or the date at the start of a
+        token.
+        """
         text = self.text
         at = text.rfind(form)
         for _ in range(_MAX_SUBSTRING_TRIES):
@@ -248,7 +251,10 @@ def _token_spellings(value: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4_096)
 def _core_spellings(lower_text: str) -> tuple[str, ...]:
-    """Return the spellings that contain no other; if a text contains none of these, it contains none at all."""
+    """Return the spellings that contain no other.
+
+    If a text contains none of these, it contains none at all.
+    """
     forms = list_spellings(lower_text)
     return tuple(form for form in forms if not any(other in form for other in forms if other != form))
 

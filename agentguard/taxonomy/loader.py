@@ -95,7 +95,10 @@ class TaxonomyCatalog:
 
     @cached_property
     def load_crosswalk(self) -> Crosswalk:
-        """Return all links of all folders. Raises TaxonomyError if a link names a code that does not exist."""
+        """Return all links of all folders.
+
+        Raises TaxonomyError if a link names a code that does not exist.
+        """
         return Crosswalk(link for path in self._crosswalks for link in self.read_checked_links(path))
 
     def read_checked_links(self, path: Path) -> tuple[CrosswalkLink, ...]:

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Publication behind a taxonomy: its title, its arXiv id if there is one, and the parts that were used."""
+    """Publication behind a taxonomy: its title, its arXiv id if there is one, and the parts that were used.
+    """
 
     work: str
     arxiv: str | None = None

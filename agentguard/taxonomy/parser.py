@@ -74,7 +74,9 @@ def read_crosswalk_links(path: Path) -> tuple[CrosswalkLink, ...]:
 
 
 def _check_taxonomy(taxonomy: Taxonomy, path: Path) -> None:
-    """Check the rules that a schema cannot express: the name equals the file's, ids are unique, groups exist."""
+    """Check the rules that a schema cannot express: the name equals the file's, ids are unique, groups
+    exist.
+    """
     if taxonomy.name != path.stem:
         hint = f"name the file {taxonomy.name}.yaml, or the taxonomy {path.stem!r}"
         raise TaxonomyError("is not the file's name", file=str(path), field="name", hint=hint)

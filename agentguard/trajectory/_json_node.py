@@ -1,4 +1,4 @@
-"""Typed access to the fields of a parsed record; every wrong type is a FormatError that names the field."""
+"""Typed access to the fields of a parsed record; a wrong type is a FormatError that names the field."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TYPE_NAMES |= {float: "a number", type(None): "null"}
 
 @dataclass(frozen=True, slots=True)
 class JsonNode:
-    """A JSON object and its dotted place in the record.
+    """JSON object and its dotted path in the record.
 
-    The plain accessors (`text`, `integer`, ...) require the field; those with ``_or`` give a default where
-    it is absent or null. All raise FormatError on a value of another type and nothing else.
+    An accessor such as `text` or `integer` requires the field. An accessor that ends with ``_or`` returns a default
+    if the field is absent or null. All raise FormatError, and no other error, on a value of another type.
     """
 
     data: Mapping[str, Any]
@@ -33,96 +33,96 @@ class JsonNode:
         return cls(value, path)
 
     def __contains__(self, key: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return True if the field exists and is not null."""
         return self.data.get(key) is not None
 
     def field_path(self, key: str) -> str:
-        """Dotted place of a field of this object."""
+        """Return the dotted path of a field of this object."""
         return f"{self.path}.{key}" if self.path else key
 
     def build_error(self, key: str, reason: str, *, hint: str | None = None) -> FormatError:
-        """Return (not raise) an error about one field."""
+        """Build an error about one field."""
         return FormatError(reason, field=self.field_path(key), hint=hint)
 
     def raw(self, key: str) -> Any:
-        """The value as it is; None where it is absent."""
+        """Return the raw value; None if it is absent."""
         return self.data.get(key)
 
     def text(self, key: str) -> str:
-        """A required string."""
+        """Return a required string."""
         return self._require_type(key, str, "text")
 
     def text_or(self, key: str, default: str = "") -> str:
-        """A string, ``default`` where it is absent or null."""
+        """Return a string, or ``default`` if it is absent or null."""
         value = self.data.get(key)
         if type(value) is str:
             return value
         return self.text(key) if value is not None else default
 
     def scalar(self, key: str) -> str:
-        """A required string or number, as text: ids that some files write either way."""
+        """Return a required string or number as text, for ids that files write in either form."""
         value = self._require(key)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise self._type_error(key, "text or a number", value)
         return str(value)
 
     def scalar_or(self, key: str, default: str = "") -> str:
-        """As `scalar`, ``default`` where it is absent or null."""
+        """Return a string or number as text, or ``default`` if it is absent or null."""
         return self.scalar(key) if key in self else default
 
     def number(self, key: str) -> float:
-        """A required number."""
+        """Return a required number."""
         value = self._require(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._type_error(key, "a number", value)
         return float(value)
 
     def number_or(self, key: str, default: float | None = None) -> float | None:
-        """A number, ``default`` where it is absent or null."""
+        """Return a number, or ``default`` if it is absent or null."""
         return self.number(key) if key in self else default
 
     def integer(self, key: str) -> int:
-        """A required whole number; text of digits and a float without a fraction count."""
+        """Return a required integer; digits in a string and a float without a fraction count as integers."""
         return parse_integer(self._require(key), self.field_path(key))
 
     def integer_or(self, key: str, default: int | None = None) -> int | None:
-        """As `integer`, ``default`` where it is absent or null."""
+        """Return an integer, or ``default`` if it is absent or null."""
         return self.integer(key) if key in self else default
 
     def boolean(self, key: str) -> bool:
-        """A required boolean."""
+        """Return a required boolean."""
         return self._require_type(key, bool, "true or false")
 
     def boolean_or(self, key: str, default: bool | None = None) -> bool | None:
-        """A boolean, ``default`` where it is absent or null."""
+        """Return a boolean, or ``default`` if it is absent or null."""
         return self.boolean(key) if key in self else default
 
     def items(self, key: str) -> list[Any]:
-        """A required list of anything."""
+        """Return a required list with items of any type."""
         return self._require_type(key, list, "a list")
 
     def items_or(self, key: str) -> list[Any]:
-        """A list, empty where it is absent or null."""
+        """Return a list, empty if it is absent or null."""
         return self.items(key) if key in self else []
 
     def node(self, key: str) -> JsonNode:
-        """A required object."""
+        """Return a required object."""
         return JsonNode(self._require_type(key, dict, "an object"), self.field_path(key))
 
     def node_or(self, key: str) -> JsonNode:
-        """An object, an empty one where it is absent or null."""
+        """Return an object, empty if it is absent or null."""
         return self.node(key) if key in self else JsonNode({}, self.field_path(key))
 
     def nodes(self, key: str) -> Iterator[JsonNode]:
-        """The objects of a required list; every item must be an object."""
+        """Yield the objects of a required list; every item must be an object."""
         return wrap_nodes(self.items(key), self.field_path(key))
 
     def nodes_or(self, key: str) -> Iterator[JsonNode]:
-        """As `nodes`, none where the list is absent or null."""
+        """Yield the objects of a list; nothing if it is absent or null."""
         return wrap_nodes(self.items_or(key), self.field_path(key))
 
     def extra_fields(self, *known: str) -> dict[str, Any]:
-        """The fields that are not ``known``: what goes to ``extra``."""
+        """Return the fields that are not in ``known``, for ``extra``."""
         return {k: v for k, v in self.data.items() if k not in known}
 
     def _require(self, key: str) -> Any:
@@ -146,19 +146,19 @@ def wrap_nodes(values: list[Any], path: str) -> Iterator[JsonNode]:
 
 
 def parse_integer(value: Any, path: str) -> int:
-    """A whole number from an int, a float without a fraction, or a text of digits."""
+    """Return an integer from an int, a float without a fraction, or a string of digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, str):
         digits = value.strip().removeprefix("-")
-        # int() takes underscores and other scripts' digits, and refuses more than 4,300 digits.
+        # int() accepts underscores and digits of other scripts, and rejects more than 4,300 digits.
         if digits.isascii() and digits.isdigit() and len(digits) < 19:
             return int(value.strip())
     raise FormatError(f"expected a whole number, found {describe_type(value)}", field=path or None)
 
 
 def describe_type(value: Any) -> str:
-    """What a JSON value is, in words; its contents are never shown."""
+    """Return the JSON type of a value in words, never its contents."""
     return _TYPE_NAMES.get(type(value), type(value).__name__)

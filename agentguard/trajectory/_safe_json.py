@@ -1,9 +1,8 @@
-"""JSON from outside: parsed to plain data that every later part can walk, compare and write again.
+"""Parser of untrusted JSON into plain data that later code can walk, compare and write again.
 
-What comes out of `loads` and `clean` has only dict, list, str, int, float, bool and None in it, is nested
-at most `MAX_DEPTH` deep, has no lone surrogates, no NaN or infinity and no integer beyond 64 bits, so
-nothing later can fail on it. What JSON writers get wrong but readers can understand is kept as text:
-``NaN`` becomes ``"NaN"``, an integer beyond 64 bits its digits.
+The data from `loads` and `normalize_json` contains only dict, list, str, int, float, bool and None. It has at most
+`MAX_DEPTH` levels, no lone surrogate, no NaN or infinity and no integer beyond 64 bits. So later code cannot fail
+on it. Usual mistakes of JSON writers are kept as text: ``NaN`` becomes ``"NaN"``, a longer integer its digits.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import orjson
 
 from agentguard.errors import FormatError
 
-# orjson writes at most 254 levels; a record puts a value it keeps some levels deeper than it was.
+# orjson writes at most 254 levels; a record stores a value some levels deeper than it was.
 MAX_DEPTH = 200
 MAX_LOG_DEPTH = 240
 _BIG_INTEGER = re.compile(rb"[\[:,\s-]\d{19,}[\]},\s]|\A-?\d{19,}")
@@ -27,17 +26,17 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def loads(data: bytes | str, *, strict: bool = False, depth: int = MAX_DEPTH) -> Any:
-    """Parse one JSON value. Raises FormatError with the position, never another error.
+    """Parse one JSON value. Raises FormatError with the position, and no other error.
 
     Args:
         data: UTF-8 bytes or text; a byte order mark is skipped.
-        strict: refuse what the JSON standard refuses, instead of understanding the usual slips.
-        depth: how many levels may be nested.
+        strict: reject everything that the JSON standard rejects, instead of accepting usual mistakes.
+        depth: maximum number of nested levels.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     raw = raw.removeprefix(_BOM)
     try:
-        # orjson reads integers beyond 64 bits as floats, which would silently change an id.
+        # orjson reads an integer beyond 64 bits as a float, which would silently change an id.
         value = None if _BIG_INTEGER.search(raw) else orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         if strict:
@@ -50,17 +49,17 @@ def loads(data: bytes | str, *, strict: bool = False, depth: int = MAX_DEPTH) ->
 
 
 def dumps(value: Any) -> bytes:
-    """Write one JSON value that `loads` reads back; raises FormatError on what is no JSON data."""
+    """Write one JSON value that `loads` can read. Raises FormatError if ``value`` is not JSON data."""
     try:
         data = orjson.dumps(value)
     except TypeError:
         data = b"null"
-    # orjson writes NaN and infinities as null, which would lose them: look closer wherever there is a null.
+    # orjson writes NaN and infinity as null and loses them, so check the value if the output has a null.
     return orjson.dumps(normalize_json(value, depth=MAX_LOG_DEPTH)) if b"null" in data else data
 
 
 def normalize_json(value: Any, *, depth: int = MAX_DEPTH) -> Any:
-    """Return ``value`` as the plain data described above. Raises FormatError on what is no JSON data."""
+    """Return ``value`` as plain data. Raises FormatError if it is not JSON data."""
     return _normalize(value, depth)
 
 
@@ -128,8 +127,8 @@ def _normalize_text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        # UTF-16 joins surrogates that belong together and leaves one replacement character for each that
-        # doesn't.
+        # UTF-16 joins surrogates that form a pair and leaves one replacement character for each that
+        # does not.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return str(value)
 

@@ -1,4 +1,4 @@
-"""What secrets look like: the patterns of `agentguard.trajectory.redaction`, one alternation for RE2."""
+"""Patterns of secrets for `agentguard.trajectory.redaction`: one alternation for RE2."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENSITIVE_NAMES = (
         "cvv",
     ),
 )
-"""Names whose value is a secret whatever it looks like; ``-`` and ``_`` and case do not count."""
+"""Names whose value is always a secret; ``-``, ``_`` and case do not count."""
 
 _SENSITIVE_NAME_PATTERN = (
     r"pass(?:word|wd|phrase)|pwd|client[_-]?secret|secret(?:[_-]?(?:access[_-]?)?key)?|"
@@ -55,7 +55,7 @@ _API_KEY_PATTERNS = (
 
 SECRET_PATTERN = "|".join(
     (
-        r"(?P<done>\[redacted:\w+:[0-9a-f]{4}\])",  # What was replaced before stays as it is.
+        r"(?P<done>\[redacted:\w+:[0-9a-f]{4}\])",  # An existing placeholder stays unchanged.
         r"(?P<private_key>-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
         r"(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z))",
         r"\b(?P<jwt>eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)",
@@ -70,28 +70,28 @@ SECRET_PATTERN = "|".join(
         r"(?P<card>\b[2-6]\d{3}(?:[ -]?\d{4}){2}[ -]?\d{1,7}\b|\b3[47]\d{2}[ -]?\d{6}[ -]?\d{5}\b)",
     )
 )
-"""Named groups are the kinds; only what a group matched is replaced, not the words around it."""
+"""Named groups are the kinds; only the text of a group is replaced, not the words around it."""
 
 KIND_ALIASES = {"quoted": "secret", "quoted2": "secret"}
 PROPAGATED_KINDS = frozenset({"secret", "quoted", "quoted2", "url_password", "authorization", "bearer_token"})
-"""Kinds known by the words around them: where the same text stands bare, it is a secret, too."""
+"""Kinds that are recognised by their context; the same text without the context is a secret, too."""
 
 
 _MAX_LEVELS = 50
 _MAX_SAFE_NUMBER = 10**12
-"""Numbers from here on have as many digits as a card's."""
+"""Numbers from here on have as many digits as a card number."""
 
 
 def normalize_name(text: str) -> str:
-    """A name as it is compared with those of `SENSITIVE_NAMES`."""
+    """Return a name in the normal form of `SENSITIVE_NAMES`."""
     return text.casefold().replace("-", "_")
 
 
 def collect_texts(data: dict[str, Any]) -> list[str] | None:
-    """The names and texts of JSON data; None where one must be looked at by itself.
+    """Return the names and texts of JSON data; None if the data needs a full walk.
 
-    That is a sensitive name, a long number, and whatever is no plain JSON data. Of a text that is JSON what
-    it holds is looked at: escapes could hide a secret in the text itself.
+    A full walk is needed for a sensitive name, a long number, and data that is not plain JSON. For a text that is
+    JSON, the result has its inner names and texts, because escapes could hide a secret in the text itself.
     """
     found: list[str] = []
     level: list[Any] = [data]
@@ -121,7 +121,7 @@ def collect_texts(data: dict[str, Any]) -> list[str] | None:
 
 
 def _parse_embedded_json(text: str) -> Any:
-    """The data that a text holds which is JSON; None if it is none."""
+    """Parse a text that is JSON; return None if it is not JSON."""
     try:
         data = loads(text, strict=True)
     except FormatError:
@@ -130,7 +130,7 @@ def _parse_embedded_json(text: str) -> Any:
 
 
 _SAFE_NAMES: set[str] = set()
-"""Names that are not sensitive: rows and messages have the same few."""
+"""Cache of names that are not sensitive: rows and messages have the same few names."""
 
 _MAX_SAFE_NAMES = 1024
 _MAX_NAME_CHARS = 64
@@ -145,14 +145,14 @@ def _has_only_safe_names(value: dict[Any, Any]) -> bool:
 
 
 def _is_safe_scalar(value: Any) -> bool:
-    """Whether it is no text, and too short a number to be a secret."""
+    """Return True if a value is neither text nor a number long enough to be a secret."""
     if type(value) is int:
         return abs(value) < _MAX_SAFE_NUMBER
     return value is None or isinstance(value, bool | float | Enum)
 
 
 def is_luhn_valid(digits: str) -> bool:
-    """Whether a card number's check digit is right (ISO/IEC 7812-1)."""
+    """Return True if the check digit of a card number is valid (ISO/IEC 7812-1)."""
     total = 0
     for i, digit in enumerate(reversed(digits)):
         value = int(digit) * (2 if i % 2 else 1)

@@ -1,4 +1,4 @@
-"""When two runs are about the same question, so that what is learnt from one is not tried on the other."""
+"""Grouping of runs by question, so that training and test data never share a question."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _SEPARATOR_PATTERN = re.compile(r"[\W_]+")
 
 
 def normalize_group_key(text: str) -> str:
-    """A question or task id with case, punctuation, spacing and Unicode forms made equal."""
+    """Return a question or task id without differences of case, punctuation, spacing and Unicode form."""
     return _SEPARATOR_PATTERN.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()

@@ -1,14 +1,13 @@
-"""What happened: a recorded run of an agent, in one shape for every format.
+"""Model of a recorded agent run, common to all formats.
 
-A *step* is what can be rolled back as a whole: one turn of an agent with the tool calls it made and, where
-the recording pairs them, the observations those calls returned. Formats that record the environment as a
-speaker of its own (Who&When) keep that speaker's turns as steps with ``source=ENVIRONMENT``. Steps count
-from 0.
+A *step* is the unit of rollback: one turn of an agent with its tool calls and, if the recording pairs them, the
+observations that the calls returned. Some formats record the environment as a separate speaker (Who&When). Its
+turns stay steps with ``source=ENVIRONMENT``. Steps count from 0.
 
-Nothing here tells how the run was judged: rewards, labels and gold answers live in `Annotation`, beside the
-trajectory and never inside it, so that no detector and no feature can read them.
+Rewards, labels and gold answers are in `Annotation`, beside the trajectory and never inside it. So no detector and
+no feature can read them.
 
-All classes are frozen; equality is by value, which is what the round-trip tests compare.
+All classes are frozen; equality is by value, and the round-trip tests rely on it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ import orjson
 Extra = Mapping[str, Any]
 
 GOLD_ANSWER = "gold_answer"
-"""Key of ``Trajectory.extra`` for the gold answer; only an evaluation ``with_answer`` puts it there."""
+"""Key of ``Trajectory.extra`` for the gold answer; only an evaluation ``with_answer`` sets it."""
 
 
 class Source(StrEnum):
-    """Who produced a step."""
+    """Producer of a step."""
 
     SYSTEM = "system"
     USER = "user"
@@ -47,7 +46,7 @@ class Module(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """A tool as the agent was offered it; ``parameters`` is a JSON Schema object."""
+    """Tool as it was offered to the agent; ``parameters`` is a JSON Schema object."""
 
     name: str
     description: str = ""
@@ -57,9 +56,9 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool call; ``arguments`` is None when the recorded text does not parse to an object.
+    """Tool call; ``arguments`` is None if the recorded text does not parse to an object.
 
-    ``raw_arguments`` keeps that text whenever the recording had text.
+    ``raw_arguments`` is that text, if the recording has text.
     """
 
     id: str
@@ -71,7 +70,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What came back from the environment; ``is_error`` is None when the recording does not say."""
+    """Result from the environment; ``is_error`` is None if the recording has no error flag."""
 
     content: str
     call_id: str | None = None
@@ -82,7 +81,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a step cost: tokens, and US dollars if the recording knows."""
+    """Cost of a step: tokens, and US dollars if recorded."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -92,17 +91,17 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a run.
+    """Step of a run.
 
     Attributes:
         index: position in the trajectory, from 0.
-        source: who produced it.
-        agent: name of the speaker after the importer's normalisation.
-        content: what was said.
+        source: producer of the step.
+        agent: name of the speaker, as normalised by the importer.
+        content: text of the turn.
         reasoning: hidden or separate reasoning text, if recorded.
-        modules: module name to text, where the format separates them.
-        tool_calls: calls made in this step, in order.
-        observations: what those calls returned, in order; may be fewer than the calls.
+        modules: module name to text, if the format separates modules.
+        tool_calls: calls of this step, in order.
+        observations: results of the calls, in order; may be fewer than the calls.
         started_at, ended_at: epoch seconds, if recorded.
         source_index: position of the step's first record in the source (message, span or line), from 0.
     """
@@ -123,7 +122,10 @@ class Step:
     extra: Extra = field(default_factory=dict)
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Yield ``(field, text)`` of everything readable in the step; evidence offsets point into these."""
+        """Yield ``(field, text)`` of all readable texts of the step.
+
+        Offsets of evidence refer to these texts.
+        """
         if self.reasoning:
             yield "reasoning", self.reasoning
         if self.content:
@@ -135,10 +137,10 @@ class Step:
                 yield f"observations[{i}]", seen.content
 
     def text(self, name: str) -> str:
-        """Return the text of one field named as `texts` names it; empty if there is none."""
+        """Return the text of a field with a name from `texts`; empty if the step does not have it."""
         if name == "content":
             return self.content
-        if name.startswith("tool_calls["):  # the two that evidence mostly points into
+        if name.startswith("tool_calls["):  # fast path: most evidence refers to these two
             digits = name[11:-1]
             place = int(digits) if digits.isdecimal() and len(digits) < 6 else len(self.tool_calls)
             if place < len(self.tool_calls) and name == f"tool_calls[{place}]":
@@ -149,17 +151,17 @@ class Step:
         return dict(self.texts()).get(name, "")
 
     def with_observations(self, observations: tuple[Observation, ...]) -> Step:
-        """The step with what its calls returned; as fast as `at`."""
+        """Return a copy with these observations; as fast as `with_index`."""
         return self._copy_with(self.index, observations, self.usage, self.model)
 
     def with_index(self, index: int) -> Step:
-        """The step with this index; several times faster than `dataclasses.replace`."""
+        """Return a copy with this index; several times faster than `dataclasses.replace`."""
         return (
             self if index == self.index else self._copy_with(index, self.observations, self.usage, self.model)
         )
 
     def with_usage(self, usage: Usage | None, model: str | None) -> Step:
-        """The step with what it cost and the model that gave it; as fast as `at`."""
+        """Return a copy with this usage and model; as fast as `with_index`."""
         return self._copy_with(self.index, self.observations, usage, model)
 
     def _copy_with(
@@ -185,9 +187,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A line of steps that was left.
+    """Abandoned line of steps.
 
-    They follow step ``fork_step - 1`` of the branch ``parent``; None is the live line.
+    The steps follow step ``fork_step - 1`` of the branch ``parent``; None is the live line.
     """
 
     id: str
@@ -200,17 +202,17 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """A run: the task, what the agents were given, and the live line of steps.
+    """Run: the task, the inputs of the agents, and the live line of steps.
 
     Attributes:
         id: unique within its source.
-        format: name of the importer that made it.
-        task: what was asked of the agents.
+        format: name of the importer that built it.
+        task: task of the agents.
         steps: the live line; ``steps[i].index == i``.
         tools: tools offered to the agents.
         system_prompts: agent name to its system prompt; ``""`` is the key of a prompt common to all.
-        branches: lines of steps that were left (rolled back, forked).
-        extra: fields of the source that have no place above, except those that tell how the run was judged.
+        branches: abandoned lines of steps (rolled back, forked).
+        extra: other fields of the source, except those that reveal a judgement of the run.
     """
 
     id: str
@@ -225,7 +227,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootCause:
-    """An annotated failure: the step (from 0; may lie beyond the run), the agent, the module, the codes."""
+    """Annotated failure: the step (from 0; may be beyond the run), the agent, the module and the codes."""
 
     step: int | None = None
     agent: str | None = None
@@ -236,17 +238,17 @@ class RootCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """How a run was judged by its data set. Never an input of a detector, a judge or a feature.
+    """Labels of a run from its data set. Never an input of a detector, a judge or a feature.
 
     Attributes:
-        failed: whether the run failed, if known.
-        root_cause: the annotated root cause, if any.
-        failures: all annotated failures of the run, the root cause among them if it is listed.
+        failed: True if the run failed, None if unknown.
+        root_cause: the annotated root cause, if there is one.
+        failures: all annotated failures of the run, with the root cause if it is listed.
         step_labels: step index to a process label: 1 right, 0 neutral, -1 wrong.
         modes: failure mode name to present or not.
         answer: the gold answer; an input only in the setting called ``with_answer``.
-        group: text to split by (a question, a task id): runs with equal groups never straddle a split.
-        extra: other fields of the source that tell how the run was judged.
+        group: question or task id for splits: runs with equal groups are always on the same side of a split.
+        extra: other fields of the source that reveal a judgement of the run.
     """
 
     failed: bool | None = None
@@ -261,7 +263,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What an importer yields: a run, and how its data set judged it."""
+    """Imported run and its labels."""
 
     trajectory: Trajectory
     annotation: Annotation = field(default_factory=Annotation)
@@ -272,7 +274,7 @@ def _format_compact_json(value: object) -> str:
         return ""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode(errors="replace")
-    except (TypeError, ValueError):  # a huge number, half a surrogate pair, deep nesting
+    except (TypeError, ValueError):  # a huge number, half of a surrogate pair, deep nesting
         pass
     try:
         return repr(value)

@@ -1,13 +1,11 @@
-"""Take secrets out of a run before it is stored or shared.
+"""Redaction of secrets in a run before it is stored or shared.
 
-A secret becomes a placeholder such as ``[redacted:api_key:1a2b]``, the same one wherever the same secret
-stands, so that a reader still sees that two values are equal. Its last part is 16 bits of a keyed hash:
-enough to tell secrets of a run apart, too little to find one again. Nothing else changes; the run keeps its
-shape.
+A secret becomes a placeholder such as ``[redacted:api_key:1a2b]``. All occurrences of a secret have the same
+placeholder, so a reader still sees that two values are equal. Its last part is 16 bits of a keyed hash: enough to
+distinguish the secrets of a run, too few to recover one. The rest of the run stays unchanged.
 
-Found are values of well-known shapes (keys, tokens, private keys, passwords in URLs, e-mail addresses, card
-numbers) and whatever stands under a name such as ``password``. What was a secret in one place is one
-everywhere in the run.
+Redaction covers values of well-known shapes (keys, tokens, private keys, passwords in URLs, e-mail addresses, card
+numbers) and every value under a name such as ``password``. A secret of one place is a secret in the complete run.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from agentguard.trajectory._secret_patterns import (
 from agentguard.trajectory.model import Record, ToolCall
 
 _T = TypeVar("_T")
-# A word of a few letters under a sensitive name ("none", "yes") would be torn out of every text.
+# Replacing a word of a few letters under a sensitive name ("none", "yes") would damage every text.
 _MIN_PROPAGATED_CHARS = 6
 _MAX_NAME_CHARS, _MAX_CACHED_NAMES = 64, 4096
 _MAX_CACHED_TEXT_CHARS, _MAX_CACHED_TEXTS = 8192, 256
@@ -47,21 +45,21 @@ _HARMLESS_VALUES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedactionResult:
-    """A run without its secrets, and how many of each kind were replaced."""
+    """Redacted run, and the number of replacements by kind."""
 
     record: Record
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Redactor:
-    """Replaces secrets by stable placeholders.
+    """Redactor that replaces secrets by stable placeholders.
 
     Args:
-        patterns: kind to a pattern of one's own (RE2 syntax); its first group is replaced, or all of it.
+        patterns: kind to an additional RE2 pattern; its first group is replaced, or the match if it has no group.
         key: key of the placeholders' hash; with another key the same secret gets another placeholder.
 
     Raises:
-        ConfigError: a pattern that is not valid, or a kind that is no plain word.
+        ConfigError: a pattern is not valid, or a kind is not a plain word.
     """
 
     def __init__(self, *, patterns: Mapping[str, str] | None = None, key: bytes = b"") -> None:
@@ -71,20 +69,23 @@ class Redactor:
         ]
         self._builtin_pattern = _compile_pattern("builtin", SECRET_PATTERN)
         self._harmless_names: set[str] = set()
-        self._harmless_texts: dict[str, None] = {}  # prompts come again in run after run: the last ones
+        self._harmless_texts: dict[str, None] = {}  # consecutive runs repeat their prompts: a cache of the latest ones
 
     def redact(self, record: Record) -> RedactionResult:
-        """Return ``record`` without its secrets. Raises FormatError where it holds what is no JSON data."""
+        """Return ``record`` without its secrets. Raises FormatError if it contains data that is not JSON."""
         first = _RedactionPass(self, {})
         cleaned = first.redact(record)
         if not first.discovered_secrets:
             return RedactionResult(record=cleaned, counts=dict(first.counts))
-        # Once more from the start, now that it is known what else is a secret, so that counts are right.
+        # Second pass with all known secrets, so that the counts are right.
         second = _RedactionPass(self, first.discovered_secrets)
         return RedactionResult(record=second.redact(record), counts=dict(second.counts))
 
     def redact_data(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return JSON data without its secrets; itself if it has none. Raises FormatError on other data."""
+        """Return JSON data without its secrets.
+
+        The same object if it has none. Raises FormatError on other data.
+        """
         if self.is_harmless(data):
             return data
         first = _RedactionPass(self, {})
@@ -96,10 +97,10 @@ class Redactor:
         )
 
     def is_harmless(self, data: dict[str, Any]) -> bool:
-        """Whether it is plain at one look that there is no secret in it: no pattern looks past its own line.
+        """Return True if a single search proves that there is no secret; every pattern stays within a line.
 
-        All texts are searched as one, line after line. What a pattern would find in one of them, it or
-        another finds in the whole, so nothing found means nothing there; the rest is for a walk to tell.
+        The function searches all texts as one, line by line. A pattern that matches in one text, or another pattern,
+        also matches in the joined text. So no match proves that there is no secret; a match requires a full walk.
         """
         texts = None if self._custom_patterns else collect_texts(data)
         if texts is None:
@@ -115,18 +116,18 @@ class Redactor:
         return _RedactionPass(self, {}).redact_text(text)
 
     def build_placeholder(self, kind: str, secret: str) -> str:
-        """What stands for a secret."""
+        """Build the placeholder of a secret."""
         digest = hashlib.blake2b(secret.encode(), digest_size=2, key=self._key).hexdigest()
         return f"[redacted:{kind}:{digest}]"
 
 
 class _RedactionPass:
-    """One walk over a run; ``known`` are secrets learnt before, with their placeholders."""
+    """Walk over a run; ``known_secrets`` maps secrets of earlier passes to their placeholders."""
 
     def __init__(self, redactor: Redactor, known_secrets: Mapping[str, str]) -> None:
         self._redactor = redactor
         self._placeholders = known_secrets
-        # Placeholders first, so that nothing inside one is replaced; longer secrets before their parts.
+        # Placeholders first, so that nothing inside them is replaced; longer secrets before their parts.
         literals = [re.escape(secret) for secret in sorted(known_secrets, key=len, reverse=True)]
         self._known_secrets = (
             re.compile("|".join((r"\[redacted:[^\]]*\]", *literals))) if known_secrets else None
@@ -135,7 +136,7 @@ class _RedactionPass:
         self.counts: Counter[str] = Counter()
 
     def redact(self, value: _T) -> _T:
-        """The same value without secrets."""
+        """Return the same value without secrets."""
         try:
             result: _T = self._redact_value(value)
         except RecursionError:
@@ -143,7 +144,7 @@ class _RedactionPass:
         return result
 
     def redact_text(self, text: str) -> str:
-        """Text without secrets; text that is JSON is looked into, where escapes could hide one."""
+        """Return a text without secrets; text that is JSON is parsed, because escapes could hide a secret."""
         if text[:1] in ("{", "[") and (found := self._redact_json_text(text)) is not None:
             return found
         return self._redact_plain_text(text)
@@ -165,14 +166,14 @@ class _RedactionPass:
         changed = {one.name: self._redact_value(getattr(value, one.name)) for one in fields(value)}
         raw = value.raw_arguments if isinstance(value, ToolCall) else None
         if raw is not None and changed["arguments"] != value.arguments and changed["raw_arguments"] == raw:
-            # The recorded text may hide by escapes what is plain in the parsed arguments.
+            # Escapes in the recorded text may hide a value that is plain in the parsed arguments.
             changed["raw_arguments"] = dumps(changed["arguments"]).decode()
         return replace(value, **changed)
 
     def _redact_key(self, key: Any) -> Any:
         if not isinstance(key, str):
             return key
-        names = self._redactor._harmless_names  # runs have the same few names: they are looked at once
+        names = self._redactor._harmless_names  # runs use the same few names, so each name is checked once
         if key in names and self._known_secrets is None:
             return key
         if normalize_name(key) in SENSITIVE_NAMES:
@@ -188,7 +189,7 @@ class _RedactionPass:
         return found
 
     def _redact_named_value(self, key: Any, value: Any) -> Any:
-        """A value under its name: a sensitive name makes it a secret, whatever it looks like."""
+        """Redact a value with its name: under a sensitive name every value is a secret."""
         sensitive = isinstance(key, str) and normalize_name(key) in SENSITIVE_NAMES
         if not sensitive or isinstance(value, bool) or not isinstance(value, str | int | float):
             return self._redact_value(value)
@@ -267,7 +268,7 @@ class _RedactionPass:
 
 
 def _replace_group(match: Any, group: int, new: str) -> str:
-    """What was matched, with one group of it replaced."""
+    """Return the matched text with one group replaced."""
     begin, end = match.span(group)
     whole, start = match.group(), match.start()
     return f"{whole[: begin - start]}{new}{whole[end - start :]}"

@@ -1,7 +1,6 @@
-"""Runs as JSON data and back, without loss: what the event log, and formats that carry our fields, are made
-of.
+"""Lossless conversion of runs to and from JSON data, for the event log and other formats with our fields.
 
-Fields that have their default are left out. ``decode_*`` read what came from outside: anything malformed is a
+Fields with their default value are omitted. ``decode_*`` functions read untrusted data: a malformed value is a
 FormatError that names the field.
 """
 
@@ -26,7 +25,7 @@ from agentguard.trajectory.model import (
 
 
 def encode_step(step: Step) -> dict[str, Any]:
-    """A step as JSON data."""
+    """Return a step as JSON data."""
     data = _encode_fields(step)
     _encode_items(data, "tool_calls", _encode_fields)
     _encode_items(data, "observations", _encode_fields)
@@ -36,7 +35,7 @@ def encode_step(step: Step) -> dict[str, Any]:
 
 
 def decode_step(node: JsonNode) -> Step:
-    """A step from JSON data."""
+    """Decode a step from JSON data."""
     return Step(
         index=node.integer("index"),
         source=decode_source(node),
@@ -56,7 +55,7 @@ def decode_step(node: JsonNode) -> Step:
 
 
 def decode_source(node: JsonNode) -> Source:
-    """The ``source`` of a step."""
+    """Decode the ``source`` of a step."""
     value = node.text("source")
     if value not in set(Source):
         raise node.build_error("source", f"expected one of {', '.join(Source)}")
@@ -64,12 +63,12 @@ def decode_source(node: JsonNode) -> Source:
 
 
 def decode_text_mapping(node: JsonNode) -> dict[str, str]:
-    """An object whose values are all text."""
+    """Decode an object whose values are all text."""
     return {key: node.text(key) for key in node.data}
 
 
 def encode_meta(trajectory: Trajectory) -> dict[str, Any]:
-    """All of a trajectory but its steps and branches."""
+    """Return a trajectory without its steps and branches as JSON data."""
     data = _encode_fields(trajectory)
     data.pop("steps", None)
     data.pop("branches", None)
@@ -78,7 +77,7 @@ def encode_meta(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def decode_meta(node: JsonNode) -> Trajectory:
-    """A trajectory without steps, from what `encode_meta` gives."""
+    """Decode a trajectory without steps from the output of `encode_meta`."""
     return Trajectory(
         id=node.text("id"),
         format=node.text("format"),
@@ -91,7 +90,7 @@ def decode_meta(node: JsonNode) -> Trajectory:
 
 
 def encode_annotation(annotation: Annotation) -> dict[str, Any]:
-    """An annotation as JSON data; an empty one is empty."""
+    """Return an annotation as JSON data; an empty annotation is empty data."""
     data = _encode_fields(annotation)
     if annotation.root_cause is not None:
         data["root_cause"] = _encode_root_cause(annotation.root_cause)
@@ -102,7 +101,7 @@ def encode_annotation(annotation: Annotation) -> dict[str, Any]:
 
 
 def decode_annotation(node: JsonNode) -> Annotation:
-    """An annotation from JSON data."""
+    """Decode an annotation from JSON data."""
     labels, modes = node.node_or("step_labels"), node.node_or("modes")
     return Annotation(
         failed=node.boolean_or("failed"),
@@ -117,7 +116,7 @@ def decode_annotation(node: JsonNode) -> Annotation:
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that do not have their default, one level deep."""
+    """Return the fields of a dataclass that differ from their default, one level deep."""
     data = {}
     for name, default in _field_defaults(type(value)):
         item = getattr(value, name)
@@ -128,7 +127,7 @@ def _encode_fields(value: Any) -> dict[str, Any]:
 
 
 _SCALARS = frozenset({str, int, float, bool, tuple, Source, type(None)})
-"""What most fields are: whether something is a `Mapping` takes longer to find out than all else here."""
+"""Types of most fields; an ``isinstance`` check for `Mapping` would dominate the run time."""
 
 _FIELD_DEFAULTS: dict[type, tuple[tuple[str, Any], ...]] = {}
 

@@ -52,7 +52,7 @@ def done(task: Task) -> str:
         return "The recipe has been followed and the meal is eaten."
     where = {"put_on": "on", "insert": "in"}
     return _sentence(
-        [f"the {goal.item} is {where[goal.answer_source]} the {goal.holder}" for goal in task.deliveries]
+        [f"the {goal.item} is {where[goal.how]} the {goal.holder}" for goal in task.deliveries]
     )
 
 
@@ -70,7 +70,7 @@ def _left(agent: Agent) -> str:
 def _puts(agent: Agent) -> list[str]:
     left = [goal for goal in agent.task.deliveries if ("deliver", goal.item) not in agent.memory.done]
     where = {"put_on": "on", "insert": "into"}
-    return [f"put the {goal.item} {where[goal.answer_source]} the {goal.holder}" for goal in left]
+    return [f"put the {goal.item} {where[goal.how]} the {goal.holder}" for goal in left]
 
 
 def _sentence(parts: list[str]) -> str:

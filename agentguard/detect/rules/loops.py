@@ -169,7 +169,10 @@ class NearLoop(BaseDetector):
         )
 
     def _is_stale(self, moves: list[Move]) -> bool:
-        """Return True if the outcomes allow a loop: some repeat, or enough failed. Avoids most comparisons."""
+        """Return True if the outcomes allow a loop: some repeat, or enough failed.
+
+        Avoids most comparisons.
+        """
         outcomes = {move.outcome for move in moves}
         return (
             len(outcomes) < len(moves)

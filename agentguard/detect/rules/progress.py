@@ -153,7 +153,10 @@ class GoalDrift(BaseDetector):
             self._plan_stems = None
 
     def _collect_plan_stems(self) -> frozenset[str]:
-        """Return the stems of the first turns on the topic; computed only if a turn seems to be off the topic."""
+        """Return the stems of the first turns on the topic.
+
+        Computed only if a turn seems to be off the topic.
+        """
         if self._plan_stems is None:
             self._plan_stems = frozenset().union(*map(_extract_stems, self._plans))
         return self._plan_stems
@@ -266,7 +269,10 @@ class _StatedPlan:
         return extract_words(to_lower(self.text[:2_000]))
 
     def is_comparable(self, other: _StatedPlan) -> bool:
-        """Return True if the other plan is by the same agent and of similar length. Avoids most comparisons."""
+        """Return True if the other plan is by the same agent and of similar length.
+
+        Avoids most comparisons.
+        """
         longest, shortest = max(len(self.text), len(other.text)), min(len(self.text), len(other.text))
         return self.step.agent == other.step.agent and shortest >= 0.7 * longest
 

@@ -41,7 +41,8 @@ _MAX_REPORTED_VALUES = 5_000
 
 
 class UnknownProvenance(BaseDetector):
-    """Detector of an argument whose value has no source, or of data that the agent admits to have invented."""
+    """Detector of an argument whose value has no source, or of data that the agent admits to have invented.
+    """
 
     name = "unknown_origin"
     summary = (
@@ -120,7 +121,10 @@ class UnknownProvenance(BaseDetector):
                 yield self._build_provenance_finding(step, action, name, value, probability)
 
     def _estimate_probability(self, name: str, value: object, tool: str) -> float:
-        """Return the probability that a value of this kind must have a source; 0 means the value is not checked."""
+        """Return the probability that a value of this kind must have a source.
+
+        0 means the value is not checked.
+        """
         if not isinstance(value, str):
             amount = parse_number(value)
             large = amount is not None and _MIN_CHECKED_NUMBER <= abs(amount) < 1e15

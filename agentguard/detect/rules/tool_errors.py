@@ -160,7 +160,10 @@ class ToolErrorIgnored(BaseDetector):
 
 
 def _find_cause(result: ToolResult, view: RunView) -> Step:
-    """Return the step that caused an error; for an environment that is a speaker, this is the move before it."""
+    """Return the step that caused an error.
+
+    For an environment that is a speaker, this is the move before it.
+    """
     near = view.moves and view.moves[-1].step.index >= result.step.index - 3
     return view.moves[-1].step if near and result.field == "content" else result.step
 

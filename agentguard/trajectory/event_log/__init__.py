@@ -1,1 +1,1 @@
-"""TODO."""
+"""Event log of runs: event types, assembler and append-only recorder."""

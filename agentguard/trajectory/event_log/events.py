@@ -1,14 +1,15 @@
-"""The event log's events, and how they add up to runs.
+"""Events of the event log, and their assembly into runs.
 
 A log is JSON Lines. Each line is one event with a field ``event``:
 
-``header``      begins a run: ``version`` and everything of the trajectory but its steps
+``header``      begins a run: ``version`` and all of the trajectory except its steps
 ``step``        the next step of the live line, or of the branch named in ``branch``
-``fork``        the live line's steps from ``at`` on were left: they become the branch ``branch``, for
-``reason`` ``branch``      declares a branch whose steps follow as ``step`` events that name it
-``annotation``  how the data set judged the run; the last one counts ``end``         the run is over
+``fork``        moves the steps of the live line from ``at`` on to the branch ``branch``, with a ``reason``
+``branch``      declares a branch; ``step`` events that name it follow
+``annotation``  labels of the run from its data set; the last one counts
+``end``         ends the run
 
-A run also ends where the next header begins or the log stops, so that what a crash left behind can be read.
+The next header or the end of the log also ends a run, so that a log is readable after a crash.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ EVENT_NAMES = ("header", "step", "fork", "branch", "annotation", "end")
 
 
 class EventLogState:
-    """One run as its events have made it so far; shared by the reader and the live recorder."""
+    """State of one run, built from its events; the reader and the live recorder share this class."""
 
     def __init__(self, meta: Trajectory, annotation: Annotation | None = None) -> None:
         self.meta = meta
@@ -49,12 +50,12 @@ class EventLogState:
 
     @property
     def branch_count(self) -> int:
-        """How many branches there are."""
+        """Return the number of branches."""
         return len(self._branches)
 
     @property
     def branch_ids(self) -> frozenset[str]:
-        """Ids of the branches there are."""
+        """Return the ids of the branches."""
         return frozenset(self._branches)
 
     def append_step(self, step: Step, branch: str | None = None) -> None:
@@ -70,14 +71,14 @@ class EventLogState:
         line.append(step)
 
     def declare_branch(self, branch: Branch) -> None:
-        """Add a branch; its steps follow through `add`. Raises FormatError if the id is taken."""
+        """Add a branch; `append_step` adds its steps. Raises FormatError if the id exists."""
         if branch.id in self._branches:
             raise FormatError("a branch of that id is already there", field="branch")
         self._branches[branch.id] = branch
         self._branch_steps[branch.id] = list(branch.steps)
 
     def fork_branch(self, branch: str, at: int, *, reason: str, extra: Mapping[str, Any]) -> Branch:
-        """Move the live line's steps from ``at`` on to a new branch and return it."""
+        """Move the steps of the live line from ``at`` on to a new branch and return it."""
         if not 0 <= at <= len(self._current_steps):
             raise FormatError(f"the live line has {len(self._current_steps)} steps", field="at")
         left = Branch(
@@ -86,26 +87,29 @@ class EventLogState:
         self.declare_branch(left)
         del self._current_steps[at:]
         for one in list(self._branches.values()):
-            # A branch that left the live line after this point now hangs on the line that was left.
+            # A branch that forked from the live line after this point is now a child of the new branch.
             if one.parent is None and one.id != branch and one.fork_step > at:
                 self._branches[one.id] = replace(one, parent=branch)
         return left
 
     def to_record(self) -> Record:
-        """The run as it is now."""
+        """Return the run in its current state."""
         branches = tuple(replace(b, steps=tuple(self._branch_steps[b.id])) for b in self._branches.values())
         run = replace(self.meta, steps=tuple(self._current_steps), branches=branches)
         return Record(trajectory=run, annotation=self.annotation)
 
 
 class RunAssembler:
-    """Adds events up to runs, one run at a time in memory."""
+    """Assembler of events into runs; one run is in memory at a time."""
 
     def __init__(self) -> None:
         self.state: EventLogState | None = None
 
     def apply(self, event: Any) -> Record | None:
-        """Take one event; returns the run it ended, if any. Raises FormatError on one that cannot be."""
+        """Apply one event.
+
+        Return the run that it ends, or None. Raises FormatError on an impossible event.
+        """
         node = JsonNode.from_value(event)
         name = node.text("event")
         if name not in EVENT_NAMES:
@@ -117,7 +121,7 @@ class RunAssembler:
         return self._apply_event(name, node, self.state)
 
     def finish(self) -> Record | None:
-        """The run that is still open, if any."""
+        """Return the open run, or None."""
         state, self.state = self.state, None
         return state.to_record() if state is not None else None
 
@@ -148,24 +152,24 @@ class RunAssembler:
 
 
 def build_header_event(meta: Trajectory) -> dict[str, Any]:
-    """The event that begins a run."""
+    """Build the event that begins a run."""
     return {"event": "header", "version": EVENT_LOG_VERSION, **encode_meta(meta)}
 
 
 def build_step_event(step: Step, branch: str | None = None) -> dict[str, Any]:
-    """The event of one step."""
+    """Build the event of one step."""
     return {"event": "step", **({"branch": branch} if branch is not None else {}), "step": encode_step(step)}
 
 
 def build_fork_event(branch: Branch) -> dict[str, Any]:
-    """The event of leaving the live line at ``branch.fork_step``."""
+    """Build the event of a fork at ``branch.fork_step``."""
     data: dict[str, Any] = {"event": "fork", "branch": branch.id, "at": branch.fork_step}
     data |= {"reason": branch.reason} if branch.reason else {}
     return data | ({"extra": dict(branch.extra)} if branch.extra else {})
 
 
 def build_branch_event(branch: Branch) -> dict[str, Any]:
-    """The event that declares a branch, without its steps."""
+    """Build the event that declares a branch, without its steps."""
     data: dict[str, Any] = {"event": "branch", "branch": branch.id, "fork_step": branch.fork_step}
     data |= {"parent": branch.parent} if branch.parent is not None else {}
     data |= {"reason": branch.reason} if branch.reason else {}
@@ -173,12 +177,12 @@ def build_branch_event(branch: Branch) -> dict[str, Any]:
 
 
 def build_annotation_event(annotation: Annotation) -> dict[str, Any]:
-    """The event of a judgement."""
+    """Build the event of an annotation."""
     return {"event": "annotation", "annotation": encode_annotation(annotation)}
 
 
 def build_events(record: Record) -> Iterator[dict[str, Any]]:
-    """All events of a finished run, in an order that `RunAssembler` takes."""
+    """Yield all events of a finished run, in an order that `RunAssembler` accepts."""
     run = record.trajectory
     yield build_header_event(run)
     for step in run.steps:

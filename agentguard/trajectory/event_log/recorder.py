@@ -1,8 +1,7 @@
-"""Write the event log: a live recorder that takes steps as they happen, and whole runs at once.
+"""Recorder of the event log, for steps of a live run and for complete runs.
 
-Each event is written by one call and flushed before the recorder goes on, so a crash loses at most the
-event that was being written. A torn last line is kept, closed with a line break when the log is opened
-again, and reported when it is read; the rest of the log is read as if it were not there.
+The recorder writes each event with one call and flushes it, so a crash loses at most one event. An incomplete last
+line stays in the file. The next `open` ends it with a line break, and the reader reports it and skips it.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajec
 
 
 class EventLog:
-    """An append-only file of events.
+    """Append-only file of events.
 
     Args:
-        path: the file; made if it is not there.
-        fsync: wait for the disk after every event (slow; survives a power cut, not only a crash).
+        path: the file; created if it does not exist.
+        fsync: wait for the disk after every event (slow; survives a power failure, not just a crash).
 
     Raises:
         EventLogError: the file cannot be opened or written.
@@ -55,14 +54,17 @@ class EventLog:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, fsync: bool = False) -> Self:
-        """Open a log to append to it."""
+        """Open a log for appending."""
         return cls(path, fsync=fsync)
 
     def append(self, event: dict[str, Any]) -> None:
-        """Write one event. Raises EventLogError, or FormatError if the event has what is no JSON data."""
+        """Write one event.
+
+        Raises EventLogError, or FormatError if the event contains data that is not JSON.
+        """
         line = (b"\n" if self._has_torn_line else b"") + dumps(event) + b"\n"
         try:
-            # Until all of it is written the line is torn; the next one then begins with a line break.
+            # Until the write is complete, the line is torn; the next write then begins with a line break.
             self._has_torn_line = True
             while line:
                 line = line[self._file.write(line) :]
@@ -78,7 +80,7 @@ class EventLog:
             self.append(event)
 
     def close(self) -> None:
-        """Close the file; a second time does nothing."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -100,23 +102,25 @@ class EventLog:
 
 
 class EventSink(Protocol):
-    """Where events go: a file (`EventLog`) or the store (`agentguard.store.event_sink.StoreEventSink`)."""
+    """Destination of events: a file (`EventLog`) or the store
+    (`agentguard.store.event_sink.StoreEventSink`).
+    """
 
     def append(self, event: dict[str, Any]) -> None:
-        """Take one event, in the order in which they happen."""
+        """Write one event; callers write events in the order of their occurrence."""
         ...
 
     def close(self) -> None:
-        """No more events come."""
+        """Close the sink; there are no more events."""
         ...
 
 
 class RunRecorder:
-    """Takes a run's steps as they happen, in memory and, if given, in a log.
+    """Recorder of the steps of a live run, in memory and optionally in a log.
 
     Args:
         meta: the run without its steps: id, format, task, tools, system prompts.
-        log: where every event is also written.
+        log: sink that also receives every event.
     """
 
     def __init__(self, meta: Trajectory, *, log: EventSink | None = None) -> None:
@@ -128,7 +132,7 @@ class RunRecorder:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], *, fsync: bool = False) -> Self:
-        """Go on with the last run of a log. Raises EventLogError if it has ended or there is none."""
+        """Resume the last run of a log. Raises EventLogError if the run has ended or the log has no run."""
         state = _load_last_state(Path(path))
         recorder = cls.__new__(cls)
         recorder._state, recorder._log = state, EventLog.open(path, fsync=fsync)
@@ -136,7 +140,7 @@ class RunRecorder:
 
     @classmethod
     def resume_record(cls, record: Record, *, log: EventSink | None = None) -> Self:
-        """Go on with a run that was read from elsewhere, e.g. the store; ``log`` takes what comes now."""
+        """Resume a run from another source, such as the store; ``log`` receives the further events."""
         meta = replace(record.trajectory, steps=(), branches=())
         recorder = cls(meta, log=log)
         recorder._state = EventLogState(meta, record.annotation)
@@ -150,25 +154,25 @@ class RunRecorder:
 
     @property
     def record(self) -> Record:
-        """The run as it is now."""
+        """Return the run in its current state."""
         return self._state.to_record()
 
     @property
     def trajectory(self) -> Trajectory:
-        """The run as it is now, without its annotation."""
+        """Return the run in its current state, without its annotation."""
         return self._state.to_record().trajectory
 
     def __len__(self) -> int:
-        """Steps on the live line."""
+        """Return the number of steps on the live line."""
         return len(self._state)
 
     @property
     def branch_count(self) -> int:
-        """Lines that were left."""
+        """Return the number of branches."""
         return self._state.branch_count
 
     def add(self, step: Step) -> Step:
-        """Append a step to the live line, numbered as the next one; returns it so numbered."""
+        """Append a step to the live line; return it with its new index."""
         self._require_open()
         numbered = step.with_index(len(self._state))
         if self._log is not None:
@@ -177,7 +181,7 @@ class RunRecorder:
         return numbered
 
     def fork(self, at: int, *, reason: str = "", branch: str | None = None) -> Branch:
-        """Leave the live line before step ``at``; returns the branch that its steps become."""
+        """Fork the live line before step ``at``; return the branch that contains the abandoned steps."""
         self._require_open()
         name = branch if branch is not None else self._next_branch_id()
         left = self._state.fork_branch(name, at, reason=reason, extra={})
@@ -185,20 +189,20 @@ class RunRecorder:
         return left
 
     def annotate(self, annotation: Annotation) -> None:
-        """Set how the run was judged."""
+        """Set the annotation of the run."""
         self._require_open()
         self._state.annotation = annotation
         self._append_event(build_annotation_event(annotation))
 
     def end(self) -> Record:
-        """Say that the run is over, and return it."""
+        """End the run and return it."""
         self._require_open()
         self._append_event({"event": "end"})
         self._state.is_ended = True
         return self.record
 
     def close(self) -> None:
-        """Close the log, if there is one; the run may be resumed later."""
+        """Close the log, if there is one; the run can be resumed later."""
         if self._log is not None:
             self._log.close()
 
@@ -226,13 +230,13 @@ class RunRecorder:
 
 
 def write_log(record: Record, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
-    """Append a whole run to a log. Raises EventLogError."""
+    """Append a complete run to a log. Raises EventLogError."""
     with EventLog.open(path, fsync=fsync) as log:
         log.extend(build_events(record))
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[Record | UnreadableRecord]:
-    """Yield the runs of a log, and a Broken for every line that cannot be read."""
+    """Yield the runs of a log, and an UnreadableRecord for every line that cannot be read."""
     return read(path, format="event_log")
 
 

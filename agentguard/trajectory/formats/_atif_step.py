@@ -1,4 +1,4 @@
-"""One ATIF step, to and from the encoded step of `agentguard.trajectory.serialization`."""
+"""Conversion between ATIF steps and encoded steps of `agentguard.trajectory.serialization`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LLM_FIELDS = ("reasoning_content", "metrics")
 
 
 def read_step(index: int, node: JsonNode, *, agent: str) -> dict[str, Any]:
-    """An ATIF step as an encoded step, with our own fields put in their place."""
+    """Return an ATIF step as an encoded step, with our own fields restored."""
     source = node.text("source")
     if source not in ("system", "user", "agent"):
         raise node.build_error("source", "expected system, user or agent")
@@ -50,7 +50,7 @@ def read_step(index: int, node: JsonNode, *, agent: str) -> dict[str, Any]:
 
 
 def write_step(step: Step, *, agent: str, restore_extra: bool) -> dict[str, Any]:
-    """A step as ATIF; ``own`` if its ``extra`` came from ATIF and goes back to where it was."""
+    """Return a step as ATIF; ``restore_extra`` moves fields that came from ATIF back to their place."""
     source = "system" if step.source is Source.ENVIRONMENT else str(step.source)
     data: dict[str, Any] = {"step_id": step.index + 1, "source": source, "message": step.content}
     whole = encode_step(step)
@@ -64,19 +64,19 @@ def write_step(step: Step, *, agent: str, restore_extra: bool) -> dict[str, Any]
         data["observation"] = {"results": results}
     if restore_extra:
         _restore_extra(data, step.extra)
-    # Whatever reading this would not bring back is written under our own name.
+    # Fields that a reader could not restore from ATIF are written under our own name.
     if lost := compute_difference(whole, read_step(step.index, JsonNode(data), agent=agent)):
         data["extra"] = {**data.get("extra", {}), _OWN_EXTRA_KEY: lost}
     return data
 
 
 def compute_difference(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> dict[str, Any]:
-    """What `amended` needs to turn ``found`` into ``wanted``; null stands for a field that has to go."""
+    """Return the changes for `apply_difference` from ``actual`` to ``wanted``; null removes a field."""
     return {key: wanted.get(key) for key in {**wanted, **actual} if wanted.get(key) != actual.get(key)}
 
 
 def apply_difference(actual: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply what `difference` gave."""
+    """Apply the output of `compute_difference`."""
     return {key: value for key, value in {**actual, **changes}.items() if value is not None}
 
 
@@ -94,7 +94,7 @@ def _build_agent_fields(step: Step, whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restore_extra(data: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    """Fields of ATIF that the model has no place for, back where they were if ATIF allows them there."""
+    """Move ATIF fields without a place in the model back to their place, if ATIF allows them there."""
     agent = data["source"] == "agent"
     effort, calls, copied = (extra.get(key) for key in _PRESERVED_FIELDS)
     if agent and isinstance(effort, str | float):
@@ -118,7 +118,7 @@ def _restore_extra(data: dict[str, Any], extra: Mapping[str, Any]) -> None:
 
 
 def _is_content_parts(value: Any) -> bool:
-    """Whether a value is a list of ATIF's content parts."""
+    """Return True if a value is a list of ATIF content parts."""
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
         return False
     return all(
@@ -201,7 +201,7 @@ def _collect_extra(node: JsonNode) -> dict[str, Any]:
 
 
 def _drop_defaults(data: dict[str, Any]) -> dict[str, Any]:
-    """Without what the codec leaves out, so that the two can be compared."""
+    """Remove the fields that the serialization omits, so that two values compare equal."""
     return {key: value for key, value in data.items() if value not in ("", [], {})}
 
 

@@ -1,4 +1,4 @@
-"""Chat messages (OpenAI's shape, which many recordings use) to steps.
+"""Conversion of chat messages (OpenAI's shape, common in recordings) to steps.
 
 One step is one assistant turn with the tool results that follow it; user and system messages are steps of
 their own. A tool message answers the call of the turn before it that has its ``tool_call_id``, or the first
@@ -33,13 +33,13 @@ _TURN_FIELDS = frozenset({"role", "content", "tool_calls", "function_call", "rea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedChat:
-    """What a list of messages becomes.
+    """Result of parsing a list of messages.
 
     Attributes:
         steps: the steps, in order.
-        task: text of the first user message; empty if there is none.
+        task: text of the first user message; empty if there is no user message.
         system_prompts: the leading system messages under ``""``.
-        step_of: message index to the index of the step it went into.
+        step_by_message: message index to the index of its step.
     """
 
     steps: tuple[Step, ...]
@@ -49,12 +49,12 @@ class ParsedChat:
 
 
 def parse_chat(messages: list[Any], *, path: str = "messages", agent: str = "assistant") -> ParsedChat:
-    """Turn messages into steps. Raises FormatError with the field of a message that is malformed.
+    """Convert messages into steps. Raises FormatError with the field of a malformed message.
 
     Args:
         messages: the parsed messages.
-        at: dotted place of the list, for errors.
-        agent: name of the assistant where a message has no ``name``.
+        path: dotted path of the list, for errors.
+        agent: name of the assistant for messages without a ``name``.
     """
     builder = _StepBuilder(agent=agent)
     for index, message in enumerate(messages):
@@ -71,10 +71,10 @@ def parse_chat(messages: list[Any], *, path: str = "messages", agent: str = "ass
 
 
 def add_tool_results(step: Step, messages: Sequence[Any], *, path: str = "messages") -> Step:
-    """A turn that was one message, with the tool messages that followed it, as `parse_chat` folds them.
+    """Add tool messages to the step of a single message, as `parse_chat` does.
 
     Raises:
-        FormatError: one of them is malformed; names its field.
+        FormatError: a message is malformed; the error names its field.
     """
     builder = _StepBuilder(
         agent=step.agent, steps=[step], _calls=step.tool_calls, _pending_calls=list(step.tool_calls)
@@ -86,14 +86,14 @@ def add_tool_results(step: Step, messages: Sequence[Any], *, path: str = "messag
 
 
 def is_chat_message(value: Any) -> bool:
-    """Whether a value looks like one chat message."""
+    """Return True if a value has the form of a chat message."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
     return not {"content", "tool_calls", "function_call"}.isdisjoint(value)
 
 
 def extract_content_text(value: Any, path: str) -> str:
-    """Text of a message's content: a string, null, or a list of parts (only their text is read)."""
+    """Return the text of a message's content: a string, null, or a list of parts (only texts are read)."""
     if value is None or isinstance(value, str):
         return value or ""
     if not isinstance(value, list):
@@ -104,7 +104,7 @@ def extract_content_text(value: Any, path: str) -> str:
 
 
 def parse_tool_call(node: JsonNode, *, fallback_id: str) -> ToolCall:
-    """A call in the shape ``{id, function: {name, arguments}}``; ``arguments`` is text or an object."""
+    """Parse a call ``{id, function: {name, arguments}}``; ``arguments`` is text or an object."""
     function = node.node("function")
     arguments, raw = parse_arguments(function.raw("arguments"), function.field_path("arguments"))
     extra = node.extra_fields("id", "function")
@@ -122,7 +122,7 @@ def parse_tool_call(node: JsonNode, *, fallback_id: str) -> ToolCall:
 
 
 def parse_arguments(value: Any, path: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Arguments as ``(object or None, recorded text or None)``; text that is no JSON object gives None."""
+    """Return arguments as ``(object, recorded text)``; each is None if absent or not a JSON object."""
     if value is None:
         return None, None
     if isinstance(value, dict):
@@ -137,7 +137,7 @@ def parse_arguments(value: Any, path: str) -> tuple[dict[str, Any] | None, str |
 
 
 def parse_tool_specs(values: list[Any], path: str) -> tuple[ToolSpec, ...]:
-    """Tool definitions, wrapped (``{type, function}``, the chat API) or flat (the Responses API)."""
+    """Parse tool definitions, wrapped (``{type, function}``, chat API) or flat (Responses API)."""
     return tuple(_parse_tool_spec(node) for node in wrap_nodes(values, path))
 
 
@@ -205,9 +205,9 @@ class _StepBuilder:
         self.steps.append(step)
 
     def add_plain_message(self, index: int, message: Any) -> bool:
-        """Add a message that has the usual fields and no other, at less cost; False if it is no such one.
+        """Add a message with only the usual fields at lower cost; return False for any other message.
 
-        What comes of it is what `add` makes of it.
+        The result equals that of the general method.
         """
         if type(message) is not dict or "content" not in message:
             return False
@@ -245,7 +245,7 @@ class _StepBuilder:
         return True
 
     def _find_answered_call(self, message: JsonNode) -> ToolCall | None:
-        """The call a tool message answers; a second answer to the same call counts as one."""
+        """Return the call that a tool message answers; two answers to one call count as one."""
         call_id = message.scalar_or("tool_call_id")
         if call_id:
             return next((call for call in (*self._pending_calls, *self._calls) if call.id == call_id), None)
@@ -303,7 +303,7 @@ _CALL, _TYPED_CALL, _FUNCTION = {"id", "function"}, {"id", "type", "function"}, 
 
 
 def _parse_plain_calls(values: Any) -> tuple[ToolCall, ...] | None:
-    """Calls that have the usual fields alone; None if there are none, or others."""
+    """Parse calls that have only the usual fields; return None for an empty list or other calls."""
     if type(values) is not list or not values:
         return None
     made = []

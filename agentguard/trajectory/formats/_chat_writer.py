@@ -1,4 +1,4 @@
-"""Steps back to OpenAI chat messages."""
+"""Conversion of steps to OpenAI chat messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def build_chat_messages(run: Trajectory) -> list[dict[str, Any]]:
-    """The live line as messages; system prompts that are no steps come first."""
+    """Return the live line as messages; system prompts that are not steps come first."""
     messages: list[dict[str, Any]] = []
     if not any(step.source is Source.SYSTEM for step in run.steps):
         for agent, text in run.system_prompts.items():
@@ -29,7 +29,7 @@ def build_chat_messages(run: Trajectory) -> list[dict[str, Any]]:
 
 
 def build_chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """Tool definitions as the chat API has them."""
+    """Return tool definitions in the form of the chat API."""
     return [_build_tool(spec) for spec in tools]
 
 

@@ -1,4 +1,4 @@
-"""Files of a data set that belong together: one holds the runs, another how they were judged."""
+"""Data sets of several files, such as one with runs and one with labels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from agentguard.trajectory.formats._stream_reader import SourceContent, SourceIt
 
 
 def iter_values(path: Path) -> Iterator[SourceItem]:
-    """The values in a file: elements of an array, lines of JSON Lines, or one document.
+    """Yield the values in a file: elements of an array, lines of JSON Lines, or one document.
 
-    Raises FormatError, with the file, where it cannot be read at all.
+    Raises FormatError, with the file, if it cannot be read at all.
     """
     try:
         with path.open("rb") as stream:
@@ -26,7 +26,7 @@ def iter_values(path: Path) -> Iterator[SourceItem]:
 
 
 def read_document(path: Path) -> Any:
-    """The one JSON document in a file. Raises FormatError, with the file, where there is not exactly one."""
+    """Return the single JSON document in a file. Raises FormatError, with the file, otherwise."""
     found = list(iter_values(path))
     if len(found) != 1:
         raise FormatError(f"expected one JSON document, found {len(found)} values", file=str(path))
@@ -36,7 +36,7 @@ def read_document(path: Path) -> Any:
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """The file called ``name`` in a folder or up to two levels below it, the nearest and first by name."""
+    """Return the file ``name`` in a folder or up to two levels below it, the nearest and first by name."""
     for pattern in (name, f"*/{name}", f"*/*/{name}"):
         found = sorted(path for path in folder.glob(pattern) if path.is_file())
         if found:

@@ -1,4 +1,4 @@
-"""Fields that by their name tell how a run was judged; generic formats move them out of the trajectory."""
+"""Label fields: fields whose name reveals a judgement; generic formats move them out of the trajectory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NESTED_FIELDS = ("metadata", "meta", "extra")
 
 
 def split_labels(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split fields into facts of the run and judgements of it; looks into ``metadata`` and the like."""
+    """Split fields into facts of the run and labels; also splits ``metadata`` and similar objects."""
     judged = {key: value for key, value in data.items() if key.casefold() in LABEL_FIELDS}
     facts = {key: value for key, value in data.items() if key not in judged}
     for key in _NESTED_FIELDS:
@@ -32,7 +32,7 @@ def split_labels(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def merge_labels(facts: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Put together again what `part` took apart."""
+    """Merge the two results of `split_labels` again."""
     joined = dict(facts)
     for key, value in labels.items():
         below = facts.get(key)
@@ -41,7 +41,7 @@ def merge_labels(facts: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[st
 
 
 def infer_failed(labels: Mapping[str, Any]) -> bool | None:
-    """Whether the run failed; only a plain verdict counts: a boolean, or a reward of 0 or 1."""
+    """Return True if the run failed, or None; only a clear label counts: a boolean, or a reward of 0 or 1."""
     levels = [labels, *(labels[key] for key in _NESTED_FIELDS if isinstance(labels.get(key), dict))]
     for level in levels:
         for key in ("failed", "failure"):

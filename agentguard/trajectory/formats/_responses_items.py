@@ -1,8 +1,8 @@
-"""Items of the OpenAI Responses API to steps.
+"""Conversion of items of the OpenAI Responses API to steps.
 
-One step is what the model put out before anything came back: reasoning, messages and calls together.
-Outputs fold into the step whose call has their ``call_id``, if that is the latest turn; the next item of
-the model begins a new step. Calls of hosted tools carry their own result.
+A step is the output of the model until the next input: reasoning, messages and calls together. An output item is
+added to the step whose call has its ``call_id``, if that step is the latest turn. The next item of the model begins
+a new step. Calls of hosted tools contain their own result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOSTED_TOOL_ITEMS |= {"mcp_call", "mcp_list_tools", "mcp_approval_request"}
 
 @dataclass(slots=True, kw_only=True)
 class ResponseTurns:
-    """Adds items up to steps; `response` says to which response the items that follow belong."""
+    """Assembler of items into turns; `start_response` assigns the following items to a response."""
 
     agent: str = "assistant"
     steps: list[Step] = field(default_factory=list)
@@ -34,7 +34,7 @@ class ResponseTurns:
     _response_facts: dict[str, Any] = field(default_factory=dict)
 
     def start_response(self, node: JsonNode | None, extra: dict[str, Any]) -> None:
-        """Begin the output of a response (None: no response is known); its first item begins a step."""
+        """Begin the output of a response (None if unknown); its first item begins a step."""
         self._current_turn, self._response_facts = False, {}
         if node is None:
             return
@@ -44,7 +44,7 @@ class ResponseTurns:
         self._response_facts["extra"] = {"response": extra}
 
     def add_item(self, item: JsonNode) -> None:
-        """Take the next item. Raises FormatError with the field of one that is malformed."""
+        """Add the next item. Raises FormatError with the field of a malformed item."""
         kind = item.text_or("type") or "message"
         role = item.text_or("role", "assistant")
         if kind == "message" and role in _ROLE_SOURCES:
@@ -84,7 +84,7 @@ class ResponseTurns:
         observation: Observation | None = None,
         extra: dict[str, Any] | None = None,
     ) -> None:
-        """Add to the turn, or begin one where something has come back since."""
+        """Extend the turn; begin a new one if results have arrived since."""
         if not self._current_turn or self._is_answered:
             self._start_turn()
         step = self.steps[-1]
@@ -109,7 +109,7 @@ class ResponseTurns:
             source_index=self._items,
             **self._response_facts,
         )
-        # What a response cost belongs to the first of its steps only, else sums would count it twice.
+        # The usage of a response counts for its first step only; otherwise sums would count it twice.
         self._response_facts = {"model": fresh.model} if self._response_facts else {}
         self.steps.append(fresh)
 
@@ -165,7 +165,7 @@ def _read_parts(item: JsonNode, key: str = "content") -> dict[str, Any]:
 def _parse_item_arguments(item: JsonNode, key: str) -> tuple[dict[str, Any] | None, str | None]:
     raw = item.raw(key)
     if key == "input" and isinstance(raw, str):
-        return None, raw  # A custom tool takes free text, even where it looks like JSON.
+        return None, raw  # A custom tool takes free text, even if the text looks like JSON.
     return parse_arguments(raw, item.field_path(key))
 
 
@@ -175,7 +175,7 @@ def _parse_reasoning(item: JsonNode) -> str:
 
 
 def _parse_hosted_result(item: JsonNode, call: ToolCall) -> Observation | None:
-    """The result that a hosted tool's call carries; only here does the recording say that it is an error."""
+    """Return the result inside a call of a hosted tool; only such a result has an error flag."""
     output, error = item.raw("output"), item.raw("error")
     if isinstance(error, str | dict) and error:
         text = error if isinstance(error, str) else str(error.get("message") or error.get("type") or "error")

@@ -1,9 +1,8 @@
-"""Where records come from: files and streams, cut into JSON values or text without holding the whole of them.
+"""Reader of files and streams as JSON values or text, in bounded memory.
 
-A JSON array is cut at its top-level commas by a scanner that knows only strings and brackets, and each
-element is parsed by itself. So memory is bounded by the largest element, and one that is not valid JSON is
-reported while the others are still read, which an event parser (ijson) cannot do: it stops at the first
-fault.
+A scanner that knows only strings and brackets cuts a JSON array at its top-level commas. Each element is parsed by
+itself, so the largest element bounds the memory. An invalid element is reported, and the others are still read. An
+event parser (ijson) stops at the first error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _BINARY_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd":
 
 @dataclass(frozen=True, slots=True)
 class SourceItem:
-    """One JSON value of a source, or why it is none; ``position`` counts from 0."""
+    """JSON value of a source, or the reason why it cannot be read; ``position`` counts from 0."""
 
     position: int
     value: Any = None
@@ -37,21 +36,21 @@ class SourceItem:
 
 @dataclass(frozen=True, slots=True)
 class SourceContent:
-    """What a source holds: one document, a sequence of values, or text."""
+    """Content of a source: one document, a sequence of values, or text."""
 
     kind: Literal["document", "sequence", "text"]
     items: Iterator[SourceItem]
 
 
 class StreamReader:
-    """Reads bytes of a binary or text stream in chunks and can look ahead."""
+    """Reader of a binary or text stream in chunks, with lookahead."""
 
     def __init__(self, stream: BinaryIO | TextIO) -> None:
         self._stream = stream
         self._buffer = b""
 
     def peek(self, size: int) -> bytes:
-        """The next ``size`` bytes, fewer at the end, without taking them."""
+        """Return the next ``size`` bytes without consuming them; fewer at the end."""
         parts, total = [self._buffer], len(self._buffer)
         while total < size and (more := self._read_stream(max(size, CHUNK_BYTES))):
             parts.append(more)
@@ -60,18 +59,18 @@ class StreamReader:
         return self._buffer[:size]
 
     def read_chunk(self) -> bytes:
-        """The next chunk; empty at the end."""
+        """Return the next chunk; empty at the end."""
         if self._buffer:
             taken, self._buffer = self._buffer, b""
             return taken
         return self._read_stream(CHUNK_BYTES)
 
     def skip(self, size: int) -> None:
-        """Drop bytes that were looked at."""
+        """Skip bytes that `peek` returned."""
         self._buffer = self._buffer[size:]
 
     def read_all(self) -> bytes:
-        """Everything that is left, up to `MAX_RECORD_BYTES` bytes; raises FormatError beyond."""
+        """Return all remaining bytes, at most `MAX_RECORD_BYTES`; raises FormatError beyond."""
         parts = [self.read_chunk()]
         total = len(parts[0])
         while part := self._read_stream(CHUNK_BYTES):
@@ -92,7 +91,7 @@ class StreamReader:
 
 
 def detect_content(stream: BinaryIO | TextIO) -> SourceContent:
-    """Say what a stream holds by its beginning. Raises FormatError where it is nothing readable."""
+    """Detect the content of a stream by its beginning. Raises FormatError if it is not readable."""
     reader = StreamReader(stream)
     head = reader.peek(CHUNK_BYTES)
     for magic, name in _BINARY_MAGIC.items():
@@ -124,15 +123,15 @@ def _skip_blank(reader: StreamReader) -> bytes:
 
 
 def _is_lines(reader: StreamReader) -> bool:
-    """Whether the stream is JSON Lines: its first line is a whole value and more lines follow.
+    """Return True if the stream is JSON Lines: its first line is a complete value and more lines follow.
 
-    The first line itself may be the broken one. Then, of a stream that begins with an object, the next lines
-    vote, unless the whole is one document after all: documents, too, have lines that are values of their own.
+    The first line may be invalid. If it begins with an object, the next lines decide, unless the stream is one
+    document: the lines of a document can be values, too.
     """
     size = CHUNK_BYTES
     while b"\n" not in (head := reader.peek(size)) and len(head) == size < MAX_RECORD_BYTES:
         if head.startswith(b"["):
-            return False  # An array that long is cut into its elements, not read whole.
+            return False  # An array of this length is cut into its elements, not read at once.
         size *= 2
     first, *others = head.split(b"\n")
     if not b"".join(others).strip():
@@ -205,7 +204,7 @@ def _read_array(reader: StreamReader) -> Iterator[SourceItem]:
 
 
 class _ArraySplitter:
-    """Cuts a JSON array, fed in chunks, at its top-level commas."""
+    """Splitter of a JSON array, fed in chunks, at its top-level commas."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -248,12 +247,12 @@ class _ArraySplitter:
         if end < len(data) and data[end] == 0x22:
             self._in_string = False
             return end + 1
-        # A backslash at the very end escapes the first byte of the next chunk: keep it for then.
+        # A backslash at the very end escapes the first byte of the next chunk, so defer it.
         self._carry = data[end:]
         return len(data)
 
     def _apply_token(self, token: bytes) -> str:
-        """Follow one structural byte; says whether an element begins or ends after it."""
+        """Process one structural byte; return "start" or "end" of an element, if it is one."""
         if token == b'"':
             self._in_string = True
         elif token in _OPEN:

@@ -1,7 +1,7 @@
-"""A trace that is one text, split where the speakers change.
+"""Splitter of a trace in one text at the changes of speaker.
 
-Frameworks print who speaks in their own ways; each pattern here matches a whole line's beginning and nothing
-longer, so that splitting takes time linear in the text.
+Frameworks print the speaker in different ways. Each pattern matches only the start of a line, so that splitting
+takes time linear in the text.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _MAX_SPEAKERS = 12
 
 
 def split_speakers(text: str) -> list[tuple[str, str]] | None:
-    """(speaker, what was said) in order, "" for what stands before the first; None if none are visible.
+    """Return ``(speaker, text)`` pairs in order; None if no speakers are visible.
 
-    The pattern that matches most often wins, if it does so at least twice. Plain ``Name: ...`` lines count
-    only where nothing more telling matches, for two to twelve names that are not common labels ("Note:",
-    "Error:").
+    The speaker "" has the text before the first speaker. The pattern with the most matches is used, if it matches
+    at least twice. Plain ``Name: ...`` lines count only if no other pattern matches, for two to twelve names that
+    are not common labels ("Note:", "Error:").
     """
     best = max((list(pattern.finditer(text)) for pattern in _PATTERNS), key=len)
     if len(best) < 2:
@@ -56,7 +56,7 @@ def split_speakers(text: str) -> list[tuple[str, str]] | None:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    """Blocks of text between blank lines."""
+    """Return the blocks of text between blank lines."""
     return [block.strip("\n") for block in re.split(r"\n[ \t]*\n", text) if block.strip()]
 
 

@@ -1,9 +1,9 @@
 """AgentErrorBench: failed runs of one agent on ALFWorld, GAIA and WebShop, with the critical step and module.
 
 Source: arXiv 2509.25370. A trajectory is ``{messages: [{role, content}], metadata: {won, environment,
-steps}}``. A step is one assistant turn; what the environment answers in the user's role is that step's
-observation. What stands before the first assistant turn is the task (and the system prompt), not a step, so
-that the n-th assistant turn, which labels call step n, is the step of index n - 1.
+steps}}``. A step is one assistant turn; the user message after it is its observation. The text before the first
+assistant turn is the task (and the system prompt), not a step. So step n of the labels, the n-th assistant turn, has
+index n - 1.
 
 An assistant turn separates its modules by tags: memory (``<memory>``, ``<memory_recall>``), reflection
 (``<reflection>``), planning (``<plan>``, ``<think>``) and action (``<action>``, ``<tool_call>``,
@@ -11,9 +11,8 @@ An assistant turn separates its modules by tags: memory (``<memory>``, ``<memory
 
 Labels are rows ``{trajectory_id, LLM, task_type, critical_failure_step, critical_failure_module,
 step_annotations: [{step, <module>: {failure_type, reasoning}}]}`` in files called ``*label*.json`` of the
-same folder; ``trajectory_id`` is the name of the trajectory's file. A row may also stand under ``label`` in
-the trajectory. Strings are stripped and lower-cased; a type that is blank or not of that module gives no
-code.
+same folder. ``trajectory_id`` is the name of the trajectory's file. A row may also be in the field ``label`` of
+the trajectory. Strings are stripped and lower-cased; a type that is blank or not of that module gives no code.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class AgentErrorBench:
     summary = "AgentErrorBench: failed runs with the critical step and module"
 
     def score_match(self, value: Any) -> float:
-        """By messages with a metadata that tells whether the run won, or names one of its environments."""
+        """Score messages whose metadata has the result of the run or names one of the environments."""
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
         metadata = value.get("metadata")
@@ -90,7 +89,7 @@ class AgentErrorBench:
         return 0.95 if told or (isinstance(label, Mapping) and _STEP in label) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a trajectory. Raises FormatError with the field."""
+        """Yield the run of a trajectory. Raises FormatError with the field."""
         record = JsonNode.from_value(value)
         metadata = record.node_or("metadata")
         task, prompt, steps = _parse_run(list(record.nodes("messages")))
@@ -102,7 +101,7 @@ class AgentErrorBench:
             system_prompts={"agent": prompt} if prompt else {},
             extra={key: metadata.raw(key) for key in _METADATA_FACTS if key in metadata},
         )
-        # What is not known here may tell how the run was judged, so it stays on the annotation's side.
+        # An unknown field may reveal a judgement of the run, so it goes to the annotation.
         told = {
             **record.extra_fields("messages", "metadata", "label", "trajectory_id"),
             **metadata.extra_fields(*_METADATA_FACTS),
@@ -122,7 +121,7 @@ class AgentErrorBench:
         )
 
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
-        """Yield the runs of a folder with label files; None if no file in it holds such labels."""
+        """Yield the runs of a folder with label files; None if no file has such labels."""
         paths = list_run_files(folder)
         labels = [path for path in paths if "label" in path.stem.lower() and _is_label_file(path)]
         return _join_labels([path for path in paths if path not in labels], labels) if labels else None
@@ -160,7 +159,7 @@ def _join_labels(runs: list[Path], labels: list[Path]) -> Iterator[Record | Unre
 
 
 def _parse_run(messages: list[JsonNode]) -> tuple[str, str, tuple[Step, ...]]:
-    """(task, system prompt, steps) of a list of messages."""
+    """Return (task, system prompt, steps) of a list of messages."""
     asked: list[str] = []
     prompts: list[str] = []
     turns: list[tuple[int, JsonNode, list[Observation]]] = []
@@ -205,7 +204,7 @@ def _build_step(index: int, position: int, message: JsonNode, observations: list
 
 
 def split_tagged_sections(text: str) -> Iterator[tuple[str, str]]:
-    """(tag, text) of every section; an open tag ends with the text, and the innermost counts."""
+    """Yield (tag, text) of every section; an open tag ends with the text, and the innermost tag counts."""
     inside: list[str] = []
     at = 0
     for mark in _TAG.finditer(text):
@@ -224,7 +223,7 @@ def split_tagged_sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _parse_failures(label: JsonNode) -> Iterator[RootCause]:
-    """Every annotated failure of a row, with steps from 0."""
+    """Yield every annotated failure of a row, with steps from 0."""
     for row in label.nodes_or("step_annotations"):
         step = _parse_one_based_step(row, "step")
         for key in row.data:

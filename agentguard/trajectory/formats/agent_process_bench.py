@@ -1,9 +1,9 @@
-"""AgentProcessBench: tool-calling runs in which every assistant message is labelled right, neutral or wrong.
+"""AgentProcessBench: tool-calling runs with a label of right, neutral or wrong on every assistant message.
 
 A record is ``{question, ground_truth, answer_text, messages, tools, step_labels: {"<message index>": 1 / 0
-/ -1}, final_label}``. Indices count messages from 0 and are mapped to the step that contains the message.
-Of the fields this importer does not know, some tell how a run is to be judged (rewards, evaluation
-criteria), so that all of them are kept beside the annotation.
+/ -1}, final_label}``. Indices count messages from 0 and are mapped to the step that contains the message. Some
+fields unknown to this importer reveal a judgement (rewards, evaluation criteria), so all unknown fields go to the
+annotation.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class AgentProcessBench:
     summary = "AgentProcessBench: tool-calling runs with a label for every step"
 
     def score_match(self, value: Any) -> float:
-        """By messages with labels of steps beside them."""
+        """Score messages with step labels beside them."""
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
         return 0.95 if "step_labels" in value else 0.7 if "final_label" in value else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a record. Raises FormatError with the field."""
+        """Yield the run of a record. Raises FormatError with the field."""
         record = JsonNode.from_value(value)
         chat = parse_chat(record.items("messages"))
         question = record.text_or("question") or chat.task
@@ -60,7 +60,7 @@ def _build_annotation(record: JsonNode, chat: ParsedChat, question: str) -> Anno
             raise given.build_error(key, "no message has this index")
         if value is not None:
             step = chat.step_by_message[message]
-            # Only assistant messages are labelled; where a tool's message is too, the worse label counts.
+            # Only assistant messages should have labels; if a tool message has one, the worse label counts.
             labels[step] = min(labels.get(step, 1), _parse_label(value, given.field_path(key)))
     final = _parse_label(record.raw("final_label"), "final_label") if "final_label" in record else 0
     return Annotation(

@@ -1,4 +1,4 @@
-"""AgentRx: failed tau-bench retail runs, with every failure of a run and which of them is the root cause.
+"""AgentRx: failed tau-bench retail runs with all failures of a run and its root cause.
 
 Source: arXiv 2602.02475. A data set is a folder that holds ``tau_dataset_failed.json`` (runs in the shape
 of tau-bench results) and ``tau_ground_truth.json``: ``[{trajectory_id, failures: [{failure_id, step_number,
@@ -28,7 +28,7 @@ from agentguard.trajectory.model import Annotation, Record, RootCause, Trajector
 RUNS_FILE = "tau_dataset_failed.json"
 LABELS_FILE = "tau_ground_truth.json"
 _GROUND_TRUTH_FIELDS = ("trajectory_id", "failures", "root_cause", "failure_summary")
-# Categories are spelt in several ways; each has a word that no other has.
+# Categories have several spellings; each has a word that no other has.
 _CATEGORIES = {
     "adherence": "instruction_adherence_failure",
     "invention": "invention_of_new_information",
@@ -50,14 +50,14 @@ class AgentRx:
     summary = "AgentRx: failed tau-bench runs with all failures and the root cause"
 
     def score_match(self, value: Any) -> float:
-        """A tau-bench result with failures beside it."""
+        """Score a tau-bench result with failures beside it."""
         if not isinstance(value, Mapping) or not isinstance(value.get("traj"), list):
             return 0.0
         truth = value.get("ground_truth", value)
         return 0.98 if isinstance(truth, Mapping) and "failures" in truth else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a record. Raises FormatError with the field."""
+        """Yield the run of a record. Raises FormatError with the field."""
         node = JsonNode.from_value(value)
         truth = node.node("ground_truth") if "ground_truth" in node else node
         run = node.extra_fields("ground_truth", *_GROUND_TRUTH_FIELDS)
@@ -69,7 +69,7 @@ class AgentRx:
             yield Record(trajectory=trajectory, annotation=annotation)
 
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
-        """Yield the runs of a folder with `RUNS` and `LABELS`; None if it is no such folder."""
+        """Yield the runs of a folder with `RUNS` and `LABELS`; None if it is not such a folder."""
         runs, labels = find_file(folder, RUNS_FILE), find_file(folder, LABELS_FILE)
         return None if runs is None or labels is None else _join_labels(runs, labels)
 
@@ -100,7 +100,7 @@ def _join_labels(runs: Path, labels: Path) -> Iterator[Record | UnreadableRecord
 
 
 def parse_category(text: str) -> str | None:
-    """A category as it is written in the ground truth to its code; None if it is none of the nine."""
+    """Return the code of a category in the ground truth; None if it is not one of the nine."""
     words = re.findall(r"[a-z]+", text.lower())
     return next((f"agentrx:{_CATEGORIES[word]}" for word in words if word in _CATEGORIES), None)
 

@@ -1,9 +1,8 @@
 """Agent Trajectory Interchange Format (ATIF) 1.7 and 1.8, read and written.
 
-What of a run has no place in ATIF (speakers, modules, whether an observation is an error, branches, the
-annotation) is written under ``extra.agentguard`` of the object it belongs to. What goes there is found by
-reading back what was written and comparing, so a run comes back as it was by construction. Embedded
-sub-agent trajectories are kept in ``extra`` as they are.
+ATIF has no place for speakers, modules, error flags of observations, branches and the annotation. The writer puts
+them into ``extra.agentguard`` of the same object. It reads its output back and stores the differences, so a
+round trip is lossless by construction. Embedded sub-agent trajectories stay in ``extra``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from agentguard.trajectory.serialization import (
 _VERSION = "ATIF-v1.8"
 _OWN_EXTRA_KEY = "agentguard"
 _DEFAULT_AGENT_NAME = (
-    "\0"  # What a reader falls back to is not known here, so an empty id is written as ours.
+    "\0"  # The default of the reader is unknown here, so an empty id is written under our own name.
 )
 _PRESERVED_FIELDS = (
     *("schema_version", "session_id", "notes"),
@@ -50,7 +49,7 @@ class Atif:
     summary = "Agent Trajectory Interchange Format 1.7/1.8, read and written"
 
     def score_match(self, value: Any) -> float:
-        """By ``schema_version``; older writers leave it out."""
+        """Score by ``schema_version``; older writers omit it."""
         if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
             return 0.0
         if str(value.get("schema_version", "")).startswith("ATIF-"):
@@ -60,7 +59,7 @@ class Atif:
         return 0.7 if steps and alike and "agent" in value else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a document. Raises FormatError with the field."""
+        """Yield the run of a document. Raises FormatError with the field."""
         node = JsonNode.from_value(value)
         version = node.text_or("schema_version", _VERSION)
         if not version.startswith("ATIF-v1."):
@@ -111,7 +110,7 @@ def _build_document(run: Trajectory) -> dict[str, Any]:
 
 
 def _parse_meta(node: JsonNode, steps: tuple[Step, ...], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The encoded head of a document as ATIF alone tells it, and what of it tells how the run was judged."""
+    """Return the encoded head of a document and its label fields, both from ATIF fields only."""
     agent = node.node("agent")
     tools = parse_tool_specs(agent.items_or("tool_definitions"), agent.field_path("tool_definitions"))
     facts = node.extra_fields("trajectory_id", "steps", "agent", "extra")

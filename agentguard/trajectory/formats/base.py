@@ -1,9 +1,8 @@
-"""Trajectory formats: what an importer is, and the registry of them.
+"""Interface and registry of trajectory formats.
 
-An importer is one module of this package. It turns parsed JSON (or text) into `Record`s, keeps unknown
-fields in ``extra``, and never executes, resolves or fetches anything it reads. Reading files, streams, JSON,
-JSON Lines and big arrays, recognising the format and reporting broken records is done once, in ``read.py``,
-for all of them.
+An importer is a module of this package. It converts parsed JSON (or text) into `Record` objects and keeps unknown
+fields in ``extra``. It never executes, resolves or fetches its input. ``reader.py`` does the common work for all
+importers: files, streams, JSON, JSON Lines, big arrays, format detection and reports of unreadable records.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRecord:
-    """A record that could not be read; the others of its file still are."""
+    """Record that cannot be read; the other records of its file are still read."""
 
     error: InputError
 
 
 class Format(Protocol):
-    """One trajectory format; `SequenceFormat`, `FolderFormat` and `WritableFormat` are what it may be able to do beyond this.
+    """Trajectory format; `SequenceFormat`, `FolderFormat` and `WritableFormat` are optional abilities.
 
     Attributes:
-        name: as the user writes it, e.g. ``"who_and_when"``.
+        name: name in commands and options, such as ``"who_and_when"``.
         summary: one line for the list of formats.
     """
 
@@ -40,47 +39,47 @@ class Format(Protocol):
     summary: str
 
     def score_match(self, value: Any) -> float:
-        """How likely, in [0, 1], a parsed top-level record (or a str of text) is of this format."""
+        """Return the likelihood in [0, 1] that a parsed top-level record (or a text) is of this format."""
         ...
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the runs in one parsed record. Raises FormatError with the field.
 
         Args:
-            value: plain JSON data as `read` hands it over: no NaN, no lone surrogates, of bounded depth.
-            name: id of the run where the record has none.
+            value: plain JSON data from the reader: no NaN, no lone surrogates, bounded depth.
+            name: id of the run if the record has no id.
         """
         ...
 
 
 @runtime_checkable
 class SequenceFormat(Protocol):
-    """A format whose runs may span several values of a sequence (lines of a log)."""
+    """Format whose runs may span several values of a sequence (lines of a log)."""
 
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
     ) -> Iterator[Record | UnreadableRecord]:
-        """Yield the runs of a JSON array or JSON Lines; an item with an error becomes a Broken."""
+        """Yield the runs of a JSON array or JSON Lines; an item with an error becomes an UnreadableRecord."""
         ...
 
 
 @runtime_checkable
 class FolderFormat(Protocol):
-    """A format whose data set is a folder in which files belong together."""
+    """Format whose data set is a folder of related files."""
 
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
-        """Yield the runs of the folder; None where it is not such a folder."""
+        """Yield the runs of the folder; None if it is not such a folder."""
         ...
 
 
 @runtime_checkable
 class WritableFormat(Protocol):
-    """A format that can also be written."""
+    """Format that can also be written."""
 
     def dump(self, record: Record, *, annotation: bool = False) -> Any:
         """Return the run as JSON data of this format: a dict, or a list of lines for a format of JSON Lines.
 
-        The annotation is written only if asked and only where the format has a place for it.
+        The annotation is written only on request and only if the format has a place for it.
         """
         ...
 
@@ -110,5 +109,5 @@ _REGISTRY: Registry[Format] = Registry(
 
 
 def formats() -> Registry[Format]:
-    """The registry of trajectory formats: those in this package and installed ones."""
+    """Return the registry of trajectory formats: the built-in ones and the installed plug-ins."""
     return _REGISTRY

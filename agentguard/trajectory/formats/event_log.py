@@ -1,4 +1,4 @@
-"""agentguard's own event log; the events are described in `agentguard.trajectory.event_log.events`."""
+"""Event log of agentguard as a format; `agentguard.trajectory.event_log.events` describes the events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EventLogFormat:
     max_depth = MAX_LOG_DEPTH
 
     def score_match(self, value: Any) -> float:
-        """An event, or a list that begins with one."""
+        """Score an event, or a list that begins with an event."""
         if isinstance(value, list) and value:
             return self.score_match(value[0])
         if not isinstance(value, dict) or value.get("event") not in EVENT_NAMES:
@@ -43,8 +43,8 @@ class EventLogFormat:
     ) -> Iterator[Record | UnreadableRecord]:
         """Yield the runs of a log.
 
-        A line that is not JSON is what a crash left of a write: it is reported and passed over. An event that
-        does not fit the run so far breaks that run, whose other events are then passed over.
+        A line that is not JSON is the result of a crash: it is reported and skipped. An event that does not fit the
+        run so far makes that run unreadable; its other events are skipped.
         """
         assembler = RunAssembler()
         lost = False

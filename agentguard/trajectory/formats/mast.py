@@ -1,17 +1,16 @@
-"""MAST: traces of multi-agent systems, with fourteen failure modes marked as present or not.
+"""MAST: traces of multi-agent systems, with fourteen failure modes marked as present or absent.
 
 Source: arXiv 2503.13657. A record has a trace, either one text (``trace`` or ``trace.trajectory``) or
 messages, and its modes: ``mast_annotation: {mode: 0 / 1 / null}``, or ``annotations: [{"failure mode": ...,
-"annotator_1": ..., ...}]`` by several people, of whom the majority counts. Values may be numbers, booleans,
-or yes and no.
+"annotator_1": ..., ...}]`` by several people, of whose labels the majority counts. Values may be numbers,
+booleans, or yes and no.
 
-Modes are known by *name*. A number alone ("1.3") is taken for a name only where all published sources
-number alike; 3.2 and 3.3 are swapped between them, so these two stay under ``ambiguous_modes`` of the
-annotation's extra. Fields this importer does not know are kept there too, as they may tell how the run was
-judged. A mode that is present does not say that the run failed: ``failed`` stays unknown unless the record
-tells it.
+Modes are identified by *name*. A number alone ("1.3") is a name only if all published sources agree on it. The
+sources swap 3.2 and 3.3, so these two stay under ``ambiguous_modes`` of the annotation's extra. Unknown fields go
+there too, as they may reveal a judgement. A present mode does not mean that the run failed: ``failed`` stays unknown
+unless the record has it.
 
-A text is split into steps where its speakers change (see ``_speakers.py``), else at its blank lines.
+A text is split into steps at the changes of speaker (see ``_transcript.py``), else at its blank lines.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FAILURE_MODES: Mapping[str, tuple[str, str]] = {
     "no_or_incomplete_verification": ("", "weak verification"),
     "incorrect_verification": ("", "no or incorrect verification"),
 }
-"""Mode to its number, where all sources agree on it, and to another name it goes by."""
+"""Mode to its number, if all sources agree on it, and to an alternative name."""
 
 _MODE_BY_NUMBER = {number: mode for mode, (number, _) in FAILURE_MODES.items() if number}
 _MODE_BY_NAME = {mode.replace("_", " "): mode for mode in FAILURE_MODES} | {
@@ -76,9 +75,9 @@ class Mast:
     summary = "MAST: traces of multi-agent systems with 14 failure modes"
 
     def score_match(self, value: Any) -> float:
-        """By MAST's annotation; a bare text with visible speakers is read too, if nothing else claims it.
+        """Score MAST's annotation; a bare text with visible speakers has a low score.
 
-        A text without speakers is not claimed: in a folder it is likelier a README than a run.
+        A text without speakers scores 0: in a folder it is more likely a README than a run.
         """
         if isinstance(value, str):
             return 0.05 if _transcript.split_speakers(value) else 0.0
@@ -92,7 +91,7 @@ class Mast:
         return 0.9 if named else 0.6 if "mas_name" in value else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a record or text. Raises FormatError with the field."""
+        """Yield the run of a record or text. Raises FormatError with the field."""
         record = JsonNode.from_value({"trace": value} if isinstance(value, str) else value)
         system = record.text_or("mas_name") or "agent"
         steps = tuple(_build_steps(record, system))
@@ -112,7 +111,7 @@ class Mast:
 
 
 def parse_mode(label: str) -> str | None:
-    """The mode that a label such as ``"1.3 Step Repetition"`` names; None if it names none for certain."""
+    """Return the mode of a label such as ``"1.3 Step Repetition"``; None if the label is ambiguous."""
     match = _MODE_NUMBER_PATTERN.fullmatch(label)
     number, words = match.groups() if match else ("", label)
     words = " ".join(re.findall(r"[a-z]+", words.lower()))
@@ -209,7 +208,7 @@ def _build_annotation(record: JsonNode, trajectory: Trajectory) -> Annotation:
 
 
 def _parse_labels(record: JsonNode) -> Iterator[tuple[str, bool]]:
-    """(label, present) for every mode that was decided on."""
+    """Yield (label, present) for every mode with a decision."""
     for key in (key for key in _LABELS if key in record):
         if isinstance(record.raw(key), dict):
             for label, value in record.node(key).data.items():

@@ -1,7 +1,7 @@
 """OpenAI chat messages: ``{"messages": [...]}``, a bare list of messages, or JSON Lines of either.
 
-The format is what loggers of many frameworks write, so the object may have anything beside its messages.
-Fields that by their name tell how the run was judged go to the annotation, the others to ``extra``.
+Loggers of many frameworks write this format, so the object may have any further fields. Fields whose names reveal a
+judgement go to the annotation, the others to ``extra``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OpenAIChat:
     summary = "OpenAI chat messages with tool calls (JSON, or JSON Lines of runs or of messages)"
 
     def score_match(self, value: Any) -> float:
-        """Messages with a role; sure where tools were offered and called and nothing is labelled beside."""
+        """Score messages with a role; 1 if tools were offered and called and there are no labels."""
         messages = value.get("messages") if isinstance(value, dict) else value
         if not isinstance(messages, list) or not messages:
             return 0.0
@@ -37,7 +37,7 @@ class OpenAIChat:
         return likely * sum(map(is_chat_message, sample)) / len(sample)
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a list of messages or an object that has one."""
+        """Yield the run of a list of messages or of an object that has one."""
         node = JsonNode({"messages": value}) if isinstance(value, list) else JsonNode.from_value(value)
         chat = parse_chat(node.items("messages"))
         extra, judged = split_labels(node.extra_fields("messages", "tools", "functions", "id"))
@@ -56,9 +56,9 @@ class OpenAIChat:
         )
 
     def dump(self, record: Record, *, annotation: bool = False) -> dict[str, Any]:
-        """Return ``{"id", "messages", "tools", ...}``; branches have no place here and are left out.
+        """Return ``{"id", "messages", "tools", ...}``; branches have no place here and are omitted.
 
-        What was judged is written back under the names it came with, if ``annotation`` is asked for.
+        With ``annotation``, labels are written under their original names.
         """
         run = record.trajectory
         data: dict[str, Any] = {"id": run.id, "messages": build_chat_messages(run)}

@@ -1,8 +1,8 @@
 """OpenAI Responses API: responses with their input, joined by ``previous_response_id``, or lists of items.
 
-Read are a response (``{"object": "response", "output": [...]}``, with ``input`` beside it or in a
-``request``), a list or JSON Lines of them, a list of items, and ``{"items": [...]}``. Responses that name
-the same predecessor are branches: the line that goes on to the last response of the file is the live one.
+Readable are a response (``{"object": "response", "output": [...]}``, with ``input`` beside it or in a ``request``), a
+list or JSON Lines of them, a list of items, and ``{"items": [...]}``. Responses with the same predecessor are
+branches: the line that leads to the last response of the file is the live one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAD = ("input", "output", "tools", "instructions", "request", "response")
 
 @dataclass(slots=True, kw_only=True)
 class _Response:
-    """A response and the input it was given; ``children`` are those that name it as their predecessor."""
+    """Response and its input; ``children`` are the responses that name it as their predecessor."""
 
     id: str
     order: int
@@ -49,7 +49,7 @@ class OpenAIResponses:
     summary = "OpenAI Responses API: responses joined by previous_response_id, or lists of items"
 
     def score_match(self, value: Any) -> float:
-        """By the object's kind, or by items of the kinds that only this API has."""
+        """Score the kind of the object, or items of kinds that only this API has."""
         if isinstance(value, list):
             return _score_items(value) or (
                 self.score_match(value[0]) if value and _is_wrapped(value[0]) else 0.0
@@ -149,7 +149,7 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _score_items(value: Any) -> float:
-    """Items of the Responses API may be mixed with plain messages; one that is neither rules it out."""
+    """Score a list that may mix items of the Responses API with plain messages; any other item scores 0."""
     if not isinstance(value, list) or not value:
         return 0.0
     sample = value[:8]
@@ -195,7 +195,7 @@ def _item_ids(node: JsonNode) -> dict[str, Any]:
 
 
 def _parse_input(request: JsonNode) -> list[JsonNode]:
-    """The input of a response: text, or items."""
+    """Return the input of a response: text, or items."""
     value = request.raw("input")
     if isinstance(value, str):
         return [JsonNode({"role": "user", "content": value}, request.field_path("input"))]
@@ -209,7 +209,10 @@ def _add_response(responses: dict[str, _Response], response: _Response) -> None:
 
 
 def _mark_last(root: _Response) -> set[str]:
-    """Set the last response each one leads to; returns the ids reached. Chains are too long to recurse."""
+    """Set the last response that each response leads to.
+
+    Return the reached ids. Chains may be too long to recurse.
+    """
     order = [root]
     for one in order:
         order += one.children
@@ -226,7 +229,7 @@ def _collect_chain(response: _Response) -> list[_Response]:
 
 
 def _build_branches(live: list[_Response], steps: tuple[Step, ...]) -> Iterator[Branch]:
-    """The lines that were left, each before those that leave it."""
+    """Return the abandoned lines, each before its own forks."""
     lines: list[tuple[str | None, int, list[_Response], tuple[Step, ...]]] = [(None, 0, live, steps)]
     for parent, begins, line, known in lines:
         for at in range(begins, len(line) - 1):
@@ -241,7 +244,10 @@ def _build_branches(live: list[_Response], steps: tuple[Step, ...]) -> Iterator[
 
 
 def _find_fork_step(known: tuple[Step, ...], left: tuple[Step, ...]) -> int:
-    """First step in which two lines differ: tool outputs of its own make a branch begin a turn earlier."""
+    """Return the first step in which two lines differ.
+
+    A branch with its own tool outputs begins a turn earlier.
+    """
     same = (i for i, (a, b) in enumerate(zip(known, left, strict=False)) if a != b)
     return next(same, min(len(known), len(left)))
 

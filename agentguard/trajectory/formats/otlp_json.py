@@ -1,8 +1,8 @@
 """OpenTelemetry traces in OTLP JSON, with ``gen_ai.*``, OpenInference or OpenLLMetry attributes.
 
-Source: OpenTelemetry Protocol 1.x, JSON encoding (field names in camel case, 64-bit integers as text);
-exporters that kept the snake case of the protobuf definition are read too. One trace id is one run; traces
-without a model call, tool call or agent (web requests, say) are none.
+Source: OpenTelemetry Protocol 1.x, JSON encoding (field names in camel case, 64-bit integers as text). The snake
+case of the protobuf definition is also readable. A trace id is a run. Traces without a model call, tool call or
+agent (such as web requests) are skipped.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ class OtlpJson:
     summary = "OpenTelemetry traces (gen_ai.*, OpenInference), OTLP JSON"
 
     def score_match(self, value: Any) -> float:
-        """By the key ``resourceSpans``, which no other format has."""
+        """Score the key ``resourceSpans``, which no other format has."""
         return 1.0 if isinstance(value, Mapping) and any(key in value for key in _RESOURCE_KEYS) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield one run a trace, in the order their first spans stand. Raises FormatError with the field."""
+        """Yield one run for each trace, in the order of their first spans.
+
+        Raises FormatError with the field.
+        """
         traces = _TraceCollector(name)
         traces.add_export(value)
         yield from traces.build_records()
@@ -53,7 +56,10 @@ class OtlpJson:
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
     ) -> Iterator[Record | UnreadableRecord]:
-        """Yield the runs of several exports; a collector writes one a line and cuts traces at will."""
+        """Yield the runs of several exports.
+
+        A collector writes one per line and splits traces at any point.
+        """
         traces = _TraceCollector(name)
         bad = False
         for item in items:
@@ -78,7 +84,7 @@ class _TraceCollector:
         self._count = 0
 
     def add_export(self, value: Any) -> None:
-        """Take the spans of one export; all of them or, where one is wrong, none."""
+        """Add the spans of one export; if a span is malformed, add none of them."""
         taken: list[tuple[str, Mapping[str, Any], SourceSpan]] = []
         for resource, span in _iter_spans(JsonNode.from_value(value)):
             trace = span.scalar_or(_find_key(span, "traceId", "trace_id"), self._name)
@@ -154,7 +160,7 @@ def _parse_span(node: JsonNode, position: int) -> SourceSpan:
 
 
 def parse_attributes(node: JsonNode, key: str) -> dict[str, Any]:
-    """The attributes of a span, event or resource, with their values unwrapped."""
+    """Return the attributes of a span, event or resource with unwrapped values."""
     if isinstance(node.raw(key), dict):  # some exporters write a plain object
         return dict(node.node(key).data)
     return {
@@ -187,12 +193,12 @@ def _parse_any_value(value: Any, path: str) -> Any:
 
 
 def _parse_nanoseconds(node: JsonNode, key: str) -> float | None:
-    """Nanoseconds since the epoch to seconds; 0 is how OTLP says that a time is not known."""
+    """Convert nanoseconds since the epoch to seconds; in OTLP, 0 is an unknown time."""
     value = node.raw(key)
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
         value = int(value)
     nanos = parse_integer(value, node.field_path(key)) if value is not None else 0
-    # Of whole numbers, so that a time that was a float of seconds is that float again.
+    # Integer arithmetic, so that a time that was a float of seconds is the same float again.
     return nanos / 1_000_000_000 if nanos else None
 
 

@@ -1,4 +1,4 @@
-"""Read recorded runs of any format: files, folders, streams and parsed objects; see docs/formats.md."""
+"""Reader of recorded runs in any format: files, folders, streams and parsed objects; see docs/formats.md."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _FORMAT_HINT = "name it with --format"
 
 @dataclass(frozen=True, slots=True)
 class _SourceLocation:
-    """Where values come from: the file for messages, the fallback id for runs."""
+    """Location of values: the file, for messages, and the fallback id of runs."""
 
     file: str | None
     name: str
 
 
 def read(source: Source, *, format: str | None = None) -> Iterator[Record | UnreadableRecord]:
-    """Yield the runs of ``source``, and a `Broken` with its place for each record that cannot be read.
+    """Yield the runs of ``source``, and an `UnreadableRecord` for each record that cannot be read.
 
     Args:
-        source: path of a file, or of a folder whose files (and subfolders') are read in natural order; a
+        source: path of a file, or of a folder, whose files (and subfolders') are read in natural order; a
             binary or text stream; or parsed JSON (a dict or a list).
-        format: name of the format; recognised per file where it is not given.
+        format: name of the format; None detects it for each file.
 
     Raises:
-        UnknownPlugin: no format has that name.
-        FormatError: the whole source cannot be used: not there, empty, or of no known format. A file of a
-            folder that cannot be used is a Broken instead.
+        UnknownPlugin: there is no format with that name.
+        FormatError: the source is missing, empty, or of no known format. A file of a folder with that problem
+            is an UnreadableRecord instead.
     """
     chosen = formats().get(format) if format is not None else None
     if isinstance(source, dict | list):
@@ -59,7 +59,7 @@ def read(source: Source, *, format: str | None = None) -> Iterator[Record | Unre
 
 
 def load_records(source: Source, *, format: str | None = None) -> list[Record]:
-    """Read all runs of ``source``; raises the error of the first record that cannot be read."""
+    """Read all runs of ``source``; raise the error of the first record that cannot be read."""
     records = []
     for found in read(source, format=format):
         if isinstance(found, UnreadableRecord):
@@ -69,7 +69,7 @@ def load_records(source: Source, *, format: str | None = None) -> list[Record]:
 
 
 def load_trajectory(source: Source, *, format: str | None = None) -> Trajectory:
-    """Read the only run of ``source``; raises FormatError if there is not exactly one."""
+    """Read the only run of ``source``. Raises FormatError if there is not exactly one."""
     records = load_records(source, format=format)
     if len(records) != 1:
         raise FormatError(f"expected one run, found {len(records)}", hint="use load_records")
@@ -77,7 +77,7 @@ def load_trajectory(source: Source, *, format: str | None = None) -> Trajectory:
 
 
 def list_run_files(folder: Path) -> list[Path]:
-    """Files of a folder and its subfolders that may hold runs, in natural order; follows no links."""
+    """Return the files of a folder and its subfolders that may contain runs, in natural order; skip links."""
     found = []
     for base, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
@@ -88,7 +88,7 @@ def list_run_files(folder: Path) -> list[Path]:
 
 
 def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
-    """Sort key that counts: ``2.json`` before ``10.json``, numbers before letters."""
+    """Return a sort key with natural numbers: ``2.json`` before ``10.json``, numbers before letters."""
     parts = filter(None, re.split(r"([0-9]{1,18})", name))
     return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]
 
@@ -114,7 +114,7 @@ def _read_file(
     path: Path, requested_format: Format | None, *, name: str
 ) -> Iterator[Record | UnreadableRecord]:
     try:
-        # A file named so is unpacked as it is read, record by record; other compressed files are refused.
+        # A file with this suffix is decompressed record by record; other compressed files are rejected.
         opened = gzip.open if path.suffix.lower() == ".gz" else open
         stream = cast(BinaryIO, opened(path, "rb"))
     except (OSError, ValueError) as error:
@@ -161,7 +161,7 @@ def _read_content(
     if not sample:
         raise FormatError("an empty list")
     if not values:
-        # Nothing to recognise the format by; the faults themselves say more than "unknown format" would.
+        # There is no value to detect the format by; the errors say more than "unknown format" would.
         for item in sample:
             yield from _to_unreadable(item, location)
         return
@@ -174,7 +174,7 @@ def _read_content(
 
 
 def _take_sample(items: Iterator[SourceItem]) -> list[SourceItem]:
-    """The first items, and as many more as it takes to find one that could be parsed."""
+    """Return the first items, and as many more as needed to get one that could be parsed."""
     sample = list(islice(items, _MAX_SAMPLED_ITEMS))
     good = any(item.error is None for item in sample)
     while not good and (item := next(items, None)) is not None:
@@ -219,7 +219,7 @@ def _parse_value(format: Format, value: Any, name: str) -> Iterator[Record]:
 def _iter_safely(
     records: Iterator[Record | UnreadableRecord], location: _SourceLocation, position: int | None
 ) -> Iterator[Record | UnreadableRecord]:
-    """Turn what an importer raises into a Broken; one of a third party may raise anything."""
+    """Convert errors of an importer into UnreadableRecords; a plug-in may raise any error."""
     try:
         for one in records:
             yield (
@@ -235,12 +235,12 @@ def _iter_safely(
 
 
 def detect_format(value: Any) -> Format:
-    """The format of one parsed record (or text). Raises FormatError where none or several claim it."""
+    """Detect the format of one parsed record (or text). Raises FormatError if none or several match."""
     return _select_best([(format.score_match(value), format) for format in _iter_formats()])
 
 
 def _detect_sequence_format(values: list[Any]) -> tuple[Format, bool]:
-    """The format of a sequence, and whether the sequence as a whole is one record."""
+    """Return the format of a sequence, and True if the sequence as a whole is one record."""
     everyone = _iter_formats()
     best = _select_best([(max(_score_whole(f, values), _score_item(f, values)), f) for f in everyone])
     return best, _is_whole_record(best, values)
@@ -274,6 +274,6 @@ def _iter_formats() -> list[Format]:
     for name in formats():
         try:
             found.append(formats().get(name))
-        except ImportError:  # An installed format whose own dependency is missing must not stop the others.
+        except ImportError:  # A format plug-in with a missing dependency must not disable the others.
             continue
     return found

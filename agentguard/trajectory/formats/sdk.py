@@ -1,9 +1,11 @@
-"""What an importer of one's own is built from; see docs/formats.md.
+"""Building blocks of importers; see docs/formats.md.
 
-`Node` reads fields and turns every wrong type into a FormatError that names the field; `parse_chat` turns
-chat messages into steps, `add_tool_results` a turn and the results that followed it, `build_chat_messages` steps into
-messages; `tool_specs` and `parse_arguments` read what calls are made of; `loads` parses JSON text that stands
-inside a record; `part` moves what tells how a run was judged out of its facts.
+- `JsonNode` reads fields; a wrong type is a FormatError that names the field.
+- `parse_chat` converts chat messages to steps, `add_tool_results` a turn with the results that follow it, and
+  `build_chat_messages` steps to messages.
+- `parse_tool_specs` and `parse_arguments` parse tool definitions and arguments of calls.
+- `loads` parses JSON text inside a record.
+- `split_labels` separates label fields from the facts of a run.
 """
 
 from __future__ import annotations

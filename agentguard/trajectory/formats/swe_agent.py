@@ -1,10 +1,10 @@
-"""SWE-agent ``.traj`` files: thought, action, observation and state a step.
+"""SWE-agent ``.traj`` files: thought, action, observation and state of each step.
 
 Source: SWE-agent (arXiv 2405.15793). ``{trajectory: [{thought, action, observation, state, response, ...}],
 history: [{role, content, agent, is_demo, ...}], info: {exit_status, submission, model_stats, ...}}``. One
-entry of ``trajectory`` is one step; the task and the system prompt come from ``history``. How the run ended
-by itself (``exit_status``) and what it submitted are facts of the run; whether that solved the issue
-(``resolved``, ``score``, test reports) is a judgement and goes to the annotation.
+entry of ``trajectory`` is one step; the task and the system prompt are in ``history``. The exit status and the
+submission are facts of the run. Fields that judge the result (``resolved``, ``score``, test reports) go to the
+annotation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SweAgent:
     summary = "SWE-agent .traj files"
 
     def score_match(self, value: Any) -> float:
-        """By a ``trajectory`` of entries with an action and an observation."""
+        """Score a ``trajectory`` of entries with an action and an observation."""
         steps = value.get("trajectory") if isinstance(value, Mapping) else None
         if not isinstance(steps, list):
             return 0.0
@@ -45,7 +45,7 @@ class SweAgent:
         return 0.9 if all(told) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a file. Raises FormatError with the field."""
+        """Yield the run of a file. Raises FormatError with the field."""
         record = JsonNode.from_value(value)
         info = record.node_or("info")
         history = list(record.nodes_or("history"))
@@ -85,7 +85,7 @@ def _build_step(index: int, entry: JsonNode, agent: str) -> Step:
 
 
 def _build_calls(index: int, entry: JsonNode) -> Iterator[ToolCall]:
-    """The action as a tool call: as the model made it if that was recorded, else the command line."""
+    """Yield the action as a tool call: the recorded call of the model, else the command line."""
     recorded = list(entry.nodes_or("tool_calls"))
     for number, made in enumerate(recorded):
         yield parse_tool_call(made, fallback_id=f"call_{index}_{number}")
@@ -96,7 +96,7 @@ def _build_calls(index: int, entry: JsonNode) -> Iterator[ToolCall]:
 
 
 def _find_message(history: list[JsonNode], role: str) -> str:
-    """The first message of a role that is not part of a demonstration."""
+    """Return the first message of a role that is not part of a demonstration."""
     said = (message for message in history if message.raw("role") == role and not message.raw("is_demo"))
     return next((flatten_text(message.raw("content")) for message in said), "")
 
@@ -110,7 +110,7 @@ def _build_annotation(record: JsonNode, info: JsonNode, trajectory: Trajectory) 
     told = {key: node.raw(key) for node in (info, record) for key in _EVALUATION_FIELDS if key in node}
     verdict = next((told[key] for key in _VERDICT_FIELDS if key in told), None)
     failed = None
-    if isinstance(verdict, (bool, int, float)) and verdict in (0, 1):  # a score in between is no verdict
+    if isinstance(verdict, (bool, int, float)) and verdict in (0, 1):  # a score between 0 and 1 is ambiguous
         failed = verdict == 0
     return Annotation(failed=failed, group=normalize_group_key(trajectory.task) or None, extra=told)
 

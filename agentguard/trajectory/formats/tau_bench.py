@@ -1,7 +1,7 @@
 """tau-bench results (arXiv 2406.12045): tool-calling runs with a simulated user, and a reward of 0 or 1.
 
-``traj`` are chat messages with the policy in the system message. All of ``info`` stays in the annotation: its
-task has the gold actions and the script that the simulated user plays, neither of which the agent ever saw.
+``traj`` are chat messages with the policy in the system message. The complete ``info`` goes to the annotation: its
+task has the gold actions and the script of the simulated user, and the agent never saw either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import parse_chat
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
-# Rewards are products of floats; anything but full marks is a failure.
+# Rewards are products of floats; any reward below the maximum is a failure.
 _PASS_THRESHOLD = 1 - 1e-6
 
 
@@ -24,13 +24,13 @@ class TauBench:
     summary = "tau-bench results: tool-calling runs with a reward"
 
     def score_match(self, value: Any) -> float:
-        """A ``traj`` list with a reward or a task id beside it."""
+        """Score a ``traj`` list with a reward or a task id beside it."""
         if not isinstance(value, dict) or not isinstance(value.get("traj"), list):
             return 0.0
         return 0.95 if "task_id" in value or "reward" in value else 0.5
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a result."""
+        """Yield the run of a result."""
         node = JsonNode.from_value(value)
         chat = parse_chat(node.items("traj"), path="traj")
         task, trial = node.scalar_or("task_id"), node.scalar_or("trial")

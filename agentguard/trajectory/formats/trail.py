@@ -79,7 +79,7 @@ class Trail:
     summary = "TRAIL: OpenInference traces with errors annotated at spans"
 
     def score_match(self, value: Any) -> float:
-        """By spans with ``span_attributes``, alone or under ``trace``."""
+        """Score spans with ``span_attributes``, alone or under ``trace``."""
         trace = _unwrap_trace(value) if isinstance(value, Mapping) else None
         spans = trace.get("spans") if isinstance(trace, Mapping) else None
         if not isinstance(spans, list) or not all(isinstance(span, Mapping) for span in spans):
@@ -87,7 +87,7 @@ class Trail:
         return 0.95 if any("span_attributes" in span or "child_spans" in span for span in spans) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a record. Raises FormatError with the field."""
+        """Yield the run of a record. Raises FormatError with the field."""
         record = JsonNode.from_value(value)
         trace = JsonNode.from_value(_unwrap_trace(value), "trace" if "trace" in record else "")
         labels = _parse_nested_document(record.raw("labels")) if "labels" in record else value
@@ -96,7 +96,10 @@ class Trail:
         )
 
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
-        """Yield the runs of a folder of traces and ``processed_annotations_*``; None if it is none."""
+        """Yield the runs of a folder of traces and ``processed_annotations_*``.
+
+        None if it is another folder.
+        """
         paths = (*folder.glob(_ANNOTATIONS_GLOB), *folder.glob(f"*/{_ANNOTATIONS_GLOB}"))
         labels = {path.stem: path for path in paths if path.is_file()}
         return _join_labels(folder, labels) if labels else None
@@ -120,7 +123,7 @@ def _unwrap_trace(value: Mapping[str, Any]) -> Any:
 
 
 def _parse_nested_document(value: Any) -> Any:
-    """A part of a record that may be written as JSON text inside JSON."""
+    """Return a part of a record that may be JSON text inside JSON."""
     if isinstance(value, str):
         try:
             return loads(value)
@@ -146,12 +149,12 @@ def _build_record(trace: JsonNode, labels: JsonNode, *, name: str) -> Record:
 
 
 def _is_harness_span(span: SourceSpan) -> bool:
-    """Whether a span is of the code that ran the benchmark, not of the agent."""
+    """Return True if a span is of the benchmark's own code, not of the agent."""
     return not any(name in span.attributes for name in ATTRIBUTE_NAMES["kind"])
 
 
 def _flatten_spans(trace: JsonNode, logs: dict[str, Any]) -> Iterator[SourceSpan]:
-    """All spans, parents first; ``logs`` collects what they logged."""
+    """Yield all spans, parents first; ``logs`` collects their logs."""
     stack: list[tuple[JsonNode, str | None]] = [(span, None) for span in reversed(list(trace.nodes("spans")))]
     position = 0
     while stack:

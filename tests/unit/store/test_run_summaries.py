@@ -302,7 +302,7 @@ def test_a_place_in_another_order_is_refused(store):
 
 def test_counting_stops(store):
     filled(store, 9)
-    assert store.count_run_summaries(limit=4) == 4
+    assert store.count_run_summaries(max_count=4) == 4
 
 
 def test_facets(store):

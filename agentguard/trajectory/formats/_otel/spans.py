@@ -275,7 +275,10 @@ def _convert_lists(node: Any) -> Any:
 
 
 def get_list(attributes: Mapping[str, Any], key: str) -> list[Any]:
-    """The list recorded under a name of `NAMES`, or flattened under one of `ATTRIBUTE_PREFIXES`; else empty."""
+    """The list recorded under a name of `NAMES`, or flattened under one of `ATTRIBUTE_PREFIXES`.
+
+    Else empty.
+    """
     for name in ATTRIBUTE_NAMES[key]:
         value = decode_json_text(attributes.get(name))
         if isinstance(value, list) and value:
