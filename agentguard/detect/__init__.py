@@ -1,1 +1,68 @@
-"""Detectors: what went wrong in each step."""
+"""Detectors of failures in the steps of a run, and their runner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.detect.base import (
+        Detector as Detector,
+    )
+    from agentguard.detect.base import (
+        DetectorFactory as DetectorFactory,
+    )
+    from agentguard.detect.base import (
+        DetectorFailure as DetectorFailure,
+    )
+    from agentguard.detect.base import (
+        Evidence as Evidence,
+    )
+    from agentguard.detect.base import (
+        Finding as Finding,
+    )
+    from agentguard.detect.base import (
+        RunRequirements as RunRequirements,
+    )
+    from agentguard.detect.base import (
+        SimpleDetector as SimpleDetector,
+    )
+    from agentguard.detect.base import (
+        detectors as detectors,
+    )
+    from agentguard.detect.base_detector import BaseDetector as BaseDetector
+    from agentguard.detect.options import DetectorOption as DetectorOption
+    from agentguard.detect.run_view import RunView as RunView
+    from agentguard.detect.runner import (
+        DetectionResult as DetectionResult,
+    )
+    from agentguard.detect.runner import (
+        IncrementalRunner as IncrementalRunner,
+    )
+    from agentguard.detect.runner import (
+        build_detectors as build_detectors,
+    )
+    from agentguard.detect.runner import (
+        detect as detect,
+    )
+
+_EXPORTS = {
+    "BaseDetector": "agentguard.detect.base_detector",
+    "DetectionResult": "agentguard.detect.runner",
+    "Detector": "agentguard.detect.base",
+    "DetectorFactory": "agentguard.detect.base",
+    "DetectorFailure": "agentguard.detect.base",
+    "DetectorOption": "agentguard.detect.options",
+    "Evidence": "agentguard.detect.base",
+    "Finding": "agentguard.detect.base",
+    "IncrementalRunner": "agentguard.detect.runner",
+    "RunRequirements": "agentguard.detect.base",
+    "RunView": "agentguard.detect.run_view",
+    "SimpleDetector": "agentguard.detect.base",
+    "build_detectors": "agentguard.detect.runner",
+    "detect": "agentguard.detect.runner",
+    "detectors": "agentguard.detect.base",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -84,8 +84,8 @@ _NO_ACTION_PATTERN = re.compile(
 )
 _ERROR_CUES = {
     ToolErrorKind.EXIT_CODE: ("exit",),
-    ToolErrorKind.HTTP: ("http", "status", "error", "not found", "forbidden", "unauthor", "bad ", "gateway", "server",
-                "unavailable", "too many"),
+    ToolErrorKind.HTTP: ("http", "status", "error", "not found", "forbidden", "unauthor", "bad ",
+                         "gateway", "server", "unavailable", "too many"),
     ToolErrorKind.ERROR_TEXT: ("error", "exception", "fail"),
     ToolErrorKind.TIMEOUT: ("timed out", "timeout", "deadline exceeded"),
     ToolErrorKind.NO_ACTION: ("no code", "no action", "no command", "no tool call", "no function call"),

@@ -24,7 +24,7 @@ def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -
 
 
 def quote_text(step: Step, field: str, needle: str) -> tuple[Evidence, ...]:
-    """Quote the first occurrence of ``needle`` in a field; if there is none, quote the start of the field."""
+    """Quote the first occurrence of ``needle`` in a field; without one, quote the start of the field."""
     at = step.text(field).find(needle) if needle else -1
     return quote_span(step, field, at, at + len(needle)) if at >= 0 else quote_span(step, field)
 

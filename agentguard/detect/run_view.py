@@ -1,7 +1,7 @@
-"""What a detector may see of a run: append-only, with all indices that detectors share.
+"""View of a run for detectors: append-only, with the indices that detectors share.
 
-Nothing in here grows with the number of steps but the list of steps itself: facts are kept for a window of
-steps, moves for a window of moves, values in an index of bounded size.
+Only the list of steps grows with the run. Facts are kept for a window of steps, moves for a window of moves,
+and values in an index of bounded size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_ERRORS = 5
 
 @dataclass(slots=True)
 class Move:
-    """An agent's move and what came of it; ``outcome`` is None until something came back."""
+    """Move of an agent and its outcome; ``outcome`` is None until there is a result."""
 
     facts: StepFacts
     key: int
@@ -35,7 +35,7 @@ class Move:
 
     @property
     def step(self) -> Step:
-        """The step of the move."""
+        """Step of the move."""
         return self.facts.step
 
 
@@ -56,19 +56,19 @@ class StepSequence(Sequence[Step]):
 
 
 class RunView:
-    """A run as far as it went.
+    """View of a run up to its latest step.
 
     Args:
-        task: what was asked.
+        task: task of the agents.
         tools: tools offered to the agents.
         system_prompts: agent name to its system prompt; ``""`` is the key of one common to all.
 
     Attributes:
-        steps: the steps so far.
+        steps: the steps of the run so far.
         tools: tool name to its specification.
         moves: the latest moves of the agents, oldest first, at most 48.
-        values: what appeared so far.
-        agents: names of the agents that acted so far, or have a system prompt.
+        values: index of the values that occurred so far.
+        agents: names of the agents that have acted or have a system prompt.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class RunView:
 
     @classmethod
     def from_trajectory(cls, trajectory: Trajectory) -> RunView:
-        """A view of a recorded run before its first step."""
+        """Build a view of a recorded run before its first step."""
         return cls(task=trajectory.task, tools=trajectory.tools, system_prompts=trajectory.system_prompts)
 
     def append(self, step: Step) -> StepFacts:
-        """Take in one more step; `Watcher` calls this, detectors do not. Returns the step's facts."""
+        """Append a step and return its facts; only the runner calls this, never a detector."""
         self._index_pending_results()
         facts, ahead = StepFacts(step, self._new_results), self._staged
         if ahead is not None:
@@ -119,7 +119,10 @@ class RunView:
         return facts
 
     def get_facts(self, step: Step) -> StepFacts:
-        """Facts of a step; those of the latest 64 steps are kept, older ones are computed again."""
+        """Return the facts of a step.
+
+        Those of the latest 64 steps are cached, older ones are computed again.
+        """
         if step is self._current.step:
             return self._current
         if self._staged is not None and step is self._staged.step:
@@ -128,12 +131,12 @@ class RunView:
         return found if found is not None and found.step is step else StepFacts(step)
 
     def get_recent(self, count: int) -> Sequence[Step]:
-        """The latest ``count`` steps, oldest first."""
+        """Return the latest ``count`` steps, oldest first."""
         start = max(0, len(self.steps) - count)
         return [self.steps[i] for i in range(start, len(self.steps))]
 
     def get_validator(self, tool: str) -> jsonschema_rs.Validator | None:
-        """The tool's compiled JSON Schema, made at first use; None if there is none or it is not valid.
+        """Return the compiled JSON Schema of a tool; None if the tool has no valid schema.
 
         Remote references are never resolved; regular expressions run on an engine without backtracking.
         """
@@ -143,7 +146,7 @@ class RunView:
         return self._validators[tool]
 
     def get_violations(self, call: ToolCall | None) -> list[jsonschema_rs.ValidationError]:
-        """The first errors of a call that parses against its tool's schema; two detectors share one check."""
+        """Return the first errors of a parsed call against its schema; the latest result is cached."""
         if call is None or call.arguments is None:
             return []
         if self._last_validation[0] is not call:
@@ -167,7 +170,7 @@ class RunView:
         if step.content:
             low = facts.lower_text
             self.values.add(low, from_user=step.source is Source.USER)
-            # What a user says is the outcome of a message, not of an action.
+            # A user message is the outcome of a message, not of an action.
             if self._open_move is not None and not (
                 step.source is Source.USER and self._open_move.facts.actions
             ):
@@ -177,14 +180,17 @@ class RunView:
             self._open_move.has_error = self._open_move.has_error or facts.has_error
 
     def stage(self, step: Step) -> None:
-        """Look at a turn that may yet be refused; `Watcher` calls this. The next `append` ends it."""
+        """Set the proposed turn, which may be refused.
+
+        Only the runner calls this. The next `append` clears it.
+        """
         self._index_pending_results()
         self._staged = StepFacts(step, self._new_results)
 
     def _index_pending_results(self) -> None:
-        """Index the results of the step before, once the next one begins.
+        """Index the results of the previous step when the next one begins.
 
-        Not earlier: an argument must not find its origin in its own effect.
+        Not earlier: the result of a call must not count as the source of the arguments.
         """
         for result in self._unindexed_results:
             self.values.add(result.lower_text)
@@ -195,17 +201,17 @@ class RunView:
         for prompt in self.system_prompts.values():
             self.values.add(to_lower(prompt), is_initial=True)
         for tool in self.tools.values():
-            text = f"{tool.name} {tool.description} {canonicalize_json(tool.parameters) if tool.parameters else ''}"
-            self.values.add(to_lower(text), is_initial=True)
+            schema = canonicalize_json(tool.parameters) if tool.parameters else ""
+            self.values.add(to_lower(f"{tool.name} {tool.description} {schema}"), is_initial=True)
 
 
 def _collect_errors(
     validator: jsonschema_rs.Validator, arguments: Mapping[str, Any]
 ) -> list[jsonschema_rs.ValidationError]:
-    given = dict(arguments)
+    data = dict(arguments)
     try:
-        return [] if validator.is_valid(given) else list(islice(validator.iter_errors(given), _MAX_ERRORS))
-    except (ValueError, TypeError, OverflowError):  # a value that no JSON text could hold
+        return [] if validator.is_valid(data) else list(islice(validator.iter_errors(data), _MAX_ERRORS))
+    except (ValueError, TypeError, OverflowError):  # a value that JSON cannot represent
         return []
 
 
@@ -218,5 +224,5 @@ def _compile_schema(schema: Mapping[str, Any]) -> jsonschema_rs.Validator | None
         return jsonschema_rs.validator_for(
             dict(schema), retriever=_reject_remote, pattern_options=jsonschema_rs.RegexOptions()
         )
-    except Exception:  # whatever is wrong with the schema, the tool simply has none that could be checked
+    except Exception:  # any error: a tool with an invalid schema is not checked
         return None

@@ -266,9 +266,7 @@ class IncrementalRunner:
         self._known_findings.update(new)
         return list(new.values())
 
-    def _record_failure(
-        self, detector: Detector, step: int | None, error: Exception, seconds: float
-    ) -> None:
+    def _record_failure(self, detector: Detector, step: int | None, error: Exception, seconds: float) -> None:
         # The text of an unknown exception may quote the run, so only its type is safe to log.
         reason = (
             str(error) if isinstance(error, (_InvalidFinding, _DeadlineExceeded)) else type(error).__name__

@@ -1,8 +1,8 @@
 """Facts that are computed once for each step and shared by all detectors: results, actions, key and words.
 
-A run has one of two shapes, and the facts are alike for both. In a *folded* run, a step contains the tool calls
-and their observations. In a *message-shaped* run, the environment is a speaker; actions are code blocks or
-``Action:`` lines in the text.
+A run has one of two shapes, and the facts are alike for both. In a *folded* run, a step contains the tool
+calls and their observations. In a *message-shaped* run, the environment is a speaker; actions are code blocks
+or ``Action:`` lines in the text.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class StepFacts:
 
     @lazy_property
     def actions(self) -> tuple[Action, ...]:
-        """Tool calls; if there are none, code blocks and action lines of the content."""
+        """Tool calls; in a step without calls, code blocks and action lines of the content."""
         step = self.step
         if step.tool_calls:
             return tuple(_build_call_action(i, call) for i, call in enumerate(step.tool_calls))

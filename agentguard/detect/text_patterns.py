@@ -62,8 +62,8 @@ _FABRICATION_PATTERN = re.compile(
     r"(?:data|results?|numbers?|search|response|output|extraction|values)"
     r"|replace (?:this |it |these )?with (?:the )?(?:actual|real))"
 )
-_FABRICATION_CUES = ("assum", "simulat", "mock", "dummy", "placeholder", "fict", "made-up", "hypothetic", "fake",
-                 "pretend", "suppose", "for the sake", "demonstration", "illustrat", "replace",
+_FABRICATION_CUES = ("assum", "simulat", "mock", "dummy", "placeholder", "fict", "made-up", "hypothetic",
+                     "fake", "pretend", "suppose", "for the sake", "demonstration", "illustrat", "replace",
                  "let's say")  # fmt: skip
 _REFUSAL_PATTERN = re.compile(
     r"[\s*_>\"']*(?:i'm sorry,?|i am sorry,?|sorry,?|i apologi[sz]e,?|unfortunately,?)?\s*(?:but )?"

@@ -87,8 +87,7 @@ class ValueIndex:
         return found is not None
 
     def has_value(self, value: str) -> bool:
-        """Return True if ``value`` occurred, also inside a longer token or, for a date, in another spelling.
-        """
+        """Return True if ``value`` occurred, also in a longer token or, for a date, in another spelling."""
         if self.has_token(value):
             return True
         low = value.strip().lower()

@@ -1,4 +1,4 @@
-"""When a cached schema is new, hot, stale or refuted: the settings of the live cache, and what follows."""
+"""Settings of the live cache: rules for new, hot, stale and refuted schemata."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ class CachePolicy:
     """Settings of `agentguard.schemata.live_cache.SchemaCache`.
 
     Attributes:
-        new_over: distance (1 - cosine) to every schema that fits from which on a failure is new, in [0, 2].
-            At 0.25 a third of the schemata is saved on Who&When and no accuracy is lost; at 0.35 some is.
-        looked_at: nearest schemata that are tried for a merge; the nearest may have other codes.
-        most: schemata that are active at once, and as many retired ones that are remembered, at least 1.
-        kept_at_limit: share of ``most`` that selection keeps when the limit is passed, so that it is not
-            needed again with the next failure, in (0, 1].
-        hot_after: uses and merges since the last distillation from which on a schema is distilled anew, at
-            least 1: about as many as there are members to distil from.
-        members: failures behind a schema that are kept to distil it from, the latest ones, at least 1.
-        stale_after_s: seconds without a use, merge or verdict after which a schema is retired: a quarter of
-            a year, in which tools and prompts of an agent have usually changed.
-        refuted_at: probability, given what was confirmed and refuted, that a schema is wrong more often than
-            right, from which on it is retired, in [0.5, 1). At 0.95 four refutations do it where nothing was
-            confirmed: one failed recovery has other causes too often.
-        proven_at: runs that must have borne out a schema learnt from recoveries before it is offered, at
-            least 2: no single run may teach the others.
+        novelty_threshold: distance (1 - cosine) to all compatible schemata from which on a failure is new, in
+            [0, 2]. On Who&When, 0.25 saves a third of the schemata without loss of accuracy; 0.35 loses some.
+        max_merge_candidates: nearest schemata that are candidates for a merge; the nearest may have other
+        codes. max_schemata: maximum number of active schemata, and of retired ones, at least 1.
+        retention_ratio: share of ``max_schemata`` that an eviction retains, in (0, 1]; below 1, the next
+        failure
+            does not cause another eviction.
+        redistill_threshold: uses and merges since the last distillation from which on a schema is distilled
+            again, at least 1: about the number of members to distil from.
+        max_members: latest failures of a schema that are kept for the next distillation, at least 1.
+        stale_after_s: seconds without a use, merge or verdict after which a schema is retired. The default is
+        a
+            quarter of a year, in which tools and prompts of an agent have usually changed.
+        refutation_threshold: probability that a schema is wrong more often than right, from which on it is
+            retired, in [0.5, 1). At 0.95, four refutations without a confirmation suffice: a single failed
+            recovery often has other causes.
+        min_confirmations: runs that must confirm a schema from recoveries before it is offered, at least 2:
+        no
+            single run may influence the others.
     """
 
     novelty_threshold: float = 0.25
@@ -60,27 +63,27 @@ class CachePolicy:
             raise ConfigError(f"schema cache: {name} is {getattr(self, name)!r}, expected {expected}")
 
     def is_refuted(self, schema: ErrorSchema) -> bool:
-        """Whether recoveries speak against a schema."""
+        """Return True if recoveries refute a schema."""
         return (
             schema.refuted > 0
             and probability_mostly_wrong(schema.confirmed, schema.refuted) >= self.refutation_threshold
         )
 
     def is_proven(self, schema: ErrorSchema) -> bool:
-        """Whether enough runs bore a schema out for it to leave quarantine."""
+        """Return True if enough runs confirm a schema for it to leave quarantine."""
         return schema.confirmed >= self.min_confirmations and not self.is_refuted(schema)
 
     def is_stale(self, schema: ErrorSchema, now: float) -> bool:
-        """Whether a schema was not needed for long; ``now`` in epoch seconds."""
+        """Return True if a schema was not needed for long; ``now`` in epoch seconds."""
         last = max(schema.created_at, schema.updated_at, schema.used_at or 0.0)
         return now - last > self.stale_after_s
 
 
 def probability_mostly_wrong(confirmed: int, refuted: int) -> float:
-    """Probability that a schema is right in less than half of its uses.
+    """Return the probability that a schema is right in less than half of its uses.
 
-    The rate of being right has an even prior, so that after the counts it is Beta(confirmed + 1,
-    refuted + 1); its distribution function at one half is a binomial tail, and exact.
+    The prior of the success rate is uniform, so the posterior is Beta(confirmed + 1, refuted + 1). Its
+    distribution function at one half is a binomial tail, and exact.
     """
     trials = confirmed + refuted + 1
     tail = sum(comb(trials, k) for k in range(confirmed + 1, trials + 1))
@@ -88,12 +91,12 @@ def probability_mostly_wrong(confirmed: int, refuted: int) -> float:
 
 
 def posterior_trust(schema: ErrorSchema) -> float:
-    """How far a schema may be believed: the mean of the posterior of `probability_mostly_wrong`, 0.5 if untried."""
+    """Return the posterior mean of `probability_mostly_wrong`'s success rate; 0.5 for an untried schema."""
     return (schema.confirmed + 1) / (schema.confirmed + schema.refuted + 2)
 
 
 def are_compatible(one: ErrorSchema, other: ErrorSchema) -> bool:
-    """Whether two schemata may be of one kind of failure: one origin, and a code in common or none known."""
+    """Return True if two schemata can be one kind of failure: same origin, and a common code or no codes."""
     if one.provenance.origin is not other.provenance.origin:
         return False
     return not one.codes or not other.codes or bool({*one.codes} & {*other.codes})

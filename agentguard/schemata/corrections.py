@@ -1,4 +1,4 @@
-"""What to tell an agent that failed like this: codes, module and correction, without the topic."""
+"""Advice of a schema: its codes, module and correction, without the topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULES: Final = ("memory", "reflection", "planning", "action", "system")
 _MAX_CODES: Final = 4
 _MAX_CORRECTION_CHARS: Final = 400
 _MIN_RETAINED_SHARE: Final = 0.6
-"""Share of a correction's words that must be left for it to make sense without its topic."""
+"""Share of a correction's words that must remain for it to make sense without its topic."""
 
 _GENERAL_CORRECTIONS: Final = {
     "memory": "Rely only on what stands in the history, and say where each fact comes from.",
@@ -28,7 +28,7 @@ _WORD_PATTERN = re.compile(r"\w+")
 
 
 def select_codes(codes: Sequence[str], findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Codes of the label if it has any, else those of the findings at the step, the likeliest first."""
+    """Return the codes of the label, else those of the findings at the step, the most probable first."""
     known = filter_codes(codes)
     if not known:
         found = sorted(findings, key=lambda one: (-one.probability, one.detector))
@@ -37,7 +37,7 @@ def select_codes(codes: Sequence[str], findings: Sequence[Finding]) -> tuple[str
 
 
 def resolve_module(module: str | None, codes: Iterable[str]) -> str | None:
-    """The module of the label, else that of the first code whose taxonomy knows one."""
+    """Return the module of the label, else that of the first code whose taxonomy has one."""
     if module in MODULES:
         return module
     return next((found for code in codes if (found := _look_up_code(code)[0]) is not None), None)
@@ -50,11 +50,14 @@ def select_correction(
     module: str | None,
     delexicalizer: Delexicalizer,
 ) -> str:
-    """The first correction that says nothing of the topic.
+    """Return the first correction that reveals nothing of the topic; empty if there is no such correction.
 
-    In this order: what is given or a finding at the step says, if no word of it is topical; what the taxonomy
-    says of the codes; what is given or found with its topic taken out, if enough is left; what helps where
-    that module fails. Empty if there is none of these.
+    The order of candidates is:
+
+    1. the correction of the label or of a finding at the step, if no word of it is topical
+    2. the correction of the codes in their taxonomy
+    3. the correction of the label or a finding with its topic removed, if enough of it remains
+    4. the general correction of the module
     """
     found = [one.correction for one in sorted(findings, key=lambda one: (-one.probability, one.detector))]
     offered = [text[:_MAX_CORRECTION_CHARS] for text in (labelled, *found) if text.strip()]
@@ -73,7 +76,7 @@ def select_correction(
 
 
 def _look_up_code(code: str) -> tuple[str | None, str]:
-    """Module and correction of a code; of one that no taxonomy at hand has, nothing."""
+    """Return module and correction of a code; (None, "") if no taxonomy has the code."""
     from agentguard.taxonomy.loader import TaxonomyCatalog
 
     try:

@@ -1,4 +1,4 @@
-"""The nearest schemata to what a step or a run looks like: exact, incremental, in one matrix product."""
+"""Index of schemata: exact nearest neighbours of a step or a run, incremental, in one matrix product."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 _ORIGIN_FLAGS: Final = {SchemaOrigin.NATURAL: 0, SchemaOrigin.INJECTED: 1, SchemaOrigin.RECOVERED: 2}
 _DIMENSIONS: Final = 256
 _MAX_BATCH_CELLS: Final = 4_000_000
-"""Most likenesses computed in one product (16 MB); more queries take several products."""
+"""Maximum number of similarities in one product (16 MB); more queries take several products."""
 _MIN_POOL_SIZE: Final = 32
 
 
 class SchemaIndex:
-    """Schemata, found by the likeness of what they say; safe to use from several threads.
+    """Index of schemata by the similarity of their content; thread-safe.
 
-    The search is exact: every schema is compared. Results depend only on what is held and what is asked,
-    never on the order in which schemata came, and equal likenesses are ordered by id.
+    The search is exact: it compares every schema. Results depend only on the schemata and the query, never on
+    the order of insertion; equal similarities are ordered by id.
 
     Args:
-        vectoriser: encodes the texts; None is ``hashing``, which needs no training, to 256 dimensions
-            together with the traits: the time of a query is mostly that of reading the vectors.
-        traits: share of the traits in the likeness, in [0, 1]; see `agentguard.schemata.vectors.combined`.
-        diversity: how much the results shall differ from each other, in [0, 1]: 0 gives the nearest, and
-            above it they are picked by maximal marginal relevance (Carbonell and Goldstein, 1998).
+        vectoriser: encodes the texts; None is ``hashing``, which needs no training. It has 256 dimensions
+            including the traits, because reading the vectors dominates the time of a query.
+        trait_weight: share of the traits in the similarity, in [0, 1]; see
+            `agentguard.schemata.vectors.combined`.
+        diversity: required difference between the results, in [0, 1]. 0 gives the nearest schemata; above 0,
+            maximal marginal relevance selects them (Carbonell and Goldstein, 1998).
 
     Raises:
         ConfigError: a share is out of its range.
@@ -58,14 +59,14 @@ class SchemaIndex:
         self._schemata: dict[str, ErrorSchema] = {}
         self._groups: dict[str, set[str]] = {}
         self._matrix: VectorMatrix | None = None
-        # Encoding may take long (a model, a server): it holds up other writers, but no search.
+        # Encoding may be slow (a model, a server): it blocks other writers, but no search.
         self._write_lock, self._lock = threading.Lock(), threading.Lock()
 
     @classmethod
     def fit(
         cls, schemata: Sequence[ErrorSchema], vectoriser: Vectoriser, *, trait_weight: float = 0.0
     ) -> SchemaIndex:
-        """An index of ``schemata`` whose vectoriser first learns from their texts."""
+        """Return an index of ``schemata`` whose vectoriser is first fitted to their texts."""
         made = cls(vectoriser.fit([schema.to_text() for schema in schemata]), trait_weight=trait_weight)
         made.add(schemata)
         return made
@@ -77,19 +78,19 @@ class SchemaIndex:
         return schema_id in self._schemata
 
     def __iter__(self) -> Iterator[ErrorSchema]:
-        """The schemata by id, as they are now."""
+        """Iterate over the current schemata by id."""
         with self._lock:
             return iter([self._schemata[name] for name in sorted(self._schemata)])
 
     def get(self, schema_id: str) -> ErrorSchema | None:
-        """The schema with that id, if it is held."""
+        """Return the schema with that id, or None."""
         return self._schemata.get(schema_id)
 
     def add(self, schemata: Iterable[ErrorSchema]) -> None:
-        """Add schemata; on an error none is added.
+        """Add schemata; on an error, none is added.
 
         Raises:
-            InputError: an id is already held, or given twice.
+            InputError: an id exists, or occurs twice in ``schemata``.
         """
         new = list(schemata)
         with self._write_lock:
@@ -101,12 +102,12 @@ class SchemaIndex:
                     self._put_row(rows, schema, vector)
 
     def replace(self, schemata: Iterable[ErrorSchema]) -> None:
-        """Put new versions in place of those held under the same ids; on an error none is replaced.
+        """Replace schemata by new versions with the same ids; on an error, none is replaced.
 
-        Only those whose text or traits changed are encoded again.
+        Only schemata with a changed text or changed traits are encoded again.
 
         Raises:
-            InputError: an id is not held, or given twice.
+            InputError: an id does not exist, or occurs twice in ``schemata``.
         """
         new = list(schemata)
         with self._write_lock:
@@ -121,7 +122,7 @@ class SchemaIndex:
                     self._put_row(rows, schema, vectors.get(schema.id))
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Forget schemata. Raises InputError if an id is not held; then none is forgotten."""
+        """Remove schemata. Raises InputError if an id does not exist; then none is removed."""
         gone = list(dict.fromkeys(ids))
         with self._write_lock, self._lock:
             for place, name in enumerate(gone):
@@ -133,11 +134,11 @@ class SchemaIndex:
                 self._reserve_rows(0, None).remove(name)
 
     def encode(self, items: Sequence[SchemaQuery]) -> Vectors:
-        """Vectors as they are compared, of shape (n, d); see `agentguard.schemata.vectors.combined.encode_combined`."""
+        """Return the vectors for comparison, of shape (n, d); see `encode_combined`."""
         return encode_combined(items, self.vectoriser, trait_weight=self._trait_weight)
 
     def vectors(self) -> tuple[tuple[str, ...], Vectors]:
-        """``(ids, vectors)`` of all that is held, by id; a copy of shape (n, d)."""
+        """Return ``(ids, vectors)`` of all schemata by id; the vectors are a copy of shape (n, d)."""
         with self._lock:
             ids = tuple(sorted(self._schemata))
             rows = self._reserve_rows(0, None)
@@ -152,12 +153,12 @@ class SchemaIndex:
         origin: SchemaOrigin | None = None,
         only_active: bool = True,
     ) -> tuple[tuple[Match, ...], ...]:
-        """The ``k`` nearest schemata for each of ``asked``, the nearest first; fewer only if fewer are held.
+        """Return the ``k`` nearest schemata for each query, the nearest first.
 
         Args:
-            asked: portraits of the steps of a run, texts, or schemata.
-            k: how many to return for each, at least 1.
-            leave_out_groups: questions whose schemata are passed over, compared by `normalize_group_key`; at evaluation
+            asked: portraits of the steps of a run, texts, or schemata. k: how many to return for each, at
+            least 1. leave_out_groups: questions whose schemata are passed over, compared by
+            `normalize_group_key`; at evaluation
                 the question of the run itself. One without a letter or digit names no question.
             origin: only schemata of natural or of injected failures.
             only_active: pass retired schemata over.
@@ -227,7 +228,7 @@ class SchemaIndex:
         return allowed
 
     def _reserve_rows(self, additional: int, dims: int | None) -> VectorMatrix:
-        """The rows, with room for more; None: of whatever length they are."""
+        """Return the matrix with room for more rows; None for ``dims`` accepts any vector length."""
         if self._matrix is None or (dims not in (None, self._matrix.dimensions) and not len(self._matrix)):
             self._matrix = VectorMatrix(1 if dims is None else dims)
         if dims not in (None, self._matrix.dimensions):
@@ -261,13 +262,13 @@ class SchemaIndex:
 
 
 def _cosine_similarity(vectors: Vectors, queries: Vectors) -> Vectors:
-    """Cosines, of shape (queries, vectors)."""
-    # As a product of matrices, one query takes longer: the vectors are copied into another order first.
+    """Return the cosines, of shape (queries, vectors)."""
+    # A product of two matrices is slower for one query: it first copies the vectors into another order.
     return (vectors @ queries[0])[None] if len(queries) == 1 else queries @ vectors.T
 
 
 def _group_keys(schema: ErrorSchema) -> set[str]:
-    """Keys of its questions; one without a letter or digit names none, as in `agentguard.evals.splits`."""
+    """Return the keys of a schema's questions without empty ones, as in `agentguard.evals.splits`."""
     return {key for group in schema.provenance.groups if (key := normalize_group_key(group))}
 
 

@@ -1,9 +1,9 @@
-"""The live cache: schemata that come, grow together, prove themselves or not, and go.
+"""Live cache of schemata: insertion, merge, confirmation, refutation and eviction.
 
-A failure that looks like none before becomes a schema of its own; one that does is merged into the nearest.
-What recovery (or a person) showed is counted. `tend` distils the much used ones anew from the latest failures
-behind them, and retires those that were refuted or that nobody needed. Time is a parameter: nothing here
-reads a clock, and nothing is random, so that the same calls always leave the same cache.
+A failure unlike all known ones becomes a new schema; any other is merged into the nearest schema. The cache
+counts the verdicts of recoveries (and of people). `SchemaCache.maintain` distils frequently used schemata
+again from their latest failures, and retires refuted and unused ones. Time is a parameter and nothing is
+random, so the same calls always result in the same cache.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from agentguard.schemata.persistence import SchemaStore
 from agentguard.schemata.vectors.combined import SchemaQuery
 
 Redistill = Callable[[ErrorSchema, Sequence[ErrorSchema]], ErrorSchema | None]
-"""Distils a schema anew from those of single failures behind it, the oldest first; None if it cannot."""
+"""Function that distils a schema again from the schemata of single failures, oldest first.
+
+May return None.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertResult:
-    """What became of a failure: a new schema, or the one it was merged into; ``id`` is that schema's."""
+    """Result of an insertion: a new schema, or the schema of the merge; ``id`` is its id."""
 
     schema_id: str
     outcome: Literal["added", "merged", "known"]
@@ -38,7 +41,7 @@ class InsertResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceResult:
-    """Ids of the schemata that were distilled anew, and of those that were retired, by reason."""
+    """Ids of the schemata that were distilled again, and of those that were retired, by reason."""
 
     redistilled_ids: tuple[str, ...] = ()
     refuted_ids: tuple[str, ...] = ()
@@ -46,7 +49,7 @@ class MaintenanceResult:
 
 
 def redistill_from_members(_: ErrorSchema, members: Sequence[ErrorSchema]) -> ErrorSchema | None:
-    """Distil anew without a language model: what most of the latest failures behind a schema share."""
+    """Distil again without a language model: keep the content that most of the latest failures share."""
     if len(members) < 2:
         return None
     made = members[0]
@@ -56,16 +59,16 @@ def redistill_from_members(_: ErrorSchema, members: Sequence[ErrorSchema]) -> Er
 
 
 class SchemaCache:
-    """Schemata in use; safe to share between threads.
+    """Schemata in use; thread-safe.
 
     Args:
-        keep: where they outlive the process, and come from; None: nowhere.
-        rules: see `CachePolicy`.
-        index: an empty index to find them by; None: hashed words and traits, half each.
-        renew: distils hot schemata anew.
+        store: persistent store of the schemata; None for a cache in memory only.
+        policy: see `CachePolicy`.
+        index: an empty index for searches; None: hashed words and traits, half each.
+        redistill: distils hot schemata again.
 
     Raises:
-        FormatError, StoreUnavailable: as `SchemaStore.load`.
+        FormatError, StoreUnavailable: see `SchemaStore.load`.
     """
 
     def __init__(
@@ -96,15 +99,15 @@ class SchemaCache:
         self.save()
 
     def __len__(self) -> int:
-        """Active schemata."""
+        """Return the number of active schemata."""
         return sum(schema.status is SchemaStatus.ACTIVE for schema in self)
 
     def __iter__(self) -> Iterator[ErrorSchema]:
-        """All schemata, retired ones too, by id, as they are now."""
+        """Iterate over all current schemata by id, including retired ones."""
         return iter(self._index)
 
     def get(self, schema_id: str) -> ErrorSchema:
-        """A schema. Raises InputError if there is none of that id."""
+        """Return a schema. Raises InputError if the id does not exist."""
         found = self._index.get(schema_id)
         if found is None:
             raise InputError(f"no schema has the id {schema_id!r}")
@@ -112,23 +115,23 @@ class SchemaCache:
 
     @property
     def index(self) -> SchemaIndex:
-        """What the schemata are found by, to be asked and not to be changed; asking it counts as no use."""
+        """Index of the schemata, read-only for callers; a search in it does not count as a use."""
         return self._index
 
     def insert(self, schema: ErrorSchema, now: float, *, recovered: bool = False) -> InsertResult:
-        """Take in what a failure was distilled to.
+        """Insert the schema of a failure.
 
         Args:
-            schema: of one failure.
-            now: epoch seconds.
-            recovered: nobody labelled it, a recovery bore it out: a new schema is quarantined, and active
-                only once as many runs taught it as `CachePolicy.proven_at` asks for.
+            schema: schema of one failure. now: epoch seconds. recovered: True if a recovery confirmed it and
+            no person labelled it. A new schema is then quarantined
+                until `CachePolicy.min_confirmations` runs have confirmed it.
 
         Returns:
-            Whether it is new. A failure that was taken in before changes nothing and is ``"known"``.
+            The result, with the status of the schema. An already inserted failure changes nothing and is
+            ``"known"``.
 
         Raises:
-            InputError: a schema of the same id comes from failures of another origin.
+            InputError: a schema with the same id is from failures of another origin.
         """
         with self._lock:
             held = self._index.get(schema.id)
@@ -159,7 +162,7 @@ class SchemaCache:
         excluded_groups: Iterable[str] = (),
         origin: SchemaOrigin | None = None,
     ) -> tuple[tuple[Match, ...], ...]:
-        """As `SchemaIndex.search`; each schema that is found counts as used once."""
+        """Search as `SchemaIndex.search` does, and count one use of each result."""
         with self._lock:
             found = self._index.search(items, k, excluded_groups=excluded_groups, origin=origin)
             for name in sorted({match.schema.id for matches in found for match in matches}):
@@ -167,14 +170,14 @@ class SchemaCache:
             return found
 
     def record_use(self, schema_id: str, now: float) -> ErrorSchema:
-        """Count that a schema spoke."""
+        """Count a use of a schema."""
         with self._lock:
             schema = self.get(schema_id)
             used = replace(schema, used=schema.used + 1, used_at=_latest(schema.used_at, now))
             return self._put(used, heat=1)
 
     def record_confirmation(self, schema_id: str, now: float) -> ErrorSchema:
-        """Count that recovery (or a person) bore a schema out; a stale one is active again."""
+        """Count a confirmation by a recovery (or a person); a stale schema becomes active again."""
         with self._lock:
             schema = self.get(schema_id)
             made = replace(
@@ -185,7 +188,7 @@ class SchemaCache:
             return made
 
     def record_refutation(self, schema_id: str, now: float) -> ErrorSchema:
-        """Count that a schema was wrong; it is retired at once if that is too often."""
+        """Count a refutation; retire the schema at once if it is refuted too often."""
         with self._lock:
             schema = self.get(schema_id)
             made = replace(
@@ -196,10 +199,10 @@ class SchemaCache:
             return made
 
     def maintain(self, now: float) -> MaintenanceResult:
-        """Retire what was refuted or is stale, and distil the hot ones anew; cheap if there is nothing to do.
+        """Retire refuted and stale schemata, and distil the hot ones again; cheap if there is nothing to do.
 
         Raises:
-            JudgeError: the distiller could not be asked; what was retired stays so.
+            JudgeError: the distiller is unavailable; the retired schemata stay retired.
         """
         with self._lock:
             active = [schema for schema in self if schema.status is not SchemaStatus.RETIRED]
@@ -210,7 +213,7 @@ class SchemaCache:
             for schema in (*refuted, *stale):
                 self._put(self._retire(schema))
             hot = self._select_hot()
-        # A distiller may ask a language model: nobody waits for it.
+        # A distiller may call a language model, so it runs outside the lock.
         made = [(schema, self._redistill(schema, members)) for schema, members in hot]
         with self._lock:
             renewed = [schema.id for schema, fresh in made if self._replace_redistilled(schema, fresh, now)]
@@ -219,14 +222,15 @@ class SchemaCache:
             )
 
     def synchronize(self, work: Callable[[], None]) -> None:
-        """Work on what all processes have put into the keep, and put what changed, with nobody in between.
+        """Run ``work`` on the content of the store and write the changes, in one transaction.
 
         Args:
-            work: changes this cache; called once, or again where the keep has to be tried again.
+            work: changes this cache; called again if the store retries the transaction.
 
         Raises:
-            FormatError, StoreUnavailable: the keep cannot be used now; ``work`` may have been done here, and
-                is put next time.
+            FormatError, StoreUnavailable: the store is unavailable; changes by ``work`` may remain in this
+            cache
+                and are written next time.
         """
         if self._store is None:
             work()
@@ -245,7 +249,7 @@ class SchemaCache:
         self._store.delete(gone)
 
     def _apply_stored(self, stored: Sequence[ErrorSchema]) -> None:
-        """Take over what others put; of what was only used here, the uses."""
+        """Apply the changes of other processes; keep the uses that were counted here."""
         for schema in stored:
             held = self._index.get(schema.id)
             if held is None:
@@ -254,7 +258,7 @@ class SchemaCache:
                 self._index.replace([replace(schema, used=max(held.used, schema.used))])
 
     def save(self) -> None:
-        """Put what changed since the last time into the keep; if that raises, it is tried again next time."""
+        """Write the changes since the last save to the store; after an error, the next save retries them."""
         if self._store is None:
             return
         with self._lock:
@@ -264,7 +268,7 @@ class SchemaCache:
             self._removed_ids.clear()
 
     def _find_merge_target(self, schema: ErrorSchema) -> ErrorSchema | None:
-        """The nearest schema that is near enough and may be of the same kind; retired ones count too."""
+        """Return the nearest compatible schema within the threshold, or None; retired ones count, too."""
         found = self._index.search(
             [schema], self.policy.max_merge_candidates, origin=schema.provenance.origin, only_active=False
         )[0]
@@ -282,7 +286,7 @@ class SchemaCache:
         return InsertResult(schema_id=target.id, outcome="merged")
 
     def _reactivate(self, schema: ErrorSchema) -> ErrorSchema:
-        """Active, as it is needed again; unless it was refuted, or is not proven yet."""
+        """Return the schema as active, unless it is refuted or not confirmed yet."""
         unproven = schema.status is SchemaStatus.QUARANTINED and not self.policy.is_proven(schema)
         return (
             schema
@@ -294,7 +298,7 @@ class SchemaCache:
         return replace(schema, status=SchemaStatus.RETIRED)
 
     def _select_hot(self) -> list[tuple[ErrorSchema, tuple[ErrorSchema, ...]]]:
-        """Active schemata that were used or merged often, with the failures to distil them from."""
+        """Return active schemata with many uses or merges, and the failures to distil them from."""
         hot = [
             name for name, heat in sorted(self._use_counts.items()) if heat >= self.policy.redistill_threshold
         ]
@@ -302,7 +306,7 @@ class SchemaCache:
         return [(schema, members) for schema, members in held if schema.status is SchemaStatus.ACTIVE]
 
     def _replace_redistilled(self, schema: ErrorSchema, redistilled: ErrorSchema | None, now: float) -> bool:
-        """Put what was distilled anew in place of what it was made from, unless that changed meanwhile."""
+        """Replace schemata by redistilled ones, unless they changed in the meantime."""
         held = self._index.get(schema.id)
         if held is None or held.version != schema.version:
             return False
@@ -324,9 +328,9 @@ class SchemaCache:
         return True
 
     def _evict(self, now: float, *, except_id: str = "") -> None:
-        """Retire what selection leaves out where too many are active; forget the oldest retired ones.
+        """Retire schemata by selection if too many are active; delete the oldest retired ones.
 
-        The schema ``but`` was just touched: it stays, whatever selection thinks of it.
+        The schema ``except_id`` was just used and always stays.
         """
         active = [schema for schema in self if schema.status is SchemaStatus.ACTIVE]
         if len(active) > self.policy.max_schemata:
@@ -370,12 +374,12 @@ class SchemaCache:
 
 
 def _latest(before: float | None, now: float) -> float:
-    """Times only go forward, even where clocks do not."""
+    """Return the later of two times, because clocks may run backwards."""
     return now if before is None else max(before, now)
 
 
 def _strictly_after(before: float, now: float) -> float:
-    """As `_later`, and never the same: that something changed is how others notice it."""
+    """Return a time after ``before``; other processes detect a change by its time."""
     return now if now > before else math.nextafter(before, math.inf)
 
 

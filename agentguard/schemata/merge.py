@@ -1,4 +1,4 @@
-"""Two schemata of one kind of failure made one: what most of the failures behind them share is kept."""
+"""Merge of two schemata of one kind of failure: the content that most failures share is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentguard.schemata.profiles.step_profile import (
 
 MAX_SENTENCES: Final = 60
 MAX_FREE_SENTENCES: Final = 8
-"""Sentences kept that are not of the vocabulary, such as those a chat judge wrote."""
+"""Maximum number of sentences outside the vocabulary, such as those of a chat judge."""
 
 MAX_HEURISTICS: Final = 8
 MAX_CODES: Final = 6
@@ -25,11 +25,11 @@ _STATUSES: Final = (SchemaStatus.ACTIVE, SchemaStatus.QUARANTINED, SchemaStatus.
 
 
 def merge_schemata(one: ErrorSchema, other: ErrorSchema) -> ErrorSchema:
-    """Merge ``other`` into ``one``, whose id it keeps. Deterministic; neither is changed.
+    """Merge ``other`` into ``one`` and keep the id of ``one``. Deterministic; neither is changed.
 
-    Traits are averaged by support. A sentence of the vocabulary stays while its trait, on average, weighs
-    enough to be told; of other sentences those that both have come first, then those of the schema with more
-    support. Counts are added up; a run behind both counts once in the support.
+    Traits are averaged by support. A sentence of the vocabulary stays while the average weight of its trait
+    is high enough. Of other sentences, those in both schemata come first, then those of the schema with more
+    support. Counts are added; a run behind both counts once in the support.
 
     Raises:
         InputError: their failures are of different origins.
@@ -83,7 +83,7 @@ def _join_provenance(one: Provenance, other: Provenance) -> Provenance:
 
 
 def _select_shared(lead: Sequence[str], rest: Sequence[str], traits: Mapping[str, float]) -> tuple[str, ...]:
-    """Sentences of the vocabulary whose trait still shows, in its order, and then some of the others."""
+    """Return the vocabulary sentences whose trait has enough weight, and then some of the others."""
     names = {name for text in (*lead, *rest) if (name := VOCABULARY.get(text)) is not None}
     by_name = {VOCABULARY[text]: text for text in (*lead, *rest) if text in VOCABULARY}
     told = [by_name[name] for name in sort_traits(names) if traits.get(name, 0.0) >= MIN_SENTENCE_WEIGHT]
@@ -99,5 +99,5 @@ def _free_sentences(sentences: Iterable[str]) -> list[str]:
 
 
 def _merge_ranked(lead: Sequence[str], rest: Sequence[str]) -> tuple[str, ...]:
-    """Those in both, then those of ``lead``, then those of ``rest``, each once."""
+    """Return the sentences in both lists, then those of ``lead``, then those of ``rest``, each once."""
     return tuple(dict.fromkeys((*(text for text in lead if text in rest), *lead, *rest)))

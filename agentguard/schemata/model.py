@@ -1,9 +1,10 @@
-"""What an error schema is: a failure condensed to what will be recognisable in another run.
+"""Model of an error schema: a failure condensed to the features that are recognisable in other runs.
 
-After CORRECT (arXiv 2509.24088): signature, context and heuristics of one kind of failure, kept as text and
-found again by likeness. Two things differ from what was published. The gold step and agent never enter a
-schema, so that nothing of a label can leak into another run's diagnosis. And a schema says what a failure
-*looks like*, not what the task was about: names, numbers and topics are taken out before anything is stored.
+After CORRECT (arXiv 2509.24088): signature, context and heuristics of one kind of failure, stored as text and
+found by similarity. There are two differences from the publication:
+
+- The gold step and agent never enter a schema, so no label can leak into the diagnosis of another run.
+- A schema describes the behaviour, not the task: names, numbers and topics are removed before it is stored.
 """
 
 from __future__ import annotations
@@ -18,33 +19,34 @@ from agentguard.trajectory.model import Record, Trajectory
 
 
 class SchemaOrigin(StrEnum):
-    """Where the failures behind a schema come from; figures of different origins are never mixed."""
+    """Origin of the failures behind a schema; figures of different origins are never mixed."""
 
     NATURAL = "natural"
     INJECTED = "injected"
     RECOVERED = "recovered"
-    """A guard took a run back, and that helped: nobody has labelled these."""
+    """A guard rolled a run back and that helped; these failures have no label."""
 
 
 class SchemaStatus(StrEnum):
-    """Whether a schema is offered to new runs."""
+    """Status of a schema for new runs."""
 
     ACTIVE = "active"
     RETIRED = "retired"
     QUARANTINED = "quarantined"
-    """One run taught it: kept and not offered, until another run bears it out."""
+    """Learnt from one run: stored but not offered until another run confirms it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """How a schema came about.
+    """Provenance of a schema.
 
     Attributes:
         method: ``"embedded"``, or ``"chat:<model>"``.
         runs: ids of the runs it was distilled from.
-        groups: the questions (or task ids) of those runs, as `agentguard.trajectory.grouping.normalize_group_key` makes
-            them equal; at evaluation a schema is left out for every run that shares one.
-        origin: natural failures, injected ones, or those that a guard recovered from.
+        groups: questions (or task ids) of those runs, normalised by
+            `agentguard.trajectory.grouping.normalize_group_key`; an evaluation excludes a schema for every
+            run that shares one.
+        origin: natural failures, injected ones, or failures that a guard recovered from.
     """
 
     method: str
@@ -55,12 +57,12 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a step (or a whole run) looks like, without its topic: what schemata are made from and found by.
+    """Profile of a step (or a complete run) without its topic, for building and finding schemata.
 
     Attributes:
-        text: sentences of behaviour; no name, number or subject of the task is in it.
-        traits: named facts to weights in [0, 1], e.g. ``"finding:tool_error_ignored"``.
-        step: index of the step it portrays; None for a whole run.
+        text: sentences on behaviour, without a name, number or subject of the task.
+        traits: named facts to weights in [0, 1], such as ``"finding:tool_error_ignored"``.
+        step: index of the step; None for a complete run.
     """
 
     text: str
@@ -70,22 +72,22 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSchema:
-    """A kind of failure that was seen.
+    """Kind of failure that was observed.
 
     Attributes:
-        id: made from what the schema first said; it stays through merges and new versions.
-        signature: sentences on how the failure shows.
-        context: sentences on the situation it arises in.
-        heuristics: sentences on how to tell it from what only looks like it, and where to look.
+        id: built from the first content of the schema; stable through merges and new versions.
+        signature: sentences on the symptoms of the failure.
+        context: sentences on the situation of the failure.
+        heuristics: sentences on the differences from similar steps, and on where to look.
         traits: as `Profile.traits`, averaged over the failures behind it.
         codes: qualified taxonomy codes, the most specific first.
         module: memory, reflection, planning, action or system, if known.
-        correction: what helped, or should, addressed to the agent.
-        provenance: how it came about.
-        version: counted up by each merge and each distillation anew, from 1.
-        support: failures behind it.
-        confirmed, refuted: how often recovery (or a person) bore it out, or did not.
-        used: how often it was retrieved.
+        correction: advice that helped, or should help, addressed to the agent.
+        provenance: origin and method of the schema.
+        version: incremented by each merge and each distillation, from 1.
+        support: number of failures behind it.
+        confirmed, refuted: number of confirmations and refutations by recoveries (or people).
+        used: number of retrievals.
         created_at, updated_at, used_at: epoch seconds; ``used_at`` is None before its first use.
     """
 
@@ -109,11 +111,11 @@ class ErrorSchema:
     used_at: float | None = None
 
     def to_text(self) -> str:
-        """What a vectoriser reads: signature and context, a sentence a line."""
+        """Return the text for a vectoriser: signature and context, one sentence per line."""
         return "\n".join((*self.signature, *self.context))
 
     def to_lines(self) -> Iterator[str]:
-        """What a judge is given as context; nothing in it tells where the failure stood."""
+        """Yield the context lines for a judge; they do not reveal the position of the failure."""
         yield "How it shows: " + " ".join(self.signature)
         if self.context:
             yield "When it arises: " + " ".join(self.context)
@@ -123,32 +125,32 @@ class ErrorSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A schema that was found for a portrait; ``likeness`` is the cosine of their vectors, in [-1, 1]."""
+    """Search result: a schema and the cosine similarity of its vector and the query's, in [-1, 1]."""
 
     schema: ErrorSchema
     similarity: float
 
 
 class Distiller(Protocol):
-    """Condenses a failure to a schema."""
+    """Distiller of a failure into a schema."""
 
     @property
     def name(self) -> str:
-        """What provenance records: ``"embedded"`` or ``"chat:<model>"``."""
+        """Method in the provenance: ``"embedded"`` or ``"chat:<model>"``."""
         ...
 
     def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
-        """Return the schema of an annotated (or diagnosed) failure, None if it shows nothing to recognise.
+        """Return the schema of an annotated (or diagnosed) failure; None if it has no recognisable feature.
 
         Raises:
-            JudgeError: the judge that writes it could not be asked, or its answer cannot be used.
+            JudgeError: the judge that writes it is unavailable, or its answer is not usable.
         """
         ...
 
 
 class Profiler(Protocol):
-    """Says what the steps of a run look like."""
+    """Function that builds the profiles of the steps of a run."""
 
     def __call__(self, run: Trajectory, findings: Sequence[Finding]) -> Sequence[Profile]:
-        """A portrait for each step that could be at fault, in order."""
+        """Return a profile for each step that could be at fault, in order."""
         ...

@@ -1,6 +1,6 @@
-"""Where the schemata of a cache outlive the process: a file of JSON Lines, or the store.
+"""Persistence of schemata: a file of JSON Lines, or the store.
 
-Both keep a whole schema under its id; what is put later replaces what was put before.
+Both contain complete schemata by id; a later version replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _DATABASE_SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
 
 
 StoreUpdate = Callable[[tuple[ErrorSchema, ...]], Sequence[ErrorSchema]]
-"""From the schemata that are kept to those that are new or changed; may be called again if it has to."""
+"""Function from the stored schemata to the new or changed ones; a retry may call it again."""
 
 
 class SchemaStore(Protocol):
-    """Keeps schemata; safe to use from several threads."""
+    """Persistent store of schemata; thread-safe."""
 
     def load(self) -> tuple[ErrorSchema, ...]:
-        """All that are kept, by id; none if nothing was ever put.
+        """Return all stored schemata by id; empty if nothing was stored.
 
         Raises:
-            FormatError: what is kept is no schema.
-            StoreUnavailable: the database cannot be used now.
+            FormatError: the stored data is not a schema.
+            StoreUnavailable: the database is unavailable.
         """
         ...
 
     def upsert(self, schemata: Sequence[ErrorSchema]) -> None:
-        """Add schemata, or new versions of those that are kept.
+        """Insert schemata, or new versions of stored ones.
 
         Raises:
             FormatError: the file cannot be written.
@@ -51,25 +51,26 @@ class SchemaStore(Protocol):
         ...
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Keep these no longer; ids that are not kept are passed over."""
+        """Delete schemata; unknown ids are ignored."""
         ...
 
     def update(self, change: StoreUpdate) -> None:
-        """Give ``change`` what is new since the last time, or all, and put what it returns, as one.
+        """Call ``change`` with the changes since the last call, or all schemata, and store its result
+        atomically.
 
         Raises:
-            FormatError, StoreUnavailable: as `load` and `put`; nothing was put.
+            FormatError, StoreUnavailable: see `load` and `upsert`; nothing was stored.
         """
         ...
 
 
 class FileSchemaStore:
-    """A file of schemata, one a line, replaced whole with every change.
+    """File of schemata, one per line; every change replaces the file.
 
-    For one process at a time, but for `exchange`, which several may use.
+    Only `update` is safe for use by several processes at the same time.
 
     Args:
-        path: the file; it is made with the first schema that is put.
+        path: the file; created with the first schema.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -77,18 +78,21 @@ class FileSchemaStore:
         self._lock = threading.Lock()
 
     def load(self) -> tuple[ErrorSchema, ...]:
-        """See `SchemaStore.load`."""
+        """Implement `SchemaStore.load`."""
         with self._lock:
             return self._read_file()
 
     def upsert(self, schemata: Sequence[ErrorSchema]) -> None:
-        """See `SchemaStore.put`. After a crash the file holds all of a change or nothing of it."""
+        """Implement `SchemaStore.upsert`.
+
+        After a crash, the file contains all of a change or nothing of it.
+        """
         with self._lock:
             held = {schema.id: schema for schema in (*self._read_file(), *schemata)}
             write_schemata(self.path, _sort_by_id(held.values()))
 
     def delete(self, ids: Iterable[str]) -> None:
-        """See `SchemaStore.forget`."""
+        """Implement `SchemaStore.delete`."""
         gone = set(ids)
         with self._lock:
             held = self._read_file()
@@ -97,7 +101,7 @@ class FileSchemaStore:
                 write_schemata(self.path, rest)
 
     def update(self, change: StoreUpdate) -> None:
-        """See `SchemaStore.exchange`; other processes wait, where the system has file locks."""
+        """Implement `SchemaStore.update`; other processes wait, if the system has file locks."""
         with self._lock, _lock_file(self.path):
             held = self._read_file()
             made = change(held)
@@ -110,14 +114,14 @@ class FileSchemaStore:
 
 
 class SqlSchemaStore:
-    """The table ``schemata`` of a store; writing never waits for the database.
+    """Table ``schemata`` of a store; a write never waits for the database.
 
-    A schema that is forgotten stays as a row without content, which `load` passes over: the store may have
-    recoveries that name it.
+    A deleted schema stays as a row without content, which `load` skips: recoveries in the store may refer to
+    it.
 
     Args:
-        store: an open store; who opened it closes it.
-        tenant: whose schemata.
+        store: an open store; the caller closes it.
+        tenant: tenant of the schemata.
     """
 
     def __init__(self, store: Store, *, tenant: str = "") -> None:
@@ -125,25 +129,25 @@ class SqlSchemaStore:
         self._known: SchemaVersions = {}
 
     def load(self) -> tuple[ErrorSchema, ...]:
-        """See `SchemaStore.load`; waits until what was put is durable."""
+        """Implement `SchemaStore.load`; wait until earlier writes are durable."""
         self.store.flush()
         rows = self.store.list_schemata(tenant=self.tenant)
         return _sort_by_id(_from_row(row) for row in rows if row.status != _DELETED_STATUS)
 
     def upsert(self, schemata: Sequence[ErrorSchema]) -> None:
-        """See `SchemaStore.put`; a version below the one that is stored is not taken."""
+        """Implement `SchemaStore.upsert`; a version below the stored one is ignored."""
         if schemata:
             self.store.write(*(_to_row(schema, self.tenant) for schema in schemata))
 
     def delete(self, ids: Iterable[str]) -> None:
-        """See `SchemaStore.forget`."""
+        """Implement `SchemaStore.delete`."""
         gone = set(ids)
         rows = [row for row in self.store.list_schemata(tenant=self.tenant) if row.id in gone] if gone else []
         if rows:
             self.store.write(*(replace(row, status=_DELETED_STATUS, data={}) for row in rows))
 
     def update(self, change: StoreUpdate) -> None:
-        """See `SchemaStore.exchange`; one transaction, which other processes wait for."""
+        """Implement `SchemaStore.update` as one transaction, which other processes wait for."""
 
         def rows(kept: Sequence[SchemaRow]) -> list[SchemaRow]:
             made = change(_sort_by_id(_from_row(row) for row in kept if row.status != _DELETED_STATUS))
@@ -158,7 +162,7 @@ def _lock_file(path: Path) -> Iterator[None]:
     """Hold the lock of a file, in a file beside it."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system: one process at a time, as ever
+    except ImportError:  # without such locks, only one process may use the file
         yield
         return
     with open(f"{path}.lock", "ab") as lock:
@@ -168,12 +172,12 @@ def _lock_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_schema_store(location: str | Path | None) -> Iterator[FileSchemaStore | SqlSchemaStore]:
-    """The keep at a place: a database by its URL or ending, else a file; None is the default store.
+    """Open the schema store at a location: a database by its URL or suffix, else a file.
 
-    A database is closed at the end.
+    None is the default store. A database is closed at the end of the context.
 
     Raises:
-        ConfigError, StoreUnavailable, StoreVersion, MissingExtra: the database cannot be used.
+        ConfigError, StoreUnavailable, StoreVersion, MissingExtra: the database is unavailable.
     """
     if not _is_database(location):
         yield FileSchemaStore(str(location))
@@ -185,7 +189,7 @@ def open_schema_store(location: str | Path | None) -> Iterator[FileSchemaStore |
 
 
 def open_for_process(location: str | Path) -> FileSchemaStore | SqlSchemaStore:
-    """As `opened`, for as long as the process lives: a database is closed when it ends."""
+    """Open a schema store for the lifetime of the process; a database is closed at exit."""
     if not _is_database(location):
         return FileSchemaStore(location)
     from agentguard.store.store import Store
@@ -194,11 +198,11 @@ def open_for_process(location: str | Path) -> FileSchemaStore | SqlSchemaStore:
 
 
 def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
-    """The schemata at a place, as `opened` reads it; a place that is not there is an error, and not made.
+    """Return the schemata at a location; a missing location is an error and is not created.
 
     Raises:
-        FormatError: there is no such file, or it holds no schemata.
-        ConfigError, StoreError, MissingExtra: there is no such database, or it cannot be used.
+        FormatError: there is no such file, or it does not contain schemata.
+        ConfigError, StoreError, MissingExtra: the database does not exist or is unavailable.
     """
     if not _is_database(location):
         return _sort_by_id(read_schemata(str(location)))

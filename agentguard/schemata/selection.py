@@ -1,17 +1,18 @@
-"""Which schemata to keep under a size budget: diverse, about what is difficult, and dependable.
+"""Selection of the schemata to keep under a size budget: diverse, difficult and dependable ones.
 
-The three criteria are those of D3, a data selection method by diversity, difficulty and dependability; how
-they are joined here is our own. A kept schema covers the others as far as it is like them and can be relied
-on, and covering a difficult one is worth more::
+The three criteria are those of D3, a data selection method by diversity, difficulty and dependability; their
+combination is our own. A kept schema covers the others in proportion to similarity and dependability, and
+covering a difficult one has a higher value::
 
     worth(kept) = sum over i of (1 + difficulty(i)) / 2
-                  * max over j in kept of (1 + dependability(j)) / 2 * likeness(i, j)
+                  * max over j in kept of (1 + dependability(j)) / 2 * similarity(i, j)
 
-Both count at half: an easy failure is worth something still, as difficulty is only estimated, and an unproven
-schema covers its own kind better than a proven one of another kind.
-This is weighted facility location, which is monotone and submodular, so that greedy picking reaches at least
-63 % of the best there is (Nemhauser, Wolsey and Fisher, 1978); gains are evaluated lazily (Minoux, 1978).
-A schema counts as covered only by its nearest ones, so that ten thousand take seconds and little memory.
+Both factors are at least one half: difficulty is only estimated, so an easy failure still has a value, and an
+unproven schema covers its own kind better than a proven one of another kind.
+
+This is weighted facility location, which is monotone and submodular, so greedy selection reaches at least 63
+% of the optimum (Nemhauser, Wolsey and Fisher, 1978). Gains are evaluated lazily (Minoux, 1978). A schema
+counts as covered only by its nearest ones, so that ten thousand take seconds and little memory.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _SUPPORT_WEIGHT: Final = 0.5
-"""A failure seen again is half a confirmation: it recurs, but nobody tried what the schema says."""
+"""Weight of a repeated failure: half a confirmation, because it recurs but its schema was not tried."""
 _MAX_SUPPORT: Final = 4
 _MIN_NEAREST, _MAX_NEAREST = 32, 256
 _BLOCK_ROWS: Final = 128
 
 
 def estimate_dependability(schema: ErrorSchema) -> float:
-    """How far a schema can be relied on: the mean of a Beta posterior over bearing out, in (0, 1).
+    """Return the reliability of a schema: the mean of a Beta posterior over confirmations, in (0, 1).
 
     The prior is even; confirmations and refutations count one each, and further failures behind the schema
     half a confirmation each, four at most.
@@ -56,7 +57,7 @@ def select_schemata(
     difficulty: Mapping[str, float] | None = None,
     dependability: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
-    """Choose schemata to keep; deterministic, and the same in whatever order they are given.
+    """Select the schemata to keep; deterministic and independent of the input order.
 
     Args:
         schemata: what there is to choose from.
@@ -94,7 +95,7 @@ def select_schemata(
 
 
 class _CoverageMatrix:
-    """Who covers whom, how well, as columns of a sparse matrix, and how well each is covered yet."""
+    """Coverage of schemata by each other as columns of a sparse matrix, and the current coverage of each."""
 
     def __init__(
         self, vectors: NDArray[np.float32], difficulty: Floats, dependability: Floats, nearest: int
@@ -106,13 +107,13 @@ class _CoverageMatrix:
         self.first: list[float] = np.bincount(
             by, weights=difficulty[who] * how, minlength=len(difficulty)
         ).tolist()
-        """What each adds to nothing."""
+        """Set the coverage of every schema to zero."""
         order = np.argsort(by, kind="stable")
         self.columns, self.weights = who[order], how[order]
         self.offsets = np.searchsorted(by[order], np.arange(len(difficulty) + 1))
 
     def marginal_gain(self, index: int) -> float:
-        """What one would add now."""
+        """Return the marginal gain of adding a schema."""
         import numpy as np
 
         held = slice(self.offsets[index], self.offsets[index + 1])
@@ -120,7 +121,7 @@ class _CoverageMatrix:
         return float(self.difficulty[who] @ np.maximum(self.weights[held] - self.coverage[who], 0))
 
     def add(self, index: int) -> None:
-        """Count those that one covers as covered."""
+        """Add a schema: mark the schemata that it covers."""
         import numpy as np
 
         held = slice(self.offsets[index], self.offsets[index + 1])
@@ -131,7 +132,10 @@ class _CoverageMatrix:
 def _find_nearest(
     vectors: NDArray[np.float32], dependability: Floats, count: int
 ) -> tuple[NDArray[Any], ...]:
-    """``(who, by whom, how well)`` for the ``count`` that cover each best; blockwise, to bound memory."""
+    """Return ``(covered, covering, degree)`` of the ``count`` best covers of each.
+
+    In blocks, to bound memory.
+    """
     import numpy as np
 
     found: list[tuple[NDArray[Any], ...]] = []
@@ -147,14 +151,17 @@ def _find_nearest(
 
 
 def _select_greedily(covers: _CoverageMatrix, budget: int) -> list[int]:
-    """Pick the one that adds most, again and again, until nothing adds anything; ties by place."""
+    """Return the schemata in the order of their marginal gain, until nothing adds a gain.
+
+    Ties by position.
+    """
     queue = [(-gain, place, 0) for place, gain in enumerate(covers.first)]
     heapify(queue)
     picked: list[int] = []
     while queue and len(picked) < budget:
         gain, place, seen = heappop(queue)
         if seen < len(picked):
-            # Gains only shrink: one that was computed before the last pick is an upper bound.
+            # Gains only shrink: a gain from before the last selection is an upper bound.
             heappush(queue, (-covers.marginal_gain(place), place, len(picked)))
         elif gain > -1e-9:
             break

@@ -1,7 +1,7 @@
-"""Schemata and portraits as JSON data and back, without loss, and the file that holds them: JSON Lines.
+"""Lossless conversion of schemata and profiles to JSON data and back, and their file format: JSON Lines.
 
-Fields that have their default are left out. What is read comes from outside: anything malformed is a
-FormatError that names the file, the line and the field.
+Fields with their default value are omitted. Input is untrusted: a malformed value is a FormatError that names
+the file, the line and the field.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from agentguard.schemata.model import ErrorSchema, Profile, Provenance, SchemaOr
 from agentguard.trajectory.formats.sdk import JsonNode
 
 MAX_LINE_BYTES: Final = 1_000_000
-"""Bytes a line may have; a schema has some two thousand."""
+"""Maximum length of a line in bytes; a schema has about two thousand."""
 
 
 def encode_schema(schema: ErrorSchema) -> dict[str, Any]:
-    """A schema as JSON data."""
+    """Return a schema as JSON data."""
     return _encode_fields(schema) | {"provenance": _encode_fields(schema.provenance)}
 
 
 def decode_schema(node: JsonNode) -> ErrorSchema:
-    """A schema from JSON data. Raises FormatError."""
+    """Decode a schema from JSON data. Raises FormatError."""
     return ErrorSchema(
         id=_decode_required_text(node, "id"),
         signature=_decode_texts(node, "signature"),
@@ -53,27 +53,27 @@ def decode_schema(node: JsonNode) -> ErrorSchema:
 
 
 def encode_profile(profile: Profile) -> dict[str, Any]:
-    """A portrait as JSON data."""
+    """Return a profile as JSON data."""
     return _encode_fields(profile)
 
 
 def decode_profile(node: JsonNode) -> Profile:
-    """A portrait from JSON data. Raises FormatError."""
+    """Decode a profile from JSON data. Raises FormatError."""
     return Profile(text=node.text("text"), traits=_decode_traits(node), step=node.integer_or("step"))
 
 
 def read_schemata(path: str | Path) -> tuple[ErrorSchema, ...]:
-    """Read a file of schemata, one a line; empty lines are passed over.
+    """Read a file of schemata, one per line; empty lines are skipped.
 
     Raises:
-        FormatError: the file cannot be read, or a line of it is no schema; names ``file:line`` and the field.
+        FormatError: the file cannot be read, or a line is not a schema; names ``file:line`` and the field.
     """
     file = Path(path)
     return tuple(_decode_lines(file, lambda node: decode_schema(node)))
 
 
 def write_schemata(path: str | Path, schemata: Iterable[ErrorSchema]) -> int:
-    """Write schemata to a file, one a line, replacing it whole or not at all; returns how many.
+    """Write schemata to a file, one per line, atomically; return their number.
 
     Raises:
         FormatError: the file cannot be written.
@@ -129,7 +129,7 @@ def _parse_line(line: bytes) -> JsonNode:
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that do not have their default; tuples as lists."""
+    """Return the fields of a dataclass that differ from their default; tuples as lists."""
     data: dict[str, Any] = {}
     for one in fields(value):
         item = getattr(value, one.name)

@@ -1,8 +1,8 @@
-"""What schemata say of a run: how much more each step looks like earlier failures than like sound steps.
+"""Similarity signal of schemata: each step's similarity to earlier failures, less that to sound steps.
 
-CORRECT (arXiv 2509.24088) shows the nearest schemata to a language model. Without one, likeness itself has to
-speak, and likeness to failures alone says mostly how usual a step is: where the steps beside those failures
-are at hand, likeness to them is taken off.
+CORRECT (arXiv 2509.24088) shows the nearest schemata to a language model. Without a model, the similarity
+itself is the signal. Similarity to failures alone mostly measures how usual a step is, so similarity to the
+sound steps of the same runs is subtracted if they are available.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 DEFAULT_NEIGHBOURS: Final = 3
-"""Nearest schemata that speak: one is noisy, and ten are a fair part of a small store."""
+"""Number of nearest schemata in the signal: one is noisy, and ten are a large part of a small store."""
 _MAX_NEGATIVE_EXAMPLES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativeExample:
-    """A step that was not at fault in a run that failed, and the question of that run."""
+    """Sound step of a failed run, and the question of that run."""
 
     profile: Profile
     group: str
@@ -37,12 +37,12 @@ class NegativeExample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimilaritySignal:
-    """What schemata say of a run.
+    """Similarity signal of a run.
 
     Attributes:
-        matches: for each step the schemata nearest to it.
-        signal: for each step how much they speak for it, in standard deviations of its run; all 0 if nothing
-            can be compared. Shape (steps, 1), as `agentguard.judge.embedded.training.SignalFunction` has it.
+        matches: the nearest schemata of each step.
+        signal: evidence for each step, in standard deviations of its run; all 0 if nothing can be compared.
+            Shape (steps, 1), as in `agentguard.judge.embedded.training.SignalFunction`.
     """
 
     matches: tuple[tuple[Match, ...], ...]
@@ -50,12 +50,12 @@ class SimilaritySignal:
 
 
 class SchemaSignals:
-    """Compares steps with schemata; safe to use from several threads.
+    """Comparison of steps with schemata; thread-safe.
 
     Args:
         index: the schemata.
-        k: nearest ones that count.
-        sound: steps that were not at fault; beyond 20,000, that many of them, evenly chosen.
+        k: number of nearest schemata that count.
+        sound: steps that were not at fault; of more than 20,000, an even sample of that size.
 
     Raises:
         ConfigError: ``k`` is below 1.
@@ -76,7 +76,7 @@ class SchemaSignals:
     def compute(
         self, profiles: Sequence[Profile], *, excluded_groups: Sequence[str] = ()
     ) -> SimilaritySignal:
-        """Compare the steps of one run; schemata and sound steps of the groups named are passed over."""
+        """Compare the steps of one run; skip schemata and sound steps of the excluded groups."""
         import numpy as np
 
         from agentguard.judge.embedded.conditional_logit import standardize_within_run
@@ -94,7 +94,7 @@ class SchemaSignals:
         )
 
     def _background_similarity(self, profiles: Sequence[Profile], excluded_groups: Sequence[str]) -> Array:
-        """Mean likeness of each step to the sound steps nearest to it; 0 where there are none."""
+        """Return the mean similarity of each step to the nearest sound steps; 0 without sound steps."""
         import numpy as np
 
         keys = [key for group in excluded_groups if (key := normalize_group_key(group))]

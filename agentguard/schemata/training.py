@@ -1,6 +1,7 @@
-"""From annotated runs to what can speak of others: schemata of failures, and the sound steps beside them.
+"""Training of similarity signals from annotated runs: schemata of failures, and the sound steps beside them.
 
-What is detected and portrayed is kept for some hundred runs: a cross-validation asks for each many times.
+Findings and profiles of some hundred runs are cached, because a cross-validation needs each of them many
+times.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 TRAIT_WEIGHT: Final = 0.5
-"""Share of traits in the likeness; the rest is the likeness of texts."""
+"""Share of traits in the similarity; the rest is the similarity of texts."""
 
 _MAX_CACHED_RUNS: Final = 512
 
 
 def train_signals(records: Sequence[Record], *, k: int = DEFAULT_NEIGHBOURS) -> SchemaSignals:
-    """Signals from the failures among annotated runs."""
+    """Build signals from the failures of annotated runs."""
     schemata, sound = distill_records(records)
     return build_signals(schemata, k=k, negatives=sound)
 
@@ -40,14 +41,16 @@ def train_signals(records: Sequence[Record], *, k: int = DEFAULT_NEIGHBOURS) -> 
 def build_signals(
     schemata: Sequence[ErrorSchema], *, k: int = DEFAULT_NEIGHBOURS, negatives: Sequence[NegativeExample] = ()
 ) -> SchemaSignals:
-    """Signals from schemata, and from sound steps if there are any to hold against them."""
+    """Build signals from schemata, and from sound steps if there are any."""
     index = SchemaIndex(trait_weight=TRAIT_WEIGHT)
     index.add(schemata)
     return SchemaSignals(index, k=k, negatives=negatives)
 
 
 def distill_records(records: Sequence[Record]) -> tuple[tuple[ErrorSchema, ...], tuple[NegativeExample, ...]]:
-    """Schemata of the failures among annotated runs, and the steps of those runs that were not at fault."""
+    """Return the schemata of the failures in annotated runs, and the steps of those runs that were not at
+    fault.
+    """
     schemata: dict[str, ErrorSchema] = {}
     sound: list[NegativeExample] = []
     for record in records:
@@ -63,19 +66,19 @@ def distill_records(records: Sequence[Record]) -> tuple[tuple[ErrorSchema, ...],
 
 
 def compute_training_signals(signals: SchemaSignals, record: Record) -> NDArray[np.float64]:
-    """Signals of a training run, with all of its own question left out: `agentguard.judge.embedded.training.SignalFunction`."""
+    """Return the signals of a training run without its own question; this is a `SignalFunction`."""
     held = profile_cached(record.trajectory, detect_cached(record.trajectory))
     return signals.compute(held, excluded_groups=(select_group(record), record.trajectory.task)).signal
 
 
 def select_group(record: Record) -> str:
-    """The question of a run, as schemata are left out by it."""
+    """Return the question of a run, by which schemata are excluded."""
     group = record.annotation.group or ""
     return group if normalize_group_key(group) else record.trajectory.task
 
 
 def detect_cached(run: Trajectory) -> tuple[Finding, ...]:
-    """What the detectors find in a run."""
+    """Return the findings of a run; cached."""
     kept = _FINDINGS_CACHE.get(id(run))
     if kept is None or kept[0] is not run:
         kept = (run, tuple(detect(run).findings))
@@ -84,7 +87,7 @@ def detect_cached(run: Trajectory) -> tuple[Finding, ...]:
 
 
 def profile_cached(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profile, ...]:
-    """Portraits of the steps of a run that could be at fault."""
+    """Return the profiles of the steps of a run that could be at fault; cached."""
     kept = _PROFILE_CACHE.get(id(run))
     if kept is None or kept[0] is not run or kept[1] != tuple(findings):
         kept = (run, tuple(findings), profile_steps(run, findings))

@@ -1,8 +1,8 @@
 """Catalog of taxonomies: the bundled ones and those in the user's folders.
 
 A taxonomy is a YAML file with the same name; ``crosswalk.yaml`` contains links between codes. Pass the user's
-folders to `TaxonomyCatalog.load`, or list them in the environment variable ``AGENTGUARD_TAXONOMIES`` (separated
-as in ``PATH``). A file is read at the first use of its taxonomy.
+folders to `TaxonomyCatalog.load`, or list them in the environment variable ``AGENTGUARD_TAXONOMIES``
+(separated as in ``PATH``). A file is read at the first use of its taxonomy.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TaxonomyCatalog:
     def load(cls, *folders: str | Path) -> TaxonomyCatalog:
         """Return the bundled taxonomies and those of ``folders`` and of ``AGENTGUARD_TAXONOMIES``.
 
-        The result is cached by folders; a process does not read a changed file again. Raises TaxonomyError if a
-        folder is missing or two files have the same name.
+        The result is cached by folders; a process does not read a changed file again. Raises TaxonomyError if
+        a folder is missing or two files have the same name.
         """
         listed = [part for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
         return _load_folders(tuple(str(Path(folder).resolve()) for folder in (*listed, *folders)))

@@ -9,8 +9,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Publication behind a taxonomy: its title, its arXiv id if there is one, and the parts that were used.
-    """
+    """Publication behind a taxonomy: its title, its arXiv id if there is one, and the parts in use."""
 
     work: str
     arxiv: str | None = None
@@ -76,7 +75,8 @@ class Taxonomy:
 class Relation(StrEnum):
     """Relation between codes of two taxonomies, after the mapping properties of SKOS (W3C, 2009).
 
-    Read a link as "``source`` has a ``relation`` match in ``target``": BROAD means that the target is broader.
+    Read a link as "``source`` has a ``relation`` match in ``target``": BROAD means that the target is
+    broader.
     """
 
     EXACT = "exact"

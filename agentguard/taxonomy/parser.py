@@ -1,7 +1,7 @@
 """Parser of a YAML file into a taxonomy or a list of links, validated by ``SCHEMA.json``.
 
-A user's file is untrusted input. The YAML loader is the safe one, without aliases (a short file could expand to
-gigabytes), without duplicate keys (the first would be lost silently) and without dates.
+A user's file is untrusted input. The YAML loader is the safe one, without aliases (a short file could expand
+to gigabytes), without duplicate keys (the first would be lost silently) and without dates.
 """
 
 from __future__ import annotations

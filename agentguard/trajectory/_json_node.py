@@ -18,8 +18,9 @@ _TYPE_NAMES |= {float: "a number", type(None): "null"}
 class JsonNode:
     """JSON object and its dotted path in the record.
 
-    An accessor such as `text` or `integer` requires the field. An accessor that ends with ``_or`` returns a default
-    if the field is absent or null. All raise FormatError, and no other error, on a value of another type.
+    An accessor such as `text` or `integer` requires the field. An accessor that ends with ``_or`` returns a
+    default if the field is absent or null. All raise FormatError, and no other error, on a value of another
+    type.
     """
 
     data: Mapping[str, Any]

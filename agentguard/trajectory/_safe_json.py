@@ -1,8 +1,9 @@
 """Parser of untrusted JSON into plain data that later code can walk, compare and write again.
 
-The data from `loads` and `normalize_json` contains only dict, list, str, int, float, bool and None. It has at most
-`MAX_DEPTH` levels, no lone surrogate, no NaN or infinity and no integer beyond 64 bits. So later code cannot fail
-on it. Usual mistakes of JSON writers are kept as text: ``NaN`` becomes ``"NaN"``, a longer integer its digits.
+The data from `loads` and `normalize_json` contains only dict, list, str, int, float, bool and None. It has at
+most `MAX_DEPTH` levels, no lone surrogate, no NaN or infinity and no integer beyond 64 bits. So later code
+cannot fail on it. Usual mistakes of JSON writers are kept as text: ``NaN`` becomes ``"NaN"``, a longer
+integer its digits.
 """
 
 from __future__ import annotations

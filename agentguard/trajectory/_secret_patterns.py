@@ -90,8 +90,9 @@ def normalize_name(text: str) -> str:
 def collect_texts(data: dict[str, Any]) -> list[str] | None:
     """Return the names and texts of JSON data; None if the data needs a full walk.
 
-    A full walk is needed for a sensitive name, a long number, and data that is not plain JSON. For a text that is
-    JSON, the result has its inner names and texts, because escapes could hide a secret in the text itself.
+    A full walk is needed for a sensitive name, a long number, and data that is not plain JSON. For a text
+    that is JSON, the result has its inner names and texts, because escapes could hide a secret in the text
+    itself.
     """
     found: list[str] = []
     level: list[Any] = [data]

@@ -1,11 +1,11 @@
 """Model of a recorded agent run, common to all formats.
 
-A *step* is the unit of rollback: one turn of an agent with its tool calls and, if the recording pairs them, the
-observations that the calls returned. Some formats record the environment as a separate speaker (Who&When). Its
-turns stay steps with ``source=ENVIRONMENT``. Steps count from 0.
+A *step* is the unit of rollback: one turn of an agent with its tool calls and, if the recording pairs them,
+the observations that the calls returned. Some formats record the environment as a separate speaker
+(Who&When). Its turns stay steps with ``source=ENVIRONMENT``. Steps count from 0.
 
-Rewards, labels and gold answers are in `Annotation`, beside the trajectory and never inside it. So no detector and
-no feature can read them.
+Rewards, labels and gold answers are in `Annotation`, beside the trajectory and never inside it. So no
+detector and no feature can read them.
 
 All classes are frozen; equality is by value, and the round-trip tests rely on it.
 """

@@ -1,11 +1,12 @@
 """Redaction of secrets in a run before it is stored or shared.
 
 A secret becomes a placeholder such as ``[redacted:api_key:1a2b]``. All occurrences of a secret have the same
-placeholder, so a reader still sees that two values are equal. Its last part is 16 bits of a keyed hash: enough to
-distinguish the secrets of a run, too few to recover one. The rest of the run stays unchanged.
+placeholder, so a reader still sees that two values are equal. Its last part is 16 bits of a keyed hash:
+enough to distinguish the secrets of a run, too few to recover one. The rest of the run stays unchanged.
 
-Redaction covers values of well-known shapes (keys, tokens, private keys, passwords in URLs, e-mail addresses, card
-numbers) and every value under a name such as ``password``. A secret of one place is a secret in the complete run.
+Redaction covers values of well-known shapes (keys, tokens, private keys, passwords in URLs, e-mail addresses,
+card numbers) and every value under a name such as ``password``. A secret of one place is a secret in the
+complete run.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Redactor:
     """Redactor that replaces secrets by stable placeholders.
 
     Args:
-        patterns: kind to an additional RE2 pattern; its first group is replaced, or the match if it has no group.
-        key: key of the placeholders' hash; with another key the same secret gets another placeholder.
+        patterns: kind to an additional RE2 pattern; its first group is replaced, or the match if it has no
+        group. key: key of the placeholders' hash; with another key the same secret gets another placeholder.
 
     Raises:
         ConfigError: a pattern is not valid, or a kind is not a plain word.
@@ -69,7 +70,9 @@ class Redactor:
         ]
         self._builtin_pattern = _compile_pattern("builtin", SECRET_PATTERN)
         self._harmless_names: set[str] = set()
-        self._harmless_texts: dict[str, None] = {}  # consecutive runs repeat their prompts: a cache of the latest ones
+        self._harmless_texts: dict[
+            str, None
+        ] = {}  # consecutive runs repeat their prompts: a cache of the latest ones
 
     def redact(self, record: Record) -> RedactionResult:
         """Return ``record`` without its secrets. Raises FormatError if it contains data that is not JSON."""
@@ -99,8 +102,9 @@ class Redactor:
     def is_harmless(self, data: dict[str, Any]) -> bool:
         """Return True if a single search proves that there is no secret; every pattern stays within a line.
 
-        The function searches all texts as one, line by line. A pattern that matches in one text, or another pattern,
-        also matches in the joined text. So no match proves that there is no secret; a match requires a full walk.
+        The function searches all texts as one, line by line. A pattern that matches in one text, or another
+        pattern, also matches in the joined text. So no match proves that there is no secret; a match requires
+        a full walk.
         """
         texts = None if self._custom_patterns else collect_texts(data)
         if texts is None:

@@ -1,7 +1,7 @@
 """Lossless conversion of runs to and from JSON data, for the event log and other formats with our fields.
 
-Fields with their default value are omitted. ``decode_*`` functions read untrusted data: a malformed value is a
-FormatError that names the field.
+Fields with their default value are omitted. ``decode_*`` functions read untrusted data: a malformed value is
+a FormatError that names the field.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every registered detector keeps to, whatever the run."""
+"""Contract of all registered detectors, on any run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every trajectory format must do, run over all registered formats and their samples.
+"""Contract of all registered trajectory formats, checked on their samples.
 
 A sample of format ``x`` is a file ``samples/x.json``, ``x.jsonl``, ``x.txt``, ``x.traj`` or
 ``x.<anything>.json`` (and so on), or a folder ``x`` or ``x.<anything>``.

@@ -1,7 +1,7 @@
 """Provenance of values: data flow from the agent's inputs to its outputs.
 
-Checking the arguments of an action against all inputs is common in taint tracking. The failure "invention of new
-information" is a category of AgentRx (Microsoft).
+Checking the arguments of an action against all inputs is common in taint tracking. The failure "invention of
+new information" is a category of AgentRx (Microsoft).
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ _MAX_REPORTED_VALUES = 5_000
 
 
 class UnknownProvenance(BaseDetector):
-    """Detector of an argument whose value has no source, or of data that the agent admits to have invented.
-    """
+    """Detector of an argument whose value has no source, or of data that the agent admits to invent."""
 
     name = "unknown_origin"
     summary = (

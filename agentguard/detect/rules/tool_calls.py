@@ -107,7 +107,9 @@ class OutOfRange(BaseDetector):
             name="ranges",
             value_type="mapping",
             default={},
-            description='argument to [low, high], null for no bound; "tool.argument" or "argument" of any tool',
+            description=(
+                'argument to [low, high], null for no bound; "tool.argument" or "argument" of any tool'
+            ),
         ),
     )
 

@@ -170,9 +170,13 @@ def _find_cause(result: ToolResult, view: RunView) -> Step:
 
 _READ_CORRECTION = "Read the error, change what it complains about, and check the result before you go on."
 _CORRECTION_BY_KIND = {
-    ToolErrorKind.REJECTED: "This is not possible here. Look at what is possible in this state, and choose from that.",
+    ToolErrorKind.REJECTED: (
+        "This is not possible here. Look at what is possible in this state, and choose from that."
+    ),
     ToolErrorKind.NO_ACTION: "Give the action itself, in the form the environment can carry out.",
-    ToolErrorKind.HTTP: "The service did not answer as it should. Wait and try once more, or use another source.",
+    ToolErrorKind.HTTP: (
+        "The service did not answer as it should. Wait and try once more, or use another source."
+    ),
     ToolErrorKind.TIMEOUT: "The action took too long. Make it smaller, or use another way.",
 }
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Distillation of failures into error schemata, by rules or by a language model."""

@@ -1,10 +1,10 @@
-"""The embedded distiller: from a failure to its schema, deterministic and without a language model.
+"""Embedded distiller: builds the schema of a failure deterministically, without a language model.
 
-After CORRECT (arXiv 2509.24088), which has a model write signature, context and heuristics from the log and
-the label. Here they are read off the portraits of the run's steps: what the step at fault does and what came
-of it, what had gone before, and what it has that the steps resembling it have not. The label says where to
-look and which code it is; nothing else of it is read. Its reason, its agent and its step's number say nothing
-that could be recognised in another run, and would give away the answer in this one.
+After CORRECT (arXiv 2509.24088), in which a model writes signature, context and heuristics from the log and
+the label. Here they are read from the profiles of the run's steps: the behaviour and the effects of the
+faulty step, the steps before it, and its differences from similar steps. The label gives only the step and
+the code. Its reason, agent and step number could not be recognised in another run, and would leak the answer
+in this one.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MIN_WEIGHT_GAP: Final = 0.4
 _MIN_COMMON_WEIGHT: Final = 0.6
 _MAX_ABSENT_WEIGHT: Final = 0.2
 _FINDING_BONUS: Final = 0.25
-"""What a detector found says more than a trait that is as rare in the run."""
+"""Bonus of a detector's finding over a trait that is equally rare in the run."""
 
 
 def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple[str, ...]:
-    """Sentences on what candidate ``at`` has and its look-alikes do not, and on what they have instead."""
+    """Return sentences on the differences between candidate ``position`` and the most similar candidates."""
     mine = candidates[position].traits
     others = [one.traits for place, one in enumerate(candidates) if place != position]
     if not others:
@@ -81,7 +81,7 @@ def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple
 
 
 def trait_similarity(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Cosine of two bags of traits, in [0, 1]; 0 if either is empty."""
+    """Return the cosine of two bags of traits, in [0, 1]; 0 if either is empty."""
     shared = sum(weight * other[name] for name, weight in one.items() if name in other)
     return shared / (_norm(one) * _norm(other)) if shared else 0.0
 
@@ -95,27 +95,27 @@ def _mean_weight(many: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def _is_distinctive(name: str) -> bool:
-    """Whether a trait says more than where a step stands, which sets every step apart or none."""
+    """Return False for a trait that gives only a position, which distinguishes every step or none."""
     return not is_positional(name) and get_sentence(name) is not None
 
 
 def _select_top(scores: Mapping[str, float], minimum: float, limit: int) -> list[str]:
-    """The names that score highest, the order of the vocabulary breaking ties."""
+    """Return the names with the highest scores; the order of the vocabulary breaks ties."""
     kept = [name for name in sort_traits(scores) if scores[name] >= minimum]
     return sorted(kept, key=lambda name: -round(scores[name], 6))[:limit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureLocation:
-    """Where a run failed, and what is known of it.
+    """Location of a failure in a run, and its known labels.
 
     Attributes:
-        step: index of the step at fault.
-        codes: qualified taxonomy codes, if known; else those of the findings at the step are taken.
+        step: index of the faulty step.
+        codes: qualified taxonomy codes, if known; else the codes of the findings at the step are used.
         module: memory, reflection, planning, action or system, if known; else that of the codes.
-        correction: what helped, if known. It is kept only as far as it says nothing of the topic.
-        group: the question or task id; else the task's text.
-        origin: whether the failure is a natural one.
+        correction: the correction that helped, if known; only its parts without the topic are used.
+        group: the question or task id; else the text of the task.
+        origin: origin of the failure, such as a natural one.
     """
 
     step: int
@@ -127,7 +127,7 @@ class FailureLocation:
 
 
 class HypothesisLike(Protocol):
-    """What is read of a hypothesis of a diagnosis."""
+    """Attributes of a hypothesis that the distiller reads."""
 
     @property
     def step(self) -> int:
@@ -141,42 +141,41 @@ class HypothesisLike(Protocol):
 
     @property
     def module(self) -> str | None:
-        """The part at fault, if known."""
+        """Module at fault, if known."""
         ...
 
     @property
     def correction(self) -> str:
-        """What to tell the agent."""
+        """Correction for the agent."""
         ...
 
 
 class DiagnosisLike(Protocol):
-    """What is read of a diagnosis (`agentguard.localize.base.Diagnosis` is one)."""
+    """Attributes of a diagnosis that the distiller reads (`agentguard.localize.base.Diagnosis` has them)."""
 
     @property
     def hypotheses(self) -> Sequence[HypothesisLike]:
-        """Suspects, the likeliest first."""
+        """Suspects, the most probable first."""
         ...
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """What the detectors saw."""
+        """Findings of the detectors."""
         ...
 
 
 class EmbeddedDistiller:
-    """Distils schemata from portraits; see the module.
+    """Distiller of schemata from step profiles; see the module.
 
-    A run whose annotation says that its error was injected (``extra["origin"] == "injected"``) gives a schema
-    of that origin.
+    A run whose annotation has ``extra["origin"] == "injected"`` gives a schema of that origin.
     """
 
     name: Final = "embedded"
 
     def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
-        """The schema of an annotated failure.
+        """Return the schema of an annotated failure.
 
-        None if the run passed, has no root cause with a step, or the step is not in the recording.
+        Return None if the run passed, has no root cause with a step, or does not contain the step.
         """
         cause = record.annotation.root_cause
         if cause is None or cause.step is None or record.annotation.failed is False:
@@ -194,7 +193,7 @@ class EmbeddedDistiller:
     def distill_diagnosis(
         self, run: Trajectory, diagnosis: DiagnosisLike, *, hypothesis: int = 0, group: str | None = None
     ) -> ErrorSchema | None:
-        """The schema of one hypothesis of a diagnosis; None if there is no such hypothesis."""
+        """Return the schema of one hypothesis of a diagnosis; None if there is no such hypothesis."""
         if not 0 <= hypothesis < len(diagnosis.hypotheses):
             return None
         suspect = diagnosis.hypotheses[hypothesis]
@@ -210,10 +209,10 @@ class EmbeddedDistiller:
     def distill_step(
         self, run: Trajectory, findings: Sequence[Finding], fault: FailureLocation
     ) -> ErrorSchema | None:
-        """The schema of a failure at a known step; None if the step is not in the run.
+        """Return the schema of a failure at a known step; None if the step is not in the run.
 
-        A step that cannot be at fault itself, such as a report of what was executed, stands for the last one
-        before it that can.
+        A step that cannot be at fault itself, such as a report of executed code, is replaced by the last
+        candidate before it.
         """
         seen = build_step_profiles(run, findings)
         at = _find_candidate(seen, fault.step, len(run.steps))
@@ -254,7 +253,7 @@ class EmbeddedDistiller:
 
 
 def build_schema_id(run: str, sentences: Sequence[Sequence[str]], codes: Sequence[str]) -> str:
-    """An id from what a schema first says, of which run: the same failure distilled twice has one id."""
+    """Return an id from the first sentences of a schema, its codes and its run; it is stable."""
     content = orjson.dumps([run, [list(part) for part in sentences], list(codes)])
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -262,9 +261,9 @@ def build_schema_id(run: str, sentences: Sequence[Sequence[str]], codes: Sequenc
 def _select_findings(
     run: Trajectory, candidates: Sequence[StepProfile], position: int, findings: Sequence[Finding]
 ) -> tuple[Finding, ...]:
-    """Findings about a step; if there are none, those about what it handed over for execution brought back.
+    """Return the findings about a step; without any, the findings about the results of its execution.
 
-    Where a format folds results into the step, both are findings about the step.
+    If the format folds results into the step, both are findings about the step.
     """
     step = candidates[position].step
     here = tuple(one for one in findings if one.step == step)
@@ -276,7 +275,7 @@ def _select_findings(
 
 
 def _find_candidate(candidates: Sequence[StepProfile], step: int, steps: int) -> int | None:
-    """Place among the candidates of a step, or of the last candidate before it."""
+    """Return the position of a step among the candidates, or of the last candidate before it."""
     if not 0 <= step < steps:
         return None
     before = [place for place, one in enumerate(candidates) if one.step <= step]

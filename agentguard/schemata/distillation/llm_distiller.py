@@ -1,11 +1,15 @@
-"""The chat distiller: a model writes signature, context and heuristics of a failure, in one call.
+"""LLM distiller: a model writes signature, context and heuristics of a failure, in one call.
 
-After CORRECT (arXiv 2509.24088). The model reads the run and, marked, the step at fault, and answers under a
-JSON schema whose strings and lists are bounded. Nothing it writes is believed to be free of the label or the
-topic: each sentence that names an agent or says which step it was is dropped, the topic is taken out of the
-others (`agentguard.schemata.profiles.delexicalization`), and those of which too little is left are dropped too. Traits, codes,
-module, correction and provenance are those of the embedded distiller, so that schemata of both can be found
-and merged alike.
+After CORRECT (arXiv 2509.24088). The model reads the run with the faulty step marked, and answers under a
+JSON schema with bounded strings and lists. Its output may leak the label or the topic, so every sentence is
+checked:
+
+- A sentence with the name of an agent or the position of the step is dropped.
+- The topic is removed from the other sentences (`agentguard.schemata.profiles.delexicalization`).
+- A sentence of which too little remains is dropped.
+
+Traits, codes, module, correction and provenance are those of the embedded distiller, so schemata of both
+distillers can be found and merged alike.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ RESPONSE_SCHEMA: Final[Mapping[str, Any]] = {
     "required": ["signature", "context", "heuristics"],
     "additionalProperties": False,
 }
-"""What the model may answer: bounded, so that it ends before its tokens do."""
+"""Schema of the model's answer: bounded, so that it ends before the token limit."""
 
 _STEP_WORD_PATTERN: Final = r"(?:step|turn|message|round|index)s?"
 _POSITION_PATTERN: Final = re.compile(
@@ -62,11 +66,11 @@ _MIN_WORDS: Final = 3
 
 
 class LLMDistiller:
-    """Distils schemata through a chat model.
+    """Distiller of schemata by a chat model.
 
     Args:
-        endpoint: who writes.
-        deadline_s: seconds for one schema; the endpoint's own deadline bounds it as well.
+        endpoint: chat endpoint of the model.
+        deadline_s: seconds for one schema; the deadline of the endpoint applies as well.
     """
 
     def __init__(self, endpoint: JudgeEndpoint, *, deadline_s: float | None = None) -> None:
@@ -77,16 +81,16 @@ class LLMDistiller:
 
     @property
     def name(self) -> str:
-        """``"chat:<model>"``, as provenance records it."""
+        """Return ``"chat:<model>"``, the method in the provenance."""
         known = self.endpoint.info
         return f"chat:{known.model if known else self.endpoint.model or 'unknown'}"
 
     def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
-        """The schema of an annotated failure; None where the embedded distiller sees none either.
+        """Return the schema of an annotated failure; None if the embedded distiller returns None.
 
         Raises:
-            JudgeError: the model could not be asked, its answer does not fit the form, or nothing of its
-                signature may be kept.
+            JudgeError: the model is unavailable, its answer does not match the schema, or no sentence of its
+                signature is usable.
         """
         cause = record.annotation.root_cause
         known = self._embedded.distill(record, findings)
@@ -116,7 +120,7 @@ class LLMDistiller:
             raise _to_error(self.name, facts)
         nonce = compute_nonce(
             run, b""
-        )  # what is written is checked word by word; nothing hangs on the fence alone
+        )  # each word of the answer is checked, so the fence alone is not critical
         excerpt = fence([render_step(step, _MAX_EXCERPT_CHARS)], title="step at fault", nonce=nonce)
         room = (
             ((facts.context_tokens or _CONTEXT_TOKENS) - _MAX_TOKENS) * _CHARS_PER_TOKEN
@@ -138,7 +142,7 @@ class LLMDistiller:
 
 
 def _clean_sentences(sentences: Iterable[str], run: Trajectory) -> tuple[str, ...]:
-    """The sentences that give nothing away, without their topic, each once."""
+    """Return the sentences without their topic, each once; drop those that leak the answer."""
     plainer = Delexicalizer(run)
     names = _agent_name_variants(run)
     kept = [
@@ -151,7 +155,7 @@ def _clean_sentences(sentences: Iterable[str], run: Trajectory) -> tuple[str, ..
 
 
 def _delexicalize_sentence(sentence: str, delexicalizer: Delexicalizer) -> str:
-    """A sentence without its topic; empty if it then says too little, or still tells a place."""
+    """Return a sentence without its topic; empty if too little remains or it still names a position."""
     left = delexicalizer(sentence)
     words = [word for word in _WORD_PATTERN.findall(left) if word != GAP_MARKER]
     whole = _WORD_PATTERN.findall(sentence)
@@ -162,7 +166,7 @@ def _delexicalize_sentence(sentence: str, delexicalizer: Delexicalizer) -> str:
 
 
 def _agent_name_variants(run: Trajectory) -> re.Pattern[str] | None:
-    """Agents' names, in the forms a writer would give them: with spaces for underscores as well."""
+    """Return a pattern of the agents' names in all usual forms, such as spaces for underscores."""
     names = {step.agent for step in run.steps if len(step.agent) > 1}
     forms = names | {re.sub(r"[_\W]+", " ", name).strip() for name in names}
     told = sorted((re.escape(form) for form in forms if form), key=len, reverse=True)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Induction of new taxonomy codes from failures that no code covers."""

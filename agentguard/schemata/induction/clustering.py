@@ -1,9 +1,9 @@
-"""New codes out of failures that no code covers: clusters of schemata, proposed for a person to accept.
+"""Clustering of failures that no code covers into proposals of new codes, for a person to accept.
 
-A schema is uncovered if it has no code, or if nothing that has one is like it. Uncovered schemata are
-clustered by average linkage on their vectors' cosine (Sokal and Michener, 1958); a cluster that is as near to
-the schemata of an existing code as its members are to each other is that code's, not a new one. A proposal
-is an observation: nothing uses it until a person has accepted it (`agentguard.schemata.induction.taxonomy_writer`).
+A schema is uncovered if it has no code, or if it has one and no similar schema with a code. Average linkage
+on cosine (Sokal and Michener, 1958) clusters the uncovered schemata. A cluster that is as near to the
+schemata of an existing code as its members are to each other is a case of that code, not a new one. A
+proposal has no effect until a person accepts it (`agentguard.schemata.induction.taxonomy_writer`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_CODE_CHARS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeName:
-    """Id, title and definition of a code, as a taxonomy file takes them."""
+    """Id, title and definition of a code for a taxonomy file."""
 
     code: str
     title: str
@@ -44,12 +44,12 @@ class CodeName:
 
 
 def build_code_name(traits: Sequence[str], sentences: Sequence[str], names: Counter[str]) -> CodeName:
-    """Name by the most telling traits.
+    """Build a name from the most characteristic traits.
 
     Args:
-        traits: names of the traits, the most telling first; may be empty.
-        sentences: what they say; else what the most typical schema says.
-        names: ids given so far and how often; counted on.
+        traits: names of the traits, the most characteristic first; may be empty.
+        sentences: sentences of the traits; without traits, sentences of the most typical schema.
+        names: counter of used ids; the function updates it.
     """
     said = [one.strip() for one in sentences if one.strip()] or ["Failures that resemble each other."]
     base = "_".join(part for name in traits[:_MAX_TITLE_TRAITS] if (part := slugify(name)))
@@ -66,7 +66,7 @@ def build_code_name(traits: Sequence[str], sentences: Sequence[str], names: Coun
 
 
 def slugify(text: str) -> str:
-    """A text as a part of an id: lower case, letters and digits, beginning with a letter; may be empty."""
+    """Return a text as part of an id: lower-case letters and digits, starting with a letter; may be empty."""
     return _SEPARATOR_PATTERN.sub("_", text.lower()).strip("_").lstrip("0123456789_")
 
 
@@ -77,10 +77,10 @@ def _format_title(sentences: Sequence[str]) -> str:
 
 
 DEFAULT_MIN_SUPPORT: Final = 4
-"""Failures a proposal needs, of at least two questions: fewer may share their topic or nothing."""
+"""Minimum number of failures of a proposal, of at least two questions: fewer may share just their topic."""
 
 MAX_SCHEMATA: Final = 4_000
-"""Schemata clustered at once (128 MB of likenesses); of more, those with the most failures behind them."""
+"""Maximum number of clustered schemata (128 MB of similarities); those with the most failures come first."""
 
 _MAX_EXEMPLARS: Final = 5
 _MIN_SHARED_WEIGHT: Final = 0.5
@@ -88,7 +88,7 @@ _MIN_SHARED_WEIGHT: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeProposal:
-    """A kind of failure that no code covers.
+    """Proposal of a code for a kind of failure that no code covers.
 
     Attributes:
         code: id it would have in a taxonomy.
@@ -124,7 +124,7 @@ def propose_codes(
     min_support: int = DEFAULT_MIN_SUPPORT,
     min_similarity: float | None = None,
 ) -> tuple[CodeProposal, ...]:
-    """Propose codes; those with the most failures behind them first. The order of ``schemata`` is no matter.
+    """Propose codes, those with the most failures first; the order of ``schemata`` makes no difference.
 
     Args:
         schemata: coded and uncoded ones.
@@ -157,15 +157,15 @@ def propose_codes(
     proposals = [made for one in clusters if (made := known.build_proposal(one, names)) is not None]
     if not proposals:
         raise InputError(
-            f"{failures} failures are not covered by any code, but no {min_support} of them, of two questions or "
-            "more, are alike and unlike those with a code",
+            f"{failures} failures are not covered by any code, but no {min_support} of them, of two "
+            "questions or more, are alike and unlike those with a code",
             hint="distil more failures, or ask for a smaller likeness",
         )
     return tuple(sorted(proposals, key=lambda one: (-one.support, one.code)))
 
 
 class _SimilarityGraph:
-    """Schemata in an order of their own, those without a vector left out, and their likenesses."""
+    """Schemata in a fixed order, without those that have no vector, and their similarities."""
 
     def __init__(self, schemata: Sequence[ErrorSchema], vectors: Vectors) -> None:
         import numpy as np
@@ -180,7 +180,7 @@ class _SimilarityGraph:
         self.coded = [i for i, one in enumerate(self.schemata) if one.codes]
 
     def merge_threshold(self) -> float:
-        """Likeness above which two schemata are of a kind, told from how alike all of them are."""
+        """Similarity above which two schemata are of one kind, estimated from all pairs."""
         import numpy as np
 
         n = len(self.schemata)
@@ -190,7 +190,7 @@ class _SimilarityGraph:
         return float((apart.mean() + apart.max(axis=1).mean()) / 2)
 
     def find_uncovered(self, level: float) -> list[int]:
-        """Places of the schemata without a code, and of those with one that resemble no other with one."""
+        """Return the positions of schemata without a code, and of those unlike any other with a code."""
         out = []
         for i, one in enumerate(self.schemata):
             others = [j for j in self.coded if j != i]
@@ -200,7 +200,7 @@ class _SimilarityGraph:
         return out
 
     def find_clusters(self, places: Sequence[int], level: float) -> list[list[int]]:
-        """Places in clusters, in the order of their first members."""
+        """Return the positions in clusters, in the order of their first members."""
         import numpy as np
         from sklearn.cluster import AgglomerativeClustering
 
@@ -215,7 +215,7 @@ class _SimilarityGraph:
         return list(found.values())
 
     def build_proposal(self, places: Sequence[int], names: Counter[str]) -> CodeProposal | None:
-        """What a cluster is, or None if an existing code covers it."""
+        """Build the proposal of a cluster; return None if an existing code covers it."""
         import numpy as np
 
         inside = self.similarities[np.ix_(places, places)]
@@ -242,7 +242,7 @@ class _SimilarityGraph:
         )
 
     def _find_nearest_code(self, places: Sequence[int]) -> tuple[str | None, float]:
-        """The code whose schemata, other than these, are most like them."""
+        """Return the code whose other schemata are the most similar, and the similarity."""
         import numpy as np
 
         by_code: dict[str, list[int]] = {}
@@ -259,7 +259,7 @@ class _SimilarityGraph:
         return best, scores[best]
 
     def _build_name(self, members: Sequence[ErrorSchema], names: Counter[str]) -> CodeName:
-        """Name a cluster by what its members have and the others have less, conduct before place."""
+        """Name a cluster by the traits that distinguish its members, behaviour before position."""
         shared = _mean_traits(members)
         usual = _mean_traits(self.schemata)
         telling = {
@@ -290,7 +290,7 @@ def _has_enough_support(schemata: Sequence[ErrorSchema], places: Sequence[int], 
 
 
 def _most_common(values: Sequence[Any], population: int) -> Any:
-    """The commonest value, the first in order of equals; None if it is not that of most of ``among``."""
+    """Return the most frequent value, the first of equals; None if it is not in the majority."""
     counts = Counter(values)
     best = min(counts, key=lambda value: (-counts[value], value), default=None)
     return best if best is not None and counts[best] * 2 > population else None

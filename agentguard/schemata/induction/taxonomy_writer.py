@@ -1,4 +1,4 @@
-"""Proposed codes as a taxonomy file, and a chosen one written into a user's: nothing there is overwritten."""
+"""Writer of proposed codes into a taxonomy file, new or existing; existing text is never overwritten."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MAX_TEXT_CHARS: Final = 4_000
 
 
 def format_taxonomy(proposals: Sequence[CodeProposal], *, name: str = "induced", version: str = "0.1") -> str:
-    """YAML of a taxonomy that holds the proposals; ``agentguard taxonomy validate`` accepts it.
+    """Return the YAML of a taxonomy with the proposals; ``agentguard taxonomy validate`` accepts it.
 
-    How well each is supported stands at the end of its definition.
+    The definition of each code ends with its support.
 
     Raises:
-        TaxonomyError: there is no proposal, or the name is none a taxonomy may have.
+        TaxonomyError: there is no proposal, or the name is not a valid taxonomy name.
     """
     if not proposals:
         raise TaxonomyError("a taxonomy needs at least one code", hint="there is no proposal")
@@ -45,13 +45,13 @@ def format_taxonomy(proposals: Sequence[CodeProposal], *, name: str = "induced",
 
 
 def accept_proposals(path: str | Path, proposals: Sequence[CodeProposal]) -> Taxonomy:
-    """Write proposals into the taxonomy file ``path``, or into a new one, and return what it then holds.
+    """Add proposals to the taxonomy file ``path``, or create it; return its new content.
 
-    The file keeps its comments and layout; it is replaced whole or not at all.
+    Comments and layout of the file stay unchanged. The replacement of the file is atomic.
 
     Raises:
-        TaxonomyError: the file is no valid taxonomy, it already has a code of one of these ids, or its codes
-            are written in a way that cannot be added to.
+        TaxonomyError: the file is not a valid taxonomy, it already has a code with one of these ids, or the
+            layout of its codes does not allow appending.
     """
     file = Path(path)
     if not file.exists():
@@ -69,13 +69,13 @@ def accept_proposals(path: str | Path, proposals: Sequence[CodeProposal]) -> Tax
 
 
 def _append_entries(file: Path, proposals: Sequence[CodeProposal]) -> str:
-    """The text of a file with entries after its last code."""
+    """Return the text of a file with entries after its last code."""
     import yaml
 
     with file.open(encoding="utf-8", newline="") as opened:
         text = opened.read()
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    assert isinstance(root, yaml.MappingNode)  # the file was read as a taxonomy
+    assert isinstance(root, yaml.MappingNode)  # valid YAML: the file has been read as a taxonomy
     codes = next(value for key, value in root.value if key.value == "codes")
     if codes.flow_style:
         raise TaxonomyError(
@@ -90,7 +90,7 @@ def _append_entries(file: Path, proposals: Sequence[CodeProposal]) -> str:
 
 
 def _replace_file(file: Path, text: str, before: Taxonomy | None = None) -> Taxonomy:
-    """Check the text as the file it will be, and put it in its place."""
+    """Check the text as the future file, and replace the file."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=".agentguard-") as folder:
@@ -119,7 +119,7 @@ def _validate_file(path: Path, file: Path) -> Taxonomy:
 
 
 def _format_entry(proposal: CodeProposal, indent: int) -> str:
-    """A code as one item of a block list."""
+    """Format a code as one item of a block list."""
     nearest = (
         f"nearest existing code {proposal.nearest} ({proposal.nearest_likeness:.2f})"
         if proposal.nearest

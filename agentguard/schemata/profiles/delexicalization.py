@@ -1,9 +1,9 @@
-"""Takes the topic out of a text: what is left says how something is done, not what it is about.
+"""Delexicalisation: removal of the topic from a text, so that only the manner of work remains.
 
-Nothing is removed by guessing what is topical. The other way round: only words of a closed list
-(`agentguard.schemata.profiles.vocabulary`) are kept, and what falls away is replaced by a word for its class or by a gap.
-So no number, name, quotation or subject can be left, whatever the text; agents' and tools' names go even
-where they are made of words of the list.
+Nothing is removed by guessing the topic. Instead, only words of a closed list
+(`agentguard.schemata.profiles.vocabulary`) are kept; the others are replaced by a word for their class or by
+a gap. So no number, name, quotation or subject can remain in any text. Names of agents and tools are removed
+even if they consist of words of the list.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from agentguard.schemata.profiles.vocabulary import NUMBER_WORDS, WORDS
 from agentguard.trajectory.model import Trajectory
 
 GAP_MARKER: Final = "…"
-"""Stands where something was left out; never between two words that were neighbours."""
+"""Mark of an omission; never between two words that were neighbours."""
 
 MAX_CHARS: Final = 20_000
-"""Characters of a text that are read."""
+"""Maximum number of characters of a text that are read."""
 
 _FILE_ENDINGS = (
     r"(?:pdf|csv|tsv|xlsx?|docx?|pptx?|txt|md|json|ya?ml|xml|html?|py|js|png|jpe?g|gif|mp[34]|wav|zip)"
@@ -42,7 +42,7 @@ _TOKEN_CLASSES: Final = {
 CLASS_WORDS: Final = frozenset(word for phrase in _TOKEN_CLASSES.values() for word in phrase.split())
 _ALLOWED_WORDS: Final = WORDS | CLASS_WORDS
 _AMBIGUOUS_WORDS: Final = frozenset({"may", "will", "us", "it", "he", "or", "in", "so", "mark", "frank"})
-"""Words of the list that are names (of a month, a person, a state) when they are written like one."""
+"""Words of the list that are names (of a month, a person, a state) if they are capitalised."""
 
 _SENTENCE_END: Final = "."
 _MAX_CACHED_WORDS: Final = 20_000
@@ -50,10 +50,10 @@ _NAME_PART_PATTERN = re.compile(r"[^\W_]+")
 
 
 class Delexicalizer:
-    """Takes the topic out of texts of one run.
+    """Delexicaliser of the texts of one run.
 
     Args:
-        run: whose agents' and tools' names may not be left.
+        run: run whose agent and tool names are removed.
     """
 
     def __init__(self, run: Trajectory) -> None:
@@ -66,9 +66,10 @@ class Delexicalizer:
         self._name_parts: dict[str, str] = {}
 
     def __call__(self, text: str, limit: int = MAX_CHARS) -> str:
-        """The text without its topic, in lower case; of a longer one two thirds at the head, one at the tail.
+        """Return the text without its topic, in lower case; of a longer text, two thirds head and one third
+        tail.
 
-        Every word of it is of `lexicon.WORDS` or of `CLASS_WORDS`.
+        Every word of it is in `vocabulary.WORDS` or `CLASS_WORDS`.
         """
         if len(text) > limit:
             text = f"{text[: limit * 2 // 3]}\n{GAP_MARKER}\n{text[-(limit // 3) :]}"
@@ -123,7 +124,7 @@ class Delexicalizer:
         return _TOKEN_CLASSES["name" if low in self._names else kind]
 
     def _remove_names(self, tokens: Sequence[str]) -> Sequence[str]:
-        """Leave a gap for each name of an agent or tool that the words kept would still spell."""
+        """Replace each agent or tool name that consists of kept words by a gap."""
         if not self._phrases:
             return tokens
         out, at = [], 0
@@ -138,12 +139,12 @@ class Delexicalizer:
 
 
 def delexicalize(text: str, run: Trajectory) -> str:
-    """Take the topic out of one text; see `Delexicalizer` for many of one run."""
+    """Remove the topic from one text; for several texts of a run, use `Delexicalizer`."""
     return Delexicalizer(run)(text)
 
 
 def _group_phrases(names: Iterable[str]) -> tuple[tuple[int, frozenset[tuple[str, ...]]], ...]:
-    """Names that words of the list alone could spell, by their number of words; the longest first."""
+    """Return names that consist of words of the list, by number of words; the longest first."""
     spelt = {tuple(_NAME_PART_PATTERN.findall(name)) for name in names}
     spelt |= {tuple(name.split()) for name in names}
     kept = {words for words in spelt if words and all(word in _ALLOWED_WORDS for word in words)}
@@ -152,7 +153,7 @@ def _group_phrases(names: Iterable[str]) -> tuple[tuple[int, frozenset[tuple[str
 
 
 def _append_token(tokens: list[str], token: str) -> None:
-    """Append, but say a class once where several of it follow each other with nothing between."""
+    """Append a token; consecutive tokens of one class are merged."""
     before = next((one for one in reversed(tokens[-2:]) if one != GAP_MARKER), None)
     if before != token:
         tokens.append(token)

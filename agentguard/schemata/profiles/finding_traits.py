@@ -1,4 +1,4 @@
-"""Traits that come from findings: which detector fired at a step, next to it or shortly before; its codes."""
+"""Traits from findings: detectors that fired at a step, next to it or shortly before, and their codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentguard.detect.base import Finding
 from agentguard.schemata.profiles.traits import TraitPart
 
 MAX_LOOKBACK_STEPS: Final = 3
-"""Steps before a candidate at which a finding still belongs to what had gone before."""
+"""Steps before a candidate whose findings are part of its context."""
 
 _DETECTOR_PHRASES: Final = {
     "budget": "a budget was exceeded",
@@ -41,7 +41,7 @@ _DETECTOR_PHRASES: Final = {
     "watchdog": "the step took too long",
 }
 OTHER_DETECTOR: Final = "other"
-"""Stands for a detector that is not among the built-in ones, whose name might say anything."""
+"""Name for every detector that is not built in; its real name could contain the topic."""
 
 _POSITIONS: Final = (
     ("finding", TraitPart.SELF, "A detector fired here: {}."),
@@ -58,17 +58,17 @@ FINDING_SENTENCES: Final[Mapping[str, tuple[TraitPart, str]]] = {
 }
 _CODE_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,63}:[a-z][a-z0-9_.]{0,127}\Z")
 _MIN_FINDING_WEIGHT: Final = 0.5
-"""Weight of a finding however improbable: that a detector fired at all is what is recognised again."""
+"""Minimum weight of a finding: even an improbable finding is recognisable again."""
 
 
 def build_finding_traits(
     candidates: Sequence[int], findings: Sequence[Finding], steps: int
 ) -> list[dict[str, float]]:
-    """Traits of each candidate that its findings give it.
+    """Return the traits of each candidate from the findings.
 
-    A finding belongs to the candidate it is about, or to the last one before it (what an executor reports is
-    the outcome of the candidate that handed it over). The candidate before that one has it as a finding that
-    came next, and the `MAX_LOOKBACK_STEPS` steps' candidates after it as one that came before.
+    A finding is assigned to its candidate, or to the last one before it (the report of an executor is the
+    outcome of the previous candidate). The candidate before that one has it as a following finding. The
+    candidates of the next `MAX_LOOKBACK_STEPS` steps have it as a preceding finding.
     """
     out: list[dict[str, float]] = [{} for _ in candidates]
     owner = _owner_by_step(candidates, steps)
@@ -94,7 +94,7 @@ def build_finding_traits(
 
 
 def build_run_finding_traits(findings: Sequence[Finding]) -> dict[str, float]:
-    """Traits of a whole run that its findings give it, wherever they are."""
+    """Return the traits of a complete run from its findings at any step."""
     out: dict[str, float] = {}
     for finding in findings:
         name, weight = _trait_name_and_weight(finding)
@@ -105,12 +105,12 @@ def build_run_finding_traits(findings: Sequence[Finding]) -> dict[str, float]:
 
 
 def filter_codes(codes: Sequence[str]) -> tuple[str, ...]:
-    """Those that are written like qualified codes; anything else might be a text of the run."""
+    """Return the codes in the form of qualified codes; other strings might be texts of the run."""
     return tuple(code for code in codes if _CODE_PATTERN.match(code))
 
 
 def _owner_by_step(candidates: Sequence[int], steps: int) -> list[int]:
-    """For each step the place of the last candidate at or before it; -1 where there is none."""
+    """Return, for each step, the position of the last candidate at or before it, or -1."""
     owner, place, wanted = [], -1, {step: place for place, step in enumerate(candidates)}
     for step in range(steps):
         place = wanted.get(step, place)

@@ -1,7 +1,7 @@
-"""What a step, or a whole run, looks like: traits, the sentences they are told in, and words without topic.
+"""Profile of a step or of a complete run: traits, their sentences, and words without the topic.
 
-The rows are those of `agentguard.judge.embedded.features.table.build_step_table`: one portrait a candidate, in its order, so
-that what is found for a portrait can be set beside the features of the same step.
+The rows are those of `agentguard.judge.embedded.features.table.build_step_table`: one profile for each
+candidate, in its order, so that search results can be joined with the features of the same step.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_SENTENCE_WEIGHT: Final = 0.5
-"""Weight from which on a trait is told in a sentence."""
+"""Weight from which on the sentence of a trait is part of the text."""
 
 MAX_WORDS_CHARS: Final = 120
-"""Characters of a step whose words are told, two thirds of them at its head. More of them make steps that
-follow one template look alike, and tell the step at fault less well from the others."""
+"""Maximum number of characters of a step in its profile, two thirds at its head.
+
+With more characters, steps that follow one template become similar and the faulty step is harder to
+distinguish.
+"""
 
 _MIN_TRAIT_WEIGHT: Final = 0.05
 _MAX_COMMON_SHARE: Final = 1 / 3
@@ -46,12 +49,12 @@ _TRAIT_SENTENCES: Final[Mapping[str, tuple[TraitPart, str]]] = {
 }
 _TRAIT_PARTS: Final = {name: part for name, (part, _) in _TRAIT_SENTENCES.items()}
 VOCABULARY: Final[Mapping[str, str]] = {sentence: name for name, (_, sentence) in _TRAIT_SENTENCES.items()}
-"""Every sentence a portrait can hold, beside the words of its step, to the name of its trait."""
+"""Every sentence of a profile, except the words of its step, to the name of its trait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProfile:
-    """One candidate: index of the step, its traits, its words without topic."""
+    """Candidate: index of the step, its traits, and its words without the topic."""
 
     step: int
     traits: Mapping[str, float]
@@ -59,7 +62,7 @@ class StepProfile:
 
 
 def build_step_profiles(run: Trajectory, findings: Sequence[Finding]) -> tuple[StepProfile, ...]:
-    """What each candidate of a run looks like, in order."""
+    """Return the profile of each candidate of a run, in order."""
     table = build_step_table(run)
     weights = _to_mappings(_compute_weights(table.values))
     plainer = Delexicalizer(run)
@@ -71,14 +74,15 @@ def build_step_profiles(run: Trajectory, findings: Sequence[Finding]) -> tuple[S
 
 
 def profile_steps(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profile, ...]:
-    """A portrait of each step that could be at fault; row ``i`` is row ``i`` of ``step_table(run)``.
+    """Return a profile of each step that could be at fault; row ``i`` is row ``i`` of
+    ``build_step_table(run)``.
 
-    Deterministic. Nothing of the task, no name and no number is in a portrait's text; its traits' names are
-    of the vocabulary, or ``"code:<qualified code>"`` of a finding.
+    Deterministic. The text of a profile contains nothing of the task, no name and no number. The names of its
+    traits are of the vocabulary, or ``"code:<qualified code>"`` of a finding.
 
     Args:
         run: a recorded run.
-        findings: what the detectors saw in it.
+        findings: findings of the detectors.
     """
     return tuple(
         Profile(text=format_profile_text(one.traits, one.words), traits=one.traits, step=one.step)
@@ -87,10 +91,10 @@ def profile_steps(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profile
 
 
 def profile_run(run: Trajectory, findings: Sequence[Finding]) -> Profile:
-    """A portrait of a whole run: the most each trait weighs at any candidate, told where it is telling.
+    """Return the profile of a complete run: the maximum of each trait over all candidates.
 
-    Told are the findings, what holds all along (how long the run is, whether one role steers), and what steps
-    do that no more than a third of them do; not where they stand, which is much the same in every run.
+    Its sentences cover the findings, the constant properties (length of the run, a steering role) and the
+    behaviour of at most a third of the steps. They omit positions, which are much the same in every run.
     """
     seen = build_step_profiles(run, findings)
     most: dict[str, float] = {}
@@ -110,28 +114,28 @@ def profile_run(run: Trajectory, findings: Sequence[Finding]) -> Profile:
 
 
 def format_profile_text(traits: Mapping[str, float], words: str) -> str:
-    """The text of a portrait: a sentence a line, as ``Schema.text`` has them."""
+    """Return the text of a profile: one sentence per line, in the form of `ErrorSchema.to_text`."""
     return "\n".join((*format_signature(traits, words), *format_sentences(traits, TraitPart.BEFORE)))
 
 
 def format_signature(traits: Mapping[str, float], words: str) -> tuple[str, ...]:
-    """What a step does and what came of it, in sentences; its words without topic last, if any are left."""
+    """Return sentences on the behaviour and effects of a step; its words without the topic come last."""
     told = format_sentences(traits, TraitPart.SELF, TraitPart.AFTER)
     return (*told, format_words(words)) if words else told
 
 
 def format_words(words: str) -> str:
-    """The one sentence that is not of the closed vocabulary: the step's own words without their topic."""
+    """Return the only sentence outside the closed vocabulary: the step's words without their topic."""
     return f"{_WORDS_PREFIX}{words}"
 
 
 def is_words_sentence(sentence: str) -> bool:
-    """Whether a sentence is what `format_words` makes."""
+    """Return True if a sentence is from `format_words`."""
     return sentence.startswith(_WORDS_PREFIX)
 
 
 def format_sentences(traits: Mapping[str, float], *parts: TraitPart) -> tuple[str, ...]:
-    """Sentences of the traits that weigh at least `SHOWN`, in the order of the vocabulary."""
+    """Return sentences of the traits above `MIN_SENTENCE_WEIGHT`, in the order of the vocabulary."""
     told = _select_traits(parts)
     shown = [told[name] for name, weight in traits.items() if weight >= MIN_SENTENCE_WEIGHT and name in told]
     return tuple(sentence for _, sentence in sorted(shown))
@@ -139,25 +143,25 @@ def format_sentences(traits: Mapping[str, float], *parts: TraitPart) -> tuple[st
 
 @cache
 def _select_traits(parts: tuple[TraitPart, ...]) -> dict[str, tuple[int, str]]:
-    """Traits of some parts, with their place in the vocabulary and their sentence."""
+    """Return the traits of some parts, with their position in the vocabulary and their sentence."""
     return {
         name: (_TRAIT_ORDER[name], told) for name, (part, told) in _TRAIT_SENTENCES.items() if part in parts
     }
 
 
 def get_sentence(name: str) -> str | None:
-    """The sentence of a trait; None for a code, which has none."""
+    """Return the sentence of a trait; None for a code, which has no sentence."""
     told = _TRAIT_SENTENCES.get(name)
     return told[1] if told is not None else None
 
 
 def get_part(name: str) -> TraitPart | None:
-    """What a trait speaks of; None for a code."""
+    """Return the part of a trait; None for a code."""
     return _TRAIT_PARTS.get(name)
 
 
 def sort_traits(names: Iterable[str]) -> list[str]:
-    """Names of traits in the order of the vocabulary, others after them by name."""
+    """Return trait names in the order of the vocabulary, then the others by name."""
     return sorted(names, key=lambda name: (_TRAIT_ORDER.get(name, len(_TRAIT_ORDER)), name))
 
 
@@ -170,7 +174,7 @@ def _step_text(step: Step) -> str:
 
 
 def _to_mappings(weights: NDArray[np.float64]) -> list[dict[str, float]]:
-    """A row of weights each as a mapping, the faint ones left out."""
+    """Return one mapping per row of weights, without small weights."""
     import numpy as np
 
     rows, columns = (weights > _MIN_TRAIT_WEIGHT).nonzero()
@@ -181,7 +185,7 @@ def _to_mappings(weights: NDArray[np.float64]) -> list[dict[str, float]]:
 
 
 def _compute_weights(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights of all traits, shape (candidates, traits), from a table of features."""
+    """Return the weights of all traits, shape (candidates, traits), from a table of features."""
     import numpy as np
 
     columns, none, scale, starts = _collect_bounds()
@@ -192,7 +196,7 @@ def _compute_weights(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @cache
 def _collect_bounds() -> tuple[Any, Any, Any, Any]:
-    """Columns, zero points and scales of all bounds, and where each trait's bounds begin."""
+    """Return columns, zero points and scales of all bounds, and the first bound of each trait."""
     import numpy as np
 
     from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME

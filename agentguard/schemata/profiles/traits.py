@@ -1,8 +1,8 @@
-"""The closed vocabulary of behaviour: traits of a step, each with its sentence and its features.
+"""Closed vocabulary of behaviour: traits of a step, each with its sentence and its features.
 
-A trait has a weight in [0, 1] and belongs to one of three parts: what the step itself does, what came after
-it, what had gone before it. Where it stands is told in ordinals and thirds only. Bounds are where a feature
-starts to count and where it counts in full; they were set from the spread of the features, not from a label.
+A trait has a weight in [0, 1] and describes one of three parts: the step itself, the steps after it, or the
+steps before it. Positions are given as ordinals and thirds only. Bounds are the values at which a feature
+starts to count and counts in full; they were set from the distribution of the features, not from a label.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentguard.judge.embedded.features.lexicon import WORD_CLASSES
 
 
 class TraitPart(StrEnum):
-    """What a trait speaks of."""
+    """Part of the run that a trait describes."""
 
     SELF = "self"
     AFTER = "after"
@@ -24,7 +24,7 @@ class TraitPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraitBound:
-    """A feature of `judge.features.spec` and where its weight is 0 and 1; ``full`` may be the lower one."""
+    """Feature with the values of weight 0 and weight 1; ``full`` may be the lower one."""
 
     feature: str
     zero_at: float
@@ -33,7 +33,7 @@ class TraitBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trait:
-    """A trait: its weight is the least of its bounds' weights."""
+    """Trait; its weight is the minimum of the weights of its bounds."""
 
     name: str
     part: TraitPart
@@ -206,10 +206,10 @@ before:stretch | No other worker has spoken for long. | layout.stretch 4 15
 _INFORMATIVE_CLASSES: Final = frozenset({
     "assume", "hedge", "failure", "correct", "verify", "conclude", "manual", "promise", "again", "neg",
 })  # fmt: skip
-"""Classes that say something of a neighbour."""
+"""Word classes that are informative in a neighbouring step."""
 
 _EXCLUDED_CLASSES: Final = frozenset({"self", "we", "now", "refer", "oblige", "request", "begin"})
-"""Classes that every text uses and that say nothing of a step to a reader."""
+"""Word classes that occur in every text and carry no information."""
 
 _WORD_CLASS_TRAITS: Final = (
     (
@@ -232,7 +232,7 @@ _SATURATION_RATES: Final = {
     "plan": 2.0, "act": 1.6, "verify": 1.6, "source": 1.8, "conclude": 1.4, "analyse": 1.2, "found": 1.0,
 }  # fmt: skip
 _DEFAULT_SATURATION_RATE: Final = 0.6
-"""Words of a class per thirty at which it counts in full; more for the classes that every text uses."""
+"""Words of a class per thirty at which it counts in full; higher for classes that every text uses."""
 
 
 def _parse_table(part: TraitPart, table: str) -> list[Trait]:
@@ -275,7 +275,7 @@ TRAITS: Final = (
     *_parse_table(TraitPart.BEFORE, _PREVIOUS_STEP_TRAITS),
     *_build_word_class_traits(),
 )
-"""All traits that are read from features; those of findings are in `agentguard.schemata.profiles.finding_traits`."""
+"""Build all traits from features; `agentguard.schemata.profiles.finding_traits` has those of findings."""
 
 _POSITION_PREFIXES: Final = ("place:", "role:", "run:", "before:brief")
 _NEIGHBOUR_ROLES: Final = ("steered", "worker", "user", "executed", "same")
@@ -285,5 +285,8 @@ _NEIGHBOUR_TRAITS: Final = frozenset(
 
 
 def is_positional(trait: str) -> bool:
-    """Whether a trait tells only where a step stands and who is beside it: no name for a kind of failure."""
+    """Return True if a trait describes only the position of a step and its neighbours.
+
+    Such a trait does not describe a kind of failure.
+    """
     return trait.startswith(_POSITION_PREFIXES) or trait in _NEIGHBOUR_TRAITS

@@ -1,8 +1,8 @@
-"""The closed list of words that may stand in a schema: function words, and words of how work is done.
+"""Closed list of the words in a schema: function words, and words for ways of working.
 
-Nothing outside this list survives in a text without its topic, so what is here is all that can be said. A
-word belongs here if it tells what a turn *does* (search, assume, verify, fail) and in any task would mean the
-same; what a task may be *about* does not. Words for numbers are left out: a number tells of the task.
+A text without its topic contains no other words. A word is in the list if it describes an action of a turn
+(search, assume, verify, fail) and has the same meaning in any task. Words for possible subjects of a task are
+not in the list. Number words are excluded, because a number identifies the task.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ billion trillion dozen half quarter twice thrice second third fourth fifth sixth
 
 
 def _inflect(verb: str) -> Iterator[str]:
-    """Regular forms of a verb; one that English does not have does no harm."""
+    """Yield the regular forms of a verb; a form that does not exist does no harm."""
     stem = verb[:-1] if verb.endswith("e") else verb
     yield verb
     yield f"{stem}ing"
@@ -146,4 +146,4 @@ PROCESS_WORDS: Final = frozenset(
     | set(_PROCESS_TEXT.split())
 )
 WORDS: Final = (FUNCTION_WORDS | PROCESS_WORDS) - NUMBER_WORDS
-"""All that may be said; lower case."""
+"""All permitted words, in lower case."""

@@ -1,8 +1,9 @@
-"""From texts to vectors whose cosine says how alike the texts are: the seam, the registry, and what ships.
+"""Vectoriser protocol, registry and the default vectoriser: texts to vectors whose cosine is their
+similarity.
 
-``hashing`` needs no training and is the default. ``tfidf_svd`` learns from the schemata's own texts,
-``sentence`` uses a sentence-embedding model and ``endpoint`` asks an embeddings server. A package adds one
-through the entry-point group ``agentguard.vectorisers``.
+``hashing`` needs no training and is the default. ``tfidf_svd`` learns from the texts of the schemata,
+``sentence`` uses a sentence-embedding model and ``endpoint`` calls an embeddings server. A package adds a
+vectoriser through the entry-point group ``agentguard.vectorisers``.
 """
 
 from __future__ import annotations
@@ -24,31 +25,32 @@ if TYPE_CHECKING:
 
 DEFAULT_VECTORISER: Final = "hashing"
 _HASH_PLACES: Final = 16
-"""Non-zero places a term has in its vector; two bytes of its digest decide each."""
+"""Number of non-zero places of a term in its vector; two bytes of its digest decide each."""
 
 _BATCH_SIZE: Final = 64
-"""Texts sketched at once, so that many texts take no more memory than their vectors."""
+"""Number of texts encoded at once, which bounds the memory beyond the vectors."""
 
 
 class Vectoriser(Protocol):
-    """Turns texts into vectors."""
+    """Conversion of texts to vectors."""
 
     @property
     def name(self) -> str:
-        """Name it is registered under."""
+        """Name in the registry."""
         ...
 
     @property
     def version(self) -> str:
-        """Hash of its options and of all that it learnt; vectors of different versions do not compare."""
+        """Hash of the options and the learnt state; vectors of different versions are not comparable."""
         ...
 
     def fit(self, texts: Sequence[str]) -> Vectoriser:
-        """Return a copy that learnt from ``texts``, or itself if it learns nothing; deterministic."""
+        """Return a copy fitted to ``texts``, or itself if there is nothing to learn; deterministic."""
         ...
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of ``texts``, float32 of shape (n, d); but for n = 0, d is the same for one version.
+        """Return the vectors of ``texts``, float32 of shape (n, d); ``d`` is constant for a version and n >
+        0.
 
         Rows have length 1; the row of a text without a known word is all zero.
         """
@@ -56,26 +58,29 @@ class Vectoriser(Protocol):
 
 
 class StorableVectoriser(Vectoriser, Protocol):
-    """A vectoriser that `agentguard.schemata.vectors.model_io` can write and read back."""
+    """Vectoriser that `agentguard.schemata.vectors.model_io` can write and read."""
 
     def options(self) -> Mapping[str, Any]:
-        """What its factory must be called with; JSON values, and never a secret."""
+        """Return the options of its factory; JSON values, and never a secret."""
         ...
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """What it learnt; empty if nothing."""
+        """Return the learnt arrays; may be empty."""
         ...
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> Vectoriser:
-        """A copy with what was learnt. Raises ModelFileError if ``arrays`` are not what `arrays` gives."""
+        """Return a copy with the learnt arrays.
+
+        Raises ModelFileError if they are not of the form of `arrays`.
+        """
         ...
 
 
 class VectoriserFactory(Protocol):
-    """Makes a vectoriser from its options."""
+    """Factory that builds a vectoriser from options."""
 
     def __call__(self, **options: Any) -> Vectoriser:
-        """Raise ConfigError on an option that does not exist or is out of its range."""
+        """Build a vectoriser; raise ConfigError if an option does not exist or is out of range."""
         ...
 
 
@@ -92,16 +97,16 @@ _REGISTRY: Registry[VectoriserFactory] = Registry(
 
 
 def vectorisers() -> Registry[VectoriserFactory]:
-    """The registry of vectorisers: those in ``agentguard.schemata`` and installed ones."""
+    """Return the registry of vectorisers: the built-in ones and the installed plug-ins."""
     return _REGISTRY
 
 
 class HashingVectoriser:
-    """Hashed counts of words and word pairs, projected to few dimensions; learns nothing.
+    """Hashed counts of words and word pairs, projected to few dimensions, without training.
 
-    Each term has 16 fixed places, one in each sixteenth of the vector, with fixed signs (the block form of
-    the sparse Johnson-Lindenstrauss transform, Kane and Nelson, 2014), so that no vocabulary and no
-    projection matrix is held. Cosines differ from those of the counts themselves by about ``1 / sqrt(dims)``.
+    Each term has 16 fixed places, one in each sixteenth of the vector, with fixed signs. This is the block
+    form of the sparse Johnson-Lindenstrauss transform (Kane and Nelson, 2014); it needs neither a vocabulary
+    nor a projection matrix. Cosines differ from those of the counts by about ``1 / sqrt(dims)``.
 
     Args:
         dims: length of a vector: 64, 128, 256, 512, 1024, 2048 or 4096.
@@ -120,29 +125,29 @@ class HashingVectoriser:
         self.version = compute_content_hash("hashing 1", str(dims).encode())
 
     def fit(self, texts: Sequence[str]) -> HashingVectoriser:
-        """Itself: there is nothing to learn."""
+        """Return itself; there is nothing to learn."""
         validate_texts(texts)
         return self
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of shape (n, dims); see `Vectoriser.encode`."""
+        """Return vectors of shape (n, dims); see `Vectoriser.encode`."""
         return project_terms([weigh_terms(text) for text in validate_texts(texts)], self._dims)
 
     def options(self) -> Mapping[str, Any]:
-        """``dims``."""
+        """Return ``dims``."""
         return {"dims": self._dims}
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Nothing."""
+        """Return no arrays."""
         return {}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> HashingVectoriser:  # noqa: ARG002
-        """Itself."""
+        """Return itself."""
         return self
 
 
 def project_terms(weighted: Sequence[Mapping[str, float]], dims: int) -> Vectors:
-    """Rows of length 1 that hold weighted terms; shape (n, dims), ``dims`` a power of two from 16 to 4096."""
+    """Return weighted terms as rows of length 1; shape (n, dims), ``dims`` a power of two from 16 to 4096."""
     import numpy as np
 
     made = np.zeros((len(weighted), dims), dtype=np.float32)
@@ -170,7 +175,7 @@ def _sum_terms(weighted: Sequence[Mapping[str, float]], dims: int) -> NDArray[np
 
 @lru_cache(maxsize=16_384)
 def _hash_places(term: str, block: int) -> bytes:
-    """Places of a term as int32: those below ``16 * block`` count up, the others count down."""
+    """Return the places of a term as int32: those below ``16 * block`` add, the others subtract."""
     import numpy as np
 
     digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=2 * _HASH_PLACES).digest()
@@ -180,7 +185,7 @@ def _hash_places(term: str, block: int) -> bytes:
 
 
 def normalize_rows(rows: NDArray[Any]) -> Vectors:
-    """Rows brought to length 1 as float32; a row of zeros stays one."""
+    """Return the rows scaled to length 1 as float32; a row of zeros stays zero."""
     import numpy as np
 
     wide = np.asarray(rows, dtype=np.float64)
@@ -190,7 +195,7 @@ def normalize_rows(rows: NDArray[Any]) -> Vectors:
 
 
 def compute_content_hash(kind: str, *parts: bytes) -> str:
-    """A version: ``kind`` and sixteen hexadecimal digits of the SHA-256 of what was learnt."""
+    """Return a version: ``kind`` and sixteen hexadecimal digits of the SHA-256 of the learnt state."""
     made = hashlib.sha256(kind.encode())
     for part in parts:
         made.update(len(part).to_bytes(8, "little"))

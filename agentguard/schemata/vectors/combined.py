@@ -1,7 +1,7 @@
-"""Text and traits in one vector, so that one product compares both.
+"""Combined vectors of text and traits, so that one product compares both.
 
-The parts are brought to length 1 and weighted by the square roots of their shares; the cosine of two such
-vectors is then ``(1 - share) * cosine of the texts + share * cosine of the traits``.
+Each part is scaled to length 1 and weighted by the square root of its share. The cosine of two such vectors
+is then ``(1 - share) * cosine of the texts + share * cosine of the traits``.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from agentguard.schemata.vectors.base import Vectors
 
 SchemaQuery = str | Profile | ErrorSchema
-"""What can be looked up: a text, what a step looks like, or another schema."""
+"""Query of a search: a text, the profile of a step, or another schema."""
 
 TRAIT_DIMENSIONS: Final = 128
 
 _BATCH_SIZE: Final = 512
-"""Items encoded at once, so that many take little more memory than their vectors."""
+"""Number of items encoded at once, which bounds the memory beyond the vectors."""
 
 
 def extract_text(item: SchemaQuery) -> str:
-    """The text that a vectoriser reads."""
+    """Return the text for the vectoriser."""
     if isinstance(item, str):
         return item
     return item.to_text() if isinstance(item, ErrorSchema) else item.text
 
 
 def encode_combined(items: Sequence[SchemaQuery], vectoriser: Vectoriser, *, trait_weight: float) -> Vectors:
-    """Vectors of text and traits.
+    """Return the vectors of text and traits.
 
     Args:
-        items: what to encode.
+        items: items to encode.
         vectoriser: encodes the texts.
-        traits: the share of traits in [0, 1]; with 0 the vectors are those of the texts alone.
+        trait_weight: share of traits in [0, 1]; 0 gives the vectors of the texts alone.
 
     Returns:
-        float32 of shape (n, d) or, with traits, (n, d + 128); (0, 1) for no items. Rows have length 1; one
-        with neither a known word nor a trait is all zero. A part that is missing leaves the whole length to
-        the other.
+        float32 of shape (n, d) or, with traits, (n, d + 128); (0, 1) for no items. Rows have length 1; the
+        row of an item without a known word and without a trait is all zero. If a part is missing, the other
+        part gets the full length.
 
     Raises:
-        InputError: an item is nothing that can be looked up, or the weight of a trait is no finite number.
-        ConfigError: the vectoriser gave anything but a finite row for each text.
+        InputError: an item is not a valid query, or the weight of a trait is not a finite number.
+        ConfigError: the vectoriser did not return a finite row for each text.
     """
     import numpy as np
 
@@ -97,7 +97,7 @@ def _encode_traits(item: SchemaQuery, place: int) -> Mapping[str, float]:
 def _encode_texts(
     texts: Sequence[str], vectoriser: Vectoriser
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What the vectoriser gives, and the length of each row."""
+    """Return the vectors of the vectoriser, and the length of each row."""
     import numpy as np
 
     made = np.asarray(vectoriser.encode(texts), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Vectors from a server that speaks OpenAI's ``/v1/embeddings``."""
+"""Vectors from an embeddings server with OpenAI's ``/v1/embeddings`` API."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class EndpointEmbedding:
-    """Embeddings from a server that speaks OpenAI's ``/v1/embeddings``; needs the extra ``chat``.
+    """Embeddings from a server with OpenAI's ``/v1/embeddings`` API; needs the extra ``chat``.
 
     Args:
-        model: name under which the server knows the model.
-        base_url: of the server, with its ``/v1``.
-        api_key: None takes ``OPENAI_API_KEY`` from the environment, if it is there. It is never stored.
-        timeout_s: of one request, in seconds.
-        batch: texts sent in one request.
+        model: name of the model on the server.
+        base_url: URL of the server, with its ``/v1``.
+        api_key: None reads ``OPENAI_API_KEY`` from the environment, if set. The key is never stored.
+        timeout_s: timeout of one request, in seconds.
+        batch: number of texts in one request.
 
     Raises:
-        ConfigError: an option does not exist, is missing or is out of its range.
+        ConfigError: an option does not exist, is missing or is out of range.
     """
 
     name = "endpoint"
@@ -53,20 +53,20 @@ class EndpointEmbedding:
         self._host = _parse_host(base_url)
         self._model, self._url, self._key = model, base_url, api_key
         self._timeout, self._batch = timeout_s, batch
-        # What a server does cannot be hashed: name its models so that another one has another name.
+        # A server's model cannot be hashed: give a new model a new name.
         self.version = compute_content_hash("endpoint 1", base_url.encode(), model.encode())
 
     def fit(self, texts: Sequence[str]) -> EndpointEmbedding:
-        """Itself: it was trained by others."""
+        """Return itself; the model is already trained."""
         validate_texts(texts)
         return self
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of shape (n, d); see `agentguard.schemata.vectors.base.Vectoriser`.
+        """Return vectors of shape (n, d); see `agentguard.schemata.vectors.base.Vectoriser`.
 
         Raises:
             MissingExtra: the openai package is not installed.
-            JudgeError: the server cannot be reached, refuses, takes too long or answers something else.
+            JudgeError: the server is unreachable, refuses, times out or returns an invalid response.
         """
         import numpy as np
 
@@ -81,7 +81,7 @@ class EndpointEmbedding:
         return zero_blank_rows(np.concatenate(parts) if parts else np.zeros((0, 1)), blank)
 
     def options(self) -> Mapping[str, Any]:
-        """All but the key."""
+        """Return all options except the key."""
         return {
             "model": self._model,
             "base_url": self._url,
@@ -90,11 +90,11 @@ class EndpointEmbedding:
         }
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Nothing."""
+        """Return no arrays."""
         return {}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> EndpointEmbedding:  # noqa: ARG002
-        """Itself."""
+        """Return itself."""
         return self
 
     def _create_client(self) -> Any:
@@ -127,7 +127,7 @@ class EndpointEmbedding:
 
 
 def _parse_host(url: str) -> str:
-    """Host and port for messages. Raises ConfigError if the URL is none, or holds a password."""
+    """Return host and port for messages. Raises ConfigError if the URL is invalid or contains a password."""
     try:
         parts = urlsplit(url)
         host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)

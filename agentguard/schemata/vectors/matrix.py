@@ -1,4 +1,4 @@
-"""Vectors under names, in one block of memory that grows and shrinks without being built anew."""
+"""Growable matrix of named vectors in one block of memory, without a rebuild on each change."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from agentguard.schemata.vectors.base import Vectors
 
 _TOLERANCE: Final = 5e-5
-"""What likenesses in single precision may be off by, whatever the order they are summed in."""
+"""Tolerance of similarities in single precision for any order of summation."""
 _MIN_CAPACITY: Final = 16
 
 
 class VectorMatrix:
-    """Vectors of length 1 (or 0) with two flags each; the place of a name may change with any removal.
+    """Named vectors of length 1 (or 0) with two flags each; a removal may change the row of a name.
 
     Args:
         dims: length of a vector.
@@ -38,16 +38,16 @@ class VectorMatrix:
 
     @property
     def vectors(self) -> Vectors:
-        """A view of shape (n, dims)."""
+        """View of shape (n, dims)."""
         return self._vectors[: len(self.ids)]
 
     @property
     def flags(self) -> NDArray[np.int8]:
-        """A view of shape (n, 2)."""
+        """View of shape (n, 2)."""
         return self._flags[: len(self.ids)]
 
     def reserve(self, additional: int) -> None:
-        """Make room for ``more`` rows; half as much again as there was, so that growing stays cheap."""
+        """Reserve room for additional rows; the capacity grows by half, so that growth stays cheap."""
         import numpy as np
 
         needed = len(self.ids) + additional
@@ -62,7 +62,7 @@ class VectorMatrix:
         self._vectors, self._flags = vectors, flags
 
     def put(self, name: str, vector: NDArray[np.float32] | None, flags: tuple[int, int]) -> None:
-        """Add a row, or change one; None leaves its vector as it is."""
+        """Add a row, or change one; None leaves its vector unchanged."""
         if name not in self.row_by_id:
             self.reserve(1)
             self.row_by_id[name] = len(self.ids)
@@ -73,7 +73,7 @@ class VectorMatrix:
             self._vectors[row] = vector
 
     def remove(self, name: str) -> None:
-        """Remove a row; the last one takes its place."""
+        """Remove a row; the last row takes its position."""
         row, last = self.row_by_id.pop(name), self.ids.pop()
         if last != name:
             end = len(self.ids)
@@ -81,12 +81,12 @@ class VectorMatrix:
             self._vectors[row], self._flags[row] = self._vectors[end], self._flags[end]
 
     def nearest(self, query: NDArray[np.float32], similarity: Vectors, k: int) -> list[tuple[float, int]]:
-        """``(likeness, row)`` of the ``k`` nearest rows, equal ones by name.
+        """Return ``(similarity, row)`` of the ``k`` nearest rows, equal ones by name.
 
         Args:
             query: shape (dims,).
-            likeness: of all rows, shape (n,), in single precision; -inf where a row is not allowed.
-            k: at most the number of rows that are allowed.
+            similarity: of all rows, shape (n,), in single precision; -inf for an excluded row.
+            k: at most the number of rows that are not excluded.
         """
         import numpy as np
 
@@ -95,7 +95,7 @@ class VectorMatrix:
             return [(0.0, row) for row in nsmallest(k, rows, key=self.ids.__getitem__)]
         last = np.partition(similarity, len(similarity) - k)[len(similarity) - k]
         near = np.flatnonzero(similarity >= last - _TOLERANCE)
-        # A product's last bits depend on where a row stands. Summed row by row, equal rows are equal.
+        # The last bits of a product depend on the position of a row. Summed row by row, equal rows are equal.
         exact = (self._vectors[near].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
         order = sorted(
             (-found, self.ids[row], row) for found, row in zip(exact.tolist(), near.tolist(), strict=True)
@@ -106,13 +106,13 @@ class VectorMatrix:
 def select_diverse(
     ranked: Sequence[tuple[float, int]], vectors: Vectors, k: int, diversity: float
 ) -> list[tuple[float, int]]:
-    """Pick ``k`` of ``ranked`` one by one: near to what was asked, far from those already picked.
+    """Select ``k`` of ``ranked`` one by one: near to the query, far from those already selected.
 
     Args:
-        ranked: ``(likeness, row)``, the nearest first.
-        vectors: theirs, in the same order.
-        k: how many to pick.
-        diversity: how much being unlike the others counts, in [0, 1].
+        ranked: ``(similarity, row)``, the nearest first.
+        vectors: their vectors, in the same order.
+        k: number of rows to select.
+        diversity: weight of the difference from the others, in [0, 1].
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""A fitted vectoriser as two files: what it is as JSON, what it learnt as arrays. No pickle is read.
+"""Files of a fitted vectoriser: a JSON card and an archive of learnt arrays. No pickle is read.
 
-``vectoriser.json`` holds name, options, version and the SHA-256 of ``vectoriser.npz``. Both are read only if
-they match, and the vectoriser that results must have the version that was written.
+``vectoriser.json`` contains name, options, version and the SHA-256 of ``vectoriser.npz``. Both files are read
+only if they match. The restored vectoriser must have the version on the card.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MAX_CARD_BYTES: Final = 1_000_000
 
 
 def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
-    """Write a vectoriser to a folder, which is made if need be; equal vectorisers are equal bytes.
+    """Write a vectoriser to a folder, which is created if needed; equal vectorisers give equal bytes.
 
     Raises:
-        ConfigError: the vectoriser, of a third party, is not `StorableVectoriser`, or its options are no JSON.
+        ConfigError: a plug-in vectoriser is not a `StorableVectoriser`, or its options are not JSON.
     """
     import numpy as np
     import orjson
@@ -58,11 +58,11 @@ def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
 
 
 def load_vectoriser(folder: Path) -> Vectoriser:
-    """Read a vectoriser that `save` wrote.
+    """Read a vectoriser that `save_vectoriser` wrote.
 
     Raises:
-        ModelFileError: a file is missing, was changed, or is of another format; the message names it.
-        UnknownPlugin: it is a vectoriser of a package that is not installed.
+        ModelFileError: a file is missing, was changed, or has another format; the message names it.
+        UnknownPlugin: the vectoriser is from a package that is not installed.
     """
     card = _read_card(folder)
     data = _read_bounded(folder / ARRAYS_FILE, _MAX_ARRAY_BYTES)

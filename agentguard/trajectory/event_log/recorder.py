@@ -1,7 +1,8 @@
 """Recorder of the event log, for steps of a live run and for complete runs.
 
-The recorder writes each event with one call and flushes it, so a crash loses at most one event. An incomplete last
-line stays in the file. The next `open` ends it with a line break, and the reader reports it and skips it.
+The recorder writes each event with one call and flushes it, so a crash loses at most one event. An incomplete
+last line stays in the file. The next `open` ends it with a line break, and the reader reports it and skips
+it.
 """
 
 from __future__ import annotations

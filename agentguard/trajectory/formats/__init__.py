@@ -1,1 +1,38 @@
-"""Trajectory formats; one module an importer."""
+"""Trajectory formats: one module for each importer, and the reader that detects formats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.trajectory.formats.base import (
+        Format as Format,
+    )
+    from agentguard.trajectory.formats.base import (
+        UnreadableRecord as UnreadableRecord,
+    )
+    from agentguard.trajectory.formats.base import (
+        formats as formats,
+    )
+    from agentguard.trajectory.formats.reader import (
+        load_records as load_records,
+    )
+    from agentguard.trajectory.formats.reader import (
+        load_trajectory as load_trajectory,
+    )
+    from agentguard.trajectory.formats.reader import (
+        read as read,
+    )
+
+_EXPORTS = {
+    "Format": "agentguard.trajectory.formats.base",
+    "UnreadableRecord": "agentguard.trajectory.formats.base",
+    "formats": "agentguard.trajectory.formats.base",
+    "load_records": "agentguard.trajectory.formats.reader",
+    "load_trajectory": "agentguard.trajectory.formats.reader",
+    "read": "agentguard.trajectory.formats.reader",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

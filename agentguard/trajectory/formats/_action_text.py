@@ -16,8 +16,9 @@ _WORD = re.compile(r"[\w./-]{1,64}")
 def parse_action_text(text: str, *, id: str, default: str = "act") -> ToolCall | None:
     """Parse the tool call in ``text``; return None if the text is blank.
 
-    A JSON object with a name is a call with arguments. Any other text is a command: its first word is the name of
-    the tool (or ``default`` if it begins with no word), the complete text is the argument ``command``.
+    A JSON object with a name is a call with arguments. Any other text is a command: its first word is the
+    name of the tool (or ``default`` if it begins with no word), the complete text is the argument
+    ``command``.
     """
     action = text.strip()
     if not action:

@@ -1,8 +1,8 @@
 """Conversion of items of the OpenAI Responses API to steps.
 
-A step is the output of the model until the next input: reasoning, messages and calls together. An output item is
-added to the step whose call has its ``call_id``, if that step is the latest turn. The next item of the model begins
-a new step. Calls of hosted tools contain their own result.
+A step is the output of the model until the next input: reasoning, messages and calls together. An output item
+is added to the step whose call has its ``call_id``, if that step is the latest turn. The next item of the
+model begins a new step. Calls of hosted tools contain their own result.
 """
 
 from __future__ import annotations

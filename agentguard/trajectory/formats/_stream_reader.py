@@ -1,8 +1,8 @@
 """Reader of files and streams as JSON values or text, in bounded memory.
 
-A scanner that knows only strings and brackets cuts a JSON array at its top-level commas. Each element is parsed by
-itself, so the largest element bounds the memory. An invalid element is reported, and the others are still read. An
-event parser (ijson) stops at the first error.
+A scanner that knows only strings and brackets cuts a JSON array at its top-level commas. Each element is
+parsed by itself, so the largest element bounds the memory. An invalid element is reported, and the others are
+still read. An event parser (ijson) stops at the first error.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _skip_blank(reader: StreamReader) -> bytes:
 def _is_lines(reader: StreamReader) -> bool:
     """Return True if the stream is JSON Lines: its first line is a complete value and more lines follow.
 
-    The first line may be invalid. If it begins with an object, the next lines decide, unless the stream is one
-    document: the lines of a document can be values, too.
+    The first line may be invalid. If it begins with an object, the next lines decide, unless the stream is
+    one document: the lines of a document can be values, too.
     """
     size = CHUNK_BYTES
     while b"\n" not in (head := reader.peek(size)) and len(head) == size < MAX_RECORD_BYTES:

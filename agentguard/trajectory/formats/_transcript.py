@@ -1,7 +1,7 @@
 """Splitter of a trace in one text at the changes of speaker.
 
-Frameworks print the speaker in different ways. Each pattern matches only the start of a line, so that splitting
-takes time linear in the text.
+Frameworks print the speaker in different ways. Each pattern matches only the start of a line, so that
+splitting takes time linear in the text.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _MAX_SPEAKERS = 12
 def split_speakers(text: str) -> list[tuple[str, str]] | None:
     """Return ``(speaker, text)`` pairs in order; None if no speakers are visible.
 
-    The speaker "" has the text before the first speaker. The pattern with the most matches is used, if it matches
-    at least twice. Plain ``Name: ...`` lines count only if no other pattern matches, for two to twelve names that
-    are not common labels ("Note:", "Error:").
+    The speaker "" has the text before the first speaker. The pattern with the most matches is used, if it
+    matches at least twice. Plain ``Name: ...`` lines count only if no other pattern matches, for two to
+    twelve names that are not common labels ("Note:", "Error:").
     """
     best = max((list(pattern.finditer(text)) for pattern in _PATTERNS), key=len)
     if len(best) < 2:

@@ -1,9 +1,9 @@
 """AgentErrorBench: failed runs of one agent on ALFWorld, GAIA and WebShop, with the critical step and module.
 
 Source: arXiv 2509.25370. A trajectory is ``{messages: [{role, content}], metadata: {won, environment,
-steps}}``. A step is one assistant turn; the user message after it is its observation. The text before the first
-assistant turn is the task (and the system prompt), not a step. So step n of the labels, the n-th assistant turn, has
-index n - 1.
+steps}}``. A step is one assistant turn; the user message after it is its observation. The text before the
+first assistant turn is the task (and the system prompt), not a step. So step n of the labels, the n-th
+assistant turn, has index n - 1.
 
 An assistant turn separates its modules by tags: memory (``<memory>``, ``<memory_recall>``), reflection
 (``<reflection>``), planning (``<plan>``, ``<think>``) and action (``<action>``, ``<tool_call>``,
@@ -11,8 +11,9 @@ An assistant turn separates its modules by tags: memory (``<memory>``, ``<memory
 
 Labels are rows ``{trajectory_id, LLM, task_type, critical_failure_step, critical_failure_module,
 step_annotations: [{step, <module>: {failure_type, reasoning}}]}`` in files called ``*label*.json`` of the
-same folder. ``trajectory_id`` is the name of the trajectory's file. A row may also be in the field ``label`` of
-the trajectory. Strings are stripped and lower-cased; a type that is blank or not of that module gives no code.
+same folder. ``trajectory_id`` is the name of the trajectory's file. A row may also be in the field ``label``
+of the trajectory. Strings are stripped and lower-cased; a type that is blank or not of that module gives no
+code.
 """
 
 from __future__ import annotations

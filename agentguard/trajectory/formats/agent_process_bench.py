@@ -1,9 +1,9 @@
 """AgentProcessBench: tool-calling runs with a label of right, neutral or wrong on every assistant message.
 
-A record is ``{question, ground_truth, answer_text, messages, tools, step_labels: {"<message index>": 1 / 0
-/ -1}, final_label}``. Indices count messages from 0 and are mapped to the step that contains the message. Some
-fields unknown to this importer reveal a judgement (rewards, evaluation criteria), so all unknown fields go to the
-annotation.
+A record is ``{question, ground_truth, answer_text, messages, tools, step_labels: {"<message index>": 1 / 0 /
+-1}, final_label}``. Indices count messages from 0 and are mapped to the step that contains the message. Some
+fields unknown to this importer reveal a judgement (rewards, evaluation criteria), so all unknown fields go to
+the annotation.
 """
 
 from __future__ import annotations

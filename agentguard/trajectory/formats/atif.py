@@ -1,8 +1,8 @@
 """Agent Trajectory Interchange Format (ATIF) 1.7 and 1.8, read and written.
 
-ATIF has no place for speakers, modules, error flags of observations, branches and the annotation. The writer puts
-them into ``extra.agentguard`` of the same object. It reads its output back and stores the differences, so a
-round trip is lossless by construction. Embedded sub-agent trajectories stay in ``extra``.
+ATIF has no place for speakers, modules, error flags of observations, branches and the annotation. The writer
+puts them into ``extra.agentguard`` of the same object. It reads its output back and stores the differences,
+so a round trip is lossless by construction. Embedded sub-agent trajectories stay in ``extra``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Interface and registry of trajectory formats.
 
-An importer is a module of this package. It converts parsed JSON (or text) into `Record` objects and keeps unknown
-fields in ``extra``. It never executes, resolves or fetches its input. ``reader.py`` does the common work for all
-importers: files, streams, JSON, JSON Lines, big arrays, format detection and reports of unreadable records.
+An importer is a module of this package. It converts parsed JSON (or text) into `Record` objects and keeps
+unknown fields in ``extra``. It never executes, resolves or fetches its input. ``reader.py`` does the common
+work for all importers: files, streams, JSON, JSON Lines, big arrays, format detection and reports of
+unreadable records.
 """
 
 from __future__ import annotations

@@ -39,12 +39,15 @@ class EventLogFormat:
             yield found
 
     def parse_sequence(
-        self, items: Iterator[SourceItem], *, name: str
+        self,
+        items: Iterator[SourceItem],
+        *,
+        name: str,  # noqa: ARG002
     ) -> Iterator[Record | UnreadableRecord]:
         """Yield the runs of a log.
 
-        A line that is not JSON is the result of a crash: it is reported and skipped. An event that does not fit the
-        run so far makes that run unreadable; its other events are skipped.
+        A line that is not JSON is the result of a crash: it is reported and skipped. An event that does not
+        fit the run so far makes that run unreadable; its other events are skipped.
         """
         assembler = RunAssembler()
         lost = False

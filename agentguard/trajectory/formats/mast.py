@@ -5,10 +5,10 @@ messages, and its modes: ``mast_annotation: {mode: 0 / 1 / null}``, or ``annotat
 "annotator_1": ..., ...}]`` by several people, of whose labels the majority counts. Values may be numbers,
 booleans, or yes and no.
 
-Modes are identified by *name*. A number alone ("1.3") is a name only if all published sources agree on it. The
-sources swap 3.2 and 3.3, so these two stay under ``ambiguous_modes`` of the annotation's extra. Unknown fields go
-there too, as they may reveal a judgement. A present mode does not mean that the run failed: ``failed`` stays unknown
-unless the record has it.
+Modes are identified by *name*. A number alone ("1.3") is a name only if all published sources agree on it.
+The sources swap 3.2 and 3.3, so these two stay under ``ambiguous_modes`` of the annotation's extra. Unknown
+fields go there too, as they may reveal a judgement. A present mode does not mean that the run failed:
+``failed`` stays unknown unless the record has it.
 
 A text is split into steps at the changes of speaker (see ``_transcript.py``), else at its blank lines.
 """

@@ -1,8 +1,8 @@
 """OpenAI Responses API: responses with their input, joined by ``previous_response_id``, or lists of items.
 
-Readable are a response (``{"object": "response", "output": [...]}``, with ``input`` beside it or in a ``request``), a
-list or JSON Lines of them, a list of items, and ``{"items": [...]}``. Responses with the same predecessor are
-branches: the line that leads to the last response of the file is the live one.
+Readable are a response (``{"object": "response", "output": [...]}``, with ``input`` beside it or in a
+``request``), a list or JSON Lines of them, a list of items, and ``{"items": [...]}``. Responses with the same
+predecessor are branches: the line that leads to the last response of the file is the live one.
 """
 
 from __future__ import annotations

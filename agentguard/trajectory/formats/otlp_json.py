@@ -1,8 +1,8 @@
 """OpenTelemetry traces in OTLP JSON, with ``gen_ai.*``, OpenInference or OpenLLMetry attributes.
 
-Source: OpenTelemetry Protocol 1.x, JSON encoding (field names in camel case, 64-bit integers as text). The snake
-case of the protobuf definition is also readable. A trace id is a run. Traces without a model call, tool call or
-agent (such as web requests) are skipped.
+Source: OpenTelemetry Protocol 1.x, JSON encoding (field names in camel case, 64-bit integers as text). The
+snake case of the protobuf definition is also readable. A trace id is a run. Traces without a model call, tool
+call or agent (such as web requests) are skipped.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Source: SWE-agent (arXiv 2405.15793). ``{trajectory: [{thought, action, observation, state, response, ...}],
 history: [{role, content, agent, is_demo, ...}], info: {exit_status, submission, model_stats, ...}}``. One
-entry of ``trajectory`` is one step; the task and the system prompt are in ``history``. The exit status and the
-submission are facts of the run. Fields that judge the result (``resolved``, ``score``, test reports) go to the
-annotation.
+entry of ``trajectory`` is one step; the task and the system prompt are in ``history``. The exit status and
+the submission are facts of the run. Fields that judge the result (``resolved``, ``score``, test reports) go
+to the annotation.
 """
 
 from __future__ import annotations

@@ -215,14 +215,14 @@ def _build_annotation(
 
 
 def parse_category(text: str) -> str | None:
-    """A category as it is written in annotations to its code, None if it is none of the taxonomy's leaves."""
+    """Return the code of an annotated category; None if it is not a leaf of the taxonomy."""
     words = "_".join(re.findall(r"[a-z0-9]+", text.lower()))
     words = _CATEGORY_ALIASES.get(words, words)
     return f"trail:{words}" if words in CATEGORIES else None
 
 
 def _parse_timestamp(node: JsonNode, key: str) -> float | None:
-    """ISO 8601 to epoch seconds; without an offset it is UTC."""
+    """Convert an ISO 8601 time to epoch seconds; a time without an offset is UTC."""
     text = node.text_or(key)
     if not text:
         return None
@@ -234,7 +234,7 @@ def _parse_timestamp(node: JsonNode, key: str) -> float | None:
 
 
 def _parse_duration(node: JsonNode, key: str) -> float | None:
-    """An ISO 8601 duration of at most hours to seconds."""
+    """Convert an ISO 8601 duration of at most hours to seconds."""
     if key not in node:
         return None
     match = _DURATION_PATTERN.fullmatch(node.text(key))

@@ -1,9 +1,9 @@
-"""Who&When (arXiv 2505.00212): multi-agent runs that failed, annotated with agent, step and reason.
+"""Importer of Who&When (arXiv 2505.00212): failed multi-agent runs with annotated agent, step and reason.
 
-Its two subsets differ. In Algorithm-Generated the speaker is ``name`` and the verdict ``is_correct``; in
-Hand-Crafted the speaker is ``role`` and the verdict ``is_corrected``, and what one agent says to itself or to
-another stands in brackets after its name. ``mistake_step`` is text, counts from 0 over ``history``, and may
-lie beyond it; the agent at that step is not always ``mistake_agent``. Steps are the entries of ``history``.
+Its two subsets differ. In Algorithm-Generated, the speaker is ``name`` and the verdict ``is_correct``. In
+Hand-Crafted, the speaker is ``role`` and the verdict ``is_corrected``; the addressee of a message follows the
+name in brackets. ``mistake_step`` is text, counts from 0 over ``history``, and may lie beyond it. The agent
+at that step is not always ``mistake_agent``. Steps are the entries of ``history``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentguard.trajectory.model import Annotation, Record, RootCause, Source, S
 _VERDICT_FIELDS = ("is_correct", "is_corrected")
 _ADDRESSEE_PATTERN = re.compile(r"\s*\((?:thought|termination condition|->[^()]*)\)\s*\Z", re.IGNORECASE)
 _TASK_SPEAKERS = ("human", "user")
-# What AutoGen's and Magentic-One's code executors answer: they run code and report, and decide nothing.
+# Replies of the code executors of AutoGen and Magentic-One: they run code, report and decide nothing.
 _EXECUTION_REPORT_PATTERN = re.compile(
     r"\s*(?:exitcode:|there is no code|no code block|the script ran, then exited)", re.IGNORECASE
 )
@@ -34,7 +34,7 @@ class WhoAndWhen:
     summary = "Who&When: failed multi-agent runs with agent, step and reason"
 
     def score_match(self, value: Any) -> float:
-        """A ``history`` with a verdict or a mistake beside it."""
+        """Score a ``history`` with a verdict or a mistake beside it."""
         if not isinstance(value, dict) or not isinstance(value.get("history"), list):
             return 0.0
         if not {*_VERDICT_FIELDS, "mistake_agent", "mistake_step"}.isdisjoint(value):
@@ -42,7 +42,7 @@ class WhoAndWhen:
         return 0.5 if "question" in value else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the one run of a file."""
+        """Yield the run of a file."""
         node = JsonNode.from_value(value)
         question = node.text_or("question")
         extra = {"question_id": node.scalar("question_ID")} if "question_ID" in node else {}
@@ -60,7 +60,7 @@ class WhoAndWhen:
 
 
 def parse_agent_name(role: str) -> str:
-    """The agent behind a speaker's label: without what it says in brackets about the addressee."""
+    """Return the agent in a speaker label, without the addressee in brackets."""
     return _ADDRESSEE_PATTERN.sub("", role).strip()
 
 
@@ -90,7 +90,7 @@ def _collect_step_extra(entry: JsonNode) -> dict[str, Any]:
 
 
 def _find_executors(speakers: list[str], texts: list[str]) -> set[str]:
-    """Speakers all of whose messages are reports of code that ran, or that there was none."""
+    """Return the speakers whose messages are all reports of code runs or of missing code."""
     said: dict[str, list[str]] = defaultdict(list)
     for speaker, text in zip(speakers, texts, strict=True):
         said[speaker].append(text)

@@ -1,4 +1,4 @@
-"""What is wrong with a turn is known before its tools run; of a turn that was refused nothing is kept."""
+"""Findings of proposed turns: returned before the tools run, and not stored for a refused turn."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_looking_ahead_changes_nothing_of_what_is_found(steps: list[Step], data:
 
 
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json")), ids=lambda path: path.stem)
-def test_nor_does_it_on_recorded_runs(path: Path) -> None:
+def test_check_proposed_does_not_change_findings_of_recorded_runs(path: Path) -> None:
     run = load_trajectory(path)
     watcher = IncrementalRunner(RunView.from_trajectory(run))
     found: list[Finding] = []
@@ -154,7 +154,7 @@ def test_nor_does_it_on_recorded_runs(path: Path) -> None:
     assert sorted(map(repr, found)) == sorted(map(repr, detect(run).findings))
 
 
-def test_a_detector_that_fails_ahead_is_a_recorded_failure() -> None:
+def test_check_proposed_with_failing_detector_records_failure() -> None:
     class Wild:
         name = "wild"
 
@@ -173,7 +173,7 @@ def test_a_detector_that_fails_ahead_is_a_recorded_failure() -> None:
     assert [failure.error for failure in watcher.failures] == ["RuntimeError"] * 3
 
 
-def test_a_spared_detector_that_is_too_slow_or_fails_is_switched_off_as_any_other() -> None:
+def test_stateless_detector_with_failures_is_disabled() -> None:
     class Slow(BaseDetector):
         name = "slow"
         is_stateless = True

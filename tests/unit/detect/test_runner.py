@@ -30,7 +30,7 @@ MIXED = run(
 
 
 class Scripted:
-    """A detector that does to each step what it is told."""
+    """Detector with a scripted reaction to each step."""
 
     def __init__(self, script: Any, name: str = "scripted") -> None:
         self.name, self.script, self.calls = name, script, 0

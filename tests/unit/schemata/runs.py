@@ -1,4 +1,4 @@
-"""Made-up runs: one failure that can be told again with other names, numbers and topics."""
+"""Invented runs: one failure with interchangeable names, numbers and topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ A, E = Source.AGENT, Source.ENVIRONMENT
 
 @dataclass(frozen=True)
 class Cast:
-    """What a telling is about: agents, things counted, places, the numbers said."""
+    """Topic of an invented run: agents, counted things, places and numbers."""
 
     lead: str = "Harbour_Expert"
     worker: str = "DataClerk"

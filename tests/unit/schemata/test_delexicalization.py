@@ -1,4 +1,4 @@
-"""Whatever a text says, nothing of its topic is left."""
+"""Delexicalisation removes the topic from any text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spelt(name: str) -> list[str]:
 
 
 def spells(text: str, name: str) -> bool:
-    """Whether neighbouring words of a text, with no gap or stop between, are those of a name."""
+    """Return True if neighbouring words of a text, without a gap or stop between them, spell a name."""
     wanted = spelt(name)
     for part in re.split(rf"[{GAP_MARKER}.]", text):
         words = part.split()

@@ -50,7 +50,7 @@ def distilled(record: Record) -> ErrorSchema:
 
 
 def told(schema: ErrorSchema) -> tuple[object, ...]:
-    """All that a schema says of a failure, without what tells which run it was."""
+    """Return the content of a schema without the identity of its run."""
     return (
         schema.signature, schema.context, schema.heuristics, schema.traits, schema.codes, schema.module,
         schema.correction,
@@ -278,7 +278,7 @@ def test_any_names_topic_and_numbers_give_the_same_schema(words: list[str], firs
         )
     )
     drawn = [word.lower() for word in (*lead.split("_"), worker, shell, thing, place)]
-    assume(not any(one in other for one, other in permutations(drawn, 2)))  # one name is no part of another
+    assume(not any(one in other for one, other in permutations(drawn, 2)))  # no name is a part of another
     assume(not set(drawn) & WORDS)
     cast = Cast(lead, worker, shell, thing, place, str(first), f"{last // 100}.{last % 100:02}", "other")
     assert told(distilled(invented(cast))) == told(distilled(invented(LISBON)))

@@ -58,7 +58,7 @@ asked_items = texts | st.builds(Profile, text=texts, traits=trait_maps) | schema
 
 
 class Reference:
-    """What the index must do, done one schema at a time."""
+    """Reference implementation of the index: one schema at a time."""
 
     def __init__(self, traits: float) -> None:
         self.held: dict[str, ErrorSchema] = {}
@@ -271,7 +271,9 @@ class TestTraits:
     def test_the_likeness_is_the_weighted_mean_of_both(self) -> None:
         one = schema("a", "tool error ignored", traits={"finding:a": 1.0})
         asked = Profile(text="tool error ignored", traits={"finding:b": 0.4})
-        shares = [index_of(one, trait_weight=share).search([asked], 1)[0][0].similarity for share in (0, 0.25, 1)]
+        shares = [
+            index_of(one, trait_weight=share).search([asked], 1)[0][0].similarity for share in (0, 0.25, 1)
+        ]
         text, traits = shares[0], shares[2]
         assert text == pytest.approx(1, abs=1e-6)
         assert abs(traits) < 0.4
@@ -279,10 +281,14 @@ class TestTraits:
 
     def test_a_missing_part_leaves_the_length_to_the_other(self) -> None:
         bare = schema("a", "tool error ignored")
-        assert index_of(bare, trait_weight=0.5).search([bare], 1)[0][0].similarity == pytest.approx(1, abs=1e-6)
+        assert index_of(bare, trait_weight=0.5).search([bare], 1)[0][0].similarity == pytest.approx(
+            1, abs=1e-6
+        )
 
     def test_traits_alone_can_find(self) -> None:
-        held = index_of(schema("a", "", traits={"x": 1.0}), schema("b", "", traits={"y": 1.0}), trait_weight=0.5)
+        held = index_of(
+            schema("a", "", traits={"x": 1.0}), schema("b", "", traits={"y": 1.0}), trait_weight=0.5
+        )
         assert named(held.search([Profile(text="", traits={"y": 0.1})], 1)[0]) == ["b"]
 
     @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
@@ -290,7 +296,9 @@ class TestTraits:
         with pytest.raises(InputError, match=r"record 0, field traits\.x: the weight is not finite"):
             index_of(schema("a", traits={"x": weight}), trait_weight=0.5)
 
-    @pytest.mark.parametrize("options", [{"trait_weight": -0.1}, {"trait_weight": 1.1}, {"diversity": float("nan")}])
+    @pytest.mark.parametrize(
+        "options", [{"trait_weight": -0.1}, {"trait_weight": 1.1}, {"diversity": float("nan")}]
+    )
     def test_shares_out_of_range(self, options: dict[str, float]) -> None:
         with pytest.raises(ConfigError, match="expected a number in"):
             SchemaIndex(**options)
@@ -371,7 +379,7 @@ class TestChanges:
                     (found,) = held.search(["plan"], 20)
                     assert len(found) == 20
                     assert all(match.similarity > 0.3 for match in found)
-            except BaseException as error:  # told to the main thread
+            except BaseException as error:  # reported by the main thread
                 errors.append(error)
 
         writer, readers = threading.Thread(target=write), [threading.Thread(target=read) for _ in range(2)]

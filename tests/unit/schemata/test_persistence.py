@@ -26,7 +26,7 @@ Again = Callable[[], SchemaStore]
 
 @pytest.fixture(params=["file", "table"])
 def again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Again]:
-    """Makes the keep anew over the same place, as another process would."""
+    """Open the store again at the same location, as another process would."""
     if request.param == "file":
         yield lambda: FileSchemaStore(tmp_path / "deep" / "schemata.jsonl")
         return

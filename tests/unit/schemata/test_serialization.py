@@ -1,4 +1,4 @@
-"""Schemata and portraits go to JSON and back without loss; what is malformed is told with its place."""
+"""Schemata and profiles survive a round trip through JSON; errors name the place of malformed data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step looks like is told in a closed vocabulary, row by row beside the table of features."""
+"""Step profiles use a closed vocabulary and match the rows of the feature table."""
 
 from __future__ import annotations
 

@@ -158,8 +158,8 @@ class TestHashing:
     def test_it_loads_no_scikit_learn(self) -> None:
         code = (
             "from agentguard.schemata.index import SchemaIndex; SchemaIndex().search(['plan'], 1);"
-            "from agentguard.schemata.vectors.base import HashingVectoriser; HashingVectoriser().encode(['plan']);"
-            "import sys; print('sklearn' in sys.modules)"
+            "from agentguard.schemata.vectors.base import HashingVectoriser;"
+            "HashingVectoriser().encode(['plan']); import sys; print('sklearn' in sys.modules)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
         assert done.stdout.strip() == "False"

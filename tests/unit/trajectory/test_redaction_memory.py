@@ -1,4 +1,4 @@
-"""What a redactor remembers between runs is only what it need not look at again."""
+"""The caches of a redactor contain only data that needs no further check."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Conversion of OpenTelemetry spans to trajectories."""

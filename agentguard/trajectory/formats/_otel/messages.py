@@ -1,4 +1,4 @@
-"""Chat messages out of a span, whichever convention they were recorded in."""
+"""Chat messages in the attributes of a span, for all supported conventions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentguard.trajectory.model import ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanMessage:
-    """A chat message, whatever convention it was recorded in; ``results`` are (call id, text)."""
+    """Chat message, independent of the convention; ``results`` are (call id, text)."""
 
     role: str
     content: str = ""
@@ -29,7 +29,7 @@ class SpanMessage:
 
 
 def extract_messages(span: SourceSpan, key: str) -> tuple[SpanMessage, ...]:
-    """The messages that went into (``"input"``) or came out of (``"output"``) a model call."""
+    """Return the input (``"input"``) or output (``"output"``) messages of a model call."""
     found = next(filter(None, (get_list(source, key) for source in _iter_sources(span))), None)
     if found is None:
         named = (attributes for name, attributes in span.events if name in EVENT_NAMES[key])
@@ -50,7 +50,7 @@ def _iter_sources(span: SourceSpan) -> Iterator[Mapping[str, Any]]:
 
 
 def _parse_value(value: Any, text: str, key: str) -> list[Any]:
-    """Messages out of an ``input.value`` or ``output.value``, which is a request, a reply, or plain text."""
+    """Return the messages in an ``input.value`` or ``output.value``: a request, a response, or plain text."""
     if isinstance(value, Mapping):
         for name in ("messages", "choices", "output"):
             if isinstance(value.get(name), list):
@@ -71,7 +71,7 @@ def _parse_message(item: Any, role: str) -> SpanMessage | None:
     parts = next((item[key] for key in ("parts", "contents", "content") if item.get(key)), None)
     parts = decode_json_text(parts) if "parts" in item else parts
     said, reasoning, calls, results = _parse_parts(parts)
-    # Some libraries write the name of an enumeration's member, such as MessageRole.USER.
+    # Some libraries write the name of an enum member, such as MessageRole.USER.
     role = flatten_text(item.get("role")).rpartition(".")[2].lower() or role
     for number, call in enumerate(_as_items(item.get("tool_calls")), len(calls)):
         calls.append(_parse_call(call.get("tool_call", call), number))

@@ -1,22 +1,24 @@
-"""The attributes of our own that let a run be read back as it was: who writes spans and who reads them share
-these names and nothing else."""
+"""Names of our own span attributes, which make a run readable without loss.
+
+The writer and the reader of spans share these names and nothing else.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 RUN_ID: Final = "agentguard.run.id"
-"""On the root span: the id of the run."""
+"""Id of the run, on the root span."""
 BRANCH: Final = "agentguard.line"
-"""On the spans of a line that was left: the id of the branch; the live line has none."""
+"""Id of the branch, on the spans of an abandoned line; spans of the live line do not have it."""
 STEP: Final = "agentguard.step.index"
 SOURCE: Final = "agentguard.step.source"
 TIMES: Final = "agentguard.times"
-"""Which of a step's times were recorded: ``both``, ``start``, ``end`` or ``none``; the others are made up."""
+"""Recorded times of a step: ``both``, ``start``, ``end`` or ``none``; the other times are invented."""
 OBSERVATION: Final = "agentguard.observation"
-"""On a tool's span: its place among the observations of its step."""
+"""Index of the observation in its step, on the span of a tool."""
 UNPAIRED: Final = "agentguard.observation.unpaired"
-"""On a tool's span: the observation names no call (``call``), no tool (``tool``) or neither (``both``)."""
+"""Missing reference of an observation, on a tool's span: ``call``, ``tool`` or ``both``."""
 FORK_STEP: Final = "agentguard.branch.fork_step"
 PARENT: Final = "agentguard.branch.parent"
 REASON: Final = "agentguard.branch.reason"

@@ -1,7 +1,8 @@
-"""Spans that agentguard wrote itself (`agentguard.otlp`), read back to the run they were made of.
+"""Reader of spans that agentguard wrote itself (`agentguard.otlp`), back to the original run.
 
-What spans do not hold stays lost: ``extra``, the modules of a step, places in the first source, and prompts
-of agents that made no step. Spans whose marks do not make a run are read like anyone's.
+Data without a place in spans is lost: ``extra``, the modules of a step, positions in the first source, and
+prompts of agents without a step. Spans whose own attributes do not form a run are read like the spans of any
+other writer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from agentguard.trajectory.model import Branch, Observation, Source, Step, Traje
 def read_exported_run(
     spans: Sequence[SourceSpan], *, format: str, extra: Mapping[str, Any]
 ) -> Trajectory | None:
-    """The run that ``spans`` were made of; None if they are not ours, or not enough of them are there."""
+    """Return the original run of ``spans``; None if the spans are not our own, or too many are missing."""
     root = next((one for one in spans if isinstance(one.attributes.get(marks.RUN_ID), str)), None)
     if root is None:
         return None
@@ -66,7 +67,7 @@ def _branch_id(span: SourceSpan) -> str:
 def _build_steps(
     spans: Mapping[int, SourceSpan], children: Mapping[str, Mapping[int, SourceSpan]]
 ) -> tuple[Step, ...]:
-    """The steps of a line, numbered without gaps: some of its spans may not have arrived."""
+    """Return the steps of a line, numbered without gaps: some of its spans may be missing."""
     first = min(spans) if min(spans) and _branch_id(spans[min(spans)]) else 0
     return tuple(
         _build_step(first + place, spans[index], children.get(spans[index].id, {}))

@@ -1,10 +1,9 @@
-"""Spans and the attribute names that tell what they are, in one place.
+"""Spans and the attribute names that define their meaning.
 
-The OpenTelemetry conventions for generative AI are still marked "Development", and OpenInference and
-OpenLLMetry spell the same things their own way; older spellings stay in recordings for years. Every name
-agentguard knows is in `NAMES`, `ATTRIBUTE_PREFIXES`, `EVENTS` and `KINDS`, the newest first, so that a change of the
-conventions is a change of one line. Content is opt-in in these conventions: a part that is absent or
-unreadable is left out, never an error.
+The OpenTelemetry conventions for generative AI have the status "Development". OpenInference and OpenLLMetry
+use other names for the same data, and recordings keep old names for years. Every known name is in `NAMES`,
+`ATTRIBUTE_PREFIXES`, `EVENTS` or `KINDS`, the newest first, so that a change of the conventions changes one
+line. Content is optional in these conventions: an absent or unreadable part is omitted and never an error.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from agentguard.trajectory.model import ToolSpec, Usage
 
 
 class SpanKind(StrEnum):
-    """What a span stands for."""
+    """Kind of operation that a span records."""
 
     LLM = "llm"
     TOOL = "tool"
@@ -59,7 +58,7 @@ ATTRIBUTE_NAMES: Mapping[str, tuple[str, ...]] = {
     "result": ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output"),
     "conversation": ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id"),
 }
-"""Our name of a field to the attributes that may hold it, the first that is there wins."""
+"""Our name of a field to the attributes that may contain it; the first one present is used."""
 
 ATTRIBUTE_PREFIXES: Mapping[str, tuple[str, ...]] = {
     "input": ("llm.input_messages", "gen_ai.prompt"),
@@ -77,7 +76,7 @@ EVENT_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "output": ("gen_ai.choice",),
 }
-"""Fields that earlier revisions recorded as span events, one a message."""
+"""Fields that earlier revisions recorded as span events, one event for each message."""
 
 KIND_VALUES: Mapping[str, SpanKind] = {
     "chat": SpanKind.LLM,
@@ -93,7 +92,7 @@ KIND_VALUES: Mapping[str, SpanKind] = {
 }
 
 EVALUATION_PREFIXES = ("gen_ai.evaluation.", "eval.", "evaluation.", "score.", "feedback.")
-"""Attributes that tell how a run was judged begin like this; they never enter a trajectory."""
+"""Prefixes of attributes that judge the run; they never enter a trajectory."""
 
 
 _CONSUMED_ATTRIBUTES = {
@@ -108,7 +107,7 @@ _CONSUMED_ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpan:
-    """One span; times in epoch seconds; ``position`` counts the spans of the source from 0."""
+    """Span with times in epoch seconds; ``position`` counts the spans of the source from 0."""
 
     id: str
     parent: str | None
@@ -124,7 +123,7 @@ class SourceSpan:
 
     @property
     def kind(self) -> SpanKind:
-        """What the span stands for; one that only names a model is a call of it."""
+        """Kind of the span; a span that only names a model is a call of it."""
         told = [self.attributes[name] for name in ATTRIBUTE_NAMES["kind"] if name in self.attributes]
         for value in told:
             if isinstance(value, str) and value.lower() in KIND_VALUES:
@@ -132,16 +131,16 @@ class SourceSpan:
         return SpanKind.LLM if not told and self.get_value("model") else SpanKind.OTHER
 
     def get_text(self, key: str) -> str:
-        """The field ``key`` of `NAMES` as text; empty if absent."""
+        """Return the field ``key`` of `NAMES` as text; empty if absent."""
         return flatten_text(self.get_value(key))
 
     def get_value(self, key: str) -> Any:
-        """The field ``key`` of `NAMES` as it was recorded, or None."""
+        """Return the recorded value of the field ``key`` of `NAMES`, or None."""
         found = (self.attributes.get(name) for name in ATTRIBUTE_NAMES[key])
         return next((value for value in found if value not in (None, "")), None)
 
     def describe_failure(self) -> str:
-        """What the span says of its failure: the exception it recorded, else its status message."""
+        """Return the recorded failure of the span: its exception, else its status message."""
         for name, attributes in self.events:
             if name == "exception":
                 parts = (attributes.get("exception.type"), attributes.get("exception.message"))
@@ -150,7 +149,7 @@ class SourceSpan:
 
 
 def collect_unmapped(span: SourceSpan) -> dict[str, Any]:
-    """What of a span has no field of its own; nothing that tells how the run was judged."""
+    """Return the attributes without a field in the model, except judgements of the run."""
     prefixes = (*EVALUATION_PREFIXES, *(f"{prefix}." for prefix in ATTRIBUTE_PREFIXES["output"]))
     rest = {
         name: value
@@ -167,7 +166,7 @@ def collect_unmapped(span: SourceSpan) -> dict[str, Any]:
 
 
 def collect_evaluations(spans: Sequence[SourceSpan]) -> dict[str, dict[str, Any]]:
-    """Span id to what was recorded beside it about how well it did."""
+    """Return a mapping of span id to the recorded evaluations of that span."""
     found: dict[str, dict[str, Any]] = {}
     for span in spans:
         told = {
@@ -184,7 +183,7 @@ def collect_evaluations(spans: Sequence[SourceSpan]) -> dict[str, dict[str, Any]
 
 
 def parse_span_tools(span: SourceSpan) -> Iterator[ToolSpec]:
-    """The tools a model call was offered."""
+    """Yield the tools that were offered to a model call."""
     for item in get_list(span.attributes, "tools"):
         item = (
             decode_json_text(item.get("tool", item)) if isinstance(item, Mapping) else decode_json_text(item)
@@ -206,7 +205,7 @@ def parse_span_tools(span: SourceSpan) -> Iterator[ToolSpec]:
 
 
 def parse_usage(span: SourceSpan) -> Usage | None:
-    """Tokens and cost of a model call, or None if nothing of it was recorded."""
+    """Return tokens and cost of a model call, or None if neither was recorded."""
     counts = {
         key: _parse_count(span.get_value(key))
         for key in ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -219,14 +218,14 @@ def parse_usage(span: SourceSpan) -> Usage | None:
 
 
 def parse_span_arguments(value: Any) -> tuple[dict[str, Any] | None, str | None]:
-    """A tool call's arguments as (object or None, recorded text or None), whatever they were recorded as."""
+    """Return a tool call's arguments as (object or None, recorded text or None)."""
     return parse_arguments(
         value if isinstance(value, str | dict) else flatten_text(value) or None, "arguments"
     )
 
 
 def decode_json_text(value: Any) -> Any:
-    """``value``, parsed if it is text of a JSON object or array."""
+    """Return ``value``, parsed if it is the text of a JSON object or array."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return loads(value)
@@ -236,7 +235,7 @@ def decode_json_text(value: Any) -> Any:
 
 
 def flatten_text(value: Any, depth: int = 8) -> str:
-    """Text of a content, however it is nested: a string, parts with text, or anything else as JSON."""
+    """Return the text of nested content: a string, parts with text, or any other value as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -251,7 +250,7 @@ def flatten_text(value: Any, depth: int = 8) -> str:
 
 
 def unflatten_attributes(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
-    """Rebuild the list that was flattened to ``prefix.0.…``; deeper than 12 levels the key stays as it is."""
+    """Rebuild the list that was flattened to ``prefix.0.…``; keys deeper than 12 levels stay unchanged."""
     tree: dict[str, Any] = {}
     for key, value in attributes.items():
         if key.startswith(f"{prefix}."):
@@ -275,10 +274,7 @@ def _convert_lists(node: Any) -> Any:
 
 
 def get_list(attributes: Mapping[str, Any], key: str) -> list[Any]:
-    """The list recorded under a name of `NAMES`, or flattened under one of `ATTRIBUTE_PREFIXES`.
-
-    Else empty.
-    """
+    """Return the list under a name of `NAMES` or flattened under one of `ATTRIBUTE_PREFIXES`; else empty."""
     for name in ATTRIBUTE_NAMES[key]:
         value = decode_json_text(attributes.get(name))
         if isinstance(value, list) and value:

@@ -1,10 +1,10 @@
-"""Spans of one trace to a trajectory: what each model call said, what it called, and what that returned.
+"""Conversion of the spans of one trace to a trajectory.
 
-A model call is a step of the agent that made it. A tool span is the observation of the step that called it,
-which is found by the call's id, else by the tool's name, else as the latest model call in the same part of
-the tree; where the call itself was not captured it is taken from the tool span. What only the next model
-call's input shows (a tool's result, a user's turn) is read from there. Steps follow the tree: a span before
-what happened inside it, siblings by their start.
+A model call is a step of its agent. A tool span is an observation of the step that called the tool. That step
+is found by the id of the call, else by the name of the tool, else as the latest model call in the same part
+of the tree. If the call itself was not captured, it is read from the tool span. Some results and user
+messages occur only in the input of the next model call, and are read from there. Steps follow the tree: a
+span comes before its children, siblings are ordered by their start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Too
 
 
 def order_spans(spans: Sequence[SourceSpan]) -> tuple[list[int | None], tuple[int, ...]]:
-    """Each span's parent, and all spans in the order things happened (both as positions in ``spans``)."""
+    """Return the parent of each span, and all spans in order of time (both as positions in ``spans``)."""
     by_id: dict[str, int] = {}
     for i, span in enumerate(spans):
         by_id.setdefault(span.id, i)
@@ -44,7 +44,7 @@ def order_spans(spans: Sequence[SourceSpan]) -> tuple[list[int | None], tuple[in
 
 def _walk_depth_first(children: Mapping[int | None, list[int]], count: int) -> Iterator[int]:
     done: set[int] = set()
-    # Spans that are only reachable through a circle of parents come last, each as a root of its own.
+    # Spans that are reachable only through a cycle of parents come last, each as its own root.
     for root in (*children.get(None, ()), *range(count)):
         stack = [root]
         while stack:
@@ -61,7 +61,7 @@ _TASK_ATTRIBUTES = ("task", "question", "query", "prompt", "input")
 
 @dataclass(slots=True)
 class _StepDraft:
-    """A step in the making; ``parent`` is the position of its span's parent."""
+    """Step under construction; ``parent`` is the position of its span's parent."""
 
     source: Source
     agent: str
@@ -75,7 +75,7 @@ class _StepDraft:
 
 @dataclass(frozen=True, slots=True)
 class _SpanContext:
-    """What a span inherits from those above: the agent at work, the nearest that is not mere plumbing."""
+    """Context that a span inherits from its ancestors: the active agent and the nearest relevant span."""
 
     agent: str = "agent"
     nearest_ancestor: int | None = None
@@ -83,7 +83,7 @@ class _SpanContext:
 
 
 class SpanTrajectoryBuilder:
-    """The steps of one trace, and which step each span belongs to."""
+    """Builder of the steps of one trace and of the mapping from spans to steps."""
 
     def __init__(self, spans: Sequence[SourceSpan]) -> None:
         self.drafts: list[_StepDraft] = []
@@ -104,7 +104,7 @@ class SpanTrajectoryBuilder:
         self._order = order
 
     def build_trajectory(self, *, id: str, format: str, extra: Mapping[str, Any]) -> Trajectory:
-        """The trajectory; spans that are no step and no observation are kept in ``extra["spans"]``."""
+        """Return the trajectory; spans that are neither step nor observation go to ``extra["spans"]``."""
         rest = (
             {"spans": [collect_unmapped(span) for span in self.unmapped_spans]} if self.unmapped_spans else {}
         )
@@ -119,7 +119,7 @@ class SpanTrajectoryBuilder:
         )
 
     def map_spans_to_steps(self) -> dict[str, int]:
-        """Span id to step: its own, else the first inside it, else the last before it."""
+        """Return a mapping of span id to step: its own, else the first inside it, else the last before it."""
         index = {id(draft): i for i, draft in enumerate(self.drafts)}
         first: dict[int, int] = {}
         for i in reversed(self._order):
@@ -163,7 +163,7 @@ class SpanTrajectoryBuilder:
             else None
         )
         if outer is not None and outer.span.kind is SpanKind.LLM:
-            # Two libraries recorded one call, one inside the other: it is one step.
+            # Two libraries recorded the same call, one inside the other: it is one step.
             self._draft_by_span[i] = outer
             if outer.content or outer.tool_calls:
                 return
@@ -183,7 +183,7 @@ class SpanTrajectoryBuilder:
             self.tools.setdefault(tool.name, tool)
 
     def _add_input_messages(self, span: SourceSpan, context: _SpanContext) -> None:
-        """Take from a model call's input what came in since the last model call."""
+        """Add the messages of a model call's input that arrived since the last model call."""
         told = extract_messages(span, "input")
         prompts = [one.content for one in told if one.role in ("system", "developer")]
         for prompt in filter(None, (flatten_text(decode_json_text(span.get_value("system"))), *prompts)):
@@ -206,7 +206,7 @@ class SpanTrajectoryBuilder:
         if key in self._known_messages:
             return
         self._known_messages.add(key)
-        # Agents that act in text are told their results in the user's role.
+        # Agents that act in text receive their results in the user's role.
         result = message.content.lstrip().lower().startswith("observation")
         if result and self._add_unkeyed_result(context.agent, message.content):
             return
@@ -216,7 +216,7 @@ class SpanTrajectoryBuilder:
             self._add_draft(_StepDraft(Source.USER, "user", span, None, message.content))
 
     def _add_unkeyed_result(self, agent: str, text: str) -> bool:
-        """Give a result that names no call to the agent's last step, unless that has its results already."""
+        """Add a result without a call id to the agent's last step, unless that step has all its results."""
         acted = next((draft for draft in reversed(self._model_call_drafts) if draft.agent == agent), None)
         if acted is not None and not acted.observations:
             acted.observations.append(Observation(content=text))
@@ -231,7 +231,7 @@ class SpanTrajectoryBuilder:
             and self._spans[up].kind is SpanKind.TOOL
             and name == _resolve_tool_name(self._spans[up])
         ):
-            # A client and a server recorded one call, one inside the other.
+            # A client and a server recorded the same call, one inside the other.
             self._draft_by_span[i] = self._draft_by_span[up]
             return
         call_id = span.get_text("call_id")
@@ -251,7 +251,7 @@ class SpanTrajectoryBuilder:
         )
 
     def _find_caller(self, i: int, span: SourceSpan, context: _SpanContext) -> _StepDraft:
-        """The latest model call that shares a parent with the tool; a new step where there is none."""
+        """Return the latest model call that shares a parent with the tool; without one, create a new step."""
         above: set[int] = set()
         up = self._parents[i]
         while up is not None and up not in above:
@@ -272,7 +272,9 @@ class SpanTrajectoryBuilder:
             self._pending_calls.setdefault(key, []).append((draft, call))
 
     def _find_pending_call(self, key: str) -> tuple[_StepDraft, ToolCall] | None:
-        """The latest step with an unanswered call of this id (or ``name …``), and its first such call."""
+        """Return the latest step with an unanswered call of this id (or ``name …``), and its first such
+        call.
+        """
         waiting = self._pending_calls.get(key, [])
         return next((one for one in waiting if one[0] is waiting[-1][0]), None)
 
@@ -306,7 +308,7 @@ def _build_step_from_draft(index: int, draft: _StepDraft) -> Step:
 
 
 def _extract_task(span: SourceSpan) -> tuple[str, bool]:
-    """The task as an agent's span was given it, and whether the span names it as such."""
+    """Return the task of an agent's span, and True if the span explicitly names it as the task."""
     value = decode_json_text(span.get_value("input_text"))
     if isinstance(value, Mapping):
         named = next((value[key] for key in _TASK_ATTRIBUTES if isinstance(value.get(key), str)), "")

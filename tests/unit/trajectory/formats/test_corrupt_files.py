@@ -39,7 +39,7 @@ def test_spoilt_samples_are_read_or_refused(name: str) -> None:
         except FormatError as error:
             assert error.reason
             outcomes["refused"] += 1
-    # A reader that refuses everything, or swallows everything, is no reader.
+    # A reader that rejects everything or accepts everything is useless.
     assert min(outcomes.values()) > 20, outcomes
 
 

@@ -29,7 +29,7 @@ def test_errors_are_failures_at_the_steps_of_their_spans() -> None:
     told = [(one.step, one.codes, one.agent) for one in annotation.failures]
     assert told == [
         (2, ("trail:tool_related",), "Cook.run"),
-        (2, ("trail:goal_deviation",), "Cook.run"),  # "Step 2" is no step: the first one inside it
+        (2, ("trail:goal_deviation",), "Cook.run"),  # "Step 2" is not a step: the first step inside it
         (None, (), None),
     ]
     assert annotation.failed is None

@@ -132,7 +132,7 @@ def test_development_data(subset: str, runs: int, outside: int) -> None:
     found = load_records(shared_data(f"who_and_when/{subset}"))
     assert len(found) == len({record.trajectory.id for record in found}) == runs
     assert all(record.annotation.failed for record in found)
-    # The named agent is not always the one who speaks at the named step.
+    # The annotated agent is not always the speaker of the annotated step.
     strangers = 0
     for record in found:
         cause, steps = record.annotation.root_cause, record.trajectory.steps
