@@ -429,7 +429,7 @@ def _tools(*, wrapped: bool) -> list[Any]:
         """Find a seat."""
         return ""
 
-    offered = ToolFunctions([book, find]).offered(set())
+    offered = ToolFunctions([book, find]).build_definitions(set())
     return offered if wrapped else [{"type": "function", "strict": False, **t["function"]} for t in offered]
 
 

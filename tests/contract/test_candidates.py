@@ -54,7 +54,7 @@ def told(played: ContractRun, at: int = -1) -> str:
 
 @every
 def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> None:
-    played = play(world, [NINE, FOUR, FOUR, DONE], recover={"protect": SelectiveRedundancy()})
+    played = play(world, [NINE, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     assert played.answer.strip() == DONE
     assert len(played.requests) == 4
@@ -74,7 +74,7 @@ def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> 
 
 @every
 def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -> None:
-    played = play(world, [FIND, FOUR, FOUR, DONE], recover={"protect": SelectiveRedundancy()})
+    played = play(world, [FIND, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     assert len(played.requests) == 4, "the find and the end are asked for once, the booking twice"
     assert played.session.recoveries[0].cost["calls"] == 1
@@ -83,7 +83,7 @@ def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -
 @every
 def test_without_agreement_the_next_rung_is_taken(world: str) -> None:
     answers = [("book", {"seat": 1}), ("book", {"seat": 2}), ("book", {"seat": 3}), FOUR, FOUR, DONE]
-    played = play(world, answers, recover={"protect": SelectiveRedundancy()})
+    played = play(world, answers, recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     strategies = [one.plan.strategy for one in played.session.recoveries]
     assert strategies == ["vote", "reprompt", "vote"]
@@ -94,7 +94,7 @@ def test_without_agreement_the_next_rung_is_taken(world: str) -> None:
 @every
 def test_other_models_vote_by_name(world: str) -> None:
     answers = {"own": [NINE, DONE], "large": [FOUR], "other": [FOUR]}
-    played = play(world, answers, recover={"protect": SelectiveRedundancy(models=["large", "other"])})
+    played = play(world, answers, recover={"redundancy": SelectiveRedundancy(models=["large", "other"])})
     assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert played.session.recoveries[0].plan.strategy == "n_version"
@@ -103,7 +103,7 @@ def test_other_models_vote_by_name(world: str) -> None:
 @every
 def test_a_model_that_fails_has_no_vote(world: str) -> None:
     answers = {"own": [FOUR, DONE], "large": [ConnectionError("down")], "other": [FOUR]}
-    played = play(world, answers, recover={"protect": SelectiveRedundancy(models=["large", "other"])})
+    played = play(world, answers, recover={"redundancy": SelectiveRedundancy(models=["large", "other"])})
     assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert len(played.session.failures) == 1
@@ -127,10 +127,10 @@ def test_a_test_of_ones_own_accepts_or_refuses_each(world: str) -> None:
         return run.steps[-1].tool_calls[0].arguments["seat"] == 4 or "not the seat that was asked for"
 
     by = {"recovery_block": {"accept": accept, "tries": 3}}
-    played = play(world, [NINE, NINE, FOUR, DONE], recover={"protect": SelectiveRedundancy(strategy=by)})
+    played = play(world, [NINE, NINE, FOUR, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)})
     assert played.bookings == {4: 1}
     assert len(played.requests) == 4
-    good = play(world, [FOUR, DONE], recover={"protect": SelectiveRedundancy(strategy=by)})
+    good = play(world, [FOUR, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)})
     assert (good.bookings, len(good.requests), good.session.recoveries) == ({4: 1}, 2, [])
 
 
@@ -215,7 +215,7 @@ def test_an_agent_whose_turns_are_always_in_doubt_runs_out_of_budget(world: str)
     played = play(
         world,
         [*seats[:20], DONE],
-        recover={"protect": SelectiveRedundancy(on_fail="vote"), "budget": RecoveryBudget(resamples=5)},
+        recover={"redundancy": SelectiveRedundancy(on_fail="vote"), "budget": RecoveryBudget(resamples=5)},
     )
     assert played.session.account.usage.samples <= 5
     assert len(played.requests) == 21, "every answer was of use or was paid for out of the budget"
@@ -226,7 +226,7 @@ def test_an_agent_whose_turns_are_always_in_doubt_runs_out_of_budget(world: str)
 def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str) -> None:
     by = {"vote": {"n": 5, "staged": False}}
     played = play(
-        world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"protect": SelectiveRedundancy(strategy=by)}
+        world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)}
     )
     assert played.bookings == {4: 1}
     assert played.max_concurrent == 4
@@ -236,7 +236,7 @@ def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str
 def test_candidates_that_say_the_same_in_another_form_agree(world: str) -> None:
     text = ("book", {"seat": "4"})
     played = play(
-        world, [NINE, text, FOUR, DONE], recover={"on_fail": "roll_forward", "protect": SelectiveRedundancy()}
+        world, [NINE, text, FOUR, DONE], recover={"on_fail": "roll_forward", "redundancy": SelectiveRedundancy()}
     )
     assert played.bookings == {4: 1}
     assert len(played.requests) == 4

@@ -69,9 +69,9 @@ def situations(draw: st.DrawFn) -> RecoveryContext:
     return situation(
         step,
         run=trajectory,
-        can=Capabilities(**draw(flags)),
+        capabilities=Capabilities(**draw(flags)),
         ledger=ledger,
-        committed=draw(st.booleans()),
+        is_committed=draw(st.booleans()),
     )
 
 

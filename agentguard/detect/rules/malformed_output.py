@@ -57,7 +57,7 @@ class TruncatedOutput(BaseDetector):
     """Detector of a truncated turn."""
 
     name = "truncated_output"
-    summary = "a stop reason that tells of a length limit, arguments cut off, or a code block never closed"
+    summary = "a stop reason that shows a length limit, arguments cut off, or a code block never closed"
     codes = ("agent_error:system.llm_limit", "fault_model:response")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:

@@ -179,7 +179,7 @@ class UnparsableAction(BaseDetector):
 
     name = "unparsable_action"
     summary = (
-        "tool arguments that are no JSON object, or an action tag or JSON action block that does not parse"
+        "tool arguments that are not a JSON object, or an action tag or JSON action block that does not parse"
     )
     codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
 

@@ -121,7 +121,7 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(stream: bool)
     assert all(whole(body["messages"]) for body in server.bodies)
     assert len(asker.sessions) == 1
     assert asker.sessions[0].has_ended
-    assert not asker.transport.engine.failures
+    assert not asker.transport.interceptor.failures
 
 
 def test_a_refused_call_is_never_seen_and_the_next_answer_follows_in_the_stream() -> None:
@@ -172,7 +172,7 @@ def test_a_refused_end_is_asked_for_again(stream: bool) -> None:
         accept=lambda run: run.steps[-1].content.startswith("Seat"),
     )
     answers = [message(says("No idea.")), message(says("Seat 4 is booked."), id="msg_2")]
-    with serving(script(*answers, stream=stream)) as server, Asker(server, guard, hold="all") as asker:
+    with serving(script(*answers, stream=stream)) as server, Asker(server, guard, buffer="all") as asker:
         got = asker.ask([TASK], stream=stream)
     assert [block.text for block in got.content] == ["Seat 4 is booked."]
 

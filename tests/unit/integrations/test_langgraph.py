@@ -94,7 +94,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     out = app.invoke(ask(), on("1"))
     session = app.get_session(on("1"))
     assert [message.type for message in out["messages"]] == ["human", "ai", "tool", "ai"]
-    assert (session.recoveries, session.ended, len(session)) == ([], True, 3)
+    assert (session.recoveries, session.has_ended, len(session)) == ([], True, 3)
     assert session.run.task == "Book seat 4."
     assert {spec.name for spec in session.run.tools} == {"book", "find"}
 
@@ -283,13 +283,13 @@ def test_interrupts_of_the_graph_pass_through_and_are_resumed() -> None:
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools([pay])))
     out = app.invoke(ask(), on("1"))
     assert out["__interrupt__"][0].value == "pay?"
-    assert not app.get_session(on("1")).ended
+    assert not app.get_session(on("1")).has_ended
     before = app.get_session(on("1"))
     out = app.invoke(Command(resume="yes"), on("1"))
     assert app.get_session(on("1")) is before, "it is the same run"
     assert paid == ["7"]
     assert out["messages"][-1].text == "Paid."
-    assert (before.ended, len(before)) == (True, 3)
+    assert (before.has_ended, len(before)) == (True, 3)
 
 
 @pytest.mark.parametrize("same", [False, True])
@@ -351,7 +351,7 @@ def test_the_callers_own_pauses_are_kept() -> None:
     out = app.invoke(None, on("1"), interrupt_before=["think"])
     assert app.get_state(on("1")).next == ("think",)
     assert list(app.stream(None, on("1"), stream_mode="updates"))[-1]["think"]["turns"] == 1
-    assert app.get_session(on("1")).ended
+    assert app.get_session(on("1")).has_ended
     assert len(out["messages"]) == 3
 
 
@@ -363,7 +363,7 @@ def test_a_stop_ends_the_run_with_its_reason() -> None:
     assert session.stop_reason
     assert session.stop_reason in out["messages"][-1].text
     assert app.get_state(on("1")).next == ()
-    assert session.ended
+    assert session.has_ended
 
 
 def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
@@ -381,7 +381,7 @@ def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
     out = app.invoke(Command(resume="Take seat 5."), on("1"))
     assert out["messages"][-1].text == "Thanks."
     assert heard[-1] == "Take seat 5."
-    assert app.get_session(on("1")).ended
+    assert app.get_session(on("1")).has_ended
 
 
 def test_a_person_is_asked_by_a_function() -> None:
@@ -485,7 +485,7 @@ def test_what_cannot_be_guarded_is_said() -> None:
     with pytest.raises(ConfigError, match="no thread"):
         guard.langgraph(graph_of(looping, ToolNode(seats.tools))).invoke(ask())
     with pytest.raises(ConfigError, match="no node"):
-        guard.langgraph(graph_of(looping, ToolNode(seats.tools)), before="brain")
+        guard.langgraph(graph_of(looping, ToolNode(seats.tools)), turn_nodes="brain")
     with pytest.raises(ConfigError, match="before="):
         guard.langgraph(graph_of(looping, lambda state: {"turns": 0}))
     with pytest.raises(ConfigError, match="wraps the calls itself"):
@@ -582,7 +582,7 @@ def test_tools_of_a_sub_graph_are_in_the_ledger_of_the_run() -> None:
     outer.add_node("work", work)
     outer.add_edge(START, "think")
     outer.add_edge("think", "work")
-    app = guard.langgraph(outer.compile(checkpointer=InMemorySaver()), before="think")
+    app = guard.langgraph(outer.compile(checkpointer=InMemorySaver()), turn_nodes="think")
     out = app.invoke(ask(), on("1"))
     assert (seats.booked, out["turns"]) == ({4: 1}, 2)
 

@@ -85,7 +85,7 @@ def test_a_fork_where_nothing_was_saved_before_cuts_the_messages() -> None:
     drive(run, moves(7, 7, 7))
     assert run.recoveries[0].plan.actions[0].by == "truncate"
     assert state["at"] == 21
-    assert run._state._snapshot_manager.series.refused > 0
+    assert run._snapshots._snapshot_manager.history.rejected_count > 0
 
 
 def test_after_a_cut_the_state_is_saved_as_it_is() -> None:
@@ -95,8 +95,8 @@ def test_after_a_cut_the_state_is_saved_as_it_is() -> None:
         run.tools(run.model(model))
     back = run.recoveries[0].plan.actions[0]
     assert back.by == "truncate"
-    assert back.to_step in run._state.saved
-    saved = run._state._snapshot_manager.series.get(back.to_step)
+    assert back.to_step in run._snapshots.saved_steps
+    saved = run._snapshots._snapshot_manager.history.get(back.to_step)
     assert saved == b'j{"at":21}', "messages were cut; what was done stays done"
 
 
@@ -292,6 +292,6 @@ def _check(store: Store, run: Any, hall: Hall | None, booked: list[int]) -> None
     assert hall is None or hall.state == {"at": SEATS, "path": walked}
     back = [one for one in run.recoveries if one.plan.undone]
     assert 1 <= len(back) <= ROLLBACKS, "the budget is one for all lives"
-    assert run.session.account.spent.rollbacks == len(back)
+    assert run.session.account.usage.rollbacks == len(back)
     assert sum(branch.reason != INTERRUPTION_REASON for branch in live.branches) == len(back)
     assert all(step.observations for step in live.steps if step.tool_calls)

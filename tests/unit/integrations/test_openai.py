@@ -407,21 +407,21 @@ def test_a_guard_that_fails_lets_through_or_refuses(on_error: Any) -> None:
             else:
                 with pytest.raises(openai.PermissionDeniedError, match="guard failed"):
                     client.chat.completions.create(model="m", messages=[TASK])
-    assert list(transport.engine.failures) == ["ValueError: broken observer"]
+    assert list(transport.interceptor.failures) == ["ValueError: broken observer"]
     assert len(server.bodies) == (1 if on_error == "open" else 0)
 
 
 def test_conversations_are_bounded() -> None:
     with (
         serving(lambda body: completion(call("find", f"c{len(server.bodies)}", where="x"))) as server,
-        World(server, make(), kept=3) as world,
+        World(server, make(), max_conversations=3) as world,
     ):
         for _ in range(8):
             world.ask([TASK])
-        assert len(world.transport.engine.waiting) == 3
+        assert len(world.transport.interceptor.conversations) == 3
 
 
-@pytest.mark.parametrize("options", [{"hold": "some"}, {"kept": 0}])
+@pytest.mark.parametrize("options", [{"buffer": "some"}, {"max_conversations": 0}])
 def test_options_out_of_range(options: Any) -> None:
     with pytest.raises(ConfigError, match="transport"):
         make().transport(**options)

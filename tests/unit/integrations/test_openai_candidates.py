@@ -85,7 +85,7 @@ class _Call:
 
 def test_an_answer_that_wins_by_itself_is_streamed_as_it_came() -> None:
     script = answers([FOUR, FOUR])
-    with serving(script) as server, World(server, guarded(protect=SelectiveRedundancy())) as world:
+    with serving(script) as server, World(server, guarded(redundancy=SelectiveRedundancy())) as world:
         seen = ask(world, [TASK])
     valid(seen)
     assert text(seen) == "I book four "
@@ -97,7 +97,7 @@ def test_with_everything_held_nothing_of_a_loser_is_seen() -> None:
     script = answers([NINE, FOUR, FOUR])
     with (
         serving(script) as server,
-        World(server, guarded(protect=SelectiveRedundancy()), hold="all") as world,
+        World(server, guarded(redundancy=SelectiveRedundancy()), buffer="all") as world,
     ):
         seen = ask(world, [TASK])
     valid(seen)
@@ -120,7 +120,7 @@ def test_a_repaired_call_is_streamed_once_and_its_text_is_not_repeated() -> None
 def test_a_refusal_may_come_before_an_election_in_one_stream() -> None:
     fly = {**say("I fly"), **call("fly", "x")}
     script = answers([fly, NINE, FOUR, FOUR])
-    guard = guarded(on_fail="reprompt", protect=SelectiveRedundancy())
+    guard = guarded(on_fail="reprompt", redundancy=SelectiveRedundancy())
     with serving(script) as server, World(server, guard) as world:
         seen = ask(world, [TASK])
     valid(seen)
@@ -152,7 +152,7 @@ def test_an_elected_response_is_one_response_to_the_client(stream: bool, keeping
     model = _Mixed(outputs)
     with (
         serving(model) as server,
-        Asker(server, guarded(protect=SelectiveRedundancy()), keeping=keeping, stream=stream) as asker,
+        Asker(server, guarded(redundancy=SelectiveRedundancy()), keeping=keeping, stream=stream) as asker,
     ):
         asker.run()
     assert asker.booked == [4]

@@ -47,7 +47,7 @@ def test_the_sdks_own_tool_runner_goes_on_over_what_is_refused_and_taken_back(st
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(2), accept=accept)
     guard.tool(effect="write", idempotency_key="seat", name="book")(len)
-    with serving(Model(outputs, stream=stream)) as server, Asker(server, guard, hold="all") as world:
+    with serving(Model(outputs, stream=stream)) as server, Asker(server, guard, buffer="all") as world:
         runner = ResponsesToolRunner(functions=[RegisteredFunction(tool, book)])
         made = runner.run(
             world.client,
@@ -144,7 +144,7 @@ def test_a_request_that_is_cancelled_lets_its_run_go_on() -> None:
             message = (await ask()).choices[0].message
             messages += [message, result(message.tool_calls[0], "seat 4 is yours")]
             assert (await ask()).choices[0].message.content == "Seat 4 is booked."
-            assert len(transport.engine.waiting) == 1, "no conversation is left behind"
+            assert len(transport.interceptor.conversations) == 1, "no conversation is left behind"
         return sessions
 
     with serving(answer) as server:

@@ -118,7 +118,7 @@ def test_nothing_of_a_refused_answer_is_seen_where_all_is_held(json: bool) -> No
     more: Any = {"response_format": {"type": "json_object"}} if json else {}
     with (
         serving(streams([say("No idea."), say("Seat 4 is booked.")])) as server,
-        World(server, guard, **({} if json else {"hold": "all"})) as world,
+        World(server, guard, **({} if json else {"buffer": "all"})) as world,
     ):
         seen = read(world.ask([TASK], stream=True, **more))
     valid(seen)
@@ -196,7 +196,7 @@ def test_a_guard_that_fails_at_the_end_of_a_stream(on_error: Any, monkeypatch: A
         else:
             with pytest.raises(openai.APIError, match="guard failed"):
                 read(stream)
-        assert len(world.transport.engine.failures) == 1
+        assert len(world.transport.interceptor.failures) == 1
 
 
 def test_chunks_of_another_shape_pass_unguarded() -> None:
@@ -206,7 +206,7 @@ def test_chunks_of_another_shape_pass_unguarded() -> None:
     transport = refusing().transport(inner=Pieces([pieces]))
     with httpx2.Client(transport=transport) as client:
         assert client.post("http://model/v1/chat/completions", json=body).content == b"".join(pieces)
-    assert len(transport.engine.failures) == 1
+    assert len(transport.interceptor.failures) == 1
 
 
 class Pieces(httpx2.BaseTransport):

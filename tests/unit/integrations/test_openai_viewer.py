@@ -108,7 +108,7 @@ def test_the_model_sees_whole_turns_of_the_live_line(data: Any) -> None:
             runs[which] += results
             if not results:
                 open_runs.remove(which)
-    assert not transport.engine.failures
+    assert not transport.interceptor.failures
     assert len(sessions) <= 2
 
 

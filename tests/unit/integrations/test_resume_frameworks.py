@@ -105,7 +105,7 @@ def test_what_was_spent_in_one_process_is_spent_in_the_next(run: Any, tmp_path: 
         kept = store.list_recoveries(_only(store))
         assert len(kept) == 1, "it was taken back before it died"
         session = run(store, Life(0), saver, None, **recover)
-        assert session.account.spent.rollbacks == 1
+        assert session.account.usage.rollbacks == 1
         assert len(session.recoveries) == 1, "the budget is spent, whichever process spent it"
         left = [branch for branch in session.run.branches if branch.reason != INTERRUPTION_REASON]
         assert len(left) == 1, "and the run was not taken back once more"

@@ -30,18 +30,18 @@ OPTIONS = {
     "roll_forward": {"repair": lambda run, held: ("content", "turn five")},
 }
 NEEDS = {
-    "nudge": ("tell",),
-    "reprompt": ("reject", "tell"),
-    "rollback": ("tell",),
-    "compensate": ("compensate", "tell"),
-    "drop_tool": ("withhold", "tell"),
-    "alternate": ("substitute", "tell"),
+    "nudge": ("send_message",),
+    "reprompt": ("reject", "send_message"),
+    "rollback": ("send_message",),
+    "compensate": ("compensate", "send_message"),
+    "drop_tool": ("disable_tools", "send_message"),
+    "alternate": ("substitute", "send_message"),
     "reexecute": ("restart",),
     "roll_forward": ("repair",),
     "vote": ("sample",),
     "n_version": ("sample",),
     "recovery_block": ("sample",),
-    "hand_over": ("hand_over",),
+    "hand_over": ("escalate",),
     "stop": ("stop",),
 }
 
