@@ -20,22 +20,20 @@ class CachePolicy:
         novelty_threshold: distance (1 - cosine) to all compatible schemata from which on a failure is new, in
             [0, 2]. On Who&When, 0.25 saves a third of the schemata without loss of accuracy; 0.35 loses some.
         max_merge_candidates: nearest schemata that are candidates for a merge; the nearest may have other
-        codes. max_schemata: maximum number of active schemata, and of retired ones, at least 1.
+            codes.
+        max_schemata: maximum number of active schemata, and of retired ones, at least 1.
         retention_ratio: share of ``max_schemata`` that an eviction retains, in (0, 1]; below 1, the next
-        failure
-            does not cause another eviction.
+            failure does not cause another eviction.
         redistill_threshold: uses and merges since the last distillation from which on a schema is distilled
             again, at least 1: about the number of members to distil from.
         max_members: latest failures of a schema that are kept for the next distillation, at least 1.
         stale_after_s: seconds without a use, merge or verdict after which a schema is retired. The default is
-        a
-            quarter of a year, in which tools and prompts of an agent have usually changed.
+            a quarter of a year, in which tools and prompts of an agent have usually changed.
         refutation_threshold: probability that a schema is wrong more often than right, from which on it is
             retired, in [0.5, 1). At 0.95, four refutations without a confirmation suffice: a single failed
             recovery often has other causes.
         min_confirmations: runs that must confirm a schema from recoveries before it is offered, at least 2:
-        no
-            single run may influence the others.
+            no single run may influence the others.
     """
 
     novelty_threshold: float = 0.25

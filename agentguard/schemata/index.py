@@ -156,16 +156,17 @@ class SchemaIndex:
         """Return the ``k`` nearest schemata for each query, the nearest first.
 
         Args:
-            asked: portraits of the steps of a run, texts, or schemata. k: how many to return for each, at
-            least 1. leave_out_groups: questions whose schemata are passed over, compared by
-            `normalize_group_key`; at evaluation
-                the question of the run itself. One without a letter or digit names no question.
+            items: profiles of the steps of a run, texts, or schemata.
+            k: number of results for each query, at least 1; fewer only if the index has fewer.
+            excluded_groups: questions whose schemata are skipped, compared by `normalize_group_key`. An
+                evaluation excludes the question of the run itself. A group without a letter or
+                digit is ignored.
             origin: only schemata of natural or of injected failures.
-            only_active: pass retired schemata over.
+            only_active: skip retired schemata.
 
         Raises:
             ConfigError: ``k`` is below 1.
-            InputError: ``asked`` is one item instead of several, or holds what cannot be looked up.
+            InputError: ``items`` is a single item instead of several, or contains an invalid query.
         """
         if k < 1:
             raise ConfigError(f"schema index: k is {k!r}, expected at least 1")

@@ -122,8 +122,9 @@ class SchemaCache:
         """Insert the schema of a failure.
 
         Args:
-            schema: schema of one failure. now: epoch seconds. recovered: True if a recovery confirmed it and
-            no person labelled it. A new schema is then quarantined
+            schema: schema of one failure.
+            now: epoch seconds.
+            recovered: True if a recovery confirmed it and no person labelled it. A new schema is quarantined
                 until `CachePolicy.min_confirmations` runs have confirmed it.
 
         Returns:
@@ -229,8 +230,7 @@ class SchemaCache:
 
         Raises:
             FormatError, StoreUnavailable: the store is unavailable; changes by ``work`` may remain in this
-            cache
-                and are written next time.
+                cache and are written next time.
         """
         if self._store is None:
             work()

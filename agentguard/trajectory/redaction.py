@@ -57,7 +57,8 @@ class Redactor:
 
     Args:
         patterns: kind to an additional RE2 pattern; its first group is replaced, or the match if it has no
-        group. key: key of the placeholders' hash; with another key the same secret gets another placeholder.
+            group.
+        key: key of the placeholders' hash; with another key the same secret gets another placeholder.
 
     Raises:
         ConfigError: a pattern is not valid, or a kind is not a plain word.
