@@ -44,20 +44,20 @@ class Capabilities:
     """What an integration can do with a running agent.
 
     Attributes:
-        tell: add a message for the agent at a turn boundary.
-        reject: drop the model's answer before it is committed, and ask again.
+        send_message: add a message for the agent at a turn boundary.
+        reject: drop the model's answer before it is committed, and request another.
         truncate: drop turns from the agent's view.
-        fork: restore the state saved before a step, all channels of it.
+        fork: restore the state saved before a step, with all its channels.
         compensate: run the undo functions of tools.
-        withhold: take tools away from the agent.
-        substitute: let another tool, agent or model take over.
-        restart: begin again with another initial input.
-        repair: put a corrected state or observation in place and go on.
-        sample: ask the model, or others that are named, several times for one turn.
-        hand_over: ask a person and wait.
+        disable_tools: remove tools from the agent.
+        substitute: replace a tool, an agent or a model with another.
+        restart: run again with another initial input.
+        repair: replace a state or an observation with a corrected one and continue.
+        sample: request several candidates of one turn from the same model or from others.
+        escalate: ask a person and wait.
         stop: end the run.
-        sticky_view: a rewritten view must be rewritten again in each later request, as in a proxy.
-        stream_hold: tool calls in a stream can be held back until the verdict.
+        persistent_view: a rewritten view must be rewritten again in each later request, as in a proxy.
+        buffer_stream: tool calls in a stream can be held back until the verdict.
     """
 
     send_message: bool = True
@@ -152,8 +152,8 @@ class SampleVariant:
 
     Attributes:
         model: name of the model to ask.
-        tell: said to this candidate alone, after all else.
-        temperature: of its sampling.
+        instruction: text added after the other messages, for this candidate only.
+        temperature: sampling temperature.
     """
 
     model: str = ""
@@ -300,15 +300,15 @@ class RecoveryContext:
     Attributes:
         run: the live line so far, its branches with it.
         diagnosis: what is held to have gone wrong; has at least one hypothesis.
-        rank: which of its hypotheses to act on.
-        can: what the integration can do.
+        capabilities: what the integration can do.
         account: what may still be spent.
-        ledger: what the tools did.
-        history: recoveries of this run, the earliest first.
-        committed: False while the last step's tool calls have not run and it can be taken back whole.
-        repair: a user's own repair, if there is one.
-        restorable: the steps before which a state was saved that a fork can put back, the earliest first;
-            None if each has one.
+        ledger: the effects of the tools.
+        hypothesis_rank: rank of the hypothesis to act on, from 0.
+        past_recoveries: recoveries of this run, the earliest first.
+        is_committed: False while the tool calls of the last step have not run; that step can be rejected.
+        repair_function: the user's repair function, if any.
+        restorable_steps: steps before which a state was saved that a fork can restore, the earliest first;
+            None if every step has one.
     """
 
     run: Trajectory

@@ -236,7 +236,9 @@ def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str
 def test_candidates_that_say_the_same_in_another_form_agree(world: str) -> None:
     text = ("book", {"seat": "4"})
     played = play(
-        world, [NINE, text, FOUR, DONE], recover={"on_fail": "roll_forward", "redundancy": SelectiveRedundancy()}
+        world,
+        [NINE, text, FOUR, DONE],
+        recover={"on_fail": "roll_forward", "redundancy": SelectiveRedundancy()},
     )
     assert played.bookings == {4: 1}
     assert len(played.requests) == 4

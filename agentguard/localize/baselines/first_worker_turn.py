@@ -29,7 +29,7 @@ class FirstWorkerTurnLocalizer:
         acted = opening is not None and has_environment_response(trajectory, opening)
         return build_diagnosis(
             trajectory,
-            halve_weights((opening, *workers) if opening is not None and acted else workers),
+            halve_weights(dict.fromkeys((opening, *workers)) if opening is not None and acted else workers),
             method=self.name,
             reason="the brief, which was acted on at once" if acted else "the first worker's turn",
         )

@@ -387,7 +387,7 @@ def test_an_answer_that_was_cut_off_is_no_end() -> None:
     assert not world.sessions[0].has_ended
 
 
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@pytest.mark.parametrize("on_error", ["fail_open", "fail_closed"])
 def test_a_guard_that_fails_lets_through_or_refuses(on_error: Any) -> None:
     guard = make(recover=RecoveryPolicy(on_guard_error=on_error))
 
@@ -399,7 +399,7 @@ def test_a_guard_that_fails_lets_through_or_refuses(on_error: Any) -> None:
         with OpenAI(
             base_url=server.url, api_key="k", http_client=DefaultHttpxClient(transport=transport)
         ) as client:
-            if on_error == "open":
+            if on_error == "fail_open":
                 assert (
                     client.chat.completions.create(model="m", messages=[TASK]).choices[0].message.content
                     == "ok"
@@ -408,7 +408,7 @@ def test_a_guard_that_fails_lets_through_or_refuses(on_error: Any) -> None:
                 with pytest.raises(openai.PermissionDeniedError, match="guard failed"):
                     client.chat.completions.create(model="m", messages=[TASK])
     assert list(transport.interceptor.failures) == ["ValueError: broken observer"]
-    assert len(server.bodies) == (1 if on_error == "open" else 0)
+    assert len(server.bodies) == (1 if on_error == "fail_open" else 0)
 
 
 def test_conversations_are_bounded() -> None:

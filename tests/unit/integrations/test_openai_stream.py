@@ -182,7 +182,7 @@ def test_an_error_in_a_stream_is_passed_on() -> None:
             read(stream)
 
 
-@pytest.mark.parametrize("on_error", ["open", "closed"])
+@pytest.mark.parametrize("on_error", ["fail_open", "fail_closed"])
 def test_a_guard_that_fails_at_the_end_of_a_stream(on_error: Any, monkeypatch: Any) -> None:
     with (
         serving(streams([FLY])) as server,
@@ -191,7 +191,7 @@ def test_a_guard_that_fails_at_the_end_of_a_stream(on_error: Any, monkeypatch: A
         stream = world.ask([TASK], stream=True)
         next(stream)
         monkeypatch.setattr(world.sessions[0], "propose", None)
-        if on_error == "open":
+        if on_error == "fail_open":
             assert read(stream)[-1].choices[0].finish_reason == "tool_calls"
         else:
             with pytest.raises(openai.APIError, match="guard failed"):

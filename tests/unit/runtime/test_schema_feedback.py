@@ -205,7 +205,7 @@ path, name = sys.argv[1:]
 keep = FileSchemaStore(path) if path.endswith(".jsonl") else SqlSchemaStore(Store.open(path))
 cache = SchemaCache(keep)
 for _ in range(20):
-    cache.exchange(lambda: cache.confirm(name, 1.0) and None)
+    cache.synchronize(lambda: cache.record_confirmation(name, 1.0) and None)
 """
 
 

@@ -201,7 +201,7 @@ def test_a_refused_end_without_anything_left_to_do_ends() -> None:
     assert session.recoveries[0].outcome is RecoveryOutcome.REFUTED
 
 
-@pytest.mark.parametrize(("on_error", "stopped"), [("open", False), ("closed", True)])
+@pytest.mark.parametrize(("on_error", "stopped"), [("fail_open", False), ("fail_closed", True)])
 def test_a_part_that_fails_is_noted(on_error: str, stopped: bool) -> None:
     def accept(run: Trajectory) -> bool:
         raise KeyError("text of the run")

@@ -10,7 +10,7 @@ def test_kind_and_place_are_told_and_no_contents() -> None:
         raise ValueError("Book seat 4.")
     except ValueError as error:
         said = summarize_error(error)
-    assert said.startswith("ValueError at test_failure.py:")
+    assert said.startswith("ValueError at test_error_summary.py:")
     assert said.endswith(" test_kind_and_place_are_told_and_no_contents")
     assert "seat" not in said
 

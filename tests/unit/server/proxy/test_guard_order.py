@@ -179,5 +179,5 @@ def test_a_guard_that_fails_is_an_error_of_ours_and_not_the_clients(caplog):
     got = ask(gateway(guarding=Guarding(guarded)))
     assert (got.status, got.json["error"]["code"]) == (500, "internal_error")
     assert "contents" not in got.body.decode() + caplog.text
-    assert "test_guarding_order.py" in caplog.text
+    assert "test_guard_order.py" in caplog.text
     assert guarded.settled == 1

@@ -180,24 +180,24 @@ def test_runs_are_named_by_the_client() -> None:
     assert names[2].startswith("run-")
 
 
-@pytest.mark.parametrize("policy", ["open", "closed"])
+@pytest.mark.parametrize("policy", ["fail_open", "fail_closed"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None:
     world = played(CHAT, [("call", "fly", "x", "hall")], {"on_guard_error": policy})
     body = json.dumps({**CHAT.body([TASK]), "stream": stream}).encode()
     monkeypatch.setattr("agentguard.runtime.session.Session.propose", None)
     got = world.raw(body, stream=stream)
-    assert (b"fly" in got) is (policy == "open")
-    if policy == "closed":
+    assert (b"fly" in got) is (policy == "fail_open")
+    if policy == "fail_closed":
         assert b"guard failed" in got
         assert stream or world.statuses == [403]
 
 
-@pytest.mark.parametrize("policy", ["open", "closed"])
+@pytest.mark.parametrize("policy", ["fail_open", "fail_closed"])
 def test_a_request_that_the_guard_cannot_read(policy: str) -> None:
     world = played(CHAT, [], {"on_guard_error": policy})
     opened = world.guarding.intercept(world.asked(json.dumps(CHAT.body([{"role": 7}])).encode()))
-    assert (opened is None) is (policy == "open")
+    assert (opened is None) is (policy == "fail_open")
     assert opened is None or (isinstance(opened, Response) and opened.status == 403)
 
 

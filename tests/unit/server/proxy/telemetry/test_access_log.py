@@ -137,7 +137,7 @@ def test_what_other_packages_say_is_kept_by_its_place_alone(tmp_path: Path) -> N
     other, error, ours, failed = lines_of(tmp_path / "log")
     assert KEY not in (tmp_path / "log").read_text()
     assert (other["event"], other["logger"], other["error"]) == ("log", "httpx2", "RuntimeError")
-    assert other["file"] == "test_logs.py"
+    assert other["file"] == "test_access_log.py"
     assert "test_what_other_packages" in other["place"]
     assert error["level"] == "error"
     assert ours["event"] == "replica a is out"
