@@ -91,7 +91,10 @@ NEVER_BY_DEFAULT: Final = RunRequirements(turns=1 << 62)
 class SimpleDetector(Protocol):
     """Minimal plug-in detector; `agentguard.detect.adapter` completes it to a `Detector`."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name of the detector."""
+        ...
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Yield the findings of the latest step; ``view`` has all steps up to and including it."""
