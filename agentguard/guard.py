@@ -73,7 +73,7 @@ class Guard:
         accept: acceptance test of a run that wants to end: True accepts, False or a reason refuses.
         safety: assesses what an agent says in the end, in four tiers with an action each
             (`agentguard.judge.response_safety.ResponseSafety`); of recorded runs, what users saw.
-        observers: told of each recovery when it begins and when its outcome is known.
+        observers: called when a recovery begins and when its outcome is known.
         store: where guarded runs, their findings, recoveries and effects are kept, as they happen.
         repair: what ``roll_forward`` asks for a repair: given the run and what is held to be wrong, it
             returns the field of that step and the text to put there, or None.
@@ -165,7 +165,7 @@ class Guard:
 
     @property
     def components(self) -> GuardComponents:
-        """What the guard is made of here and now: an override's parts inside of it."""
+        """Components in effect: those of the override inside an override."""
         return self._override.get() or self._components
 
     @property
@@ -175,12 +175,12 @@ class Guard:
 
     @property
     def localizer(self) -> Localizer:
-        """What ranks the steps."""
+        """Localizer that ranks the steps."""
         return self.components.localizer
 
     @property
     def tools(self) -> Mapping[str, ToolEffect]:
-        """What is declared of tools, by name."""
+        """Declared effects of the tools, by name."""
         return dict(self._tools)
 
     @contextmanager
@@ -275,7 +275,7 @@ class Guard:
             can: what the integration can do.
             book: where effects are kept; the guard's store if absent, memory if it has none.
             recorder: keeps the steps; the guard's store if absent, memory if it has none.
-            resume: go on with the run of that id, if the store has it: with its steps, its effects, what its
+            resume: continue the run with that id, if the store has it: with its steps, its effects, what its
                 recoveries have cost and how they ended.
 
         Raises:
@@ -302,15 +302,18 @@ class Guard:
         return session
 
     def run(self, task: str, **options: Any) -> Any:
-        """Guard any loop of one's own; see `agentguard.integrations.loop.run.LoopRun`."""
+        """Guard a custom agent loop; see `agentguard.integrations.loop.run.LoopRun`."""
         return self.integrate("loop", task, **options)
 
     def langchain(self, **options: Any) -> Any:
-        """A middleware for ``create_agent``; see `agentguard.integrations.langchain.middleware.GuardMiddleware`."""
+        """Middleware for ``create_agent``.
+
+        See `agentguard.integrations.langchain.middleware.GuardMiddleware`.
+        """
         return self.integrate("langchain", **options)
 
     def langgraph(self, graph: Any, **options: Any) -> Any:
-        """A compiled graph whose runs are guarded; see `agentguard.integrations.langgraph.graph.GuardedGraph`."""
+        """Guard the runs of a compiled graph; see `agentguard.integrations.langgraph.graph.GuardedGraph`."""
         return self.integrate("langgraph", graph, **options)
 
     def langgraph_tools(self, tools: Sequence[Any], **options: Any) -> Any:
@@ -326,7 +329,7 @@ class Guard:
         return self.integrate("openai_async", **options)
 
     def pydantic_ai(self, **options: Any) -> Any:
-        """A capability for an ``Agent``; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
+        """Capability for ``Agent``; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
         return self.integrate("pydantic_ai", **options)
 
     @property
@@ -349,7 +352,7 @@ def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
 
     Args:
         trajectory: the run, e.g. ``agentguard.load_trajectory("run.json")``.
-        method: a registered localizer that needs no training of its own.
+        method: a registered localizer that needs no training.
 
     Returns:
         The diagnosis: verdict, probability that the run failed, ranked hypotheses and findings.

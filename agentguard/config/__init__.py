@@ -1,1 +1,1 @@
-"""TODO."""
+"""Configuration models of the policy file and of the judge."""

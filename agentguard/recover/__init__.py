@@ -1,1 +1,1 @@
-"""What now: take the run back to the step, correct it, go on, and check that it helped."""
+"""Recovery: plan and apply rollbacks, repairs and hints, and verify their outcomes."""

@@ -1,8 +1,8 @@
-"""What now: what an integration can do, what a plan is, and what a strategy is.
+"""Recovery strategies: the capabilities of an integration, the actions of a plan, and the strategy protocol.
 
-A strategy never touches a framework. It looks at a `RecoveryContext` and returns a `Plan`: a tuple of `Action`
-values from a closed set, which the integration carries out. So that every recovery can be recorded, replayed
-and shown, a plan is data: reason, evidence, tier and cost go with it.
+A strategy never touches a framework. It reads a `RecoveryContext` and returns a `RecoveryPlan`: a tuple of
+`RecoveryAction` values from a closed set, which the integration applies. A plan is data, so every recovery
+can be recorded, replayed and shown.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The guard at work inside a run that goes on: events in, plans out."""
+"""Runtime of a guarded run: consumes its events and applies recovery plans."""
