@@ -107,7 +107,7 @@ def verify_(
 
 def build(
     target: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="A generate_dataset data set, or your own runs.")
+        str, typer.Argument(metavar="NAME|PATH", help="A generated data set, or your own runs.")
     ],
     out: Annotated[
         Path | None,

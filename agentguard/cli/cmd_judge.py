@@ -142,7 +142,7 @@ def train(
     repeats: Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation for the card.")] = 2,
     scored: Annotated[
         bool,
-        typer.Option("--compute_scores/--no-compute_scores", help="Measure compute_scores for the card."),
+        typer.Option("--scores/--no-scores", help="Measure scores for the card."),
     ] = True,
     seed: Annotated[int, typer.Option(help="Seed of training.")] = 0,
     json: Json = False,
@@ -199,7 +199,7 @@ def check(
     deadline_s: Annotated[float, typer.Option(min=1, help="Seconds for one question about a run.")] = 60.0,
     against: Annotated[
         str | None,
-        typer.Option(metavar="URL|FILE", help="Compare with this endpoint, or with what --save_model wrote."),
+        typer.Option(metavar="URL|FILE", help="Compare with this endpoint, or with what --save wrote."),
     ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep what the endpoint said, to compare with later.")

@@ -136,7 +136,7 @@ class CachedJudge:
         if self._store is None:
             return None
         try:
-            row = self._store.verdict(key, tenant=self._tenant)
+            row = self._store.get_verdict(key, tenant=self._tenant)
         except AgentGuardError:  # a store that is away makes a judge slower, not silent
             self._update_stats(store_errors=1)
             return None

@@ -82,7 +82,7 @@ def view(
     ] = None,
     otlp_header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A parse_header for the collector; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="A header for the collector; repeatable."),
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, for programs.")] = False,

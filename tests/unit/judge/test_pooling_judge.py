@@ -85,7 +85,7 @@ def test_a_classifier_says_whether_a_run_failed(served: tuple[str, Pooling]) -> 
 def test_a_classifier_of_steps_says_which(served: tuple[str, Pooling]) -> None:
     url, script = served
     run = run_of("fine", "flaw flaw flaw", "flaw")
-    (answer,) = ask(url, (FAILED, CAUSE), run, build_root_cause_question(run), batch=2)
+    (answer,) = ask(url, (FAILED, CAUSE), run, build_root_cause_question(run), batch_size=2)
     assert max(answer.probabilities, key=lambda option: answer.probabilities[option]) == "1"
     assert sum(answer.probabilities.values()) == pytest.approx(1)
     assert answer.usage["calls"] == 2

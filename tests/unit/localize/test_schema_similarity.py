@@ -86,7 +86,7 @@ def test_an_evaluation_leaves_the_question_out(file: Path) -> None:
     asked: list[str] = []
 
     class Watched(SchemaLocalizer):
-        def leaving_out(self, group: str) -> SchemaLocalizer:
+        def without_group(self, group: str) -> SchemaLocalizer:
             asked.append(group)
             return super().without_group(group)
 

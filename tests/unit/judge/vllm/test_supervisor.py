@@ -28,7 +28,7 @@ class World:
     """A server in virtual time: what it does next is changed by the test while time goes by."""
 
     now: float = 0.0
-    alive: bool = False
+    is_alive: bool = False
     pid: int | None = 7
     boots_s: float = 3.0
     beats: bool = True
@@ -38,26 +38,26 @@ class World:
     ends_s: float = 1.0
 
     def start(self) -> None:
-        self.alive = True
+        self.is_alive = True
         self.starts.append(self.now)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         self.events.append("asked")
 
     def wait(self, timeout_s: float) -> bool:
         self.events.append("waited")
-        self.alive = self.ends_s > timeout_s
-        return not self.alive
+        self.is_alive = self.ends_s > timeout_s
+        return not self.is_alive
 
     def kill(self) -> None:
         self.events.append("killed")
-        self.alive = False
+        self.is_alive = False
 
-    def tail(self) -> str:
+    def read_log_tail(self) -> str:
         return "out of memory"
 
     def heartbeat(self) -> bool:
-        return self.alive and self.beats and self.now - self.starts[-1] >= self.boots_s
+        return self.is_alive and self.beats and self.now - self.starts[-1] >= self.boots_s
 
     def ask(self) -> ProbeResult:
         return self.canary
@@ -174,7 +174,7 @@ def test_a_crash_loop_is_given_up_with_the_end_of_the_log() -> None:
     ]
     assert gaps[0] < gaps[1] < gaps[2]
     assert phases(seen)[-1] == "given_up"
-    assert not world.alive
+    assert not world.is_alive
 
 
 def test_a_server_that_was_steady_has_a_clean_slate() -> None:
