@@ -15,7 +15,7 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from agentguard.guard import Guard
+from agentguard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
 

@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 
-from agentguard.guard import Guard
+from agentguard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
 
 BOOKED: list[int] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentguard.guard import Guard
+from agentguard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
 
 BOOKED: list[int] = []

@@ -16,7 +16,7 @@ from typing import Any
 
 from openai import DefaultHttpxClient, OpenAI
 
-from agentguard.guard import Guard
+from agentguard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
 

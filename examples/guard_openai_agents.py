@@ -15,7 +15,7 @@ from typing import Any
 from agents import Agent, RunConfig, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from agentguard.guard import Guard
+from agentguard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
 
 BOOKED: list[int] = []

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from agentguard.guard import Guard
+from agentguard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 

@@ -1,1 +1,4 @@
-"""The guard inside frameworks: one file a framework, each reduces its own to the events of a session."""
+"""Integrations of the guard with agent frameworks, one package per framework.
+
+Each integration translates the callbacks of its framework to events of a session.
+"""

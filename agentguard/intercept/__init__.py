@@ -1,6 +1,27 @@
-"""A guarded request and its answers without input or output: what a transport and the proxy have in common.
+"""Guarded requests and their answers, without input or output; shared by the transports and the proxy.
 
-`agentguard.intercept.interceptor.Interceptor` joins requests to runs by what they resend, and an `Exchange`
-judges the answers. A dialect says how one API spells what a run is made of, and a hold keeps of its streams
-what the client may not see yet. Nothing here opens a socket or waits.
+`Interceptor` assigns each request to a run by the history that the client sends, and a `GuardedRequest`
+judges its answers. An `ApiAdapter` translates the items of one API, and an `EventStreamBuffer` holds
+back the events of a stream until their verdict. No module of this package opens a socket or waits.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.intercept.api_adapter import ApiAdapter as ApiAdapter
+    from agentguard.intercept.guarded_request import GuardedRequest as GuardedRequest
+    from agentguard.intercept.interceptor import Interceptor as Interceptor
+    from agentguard.intercept.stream_buffer import EventStreamBuffer as EventStreamBuffer
+
+_EXPORTS = {
+    "ApiAdapter": "agentguard.intercept.api_adapter",
+    "EventStreamBuffer": "agentguard.intercept.stream_buffer",
+    "GuardedRequest": "agentguard.intercept.guarded_request",
+    "Interceptor": "agentguard.intercept.interceptor",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

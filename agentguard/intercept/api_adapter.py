@@ -1,4 +1,4 @@
-"""How a model API says what a run is made of."""
+"""Adapter protocol of a model API: translate its requests and answers to the items of a run."""
 
 from __future__ import annotations
 
@@ -10,83 +10,91 @@ from agentguard.trajectory.model import Source, Step, Usage
 
 
 class ApiAdapter(Protocol):
-    """One API."""
+    """Translation between the requests and answers of one API and the steps of a run."""
 
     stores_history: bool
-    """Whether the server keeps the history."""
+    """True if the server stores the history."""
 
     def can_guard(self, body: Mapping[str, Any]) -> bool:
-        """Whether a request can be guarded."""
+        """Return True if the request can be guarded."""
         ...
 
     def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
-        """The history in a request; it is not empty."""
+        """Return the history in a request; it is not empty."""
         ...
 
     def build_item_key(self, item: Item) -> bytes:
-        """What an item is known again by when a client resends it; empty where it may be left out."""
+        """Return the key of an item that a client may resend; empty if the client may omit the item."""
         ...
 
     def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
-        """Turns from ``start`` on, as first place and end: an answer with its results, or one item alone."""
+        """Return the turns from ``start`` as (start, end): an answer with its results, or a single item."""
         ...
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
-        """A turn as a step. Raises FormatError if it is malformed."""
+        """Convert a turn to a step.
+
+        Raises:
+            FormatError: the turn is malformed.
+        """
         ...
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
-        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        """Return the step of an answer with the results of its calls.
+
+        Raises:
+            FormatError: a result is malformed.
+        """
         ...
 
     def is_prompt(self, items: Sequence[Item]) -> bool:
-        """Whether a turn is a user's or a system prompt; `step` says so at more cost."""
+        """Return True if the turn is a user's or a system prompt; cheaper than `build_step`."""
         ...
 
     def is_result(self, item: Item) -> bool:
-        """Whether an item is what a call returned."""
+        """Return True if the item is the result of a tool call."""
         ...
 
     def build_guard_item(self, text: str) -> Item:
-        """What the guard says, as an item."""
+        """Build the item that carries a message of the guard."""
         ...
 
     def extract_answer_items(self, payload: Mapping[str, Any]) -> list[Item] | None:
-        """The items of a whole answer; None if it was cut off or filtered, or is none."""
+        """Return the items of a complete answer; None if it is truncated, filtered or not an answer."""
         ...
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """What an answer cost, if it says so."""
+        """Return the token usage of an answer, if it reports any."""
         ...
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
-        """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
+        """Return the answer with the text and the calls of ``step``, the repaired step of this answer."""
         ...
 
     def replace_result_text(self, item: Item, text: str) -> Item:
-        """What a call returned, with another text."""
+        """Return a copy of a tool result with another text."""
         ...
 
     def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
-        """The system prompt that stands beside the history; empty where it is one of its items."""
+        """Return the system prompt outside the history; empty if it is an item of the history."""
         ...
 
     def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools that are offered, as the chat and Responses APIs define them."""
+        """Return the tool definitions of a request, in the form of the chat and Responses APIs."""
         ...
 
     def remove_tools(self, body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
-        """The request without the tools that were taken away; itself where none of them is offered."""
+        """Return the request without the disabled tools; the same object if it defines none of them."""
         ...
 
     def encode_stream(self, payload: Mapping[str, Any], *, include_usage: bool) -> bytes:
-        """A whole answer as a stream of events; ``usage`` says whether the client asked for its cost."""
+        """Encode a complete answer as a stream of events, with its token usage if ``include_usage``."""
         ...
 
     def is_unchanged(
         self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
     ) -> bool:
-        """Whether the request says just what the line says."""
+        """Return True if the history of the request equals the view of the branch."""
         ...
 
     def build_body(
@@ -97,30 +105,30 @@ class ApiAdapter(Protocol):
         *,
         root_response_id: str | None,
     ) -> dict[str, Any]:
-        """The request with the line's view in place of the history."""
+        """Return the request with the view of the branch in place of the history."""
         ...
 
     def build_final_answer(
         self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
     ) -> dict[str, Any]:
-        """An answer of the guard that ends the run; a refusal where the client expects JSON."""
+        """Build the answer of the guard that ends the run; a refusal if the client expects JSON."""
         ...
 
 
 def build_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str) -> list[Step]:
-    """All turns of a history as steps."""
+    """Convert all turns of a history to steps."""
     return [adapter.build_step(items[start:end], agent) for start, end in adapter.split_turns(items, 0)]
 
 
 def select_context_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str) -> list[Step]:
-    """The steps that a run goes back to: its first one if that was given, and what a user asked for last."""
+    """Return the prompts that a run restarts from: its first step, if a prompt, and the last user prompt."""
     turns = [items[start:end] for start, end in adapter.split_turns(items, 0)]
-    given = (adapter.build_step(turn, agent) for turn in reversed(turns) if adapter.is_prompt(turn))
-    asked = next((step for step in given if step.source is Source.USER), None)
+    prompts = (adapter.build_step(turn, agent) for turn in reversed(turns) if adapter.is_prompt(turn))
+    last_user_prompt = next((step for step in prompts if step.source is Source.USER), None)
     first = [adapter.build_step(turn, agent) for turn in turns[:1] if adapter.is_prompt(turn)]
-    return first if asked is None else [*first, asked]
+    return first if last_user_prompt is None else [*first, last_user_prompt]
 
 
 def build_response_key(response_id: str) -> bytes:
-    """What a conversation is found by, where the client names the response that it continues."""
+    """Build the key of a conversation whose client names the response that it continues."""
     return b"response:" + response_id.encode(errors="surrogatepass")

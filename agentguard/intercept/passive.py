@@ -1,4 +1,4 @@
-"""Requests that have passed, joined to runs: what `Interceptor` and `Exchange` do, without anything to decide.
+"""Passive interception: assign completed requests to runs, without any decision about their answers.
 
 No line is kept, since nothing is ever taken back; a turn is read once, and only if it is new.
 """

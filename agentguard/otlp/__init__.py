@@ -1,1 +1,26 @@
-"""Runs as OpenTelemetry spans, with what agentguard said of them, sent to any collector over OTLP/HTTP."""
+"""Export of runs as OpenTelemetry spans, with agentguard's assessment, to any collector over OTLP/HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.otlp.evaluation_events import RunAssessment as RunAssessment
+    from agentguard.otlp.export import build_assessed_spans as build_assessed_spans
+    from agentguard.otlp.export import load_stored_spans as load_stored_spans
+    from agentguard.otlp.exporter import ExportResult as ExportResult
+    from agentguard.otlp.exporter import ExportTarget as ExportTarget
+    from agentguard.otlp.exporter import send as send
+
+_EXPORTS = {
+    "ExportResult": "agentguard.otlp.exporter",
+    "ExportTarget": "agentguard.otlp.exporter",
+    "RunAssessment": "agentguard.otlp.evaluation_events",
+    "build_assessed_spans": "agentguard.otlp.export",
+    "load_stored_spans": "agentguard.otlp.export",
+    "send": "agentguard.otlp.exporter",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, extra="otel")

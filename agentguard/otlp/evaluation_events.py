@@ -70,7 +70,8 @@ def _build_events(
         at = run_spans.span_id_by_step.get((_CURRENT_BRANCH, found.step), root.span_id)
         yield at, _build_event(
             ends[at], f"agentguard.{found.detector}", found.codes[0] if found.codes else "finding",
-            found.probability, found.message if include_content else "", {"agentguard.detector": found.detector},
+            found.probability, found.message if include_content else "",
+            {"agentguard.detector": found.detector},
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def build_assessed_spans(
     content: bool = True,
     at_s: float | None = None,
 ) -> tuple[OtlpSpan, ...]:
-    """The spans of a run with what was said of it; ``at_s`` as in `agentguard.otlp.span_builder.build_spans`."""
+    """Return the spans of a run with its assessment; ``at_s`` as in `otlp.span_builder.build_spans`."""
     return with_evaluation_events(
         build_spans(run, include_content=content, at_s=at_s),
         assessment or RunAssessment(),

@@ -122,7 +122,8 @@ class GraphDriver:
             left = int(self._recursion_limit) - self._used_steps
             if left < 1:
                 raise GraphRecursionError(
-                    f"Recursion limit of {self._recursion_limit} reached, the steps that rollbacks left counted with it"
+                    f"Recursion limit of {self._recursion_limit} reached, "
+                    "the steps that rollbacks left counted with it"
                 )
             made["recursion_limit"] = left
         return made

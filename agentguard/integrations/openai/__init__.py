@@ -1,1 +1,18 @@
-"""TODO."""
+"""Integration with OpenAI's client: HTTP transports that guard the requests of an agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.integrations.openai.transport import AsyncGuardTransport as AsyncGuardTransport
+    from agentguard.integrations.openai.transport import GuardTransport as GuardTransport
+
+_EXPORTS = {
+    "GuardTransport": "agentguard.integrations.openai.transport",
+    "AsyncGuardTransport": "agentguard.integrations.openai.transport",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

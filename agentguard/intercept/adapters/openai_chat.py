@@ -235,13 +235,13 @@ def _join_text(content: Any) -> str:
 
 
 __all__ = [
-    "PROMPT_ROLES",
     "CHUNK_HEAD_FIELDS",
     "CHUNK_META_FIELDS",
+    "PROMPT_ROLES",
     "ChatAdapter",
-    "parse_arguments_key",
-    "get_tool_name",
-    "requires_json",
     "add_usage",
+    "get_tool_name",
+    "parse_arguments_key",
     "remove_tools",
+    "requires_json",
 ]

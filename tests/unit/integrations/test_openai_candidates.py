@@ -62,7 +62,7 @@ def calls_of(seen: list[Any]) -> list[tuple[str, str]]:
 
 def test_an_elected_answer_follows_in_the_stream_and_candidates_are_not_streamed() -> None:
     script = answers([NINE, FOUR, FOUR, say("Done.")])
-    with serving(script) as server, World(server, guarded(protect=SelectiveRedundancy())) as world:
+    with serving(script) as server, World(server, guarded(redundancy=SelectiveRedundancy())) as world:
         seen = ask(world, [TASK], stream_options={"include_usage": True})
         bodies = list(server.bodies)
         message: Body = {"role": "assistant", "content": text(seen), **call("book", "four", seat=4)}
