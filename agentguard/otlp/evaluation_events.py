@@ -1,4 +1,4 @@
-"""What agentguard said of a run, as ``gen_ai.evaluation.result`` events, and what it did, as guardrail spans.
+"""Assessment of a run as ``gen_ai.evaluation.result`` events, and its recoveries as guardrail spans.
 
 The verdict is an event of the run's span, the root cause and every finding one of its step's, and each
 recovery is a span of OpenInference's kind GUARDRAIL with its outcome as an event.
@@ -33,12 +33,12 @@ class RunAssessment:
 def with_evaluation_events(
     run_spans: RunSpans, assessment: RunAssessment, *, include_content: bool = True
 ) -> tuple[OtlpSpan, ...]:
-    """The spans with what was said of them, and those of the recoveries.
+    """Return the spans with their evaluation events, and the spans of the recoveries.
 
     Args:
-        made: the run's spans.
-        told: what was said and done.
-        content: whether reasons and corrections are given, which may quote the run.
+        run_spans: the spans of the run.
+        assessment: diagnosis, findings and recoveries of the run.
+        include_content: include reasons and corrections, which may quote the run.
     """
     root = run_spans.spans[0]
     events: dict[str, list[SpanEvent]] = {}
@@ -132,7 +132,7 @@ def _as_mapping(value: object) -> Mapping[str, object]:
 
 
 def _extract_guard_text(plan: Mapping[str, object]) -> str:
-    """What the agent was told by a plan."""
+    """Return the guard's messages to the agent in a plan."""
     actions = plan.get("actions")
     parts = (_as_mapping(one) for one in actions) if isinstance(actions, list | tuple) else ()
     texts = (one.get("text") or one.get("note") for one in parts)

@@ -1,4 +1,4 @@
-"""Sending spans to a collector over OTLP/HTTP: in batches, with retries that heed Retry-After.
+"""Export of spans to a collector over OTLP/HTTP: in batches, with retries that respect Retry-After.
 
 What may be tried again is what the OpenTelemetry Protocol says: 429, 502, 503 and 504, and what never
 arrived. A redirect is not followed: headers hold secrets, and go to the endpoint that was named and nowhere
@@ -165,7 +165,7 @@ async def send_async(target: ExportTarget, spans: Iterable[OtlpSpan]) -> ExportR
 
 
 class SpanSender:
-    """Keeps a connection to a collector for those who send again and again; raises as `send_async` does."""
+    """Sender with a persistent connection to a collector; raises the errors of `send_async`."""
 
     def __init__(self, target: ExportTarget) -> None:
         otlp_encoding.check_encoding(target.encoding)

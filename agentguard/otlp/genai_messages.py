@@ -11,7 +11,7 @@ from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec
 
 
 def to_json_text(value: Any) -> str:
-    """JSON text of plain data; what is no JSON becomes text."""
+    """Return plain data as JSON text; a value without a JSON form is converted to text."""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError):  # half a surrogate pair, a huge number

@@ -1,4 +1,4 @@
-"""What a span is made of before it is encoded, and ids that are the same each time a run is sent."""
+"""Spans before their encoding, with ids that are the same at each export of a run."""
 
 from __future__ import annotations
 

@@ -63,13 +63,12 @@ class _StepClock:
 
 
 def build_spans(run: Trajectory, *, include_content: bool = True, at_s: float | None = None) -> RunSpans:
-    """The spans of a run.
+    """Build the spans of a run.
 
     Args:
         run: the run.
-        content: whether what was said, called and answered is in them; if not, only who, which, when and how
-            much.
-        at_s: when it was, where no step says; epoch seconds; now, if absent.
+        include_content: include prompts, messages, arguments and results; if False, only names, times and counts.
+        at_s: start of a run whose steps have no times, in epoch seconds; the default is now.
     """
     return _SpanBuilder(run, include_content, time.time() if at_s is None else at_s).build()
 
