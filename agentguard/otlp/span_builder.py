@@ -67,7 +67,8 @@ def build_spans(run: Trajectory, *, include_content: bool = True, at_s: float | 
 
     Args:
         run: the run.
-        include_content: include prompts, messages, arguments and results; if False, only names, times and counts.
+        include_content: include prompts, messages, arguments and results;
+            if False, only names, times and counts.
         at_s: start of a run whose steps have no times, in epoch seconds; the default is now.
     """
     return _SpanBuilder(run, include_content, time.time() if at_s is None else at_s).build()
