@@ -238,13 +238,13 @@ class TestLeaving:
         got = ask(gate, leaves=lambda got: True)
         assert gate.pool.cancelled
         assert (got.status, gate.in_flight_count) == (0, 0)
-        assert (told[0].status, told[0].error, told[0].complete) == (499, "client_left", False)
+        assert (told[0].status, told[0].error_code, told[0].is_complete) == (499, "client_left", False)
 
     def test_mid_stream(self):
         told, answer = Told(), Stream(CHUNK, None)
         ask(gateway(answer, recorders=(told,)), {"stream": True}, leaves=lambda got: bool(got.body))
         assert answer.closed
-        assert (told[0].status, told[0].answer) == (499, CHUNK)
+        assert (told[0].status, told[0].response_body) == (499, CHUNK)
 
     def test_before_its_request_is_whole(self):
         async def main():
@@ -364,10 +364,10 @@ class TestTelling:
             gateway(answer, recorders=(told,)), {"model": "m"}, Agentguard_Run="r1", Authorization="Bearer s"
         )
         (one,) = told
-        request = one.asked
+        request = one.request
         assert (request.api, request.target) == ("chat", "/v1/chat/completions")
-        assert (request.model, request.run) == ("m", "r1")
-        assert (one.status, one.answer, one.complete, one.replica, one.error) == (
+        assert (request.model, request.run_id) == ("m", "r1")
+        assert (one.status, one.response_body, one.complete, one.replica, one.error) == (
             200,
             b'{"a":1}',
             True,
@@ -385,15 +385,15 @@ class TestTelling:
     def test_of_a_stream_no_more_than_is_wanted(self):
         told = Told()
         ask(gateway(Stream(CHUNK * 50, DONE), recorders=(told,)), {"stream": True})
-        assert len(told[0].answer) == 1000
-        assert told[0].asked.stream
+        assert len(told[0].response_body) == 1000
+        assert told[0].request.stream
 
     def test_of_what_was_refused(self):
         told = Told()
         gate = gateway(recorders=(told,), keys=[{"name": "k", "hash": "sha256:" + "0" * 64}])
         ask(gate, b"never read", Authorization="Bearer wrong")
-        assert (told[0].status, told[0].error, told[0].asked.body) == (401, "invalid_api_key", b"")
-        assert b"wrong" not in repr(told[0].asked.headers).encode()
+        assert (told[0].status, told[0].error_code, told[0].request.body) == (401, "invalid_api_key", b"")
+        assert b"wrong" not in repr(told[0].request.headers).encode()
 
     def test_of_our_own_failure_and_the_client_gets_an_error(self, caplog):
         told = Told()
@@ -401,7 +401,7 @@ class TestTelling:
         gate.pool.answers = ["not an answer"]
         got = ask(gate)
         assert (got.status, got.json["error"]["code"]) == (500, "internal_error")
-        assert told[0].error == "internal_error"
+        assert told[0].error_code == "internal_error"
 
 
 def test_nothing_answers_where_there_is_nothing():

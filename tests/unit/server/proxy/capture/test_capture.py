@@ -68,9 +68,9 @@ def recorded(api: Api, body: Any, answer: bytes, **more: Any) -> CompletedReques
         model="m",
         request_id="r",
         started_at=0.0,
-        **{"tenant": "", "run": "", **of},
+        **{"tenant": "", "run_id": "", **of},
     )
-    made = {"status": 200, "complete": True, "guarded": False, **more}
+    made = {"status": 200, "is_complete": True, "is_guarded": False, **more}
     return CompletedRequest(
         request=asked, sent_body=None, response_body=answer, replica="a", error_code="", notes=(), time_to_first_byte_s=0.1, duration_s=0.1,
         **made,
@@ -87,7 +87,7 @@ def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, t
             for turn in [*calls("find", 3), ("say", "There is none.")]:
                 made = api.answer(turn)
                 answer = b"".join(api.stream(made)) if stream else json.dumps(made).encode()
-                capture.record(recorded(api, api.body(history), answer, tenant="team", run="mine"))
+                capture.record(recorded(api, api.body(history), answer, tenant="team", run_id="mine"))
                 history += api.given(made)
                 history += [api.result(id, "nothing found") for id in api.calls(made)]
             assert capture.client.accepted == 4
@@ -147,7 +147,7 @@ def test_a_keeper_that_dies_is_followed_by_another(tmp_path: Path) -> None:
         async with capturing(tmp_path) as capture:
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
             answer = json.dumps(CHAT.answer(("say", "ho"))).encode()
-            capture.record(recorded(CHAT, body, answer, run="first"))
+            capture.record(recorded(CHAT, body, answer, run_id="first"))
             await until(
                 lambda: capture.client.collector_status.written > 0 == capture.client.collector_status.pending
             )
@@ -182,7 +182,7 @@ def test_a_store_that_cannot_be_used_is_told_of_and_slows_nobody(tmp_path: Path)
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
             answer = json.dumps(CHAT.answer(("say", "ho"))).encode()
             for i in range(50):
-                capture.record(recorded(CHAT, body, answer, run=f"r{i}"))
+                capture.record(recorded(CHAT, body, answer, run_id=f"r{i}"))
             await until(lambda: capture.client.pending == 0 and capture.client.accepted == 50)
             await until(lambda: bool(capture.client.collector_status.error))
             keeper = capture.status()["keeper"]
@@ -218,9 +218,9 @@ def test_what_is_too_long_is_counted(tmp_path: Path) -> None:
         )
         capture.record(recorded(CHAT, b"x" * 1025, b"{}"))
         capture.record(recorded(CHAT, b"x", b"{" * capture.max_captured_bytes))
-        capture.record(recorded(CHAT, b"x", b"{", guarded=True))
+        capture.record(recorded(CHAT, b"x", b"{", is_guarded=True))
         for run in ("off", "no name", "n" * 129):
-            capture.record(recorded(CHAT, b"x", b"{", complete=False, run=run))
+            capture.record(recorded(CHAT, b"x", b"{", is_complete=False, run=run))
         assert (capture.skipped_requests, capture.truncated_responses, capture.client.accepted) == (1, 1, 4)
         kept = [message for message, _ in capture.client._queue]
         assert all(

@@ -116,7 +116,7 @@ def test_what_was_done_in_turns_that_were_taken_back_is_known_from_the_history(t
     two.turn()
     booked = two.history[1:]
     two.turn()
-    left = [build_turn_key(DIALECTS[api.name].dialect, booked)]
+    left = [build_turn_key(DIALECTS[api.name].adapter, booked)]
 
     async def found(keys: Sequence[bytes], *, tenant: str) -> Any:
         return {"left": left, "notes": [], "told": [], "withheld": [], "spent": {}}

@@ -69,7 +69,7 @@ def test_a_call_that_no_tool_answers_is_refused_before_the_client_sees_it(api: A
 @each_api
 def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
     world = played(api, [("call", "fly", "x", "hall"), ("call", "book", "b", "hall")], ROLLBACK)
-    seen = world.raw(json.dumps({**api.body([TASK]), "stream": True}).encode(), stream=True)
+    seen = world.raw(json.dumps({**api.body([TASK]), "stream_mode": True}).encode(), stream=True)
     assert b"fly" not in seen
     assert b"book" in seen
     assert world.heads[0]["agentguard-held"] == "tools"
@@ -79,7 +79,7 @@ def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_with_nothing_to_do_bytes_stay_as_they_are(api: Api, stream: bool) -> None:
     world = played(api, [("call", "book", "b", "hall")])
-    body = json.dumps({**api.body([TASK]), "x_new": [1, {"y": None}], "stream": stream}, indent=1).encode()
+    body = json.dumps({**api.body([TASK]), "x_new": [1, {"y": None}], "stream_mode": stream}, indent=1).encode()
     got = world.raw(body, stream=stream)
     made = api.answer(("call", "book", "b", "hall"))
     assert got == (b"".join(api.stream(made)) if stream else json.dumps(made).encode())
@@ -99,7 +99,7 @@ def test_a_run_that_was_stopped_is_answered_by_the_guard(api: Api, stream: bool)
         made = world.ask(api.body(history))
         history += [*api.given(made), api.result(f"find{i}", "nothing found")]
     asked = len(world.sent)
-    got = world.raw(json.dumps({**api.body(history), "stream": stream}).encode(), stream=stream)
+    got = world.raw(json.dumps({**api.body(history), "stream_mode": stream}).encode(), stream=stream)
     assert b"[guard] The run was stopped" in got
     assert len(world.sent) == asked, "the model is not asked"
     assert (b"data: " in got) is stream
@@ -122,7 +122,7 @@ def test_what_offers_no_tool_passes(api: Api) -> None:
 
 def test_everything_is_guarded_where_the_policy_says_so() -> None:
     plain = {"model": "m", "messages": [TASK]}
-    for options in ({"stream": "hold_all"}, {"runs": RunsOptions(mode="all")}):
+    for options in ({"stream_mode": "hold_all"}, {"options": RunsOptions(mode="all")}):
         world = played(CHAT, [("say", "Hello.")], **options)
         world.ask(plain)
         assert world.unguarded == 0
@@ -132,12 +132,12 @@ def test_everything_is_guarded_where_the_policy_says_so() -> None:
     ("run", "options", "too_long"),
     [
         ("off", {}, 0),
-        ("", {"stream": "pass"}, 0),
-        ("", {"runs": RunsOptions(max_body_bytes=1024)}, 1),
+        ("", {"stream_mode": "pass"}, 0),
+        ("", {"options": RunsOptions(max_body_bytes=1024)}, 1),
     ],
 )
 def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too_long: int) -> None:
-    world = played(CHAT, [("call", "fly", "x", "hall")], run=run, **options)
+    world = played(CHAT, [("call", "fly", "x", "hall")], run_id=run, **options)
     body = {**CHAT.body([TASK]), "padding": "x" * 1024}
     assert CHAT.calls(world.ask(body)) == ["x"]
     assert world.unguarded == 1
@@ -154,13 +154,13 @@ def test_a_body_that_is_no_request_passes(body: bytes) -> None:
 
 def test_one_tenant_never_goes_on_with_anothers_run() -> None:
     inline = guarding(ROLLBACK)
-    first = Played(api=CHAT, guarding=inline, turns=iter(LOOP), tenant="a", run="same")
+    first = Played(api=CHAT, guarding=inline, turns=iter(LOOP), tenant="a", run_id="same")
     history: list[Any] = [TASK]
     for i in range(2):
         made = first.ask(CHAT.body(history))
         history += [*CHAT.given(made), CHAT.result(f"find{i}", "nothing found")]
     other = Played(
-        api=CHAT, guarding=inline, turns=iter([("call", "find", "f", "hall")]), tenant="b", run="same"
+        api=CHAT, guarding=inline, turns=iter([("call", "find", "f", "hall")]), tenant="b", run_id="same"
     )
     other.ask(CHAT.body(history))
     assert [run["tenant"] for run in inline.sessions.list_summaries()] == ["b", "a"]
@@ -170,7 +170,7 @@ def test_one_tenant_never_goes_on_with_anothers_run() -> None:
 
 
 def test_runs_are_named_by_the_client() -> None:
-    world = played(CHAT, [("say", "ok")] * 3, run="nightly-7")
+    world = played(CHAT, [("say", "ok")] * 3, run_id="nightly-7")
     for _ in range(2):
         world.ask(CHAT.body([TASK]))
     world.run = "no\nname"
@@ -184,7 +184,7 @@ def test_runs_are_named_by_the_client() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None:
     world = played(CHAT, [("call", "fly", "x", "hall")], {"on_guard_error": policy})
-    body = json.dumps({**CHAT.body([TASK]), "stream": stream}).encode()
+    body = json.dumps({**CHAT.body([TASK]), "stream_mode": stream}).encode()
     monkeypatch.setattr("agentguard.runtime.session.Session.propose", None)
     got = world.raw(body, stream=stream)
     assert (b"fly" in got) is (policy == "fail_open")
@@ -233,7 +233,7 @@ def test_a_repeated_request_goes_on_with_its_run() -> None:
 
 def test_a_run_that_nobody_goes_on_with_ends() -> None:
     async def wait() -> None:
-        inline = guarding(runs=RunsOptions(idle_timeout_s=1))
+        inline = guarding(options=RunsOptions(idle_timeout_s=1))
         world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 1)))
         await world._whole(json.dumps(CHAT.body([TASK])).encode())
         assert not inline.sessions.list_summaries()[0]["ended"]
@@ -351,7 +351,7 @@ class Held:
 @each_api
 def test_what_one_worker_took_back_another_does_not_show_again(api: Api) -> None:
     shared = Held()
-    first, second, third = (guarding(ROLLBACK, shared=shared, tag=f"-w{i}") for i in range(3))
+    first, second, third = (guarding(ROLLBACK, conversations=shared, run_id_suffix=f"-w{i}") for i in range(3))
     turns = [*calls("find", 3), ("call", "book", "b", "4"), ("call", "find", "f4", "there"), ("say", "Done.")]
     world = Played(api=api, guarding=first, turns=iter(turns), tenant="team")
     history: list[Any] = [TASK]
@@ -385,7 +385,7 @@ def test_what_one_worker_took_back_another_does_not_show_again(api: Api) -> None
 
 def test_edits_that_are_none_are_left_out() -> None:
     shared = Held()
-    inline = guarding(ROLLBACK, shared=shared)
+    inline = guarding(ROLLBACK, conversations=shared)
     world = Played(api=CHAT, guarding=inline, turns=iter([("say", "ok")]))
     history = [TASK, *CHAT.given(CHAT.answer(calls("find", 1)[0])), CHAT.result("find0", "none")]
     shared.find = lambda keys, tenant: asyncio.sleep(0, {"left": 7})  # type: ignore[method-assign,assignment]
@@ -407,10 +407,10 @@ def test_a_long_body_is_read_aside() -> None:
         inline = world.guarding
         assert isinstance(inline, InlineGuard)
         for _ in range(2000):
-            if len(inline._interceptors[""].waiting):
+            if len(inline._interceptors[""].conversations):
                 break
             await asyncio.sleep(0.02)
-        assert len(inline._interceptors[""].waiting) == 1, "a client that leaves takes no run with it"
+        assert len(inline._interceptors[""].conversations) == 1, "a client that leaves takes no run with it"
 
     asyncio.run(left())
     world.headers = ((b"x-stainless-retry-count", b"1"),)
@@ -419,16 +419,16 @@ def test_a_long_body_is_read_aside() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_what_is_forgotten_ends() -> None:
-    inline = guarding(runs=RunsOptions(max_sessions=3, max_session_bytes=10_000))
+    inline = guarding(options=RunsOptions(max_sessions=3, max_session_bytes=10_000))
     ended: list[Any] = []
     for place in range(6):
         world = Played(api=CHAT, guarding=inline, turns=iter([("call", "find", f"f{place}", "x")]))
         world.ask(CHAT.body([{"role": "user", "content": f"Book seat {place}."}]))
         ended += [run for run in inline.sessions.list_summaries() if run["ended"]]
-    assert len(inline.sessions) == len(inline._interceptors[""].waiting) == 3
+    assert len(inline.sessions) == len(inline._interceptors[""].conversations) == 3
     world.turns = iter([("call", "find", "g", "x")])
     world.ask(CHAT.body([{"role": "user", "content": "y" * 9_900}]))
-    assert len(inline.sessions) == len(inline._interceptors[""].waiting) == 1
+    assert len(inline.sessions) == len(inline._interceptors[""].conversations) == 1
     assert not ended, "those that ended are those that are forgotten"
 
 
@@ -438,7 +438,7 @@ def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
     policy = {"recover": {"redundancy": {"effects": ["write"], "candidates": 3, "quorum": 2}}}
     turns = [("call", "book", "b1", "9"), ("call", "book", "b2", "4"), ("call", "book", "b3", "4")]
     world = played(api, turns, policy)
-    body = json.dumps({**api.body([TASK]), "stream": stream}).encode()
+    body = json.dumps({**api.body([TASK]), "stream_mode": stream}).encode()
     got = world.raw(body, stream=stream)
     assert len(world.sent) == 3
     assert not any(one.get("stream") for one in world.sent[1:])
@@ -449,7 +449,7 @@ def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
 def test_a_client_hears_of_somebody_while_a_long_call_is_held(monkeypatch: Any) -> None:
     monkeypatch.setattr("agentguard_server.proxy.guard.guarded_request._KEEPALIVE_INTERVAL_S", -1.0)
     world = played(CHAT, [("call", "book", "b", "4")])
-    seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream": True}).encode(), stream=True)
+    seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream_mode": True}).encode(), stream=True)
     assert b": held\n\n" in seen
     kept = seen.replace(b": held\n\n", b"")
     assert kept == b"".join(CHAT.stream(CHAT.answer(("call", "book", "b", "4"))))

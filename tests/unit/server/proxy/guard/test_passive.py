@@ -79,10 +79,10 @@ def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
         sessions[meta.id] = Session(rules, meta, Capabilities())
         return sessions[meta.id]
 
-    engine = Interceptor(GUARD, begin=begin)
+    engine = Interceptor(GUARD, create_session=begin)
     for one in messages:
         body = json.loads(one.request_body)
-        exchange = engine.open(DIALECTS[one.api].dialect, body, run=one.run_id, repeat=one.is_retry)
+        exchange = engine.open_request(DIALECTS[one.api].adapter, body, run=one.run_id, repeat=one.is_retry)
         if one.response:
             exchange.record_answer(json.loads(one.response))
         exchange.settle()

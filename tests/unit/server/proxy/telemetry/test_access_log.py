@@ -83,8 +83,8 @@ def test_contents_are_written_only_where_they_are_asked_for_and_without_keys(tmp
 
 def test_what_clients_name_is_short_and_holds_no_key(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
-    told.record(recorded(model=KEY, run=f"run {KEY}", target=f"/v1/files/{KEY}", error="e"))
-    told.record(recorded(model="m" * 10_000, run="x\ud800\ny"))
+    told.record(recorded(model=KEY, run_id=f"run {KEY}", target=f"/v1/files/{KEY}", error="e"))
+    told.record(recorded(model="m" * 10_000, run_id="x\ud800\ny"))
     ended(told)
     first, second = lines_of(tmp_path / "log")
     assert KEY not in json.dumps(first)
