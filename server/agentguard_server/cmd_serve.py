@@ -81,7 +81,7 @@ def serve(
 def _build_listen_overrides(
     host: str | None, port: int | None, workers: int | None, no_keys: bool
 ) -> dict[str, Any]:
-    given = {"host": host, "port": port, "workers": workers, "without_keys": no_keys or None}
+    given = {"host": host, "port": port, "workers": workers, "allow_unauthenticated": no_keys or None}
     return {name: value for name, value in given.items() if value is not None}
 
 

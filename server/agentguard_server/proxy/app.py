@@ -55,7 +55,7 @@ class ProxyApp:
                 body = await read_body(gateway, scope.get(CYCLE_KEY), receive)
         except ProxyError as refusal:
             connection = scope.get(CYCLE_KEY)
-            if connection is not None and connection.refuse_connections():
+            if connection is not None and connection.body_pending():
                 refusal.closes_connection = True
             return await ResponseWriter(gateway, send, request_id, matched_route).send_error(refusal)
         except ClientDisconnected:

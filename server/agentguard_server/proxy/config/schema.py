@@ -3,7 +3,7 @@
 ::
 
     version: 1
-    listen: {host: 127.0.0.1, port: 8080, workers: 1, grace_s: 30}
+    listen: {host: 127.0.0.1, port: 8080, workers: 1, shutdown_timeout_s: 30}
     keys:
       - {name: ci, hash: "sha256:…", tenant: team-a, scopes: [call, read], limits: {requests_per_minute: 600}}
     backends:
@@ -84,8 +84,8 @@ class ListenOptions(_ConfigSection):
         host: address to listen on.
         port: 0 lets the system choose.
         workers: processes that share the port, each with an event loop of its own.
-        grace_s: seconds that requests have to end when the proxy does.
-        without_keys: whether it may listen off loopback with no keys configured.
+        shutdown_timeout_s: seconds that requests have to end when the proxy does.
+        allow_unauthenticated: whether it may listen off loopback with no keys configured.
     """
 
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"

@@ -36,7 +36,7 @@ def test_little_is_enough():
         ({"backends": {"replicas": []}}, "replicas"),
         ({"backends": REPLICAS, "listn": {}}, "listn"),
         ({"backends": REPLICAS, "listen": {"port": 70_000}}, "listen.port"),
-        ({"backends": REPLICAS, "limits": {"header_timeout_s": float("nan")}}, "limits.head_s"),
+        ({"backends": REPLICAS, "limits": {"header_timeout_s": float("nan")}}, "limits.header_timeout_s"),
         ({"backends": REPLICAS, "keys": []}, "keys"),
         ({"backends": REPLICAS, "keys": [{"name": "k", "hash": "ag-the-key-itself"}]}, "keys.0.hash"),
         (

@@ -34,13 +34,13 @@ class Hold:
             return b"", self.again.pop()
         return b"[" + self.held + b"]", False
 
-    def failed(self, message: str) -> bytes:
+    def format_error_event(self, message: str) -> bytes:
         return b"data: failed: " + message.encode() + b"\n\n"
 
 
 @dataclass
 class Guarded:
-    final: Response | None = None
+    local_response: Response | None = None
     body: bytes | None = None
     headers: tuple = ((b"agentguard-run", b"r1"),)
     held: Hold = field(default_factory=Hold)
@@ -50,7 +50,7 @@ class Guarded:
     async def judge(self, answer, ask):
         return await self.verdict(answer, ask) if self.verdict else answer
 
-    def hold(self):
+    def create_stream_buffer(self):
         return self.held
 
     def settle(self) -> None:
@@ -62,7 +62,7 @@ class Guarding:
     opens: object
     asked: list = field(default_factory=list)
 
-    def open(self, asked):
+    def intercept(self, asked):
         self.asked.append(asked)
         return self.opens
 
@@ -74,9 +74,9 @@ def test_it_is_told_what_the_client_asked():
     headers = {"Agentguard_Run": "r1", "X_Kept": "1", "Authorization": "Bearer ag-k"}
     got = ask(gate, {"model": "m", "stream": False}, **headers)
     (asked,) = guarding.asked
-    assert (asked.api, asked.model, asked.run, asked.tenant) == ("chat", "m", "r1", "t")
+    assert (asked.api, asked.model, asked.run_id, asked.tenant) == ("chat", "m", "r1", "t")
     assert asked.headers == ((b"x-kept", b"1"),)
-    assert asked.id == got.headers["agentguard-request"]
+    assert asked.request_id == got.headers["agentguard-request"]
     assert json.loads(asked.body) == {"model": "m", "stream": False}
 
 
@@ -95,7 +95,7 @@ def test_it_may_refuse():
 
 @dataclass
 class Slowly(Guarding):
-    def open(self, asked):
+    def intercept(self, asked):
         found = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_later(0.01, found.set_result, self.opens)
         return found
@@ -103,7 +103,7 @@ class Slowly(Guarding):
 
 @pytest.mark.parametrize("kind", [Guarding, Slowly])
 def test_it_may_answer_by_itself(kind):
-    guarded = Guarded(final=Response(status=200, headers=JSON, body=b"its own"))
+    guarded = Guarded(local_response=Response(status=200, headers=JSON, body=b"its own"))
     gate = gateway(guarding=kind(guarded))
     got = ask(gate)
     assert (got.body, got.headers["agentguard-run"], guarded.settled) == (b"its own", "r1", 1)
@@ -125,7 +125,7 @@ def test_its_body_is_sent_and_its_verdict_is_what_the_client_gets():
     got = ask(gate)
     assert [one.body for one in gate.pool.asked] == [b'{"sticky":1}', b'{"again":1}']
     assert got.body == b"onetwo"
-    assert (told[0].sent, told[0].guarded, told[0].guard_headers) == (b'{"sticky":1}', True, guarded.headers)
+    assert (told[0].sent_body, told[0].is_guarded, told[0].guard_headers) == (b'{"sticky":1}', True, guarded.headers)
 
 
 @pytest.mark.parametrize("error", [BackendError("cut")])

@@ -367,7 +367,7 @@ class TestTelling:
         request = one.request
         assert (request.api, request.target) == ("chat", "/v1/chat/completions")
         assert (request.model, request.run_id) == ("m", "r1")
-        assert (one.status, one.response_body, one.complete, one.replica, one.error) == (
+        assert (one.status, one.response_body, one.is_complete, one.replica, one.error_code) == (
             200,
             b'{"a":1}',
             True,
@@ -375,11 +375,11 @@ class TestTelling:
             "",
         )
         assert one.notes == (("attempts", "2"),)
-        assert one.first_s is not None
-        assert one.seconds >= one.first_s >= 0
+        assert one.time_to_first_byte_s is not None
+        assert one.duration_s >= one.time_to_first_byte_s >= 0
         assert (got.headers["agentguard-notes"], got.headers["agentguard-request"]) == (
             "attempts=2",
-            one.asked.id,
+            one.request.request_id,
         )
 
     def test_of_a_stream_no_more_than_is_wanted(self):

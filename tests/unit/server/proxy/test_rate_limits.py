@@ -27,7 +27,7 @@ def ring(folder: Path, worker: int, workers: int = 2, **limits: int) -> Caller:
 
 
 def test_one_worker_may_give_out_all_and_then_no_other_gives_out_more(tmp_path: Path) -> None:
-    one, other = ring(tmp_path, 0, concurrent=3), ring(tmp_path, 1, concurrent=3)
+    one, other = ring(tmp_path, 0, max_concurrent=3), ring(tmp_path, 1, max_concurrent=3)
     assert [one.acquire(1.0) for _ in range(3)] == [None] * 3
     assert other.acquire(1.0) == one.acquire(1.0) == 1.0
     one.release()
@@ -36,9 +36,9 @@ def test_one_worker_may_give_out_all_and_then_no_other_gives_out_more(tmp_path: 
 
 
 def test_what_a_worker_that_died_had_under_way_is_not_counted_for_ever(tmp_path: Path) -> None:
-    one, other = ring(tmp_path, 0, concurrent=2), ring(tmp_path, 1, concurrent=2)
+    one, other = ring(tmp_path, 0, max_concurrent=2), ring(tmp_path, 1, max_concurrent=2)
     assert [one.acquire(1.0), one.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
-    in_its_place = ring(tmp_path, 0, concurrent=2)
+    in_its_place = ring(tmp_path, 0, max_concurrent=2)
     assert [other.acquire(1.0), in_its_place.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
 
 
@@ -52,9 +52,9 @@ def test_a_reload_gives_nothing_anew_and_forgets_nothing(tmp_path: Path) -> None
         assert found is not None
         return found[1]
 
-    before = made(concurrent=1, requests_per_minute=2)
+    before = made(max_concurrent=1, requests_per_minute=2)
     assert before.acquire(10.0) is None
-    after = made(concurrent=1, requests_per_minute=2)
+    after = made(max_concurrent=1, requests_per_minute=2)
     assert after.acquire(10.0) == 1.0
     before.release()
     assert after.acquire(10.0) is None
@@ -65,7 +65,7 @@ def test_a_reload_gives_nothing_anew_and_forgets_nothing(tmp_path: Path) -> None
 
 
 def test_what_is_refused_for_its_rate_does_not_run(tmp_path: Path) -> None:
-    caller = ring(tmp_path, 0, concurrent=1, requests_per_minute=1)
+    caller = ring(tmp_path, 0, max_concurrent=1, requests_per_minute=1)
     assert caller.acquire(5.0) is None
     caller.release()
     assert (caller.acquire(5.0) or 0) > 50
@@ -98,7 +98,7 @@ _PAUSE_S = 0.0005
 
 
 def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> None:
-    caller, seen, running = ring(folder, worker, 4, concurrent=most, requests_per_minute=600), 0, 0
+    caller, seen, running = ring(folder, worker, 4, max_concurrent=most, requests_per_minute=600), 0, 0
     quota = SharedRateLimits(folder, worker=3, workers=4).find_or_create(DIGEST)
     assert quota is not None
     ready.wait(60)

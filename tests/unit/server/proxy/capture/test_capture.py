@@ -57,7 +57,7 @@ async def until(said: Callable[[], bool], *, most_s: float = 60.0) -> None:
 
 
 def recorded(api: Api, body: Any, answer: bytes, **more: Any) -> CompletedRequest:
-    of = {key: more.pop(key) for key in ("tenant", "run") if key in more}
+    of = {key: more.pop(key) for key in ("tenant", "run_id") if key in more}
     asked = ProxyRequest(
         api=api.name,
         method="POST",
@@ -156,7 +156,7 @@ def test_a_keeper_that_dies_is_followed_by_another(tmp_path: Path) -> None:
             assert keeping.pid is not None
             before = keeping.pid
             inline = build_interceptor(POLICY, run_log_factory=capture.client)
-            world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 2)), run="second")
+            world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 2)), run_id="second")
             await world._whole(json.dumps(CHAT.body([TASK])).encode())
             await until(lambda: capture.client.pending == capture.client.collector_status.pending == 0)
             os.kill(before, signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_what_is_too_long_is_counted(tmp_path: Path) -> None:
         capture.record(recorded(CHAT, b"x", b"{" * capture.max_captured_bytes))
         capture.record(recorded(CHAT, b"x", b"{", is_guarded=True))
         for run in ("off", "no name", "n" * 129):
-            capture.record(recorded(CHAT, b"x", b"{", is_complete=False, run=run))
+            capture.record(recorded(CHAT, b"x", b"{", is_complete=False, run_id=run))
         assert (capture.skipped_requests, capture.truncated_responses, capture.client.accepted) == (1, 1, 4)
         kept = [message for message, _ in capture.client._queue]
         assert all(
@@ -244,7 +244,7 @@ def test_odd_requests_hurt_no_keeper(tmp_path: Path) -> None:
                 (good, b"data: {}\n\n"),
             ]:
                 capture.record(recorded(CHAT, body, answer))
-            capture.record(recorded(CHAT, good, json.dumps(CHAT.answer(("say", "ho"))).encode(), run="good"))
+            capture.record(recorded(CHAT, good, json.dumps(CHAT.answer(("say", "ho"))).encode(), run_id="good"))
             await until(lambda: capture.client.pending == 0)
             assert capture.client.disconnects == 0
 

@@ -95,7 +95,7 @@ def test_what_was_done_is_not_done_again_elsewhere_though_the_client_has_dropped
     turns: list[Turn] = [("call", "book", ids[0], "4")]
     turns += [("call", "find", id, "aisle") for id in ids[1:]]
     turns += [("call", "find", "f4-0a1b2c3d", "door"), ("call", "book", "again", "4"), ("say", "Done.")]
-    two.plays(api, turns, run="job" if named else "")
+    two.plays(api, turns, run_id="job" if named else "")
     for _ in range(5):
         two.turn()
     assert any("rollback" in head.get("agentguard-recoveries", "") for head in two.world.heads)
@@ -143,7 +143,7 @@ def test_another_task_may_do_the_same_again(two: Two, api: Api) -> None:
 
 
 def test_effects_go_with_the_last_that_is_known_of_their_run(two: Two) -> None:
-    two.plays(CHAT, [("call", "book", "b1", "4"), ("call", "find", "f", "x")], run="job")
+    two.plays(CHAT, [("call", "book", "b1", "4"), ("call", "find", "f", "x")], run_id="job")
     two.turn()
     two.turn()
     two.at(1)

@@ -126,7 +126,7 @@ class Played:
     guarding: RequestInterceptor
     turns: Iterator[Turn]
     tenant: str = ""
-    run: str = ""
+    run_id: str = ""
     sent: list[Body] = field(default_factory=list)
     heads: list[dict[str, str]] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
@@ -163,7 +163,7 @@ class Played:
             stream=stream,
             model="m",
             tenant=self.tenant,
-            run_id=self.run,
+            run_id=self.run_id,
             request_id="r1",
             started_at=0.0,
         )

@@ -32,7 +32,7 @@ def guarding(policy: dict[str, Any] | None = None, **more: Any) -> InlineGuard:
 
 
 def played(api: Api, turns: Sequence[Turn], policy: dict[str, Any] | None = None, **more: Any) -> Played:
-    options = {key: more.pop(key) for key in ("stream", "runs") if key in more}
+    options = {key: more.pop(key) for key in ("stream_mode", "options") if key in more}
     return Played(api=api, guarding=guarding(policy, **options), turns=iter(turns), **more)
 
 
@@ -69,7 +69,7 @@ def test_a_call_that_no_tool_answers_is_refused_before_the_client_sees_it(api: A
 @each_api
 def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
     world = played(api, [("call", "fly", "x", "hall"), ("call", "book", "b", "hall")], ROLLBACK)
-    seen = world.raw(json.dumps({**api.body([TASK]), "stream_mode": True}).encode(), stream=True)
+    seen = world.raw(json.dumps({**api.body([TASK]), "stream": True}).encode(), stream=True)
     assert b"fly" not in seen
     assert b"book" in seen
     assert world.heads[0]["agentguard-held"] == "tools"
@@ -79,7 +79,7 @@ def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_with_nothing_to_do_bytes_stay_as_they_are(api: Api, stream: bool) -> None:
     world = played(api, [("call", "book", "b", "hall")])
-    body = json.dumps({**api.body([TASK]), "x_new": [1, {"y": None}], "stream_mode": stream}, indent=1).encode()
+    body = json.dumps({**api.body([TASK]), "x_new": [1, {"y": None}], "stream": stream}, indent=1).encode()
     got = world.raw(body, stream=stream)
     made = api.answer(("call", "book", "b", "hall"))
     assert got == (b"".join(api.stream(made)) if stream else json.dumps(made).encode())
@@ -99,7 +99,7 @@ def test_a_run_that_was_stopped_is_answered_by_the_guard(api: Api, stream: bool)
         made = world.ask(api.body(history))
         history += [*api.given(made), api.result(f"find{i}", "nothing found")]
     asked = len(world.sent)
-    got = world.raw(json.dumps({**api.body(history), "stream_mode": stream}).encode(), stream=stream)
+    got = world.raw(json.dumps({**api.body(history), "stream": stream}).encode(), stream=stream)
     assert b"[guard] The run was stopped" in got
     assert len(world.sent) == asked, "the model is not asked"
     assert (b"data: " in got) is stream
@@ -184,7 +184,7 @@ def test_runs_are_named_by_the_client() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None:
     world = played(CHAT, [("call", "fly", "x", "hall")], {"on_guard_error": policy})
-    body = json.dumps({**CHAT.body([TASK]), "stream_mode": stream}).encode()
+    body = json.dumps({**CHAT.body([TASK]), "stream": stream}).encode()
     monkeypatch.setattr("agentguard.runtime.session.Session.propose", None)
     got = world.raw(body, stream=stream)
     assert (b"fly" in got) is (policy == "fail_open")
@@ -438,7 +438,7 @@ def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
     policy = {"recover": {"redundancy": {"effects": ["write"], "candidates": 3, "quorum": 2}}}
     turns = [("call", "book", "b1", "9"), ("call", "book", "b2", "4"), ("call", "book", "b3", "4")]
     world = played(api, turns, policy)
-    body = json.dumps({**api.body([TASK]), "stream_mode": stream}).encode()
+    body = json.dumps({**api.body([TASK]), "stream": stream}).encode()
     got = world.raw(body, stream=stream)
     assert len(world.sent) == 3
     assert not any(one.get("stream") for one in world.sent[1:])
@@ -449,7 +449,7 @@ def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
 def test_a_client_hears_of_somebody_while_a_long_call_is_held(monkeypatch: Any) -> None:
     monkeypatch.setattr("agentguard_server.proxy.guard.guarded_request._KEEPALIVE_INTERVAL_S", -1.0)
     world = played(CHAT, [("call", "book", "b", "4")])
-    seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream_mode": True}).encode(), stream=True)
+    seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream": True}).encode(), stream=True)
     assert b": held\n\n" in seen
     kept = seen.replace(b": held\n\n", b"")
     assert kept == b"".join(CHAT.stream(CHAT.answer(("call", "book", "b", "4"))))

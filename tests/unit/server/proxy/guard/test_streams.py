@@ -21,7 +21,7 @@ from tests.unit.integrations import anthropic_server as claude
 from tests.unit.server.proxy.guard.scripted_model import APIS, MESSAGES, Api, Played, Turn
 
 TASK: Any = {"role": "user", "content": "Book seat 4."}
-POLICY = Policy.parse({"localizer": {"name": "first_finding"}, "only": []})
+POLICY = Policy.parse({"localizer": {"name": "first_finding"}, "enabled_detectors": []})
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 turns = st.one_of(

@@ -1,4 +1,4 @@
-"""Requests as recorders are told of them."""
+"""Builders of completed requests for the tests of telemetry."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 
-_ASKED = {one.name for one in fields(ProxyRequest)}
+_REQUEST_FIELDS = {one.name for one in fields(ProxyRequest)}
 
 
 def recorded(**given: Any) -> CompletedRequest:
-    """A request that went well, but for what is given of it."""
+    """Return a completed request; the keywords replace fields of its defaults."""
     asked = {
         "api": "chat",
         "method": "POST",
@@ -21,20 +21,20 @@ def recorded(**given: Any) -> CompletedRequest:
         "stream": False,
         "model": "m",
         "tenant": "t",
-        "run": "",
-        "id": "r1",
-        "started": 0.0,
-    } | {name: value for name, value in given.items() if name in _ASKED}
+        "run_id": "",
+        "request_id": "r1",
+        "started_at": 0.0,
+    } | {name: value for name, value in given.items() if name in _REQUEST_FIELDS}
     rest = {
-        "sent": None,
+        "sent_body": None,
         "status": 200,
-        "answer": b"{}",
-        "complete": True,
+        "response_body": b"{}",
+        "is_complete": True,
         "replica": "a",
-        "error": "",
-        "guarded": False,
+        "error_code": "",
+        "is_guarded": False,
         "notes": (),
-        "first_s": 0.01,
-        "seconds": 0.02,
-    } | {name: value for name, value in given.items() if name not in _ASKED}
+        "time_to_first_byte_s": 0.01,
+        "duration_s": 0.02,
+    } | {name: value for name, value in given.items() if name not in _REQUEST_FIELDS}
     return CompletedRequest(request=ProxyRequest(**asked), **rest)

@@ -71,8 +71,8 @@ def test_a_request_is_one_line(tmp_path: Path) -> None:
 def test_contents_are_written_only_where_they_are_asked_for_and_without_keys(tmp_path: Path) -> None:
     body = json.dumps({"messages": [{"content": f"my prompt, my key is {KEY}"}]}).encode()
     for contents in (False, True):
-        told = logs(tmp_path / f"log{contents}", contents=contents)
-        told.record(recorded(body=body, answer=b"my answer"))
+        told = logs(tmp_path / f"log{contents}", include_bodies=contents)
+        told.record(recorded(body=body, response_body=b"my answer"))
         ended(told)
     assert "my prompt" not in (tmp_path / "logFalse").read_text()
     shown = (tmp_path / "logTrue").read_text()
@@ -83,7 +83,7 @@ def test_contents_are_written_only_where_they_are_asked_for_and_without_keys(tmp
 
 def test_what_clients_name_is_short_and_holds_no_key(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
-    told.record(recorded(model=KEY, run_id=f"run {KEY}", target=f"/v1/files/{KEY}", error="e"))
+    told.record(recorded(model=KEY, run_id=f"run {KEY}", target=f"/v1/files/{KEY}", error_code="e"))
     told.record(recorded(model="m" * 10_000, run_id="x\ud800\ny"))
     ended(told)
     first, second = lines_of(tmp_path / "log")

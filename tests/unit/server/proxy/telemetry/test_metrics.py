@@ -41,7 +41,7 @@ def labels(**given: str) -> frozenset[tuple[str, str]]:
 
 def test_a_request_is_counted_with_its_labels_time_and_tokens() -> None:
     metrics = Metrics(MetricsOptions(histogram_buckets=(0.1, 1.0)))
-    metrics.record(recorded(answer=CHAT, seconds=0.5, first_s=0.05))
+    metrics.record(recorded(response_body=CHAT, duration_s=0.5, time_to_first_byte_s=0.05))
     found = read(metrics.collect())
     whole = labels(api="chat", model="m", tenant="t", status="200", replica="a")
     assert found["agentguard_requests_total", whole] == 1
@@ -57,7 +57,7 @@ def test_a_request_is_counted_with_its_labels_time_and_tokens() -> None:
 
 def test_a_time_on_a_bound_is_within_it() -> None:
     metrics = Metrics(MetricsOptions(histogram_buckets=(0.1, 1.0)))
-    metrics.record(recorded(seconds=0.1, first_s=None))
+    metrics.record(recorded(duration_s=0.1, time_to_first_byte_s=None))
     found = read(metrics.collect())
     assert found["agentguard_request_seconds_bucket", labels(le="0.1", api="chat", model="m")] == 1
     assert found["agentguard_first_byte_seconds_count", labels(api="chat", model="m")] == 0
@@ -89,11 +89,11 @@ def test_errors_notes_and_what_the_guard_did_are_counted() -> None:
         metrics.record(
             recorded(
                 status=502,
-                error="backend_error",
-                complete=False,
+                error_code="backend_error",
+                is_complete=False,
                 notes=(("hedged", "1"), ("attempts", "2")),
-                guarded=True,
-                did=(
+                is_guarded=True,
+                guard_headers=(
                     (b"agentguard-run", b"r"),
                     (b"agentguard-findings", findings),
                     (b"agentguard-recoveries", b"rollback@3"),
@@ -198,7 +198,7 @@ def test_what_a_model_says_is_never_taken_for_its_usage(text: str) -> None:
 def counted(number: int) -> MetricSet:
     metrics = Metrics()
     for _ in range(number):
-        metrics.record(recorded(seconds=0.2))
+        metrics.record(recorded(duration_s=0.2))
     metrics.add_source(lambda: [("requests_in_flight", (), 2), ("panic", (), 1)])
     return metrics.collect()
 

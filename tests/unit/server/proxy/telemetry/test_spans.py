@@ -84,28 +84,28 @@ def test_two_parents_are_none() -> None:
 
 @given(st.text(alphabet="0123456789abcdef", min_size=1, max_size=20), st.floats(0, 1))
 def test_a_share_of_the_traces_is_recorded_and_ids_are_whole(name: str, share: float) -> None:
-    trace = extract_trace_context(recorded(id=name).request, share)
+    trace = extract_trace_context(recorded(request_id=name).request, share)
     assert len(trace.trace_id) == 32
     assert len(trace.span_id) == 16
-    assert extract_trace_context(recorded(id=name).request, 1.0).is_sampled
-    assert not extract_trace_context(recorded(id=name).request, 0.0).is_sampled
+    assert extract_trace_context(recorded(request_id=name).request, 1.0).is_sampled
+    assert not extract_trace_context(recorded(request_id=name).request, 0.0).is_sampled
 
 
 def test_about_the_share_that_is_asked_for_is_recorded() -> None:
     taken = sum(
-        extract_trace_context(recorded(id=f"r{number}").request, 0.25).is_sampled for number in range(2000)
+        extract_trace_context(recorded(request_id=f"r{number}").request, 0.25).is_sampled for number in range(2000)
     )
     assert 400 < taken < 600
 
 
 def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
     request = recorded(
-        answer=ANSWER,
+        response_body=ANSWER,
         body=b'{"messages":[{"content":"my prompt"}]}',
-        guarded=True,
+        is_guarded=True,
         notes=(("attempts", "2"),),
-        did=((b"agentguard-run", b"run-1"), (b"agentguard-findings", b"exact_loop")),
-        seconds=2.0,
+        guard_headers=((b"agentguard-run", b"run-1"), (b"agentguard-findings", b"exact_loop")),
+        duration_s=2.0,
     )
     span = to_span(request, 10**18, TracingOptions(), findings=["loop.exact"])
     assert span is not None
@@ -134,7 +134,7 @@ def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
 
 
 def test_contents_are_told_where_they_are_asked_for_and_hold_no_key() -> None:
-    request = recorded(body=f"my prompt {KEY}".encode(), answer=b"my answer", model=KEY)
+    request = recorded(body=f"my prompt {KEY}".encode(), response_body=b"my answer", model=KEY)
     span = to_span(request, 10**18, TracingOptions(capture_content=True))
     assert span is not None
     assert str(span.attributes["input.value"]).startswith("my prompt")
@@ -143,7 +143,7 @@ def test_contents_are_told_where_they_are_asked_for_and_hold_no_key() -> None:
 
 
 def test_a_request_that_failed_is_an_error() -> None:
-    span = to_span(recorded(status=502, error="backend_error"), 10**18, TracingOptions())
+    span = to_span(recorded(status=502, error_code="backend_error"), 10**18, TracingOptions())
     assert span is not None
     assert (span.error, span.message, span.attributes["error.type"]) == (
         True,
@@ -157,7 +157,7 @@ def test_a_collector_gets_every_span(tmp_path: Path, encoding: Any) -> None:
     with receiving(tmp_path) as held:
         spans = SpanExporter(TracingOptions(endpoint=held.url, encoding=encoding, flush_interval_s=0.05))
         for number in range(20):
-            spans.record(recorded(id=f"r{number}", answer=ANSWER))
+            spans.record(recorded(request_id=f"r{number}", response_body=ANSWER))
         spans.record(recorded(api=""))  # what only passes through is no span
         spans.close(60)
         assert (spans.sent, spans.dropped) == (20, 0)
@@ -173,7 +173,7 @@ def test_without_a_collector_spans_are_lost_and_counted_and_nobody_waits() -> No
         )
         began = time.monotonic()
         for number in range(1000):
-            spans.record(recorded(id=f"r{number}"))
+            spans.record(recorded(request_id=f"r{number}"))
         assert time.monotonic() - began < 60, "who waits for a span until it is given up waits for seconds"
         assert spans.dropped >= 900
         spans.close(0.2)
