@@ -41,7 +41,7 @@ def endpoint(policy: dict[str, Any] | None) -> LiteLLMGuardrail:
         guarding = build_interceptor(
             Policy.parse({"localizer": {"name": "first_finding"}, "tools": tools, **policy})
         )
-    gateway: Any = SimpleNamespace(guarding=guarding, clock=MONOTONIC)
+    gateway: Any = SimpleNamespace(interceptor=guarding, clock=MONOTONIC)
     return LiteLLMGuardrail(gateway)
 
 

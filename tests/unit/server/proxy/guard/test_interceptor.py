@@ -114,7 +114,7 @@ def test_what_offers_no_tool_passes(api: Api) -> None:
     talk = {**plain, api.history: [{"role": "user", "content": 'What is "tools" in JSON?'}]}
     world.ask(talk)
     assert world.unguarded == 2, "the word alone offers nothing"
-    world.run = "mine"
+    world.run_id = "mine"
     world.ask(api.body([TASK]))
     world.ask(plain)
     assert world.unguarded == 2, "a run that is guarded stays so"
@@ -173,7 +173,7 @@ def test_runs_are_named_by_the_client() -> None:
     world = played(CHAT, [("say", "ok")] * 3, run_id="nightly-7")
     for _ in range(2):
         world.ask(CHAT.body([TASK]))
-    world.run = "no\nname"
+    world.run_id = "no\nname"
     world.ask(CHAT.body([TASK]))
     names = [head["agentguard-run"] for head in world.heads]
     assert names[:2] == ["nightly-7", "nightly-7.2"]
@@ -264,7 +264,7 @@ def test_a_judge_is_asked_aside_and_never_about_a_run_that_was_left(monkeypatch:
         threads.append(threading.current_thread().name)
         return True
 
-    accept.waits = True  # type: ignore[attr-defined]
+    accept.may_block = True  # type: ignore[attr-defined]
     monkeypatch.setattr(
         "agentguard.guard.Guard.from_policy",
         lambda policy, **more: Guard(localizer="first_finding", accept=accept),
@@ -334,15 +334,15 @@ class Held:
         self.states: dict[tuple[str, bytes], tuple[int, str]] = {}
         self.found: list[bool] = []
 
-    def keep(self, keys: Any, state: Any, *, tenant: str, run: str, version: int) -> None:
+    def save(self, keys: Any, state: Any, *, tenant: str, run: str, version: int) -> None:
         assert run
         for key in keys:
             self.states[tenant, key] = (version, json.dumps(state))
 
-    def book(self, run: str, *, tenant: str) -> None:
+    def create_effect_store(self, run: str, *, tenant: str) -> None:
         """Effects stay at home."""
 
-    async def find(self, keys: Sequence[bytes], *, tenant: str) -> Any:
+    async def load(self, keys: Sequence[bytes], *, tenant: str) -> Any:
         found = [self.states[tenant, key] for key in keys[:16] if (tenant, key) in self.states]
         self.found.append(bool(found))
         return json.loads(found[0][1]) if found else None
