@@ -319,7 +319,7 @@ class TestTelling:
         asked = [*two[0].seen, *two[1].seen]
         assert asked
         for seen in asked:  # two of them where an answer is late, and the other replica is asked as well
-            told = seen.header("traceparent")
+            told = seen.get_header("traceparent")
             assert told is not None
             assert told.startswith("00-0af7651916cd43dd8448eb211c80319c-")
             assert "b7ad6b7169203331" not in told

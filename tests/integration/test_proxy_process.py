@@ -87,7 +87,7 @@ class TestForwarding:
         assert headers["agentguard-replica"] == "b0"
         assert headers["agentguard-request"]
         seen = backend.requests[0]
-        assert (seen.body, seen.header("x-custom")) == (body, "kept")
+        assert (seen.body, seen.get_header("x-custom")) == (body, "kept")
         assert not [name for name, _ in seen.headers if name.startswith(b"agentguard")]
 
     @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ class TestOperation:
 
     def test_a_second_signal_ends_it_at_once(self, tmp_path):
         with (
-            started(tmp_path, Hang(), grace_s=600) as (proxy, backend),
+            started(tmp_path, Hang(), shutdown_timeout_s=600) as (proxy, backend),
             proxy.connect() as client,
             proxy.connect() as idle,
         ):

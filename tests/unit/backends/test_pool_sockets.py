@@ -72,7 +72,7 @@ def over(scripts, main, *, each=None, **section):
         ]
         found = asyncio.run(whole(ends))
         for end in ends:
-            end.wait_until(lambda end=end: end.open == 0)
+            end.wait_until(lambda end=end: end.open_connections == 0)
         return found
 
 
@@ -114,7 +114,7 @@ def test_a_stream_that_breaks_off_is_continued_as_one(fault):
         ids, text, ended = texts(got)
         assert (len(ids), ended, bool(text)) == (1, True, True)
         assert notes(answer)["continued"] == "end-1"
-        sent = json.loads(ends[1].seen[0].body)
+        sent = json.loads(ends[1].requests[0].body)
         assert sent["messages"][-1]["role"] == "assistant"
         assert text.startswith(sent["messages"][-1]["content"])
         assert sent["continue_final_message"] is True
@@ -128,7 +128,7 @@ def test_without_that_it_ends_in_one_error(fault):
         got, error = await read(await pool.send(request(stream=True), Deadline.after(100)))
         assert not texts(got)[2]
         assert error.stage == "committed"
-        assert not ends[1].seen
+        assert not ends[1].requests
 
     over([fault, Ok()], main, pipeline=pace(fault))
 
@@ -139,7 +139,7 @@ def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
 
     async def main(pool, ends):
         task = asyncio.create_task(pool.send(request(stream=stream), Deadline.after(100)))
-        await asyncio.to_thread(ends[0].until, lambda: ends[0].seen)
+        await asyncio.to_thread(ends[0].wait_until, lambda: ends[0].requests)
         left = time.monotonic()
         task.cancel()
         await asyncio.wait({task})
