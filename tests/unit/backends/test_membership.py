@@ -82,7 +82,7 @@ def test_no_request_is_lost_while_replicas_come_and_go():
             await scene.pool.apply(scene.options(*names))
         await running
         assert len(found) == 200
-        assert {type(one).__name__ for one in found} == {"Answer"}
+        assert {type(one).__name__ for one in found} == {"Response"}
         assert {one.replica for one in found} == {"a", "b", "c", "d"}
 
     scene.run(main)

@@ -74,7 +74,7 @@ def test_the_callers_own_fault_is_not_tried_again(status):
 
     async def main():
         error = await scene.attempt()
-        assert (type(error).__name__, error.status) == ("Refused", status)
+        assert (type(error).__name__, error.status) == ("UpstreamError", status)
         assert scene.counts() == {"a": 1, "b": 0}
         assert scene.pool.status()["replicas"][0]["last_errors"][0]["code"] == f"refused {status}"
 

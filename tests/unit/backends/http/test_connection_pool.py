@@ -205,7 +205,7 @@ def test_who_waits_gets_the_place_of_a_connection_that_broke() -> None:
             results = await asyncio.gather(
                 *(client.send(request(), soon()) for _ in range(3)), return_exceptions=True
             )
-            assert [type(one).__name__ for one in results] == ["BackendError", "Answer", "Answer"]
+            assert [type(one).__name__ for one in results] == ["BackendError", "Response", "Response"]
 
     run(main())
 

@@ -118,7 +118,7 @@ def test_serving(tmp_path):
             Told.port = port
             assert ask(Told)[0].startswith(b"HTTP/1.1 418")
             line = json.loads(process.stdout.readline())
-            assert (line["api"], line["fault"], line["client_left"]) == ("chat", "Status", False)
+            assert (line["api"], line["fault"], line["client_left"]) == ("chat", "StatusFault", False)
             taken = subprocess.run(
                 [*command, "--port", str(port)], capture_output=True, text=True, cwd=ROOT, check=False
             )
