@@ -1,6 +1,7 @@
 """Write a run as an Inspect log; run by Inspect's own Python: viewer_inspect.py RUN.json FOLDER.
 
-The run comes as the steps that `agentguard.trajectory.serialization` writes. Each becomes what Inspect records of a
+The run comes as the steps that `agentguard.trajectory.serialization` writes. Each becomes what Inspect
+records of a
 model call: the messages of the conversation, and a model and a tool event in the transcript.
 """
 

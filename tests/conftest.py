@@ -7,7 +7,8 @@ Tiers, by folder:
 - ``browser``: tests with Chromium.
 - ``model``: tests with the real vLLM or the sentence-embedding model. ``make test-all`` runs them.
 
-Tests of one module share servers, so all tiers but ``unit`` keep a module on one worker (``--dist loadgroup``).
+Tests of one module share servers, so all tiers but ``unit`` keep a module on one worker (``--dist
+loadgroup``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent
-TIERS = {"faults": "process", "integration": "process", "security": "process", "e2e": "browser", "vllm": "model"}
+TIERS = {
+    "faults": "process",
+    "integration": "process",
+    "security": "process",
+    "e2e": "browser",
+    "vllm": "model",
+}
 MODEL_MODULES = {"test_minilm.py"}
 
 # No example is timed, because machines are noisy; benchmarks/ measures speed.
@@ -77,7 +84,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail the run if a tier exceeds its budget."""
-    if exitstatus != 0 or not session.config.getoption("--check-budgets") or hasattr(session.config, "workerinput"):
+    if (
+        exitstatus != 0
+        or not session.config.getoption("--check-budgets")
+        or hasattr(session.config, "workerinput")
+    ):
         return
     budgets = tomllib.loads((ROOT / "budgets.toml").read_text())["seconds"]
     if any(seconds > budgets[tier] for tier, seconds in _durations.items()):

@@ -2,22 +2,25 @@
 
 Usage: python tools/check_style.py [PATH …]
 
-Without paths, the check covers all tracked files. The exit status is 1 if there is a finding.
+Without paths, the check covers all tracked files. A path may be a folder. The file ``style_baseline.json`` holds the
+number of findings that each file still has. The exit status is 1 if a file has more. ``--update`` writes the file.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import subprocess
 import sys
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+BASELINE = Path(__file__).with_name("style_baseline.json")
 PRODUCT = ("agentguard/", "server/", "lab/")
 CODE = (*PRODUCT, "tests/", "benchmarks/", "examples/", "tools/")
 
@@ -76,7 +79,10 @@ Finding = tuple[str, int, str]
 
 def main(arguments: list[str]) -> int:
     """Print every finding; return the exit status."""
-    paths = arguments or _tracked_files()
+    update = "--update" in arguments
+    paths = [
+        path for path in _tracked_files() if _is_selected(path, [a for a in arguments if a != "--update"])
+    ]
     findings: list[Finding] = []
     trees: dict[str, ast.Module] = {}
     for path in paths:
@@ -88,10 +94,22 @@ def main(arguments: list[str]) -> int:
             findings += _check_markdown(path, (ROOT / path).read_text())
     findings += _check_class_names(trees)
     findings += _check_private_access(trees)
-    for path, line, message in sorted(findings):
-        print(f"{path}:{line}: {message}")
-    print(f"{len(findings)} findings in {len(paths)} files")
-    return 1 if findings else 0
+    if arguments and not update:
+        for path, line, message in sorted(findings):
+            print(f"{path}:{line}: {message}")
+    counts = Counter(path for path, _, _ in findings)
+    if update:
+        BASELINE.write_text(json.dumps(dict(sorted(counts.items())), indent=0) + "\n")
+    allowed = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    worse = [path for path, count in counts.items() if count > allowed.get(path, 0)]
+    for path in sorted(worse):
+        print(f"{path}: {counts[path]} findings, {allowed.get(path, 0)} allowed")
+    print(f"{len(findings)} findings in {len(paths)} files, {len(worse)} files above the baseline")
+    return 1 if worse else 0
+
+
+def _is_selected(path: str, arguments: list[str]) -> bool:
+    return not arguments or any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in arguments)
 
 
 def _tracked_files() -> list[str]:

@@ -24,7 +24,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class BackendRequest:
     """One request to a model endpoint; `agentguard.resilience.Request` with HTTP in it. Not to be changed.
 
-    Not frozen, and nor is `ScriptedAnswer`: they are made for each request, and that would take three times as long.
+    Not frozen, and nor is `ScriptedAnswer`: they are made for each request, and that would take three times
+    as long.
 
     Attributes:
         target: path and query below the endpoint's base URL, e.g. ``/chat/completions?x=1``.

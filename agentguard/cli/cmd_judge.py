@@ -107,7 +107,7 @@ def _show_corrections(corrections: tuple[Recalibration, ...]) -> None:
             )
         if not one.has_enough_steps:
             console.print(
-                f"{one.method}: the probabilities of steps need {MIN_STEP_LABELS} judged root causes, and are left "
+                f"{one.method}: the probabilities of steps need {MIN_STEP_LABELS} judged root causes, and are left "  # noqa: E501
                 "as they are",
                 soft_wrap=True,
             )
@@ -254,7 +254,7 @@ def _print_check(console: Console, check_result: dict[str, Any]) -> None:
     )
     console.print(f"sha256 {check_result['sha256']}", highlight=False, soft_wrap=True)
     console.print(
-        f"features: {len(check_result['features']['steps'])} a step, {len(check_result['features']['runs'])} a run"
+        f"features: {len(check_result['features']['steps'])} a step, {len(check_result['features']['runs'])} a run"  # noqa: E501
     )
     table = Table(
         "learnt from", "runs", "failed", "passed", "root causes", "licence", box=None, header_style="bold"

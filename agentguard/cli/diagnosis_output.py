@@ -123,7 +123,7 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
     head.append(f" {label} ", style)
     head.append(f"  {to_one_line(trajectory.id, 60)}", "bold")
     head.append(
-        f"  {trajectory.format} · {_format_count(len(trajectory.steps), 'step')} · {_format_count(len(agents), 'agent')}"
+        f"  {trajectory.format} · {_format_count(len(trajectory.steps), 'step')} · {_format_count(len(agents), 'agent')}"  # noqa: E501
         f" · p(failed) {diagnosis.probability:.2f}",
         "dim",
     )

@@ -81,7 +81,8 @@ class ClassifierSettings(BaseModel):
         options: what the classes mean, in their order; the tiers of ``response_safety`` by their ids.
         by: what it reads: the run, a step at a time, or what the question shows.
         chosen: the option that means "this one" of a step.
-        head: file with a head for the vectors of an embedding model (`agentguard.judge.classifier.linear_head.LinearHead`).
+        head: file with a head for the vectors of an embedding model
+            (`agentguard.judge.classifier.linear_head.LinearHead`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -64,7 +64,9 @@ class LocalizerSettings(BaseModel):
 
 
 class RedundancySettings(BaseModel):
-    """Turns on which candidates vote before their tools run; see `agentguard.recover.selective_redundancy.SelectiveRedundancy`."""
+    """Turns on which candidates vote before their tools run; see
+    `agentguard.recover.selective_redundancy.SelectiveRedundancy`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -34,7 +34,8 @@ def evaluate(
     """Measure one method on annotated runs, beside the baselines.
 
     Args:
-        records: annotated runs, e.g. ``agentguard.evals.datasets.dataset.load_dataset(...)`` or a list of `Record`.
+        records: annotated runs, e.g. ``agentguard.evals.datasets.dataset.load_dataset(...)`` or a list of
+            `Record`.
         method: a registered localizer by name, or an object with ``locate``, ``fit`` or both.
         options: options of the localizer, if it is given by name.
         cv: ``"question"`` trains and scores in folds that keep equal questions (or tasks) together. None asks

@@ -60,7 +60,8 @@ class CachedJudge:
 
     Args:
         judge: who is asked what is not known yet.
-        version: what the judge's answers depend on; not needed for a judge that says so itself (`VersionedJudge`).
+        version: what the judge's answers depend on; not needed for a judge that says so itself
+            (`VersionedJudge`).
         store: keeps answers beyond the process.
         tenant: whose answers, in the store.
         memory: most answers kept in memory.

@@ -3,7 +3,8 @@
 The tiers are those of the taxonomy ``response_safety`` (after DeepKnown-Guard): a judge is asked for one of
 the four, as a closed choice, about one message at a time. Each tier that is not safe has a threshold and one
 of four actions. Two of the actions have effects: ``block`` and ``escalate``. They are taken only on what two
-judges agree on, each in both orders of the options (`agentguard.judge.ensemble.unanimous`); where the judges disagree,
+judges agree on, each in both orders of the options (`agentguard.judge.ensemble.unanimous`); where the judges
+disagree,
 the most that is done is to ask the agent for an answer under a condition. A judge that was not trained for
 the question, such as the embedded one, abstains, and an abstention is no safe reply: it is ``unknown``.
 """

@@ -174,7 +174,9 @@ class EffectLedger:
         return self._store.location if isinstance(self._store, InMemoryEffectStore) else None
 
     def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
-        """Go on with what was done elsewhere, see `InMemoryEffectStore.take_up`; a book of another kind knows it."""
+        """Go on with what was done elsewhere, see `InMemoryEffectStore.take_up`; a book of another
+        kind knows it.
+        """
         if isinstance(self._store, InMemoryEffectStore):
             self._store.restore(location, effects)
 

@@ -28,7 +28,8 @@ class RecoveryPolicy:
         verification: how their outcome is judged.
         threshold: probability from which a finding sets off a recovery, in (0, 1].
         top_k: hypotheses of one diagnosis that may be acted on.
-        on_guard_error: ``"fail_open"`` continues the run and ``"fail_closed"`` stops it if a part of the guard
+        on_guard_error: ``"fail_open"`` continues the run and ``"fail_closed"`` stops it if a part of the
+            guard
             fails.
         protect: turns on which candidates vote before their tools run, though nothing was found; None for
             none.

@@ -1,6 +1,7 @@
 """Reads that failed, made once more: what a tool declared ``read`` returned, where that is broken.
 
-A part of `agentguard.runtime.session.Session`. Only a tool that is declared to change nothing is called again;
+A part of `agentguard.runtime.session.Session`. Only a tool that is declared to change nothing is called
+again;
 one that nothing is declared of counts as destructive.
 """
 

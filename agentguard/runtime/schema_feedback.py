@@ -226,7 +226,7 @@ def _annotate_hypothesis(
         schemata=(match.schema.id,),
         probability=odds / (1 + odds) if rerank and hypothesis.probability < 1 else hypothesis.probability,
         correction=hypothesis.correction or match.schema.correction,
-        reason=f"{hypothesis.reason.rstrip('.')}; it looks like an earlier failure (schema {match.schema.id})",
+        reason=f"{hypothesis.reason.rstrip('.')}; it looks like an earlier failure (schema {match.schema.id})",  # noqa: E501
     )
 
 

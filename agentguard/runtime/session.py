@@ -85,7 +85,8 @@ class Session(RunState):
             A plan: the turn is dropped and none of its tools runs. With `Reject` the model is asked again
             with what the plan tells; with `Escalate` a person is; with `Stop` the run ends. With `Repair` the
             turn is not dropped but repaired, and proposed anew; with `Sample` further candidates are asked
-            for and given to `elect`. `agentguard.runtime.turn_resolution` does both. None: go on with the turn; what
+            for and given to `elect`. `agentguard.runtime.turn_resolution` does both. None: go on with the
+            turn; what
             was found may still lead to a plan at the next boundary.
         """
         with self._acquire_timed():

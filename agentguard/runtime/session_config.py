@@ -29,7 +29,9 @@ SafetyAssessor = Callable[[Trajectory], SafetyAssessment | None]
 
 
 class DiagnosisAnnotator(Protocol):
-    """Lets the schemata of earlier failures speak: `agentguard.runtime.schema_feedback.SchemaFeedback.credit`."""
+    """Lets the schemata of earlier failures speak:
+    `agentguard.runtime.schema_feedback.SchemaFeedback.credit`.
+    """
 
     def __call__(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
@@ -59,7 +61,8 @@ class SessionConfig:
         afterwards: ranks the steps of a recorded run, where that is another one: it may ask a judge and wait.
         accept: the acceptance test of a run that wants to end, if there is one.
         safety: assesses what a run that wants to end says, if that is asked for.
-        on_error: ``"fail_open"``: a run goes on when a part of the guard fails; ``"fail_closed"``: it is stopped.
+        on_error: ``"fail_open"``: a run goes on when a part of the guard fails; ``"fail_closed"``: it is
+            stopped.
         observers: told of recoveries.
         at_end: told of the run once it has ended.
         protect: turns on which candidates vote, though nothing was found.

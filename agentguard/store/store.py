@@ -201,7 +201,9 @@ class Store(StoreQueries):
     def update_schemata(
         self, transform: SchemaTransform, *, known_versions: SchemaVersions | None = None, tenant: str = ""
     ) -> SchemaVersions:
-        """Read, change and write schemata as one; see `agentguard.store.write.schema_update.update_schemata`."""
+        """Read, change and write schemata as one; see
+        `agentguard.store.write.schema_update.update_schemata`.
+        """
         return update_schemata(self._database, transform, known_versions=known_versions or {}, tenant=tenant)
 
     # -- forgetting

@@ -51,9 +51,7 @@ def done(task: Task) -> str:
     if task.cook:
         return "The recipe has been followed and the meal is eaten."
     where = {"put_on": "on", "insert": "in"}
-    return _sentence(
-        [f"the {goal.item} is {where[goal.how]} the {goal.holder}" for goal in task.deliveries]
-    )
+    return _sentence([f"the {goal.item} is {where[goal.how]} the {goal.holder}" for goal in task.deliveries])
 
 
 def _left(agent: Agent) -> str:

@@ -87,8 +87,14 @@ WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
         "transient",
     ),
     "bad-chunk": (Raw(data=JSON_HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n"), "transient"),
-    "switching": (Raw(data=b"HTTP/1.1 101 Switching Protocols\r\n\r\n", connection_action="hold"), "transient"),
-    "interim-flood": (Raw(data=b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999, connection_action="hold"), "transient"),
+    "switching": (
+        Raw(data=b"HTTP/1.1 101 Switching Protocols\r\n\r\n", connection_action="hold"),
+        "transient",
+    ),
+    "interim-flood": (
+        Raw(data=b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999, connection_action="hold"),
+        "transient",
+    ),
     "gzip": (
         # It keeps the connection, which is fit for more: a close would cost whoever comes next an attempt.
         Raw(
@@ -97,7 +103,7 @@ WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
         ),
         "transient",
     ),
-}  # fmt: skip
+}
 STREAMED: dict[str, tuple[InjectedFault, Kind]] = {
     "cut-ended-all": (Truncate(tokens=99, framing="ended"), "partial"),
     "cut-close-all": (Truncate(tokens=99, framing="close"), "partial"),
@@ -123,9 +129,22 @@ for _tokens, _kind in ((0, "transient"), (3, "partial")):
     }
     STREAMED |= {f"{_name}-{_tokens}": (_fault, _kind) for _name, _fault in _faults.items()}
 _ALIKE = (
-    "reset", "hang", "html", "nothing", "500", "503", "429", "429-stop", "503-beyond", "400", "flipped",
-    "slow", "no-http", "two-lengths", "huge-head",
-)  # fmt: skip
+    "reset",
+    "hang",
+    "html",
+    "nothing",
+    "500",
+    "503",
+    "429",
+    "429-stop",
+    "503-beyond",
+    "400",
+    "flipped",
+    "slow",
+    "no-http",
+    "two-lengths",
+    "huge-head",
+)
 """What is the same in whole and streamed answers, up to the head."""
 STREAMED |= {name: WHOLE[name] for name in _ALIKE}
 
@@ -184,9 +203,14 @@ def cases() -> Iterator[Case]:
                 for always in (False, True):
                     if api in ("chat", "responses") or always == bool(n % 2):
                         yield Case(
-                            name=name, api=api, stream=stream, fault=fault, kind=kind,
-                            always=always, effects=api == "responses",
-                        )  # fmt: skip
+                            name=name,
+                            api=api,
+                            stream=stream,
+                            fault=fault,
+                            kind=kind,
+                            always=always,
+                            effects=api == "responses",
+                        )
 
 
 @dataclass(slots=True)

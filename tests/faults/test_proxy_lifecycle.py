@@ -59,11 +59,16 @@ def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> 
     scenes = [
         (stream, fault, leave)
         for stream, fault in (
-            (True, Hang()), (True, Stall(tokens=0)), (True, Stall(tokens=3)), (True, Ok(token_interval_s=20.0)),
-            (False, Hang()), (False, Ok(first_token_delay_s=30.0)), (False, Stall()),
+            (True, Hang()),
+            (True, Stall(tokens=0)),
+            (True, Stall(tokens=3)),
+            (True, Ok(token_interval_s=20.0)),
+            (False, Hang()),
+            (False, Ok(first_token_delay_s=30.0)),
+            (False, Stall()),
         )
         for leave in (close, reset)
-    ]  # fmt: skip
+    ]
     settings = {"listen": {"workers": workers}}
     with FaultBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
         late = []

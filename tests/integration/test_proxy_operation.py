@@ -400,7 +400,11 @@ def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
         bad, good = (stack.enter_context(FaultBackend()) for _ in range(2))
         bad.set_script(StatusFault(status=500))
         shared = {"store": str(tmp_path / "shared.db"), "poll_interval_s": 0.1}
-        document = {"backends": replicas(bad, good), "cluster": shared, "listen": {"port": 0, "shutdown_timeout_s": 1}}
+        document = {
+            "backends": replicas(bad, good),
+            "cluster": shared,
+            "listen": {"port": 0, "shutdown_timeout_s": 1},
+        }
         proxies = []
         for name in ("one", "other"):
             (tmp_path / name).mkdir()

@@ -36,7 +36,12 @@ def hasty(backend, tmp_path_factory):
     """A proxy with little patience, for tests of just that: nobody else has to be in time for it."""
     document = {
         "backends": backends(backend),
-        "limits": {"header_timeout_s": 3, "body_timeout_s": 1, "write_timeout_s": 1, "keepalive_timeout_s": 60},
+        "limits": {
+            "header_timeout_s": 3,
+            "body_timeout_s": 1,
+            "write_timeout_s": 1,
+            "keepalive_timeout_s": 60,
+        },
     }
     with serving(tmp_path_factory.mktemp("hasty"), document) as one:
         yield one

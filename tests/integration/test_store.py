@@ -497,10 +497,20 @@ def test_tenants_do_not_see_each_other(store):
         asked = {"tenant": tenant}
         lists = [
             ask("r", **asked)
-            for ask in (store.list_findings, store.list_diagnoses, store.list_recoveries, store.list_effects, store.list_judgements)
+            for ask in (
+                store.list_findings,
+                store.list_diagnoses,
+                store.list_recoveries,
+                store.list_effects,
+                store.list_judgements,
+            )
         ]
         pages = [store.list_backend_events(**asked).rows, store.list_schemata(**asked)]
-        return [*lists, *pages, *filter(None, [store.get_schema("s", **asked), store.get_verdict("k", **asked)])]
+        return [
+            *lists,
+            *pages,
+            *filter(None, [store.get_schema("s", **asked), store.get_verdict("k", **asked)]),
+        ]
 
     assert len(answers("a")) == 9
     assert all(answers("a"))

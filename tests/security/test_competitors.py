@@ -69,11 +69,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Faul
 @pytest.mark.parametrize(
     "fault",
     [
-        Reset(tokens=0), Truncate(tokens=0, framing="close"), Truncate(tokens=0, framing="ended"),
-        Stall(tokens=0), HeartbeatOnly(tokens=0), InvalidAnswer(kind="json"), InvalidAnswer(kind="html"), StatusFault(status=500),
+        Reset(tokens=0),
+        Truncate(tokens=0, framing="close"),
+        Truncate(tokens=0, framing="ended"),
+        Stall(tokens=0),
+        HeartbeatOnly(tokens=0),
+        InvalidAnswer(kind="json"),
+        InvalidAnswer(kind="html"),
+        StatusFault(status=500),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_litellm_40404_a_stream_that_breaks_before_its_first_token_reaches_the_fallback(
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:
@@ -158,11 +164,17 @@ def test_portkeys_timer_stops_once_the_headers_are_there(tmp_path: Path, fault: 
 @pytest.mark.parametrize(
     "fault",
     [
-        Reset(), Hang(), StatusFault(status=500), StatusFault(status=503, retry_after="0"), Truncate(framing="length"),
-        InvalidAnswer(kind="html"), Reset(tokens=3), StatusFault(status=504),
+        Reset(),
+        Hang(),
+        StatusFault(status=500),
+        StatusFault(status=503, retry_after="0"),
+        Truncate(framing="length"),
+        InvalidAnswer(kind="html"),
+        Reset(tokens=3),
+        StatusFault(status=504),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_no_effect_comes_twice(
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:

@@ -38,5 +38,7 @@ def sample_groups(cases: Sequence[T], key: Callable[[T], Hashable]) -> list[T]:
 @cache
 def _commit() -> str:
     root = Path(__file__).parents[2]
-    result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+    )
     return result.stdout.strip() or "no commit"

@@ -79,7 +79,7 @@ def test_any_bytes_are_a_policy_or_a_config_error(tmp_path_factory, data):
 def test_protection_is_read_and_its_wrong_fields_are_named(tmp_path):
     file = tmp_path / "guard.yaml"
     file.write_text(
-        "recover: {redundancy: {effects: [write], candidates: 5, quorum: 3, models: [], uncertainty_threshold: 0.3, on_fail: [stop]}}\n"
+        "recover: {redundancy: {effects: [write], candidates: 5, quorum: 3, models: [], uncertainty_threshold: 0.3, on_fail: [stop]}}\n"  # noqa: E501
         "budgets: {resamples: 4, repairs: 0}\n"
     )
     policy = Policy.load(file)

@@ -1,6 +1,7 @@
 """A LangChain agent under the guard with a real vLLM: `create_agent`, `ChatOpenAI`, tools with effects.
 
-The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever it is.
+The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever
+it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """OpenAI's client under the guard with a real vLLM: what is refused, rolled back and never repeated there.
 
-The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever it is.
+The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever
+it is.
 """
 
 from __future__ import annotations

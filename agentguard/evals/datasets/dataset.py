@@ -167,6 +167,8 @@ def _build_case(record: Record, *, run: str, part: str) -> Case:
 
 
 def _hash_group(record: Record) -> str:
-    """A hash of the question's key; empty where there is none, as in `agentguard.evals.splits.list_groups`."""
+    """A hash of the question's key; empty where there is none, as in
+    `agentguard.evals.splits.list_groups`.
+    """
     key = normalize_group_key(record.annotation.group or "")
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:16] if key else ""

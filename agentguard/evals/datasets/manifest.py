@@ -1,7 +1,8 @@
 """The data sets that agentguard knows: what each is, where it is from, and how its files can be checked.
 
 A data set is a folder with a ``manifest.toml`` and, for people, a ``card.md``. Those that ship are in
-``datasets/``; a user's are given to `DatasetCatalogue.load` or listed in ``AGENTGUARD_DATASETS`` (separated as in
+``datasets/``; a user's are given to `DatasetCatalogue.load` or listed in ``AGENTGUARD_DATASETS`` (separated
+as in
 ``PATH``), as the folder of one or as a folder of several. Most data sets are kept by their owners: the
 manifest says how to obtain them, and nothing here opens a connection.
 """

@@ -6,7 +6,8 @@ into probabilities. One forward pass a text, no token is written, and no text ca
 the classes are the model's. What a text says can still move the probabilities, so rules outrank this judge
 too.
 
-A classifier answers what it was trained for and nothing else: any other question is an `ScriptedAnswer` with the
+A classifier answers what it was trained for and nothing else: any other question is an `ScriptedAnswer` with
+the
 fault ``untrained``. What cannot be answered is a value, as for `agentguard.judge.llm.chat_judge.ChatJudge`.
 """
 

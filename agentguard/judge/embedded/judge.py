@@ -47,7 +47,8 @@ class EmbeddedJudge:
     def decide(
         self, transcript: Trajectory, questions: Sequence[Question], findings: Sequence[Finding] = ()
     ) -> tuple[JudgeAnswer, ...]:
-        """Answer `RUN_FAILED` and `build_root_cause_question`; any other question gets an answer with an error.
+        """Answer `RUN_FAILED` and `build_root_cause_question`; any other question gets an answer with an
+        error.
 
         ``findings`` of detectors count on kinds of log the model does not know.
         """

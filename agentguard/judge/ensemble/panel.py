@@ -1,7 +1,8 @@
 """A panel: several judges answer, and how far they agree is how sure the answer is.
 
 After triple modular redundancy (von Neumann 1956; Lyons and Vanderkulk 1962): diverse judges, or one judge
-asked in different words or orders (`agentguard.judge.ensemble.order_swap`), rarely make the same mistake. A panel's
+asked in different words or orders (`agentguard.judge.ensemble.order_swap`), rarely make the same mistake. A
+panel's
 probabilities are the mean of its members', so that what they disagree on comes out undecided; the votes stand
 beside them. What too few members could answer is an error and no guess.
 """

@@ -1,9 +1,12 @@
 """The chat judge: a model behind an OpenAI-compatible endpoint answers typed questions about a run.
 
-All questions of a run begin with the same bytes (`agentguard.judge.llm.prompt`). The first is asked alone, the
+All questions of a run begin with the same bytes (`agentguard.judge.llm.prompt`). The first is asked alone,
+the
 others at once after it, so that a server with a prefix cache computes the run once. Every answer is one of a
-closed set, asked as a letter, with the probability that the model gave it (`agentguard.judge.llm.client`). The
-judge is offered no tools. What it cannot answer is an `ScriptedAnswer` with an error that begins with the fault's
+closed set, asked as a letter, with the probability that the model gave it (`agentguard.judge.llm.client`).
+The
+judge is offered no tools. What it cannot answer is an `ScriptedAnswer` with an error that begins with the
+fault's
 name, e.g. ``"timeout: …"``, and has it in ``usage["fault"]``.
 """
 

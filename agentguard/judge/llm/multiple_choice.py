@@ -2,9 +2,12 @@
 
 Up to twenty options are asked at once, a letter each. More are split, in their order, into as few groups of
 nearly equal size as there can be (at most twenty). First the group is asked, then the option within it:
-P(option) = P(group) × P(option | group). Groups are opened likeliest first, until `PROBABILITY_COVERAGE` of the probability
-is in opened groups or `BEAM_WIDTH` of them are open; what is in the others is shared evenly among their options. So
-400 options cost at most 1 + `BEAM_WIDTH` calls, all over the same beginning of the prompt, and the probabilities
+P(option) = P(group) × P(option | group). Groups are opened likeliest first, until `PROBABILITY_COVERAGE` of
+the probability
+is in opened groups or `BEAM_WIDTH` of them are open; what is in the others is shared evenly among their
+options. So
+400 options cost at most 1 + `BEAM_WIDTH` calls, all over the same beginning of the prompt, and the
+probabilities
 always sum to 1.
 """
 

@@ -1,6 +1,7 @@
 """Several servers behind one judge: its requests go through a pool, and one that dies is left for another.
 
-Any judge that asks an `agentguard.judge.llm.client.JudgeEndpoint` can have it, the chat judge and the pooling judge
+Any judge that asks an `agentguard.judge.llm.client.JudgeEndpoint` can have it, the chat judge and the
+pooling judge
 alike: what the endpoint's client sends is handed to an `agentguard.backends.pool.Pool` and not to a
 connection of its own. All questions about a run go to one replica while it lives, as its prefix cache holds
 the run; when it dies the others read the run anew.

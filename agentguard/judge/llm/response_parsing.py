@@ -10,8 +10,15 @@ import orjson
 
 from agentguard.judge.llm.types import CallError, CallUsage, ErrorKind, JudgeReply
 
-_ERROR_BY_STATUS: Final = {401: ErrorKind.REFUSED, 403: ErrorKind.REFUSED, 404: ErrorKind.NO_MODEL, 408: ErrorKind.SERVER,
-                  413: ErrorKind.TOO_LONG, 429: ErrorKind.BUSY, 503: ErrorKind.BUSY}  # fmt: skip
+_ERROR_BY_STATUS: Final = {
+    401: ErrorKind.REFUSED,
+    403: ErrorKind.REFUSED,
+    404: ErrorKind.NO_MODEL,
+    408: ErrorKind.SERVER,
+    413: ErrorKind.TOO_LONG,
+    429: ErrorKind.BUSY,
+    503: ErrorKind.BUSY,
+}
 _TOO_LONG_PHRASES: Final = ("context length", "context_length", "maximum context", "too long", "input_tokens")
 _MAX_RETRY_AFTER_S: Final = 3_600.0
 

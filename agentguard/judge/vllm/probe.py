@@ -113,7 +113,8 @@ async def probe_chat(endpoint: JudgeEndpoint, deadline_s: float) -> ProbeResult:
 
 
 MAX_POOLING_DISTANCE: Final = 0.1
-"""As `agentguard.judge.vllm.probe.MAX_CHAT_DISTANCE`; nearer, since no mask and no cache moves these numbers: a real
+"""As `agentguard.judge.vllm.probe.MAX_CHAT_DISTANCE`; nearer, since no mask and no cache moves these
+numbers: a real
 server's agreed with another implementation's to 1e-4 in float32, and bfloat16 keeps two to three digits."""
 
 _REPEAT_TOLERANCE: Final = 0.05

@@ -96,7 +96,7 @@ def _describe_arguments(tool: ToolSpec) -> str:
     for name, spec in held.items():
         kind = spec.get("enum") or spec.get("type") or "any" if isinstance(spec, Mapping) else "any"
         parts.append(
-            f"{name}{' (required)' if name in must else ''}: {_collapse_whitespace(str(kind))[:_MAX_QUOTE_CHARS]}"
+            f"{name}{' (required)' if name in must else ''}: {_collapse_whitespace(str(kind))[:_MAX_QUOTE_CHARS]}"  # noqa: E501
         )
     return "; ".join(parts) + "."
 

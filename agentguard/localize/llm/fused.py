@@ -2,8 +2,10 @@
 
 The embedded model knows structure and costs nothing; a judge understands what is said. Either of the two is
 right far more often than one alone, but a weak judge drags a good ranker down: so how much the judge counts
-is learnt out of fold from annotated runs of one's own (`FusedLocalizer.fit`). What it says of a step is heard in
-three ways (`JUDGE_SIGNALS`): how likely it holds the step, where the step stands in its order, and whether it comes
+is learnt out of fold from annotated runs of one's own (`FusedLocalizer.fit`). What it says of a step is
+heard in
+three ways (`JUDGE_SIGNALS`): how likely it holds the step, where the step stands in its order, and whether
+it comes
 first. Both questions, whether the run failed and which step it was, go to the judge in one call with one
 deadline. A judge that is away leaves the embedded model's verdict.
 """
@@ -34,7 +36,8 @@ JUDGE_SIGNALS: Final = ("log-probability", "place in the order", "first")
 """What is heard of a judge's answer, a column each; see `columns`."""
 
 DEFAULT_WEIGHTS: Final = (0.1, 0.3, 0.15)
-"""What they count beside the ranker before `FusedLocalizer.fit` has learnt it: the mean of what was learnt with
+"""What they count beside the ranker before `FusedLocalizer.fit` has learnt it: the mean of what was learnt
+with
 recorded judges of known quality (docs/judged-localizers.md), rounded."""
 
 _MIN_PROBABILITY: Final = 0.05

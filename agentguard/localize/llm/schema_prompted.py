@@ -2,7 +2,8 @@
 
 As CORRECT has it (arXiv 2509.24088): schemata are retrieved for the run and shown to the model, at most
 three, as more distract. They are found by likeness to the steps (`agentguard.schemata.index`), and shown
-as data, fenced like the run. Without a judge ``schema`` is `agentguard.localize.schema_similarity.SchemaLocalizer`.
+as data, fenced like the run. Without a judge ``schema`` is
+`agentguard.localize.schema_similarity.SchemaLocalizer`.
 """
 
 from __future__ import annotations

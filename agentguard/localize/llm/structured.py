@@ -2,7 +2,8 @@
 
 Consecutive steps of one agent are one turn, turns are numbered, and a log beside the run says of each who
 made it, what part that agent has, and what came back. Structure lifts one-call judges more than any other
-change to the prompt (see `agentguard.localize.llm.structured`); what the rules found is noted, without a verdict.
+change to the prompt (see `agentguard.localize.llm.structured`); what the rules found is noted, without a
+verdict.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Acceptance tests from declared rules: is an output as it must be, and why not; the record of both is kept.
 
 In an acceptance-test loop (Wang, IFIP WG 10.4, 2024) an output that a test refuses is made again with another
-input. What is delivered is then as good as the test is. `AcceptanceTest` is such a test for `Guard(accept=...)`:
+input. What is delivered is then as good as the test is. `AcceptanceTest` is such a test for
+`Guard(accept=...)`:
 several rules over the last text of a run, each of which can be checked without a model. ::
 
     accept = Acceptance(

@@ -50,7 +50,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow(Row):
-    """A run without its steps; written again, it replaces what was there (`agentguard.store.trajectory_mapping`).
+    """A run without its steps; written again, it replaces what was there
+    (`agentguard.store.trajectory_mapping`).
 
     Attributes:
         id: id of the trajectory.

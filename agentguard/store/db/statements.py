@@ -1,6 +1,7 @@
 """Statements that are carried out for row after row: compiled once, and handed to the driver as they are.
 
-SQLAlchemy looks at each row of parameters anew. Ours are made to fit before (`agentguard.store.db.row_mapping`), so that
+SQLAlchemy looks at each row of parameters anew. Ours are made to fit before
+(`agentguard.store.db.row_mapping`), so that
 this would only cost time; its errors, events and transactions stay as they are.
 """
 

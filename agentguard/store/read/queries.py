@@ -193,7 +193,9 @@ class StoreQueries:
     _executor: QueryExecutor
 
     def begin_read(self) -> AbstractContextManager[Connection]:
-        """A transaction for questions that have a module of their own, as `agentguard.store.read.statistics`."""
+        """A transaction for questions that have a module of their own, as
+        `agentguard.store.read.statistics`.
+        """
         return self._executor.begin_read()
 
     def list_runs(
@@ -220,7 +222,8 @@ class StoreQueries:
     ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
         """The rows a run is made of, also where they make no run; None if it is not there.
 
-        A row whose data cannot be read has the reason under ``"damaged"`` (`agentguard.store.db.row_mapping.DAMAGED_KEY`).
+        A row whose data cannot be read has the reason under ``"damaged"``
+        (`agentguard.store.db.row_mapping.DAMAGED_KEY`).
         """
         return self._executor.get_run_rows(run_id, tenant, allow_damaged=True)
 
@@ -243,7 +246,9 @@ class StoreQueries:
         return self._executor.list_where(r.SchemaRow, {"status": status, "origin": origin}, tenant)
 
     def get_verdict(self, key: str, *, tenant: str = "") -> r.VerdictRow | None:
-        """The answer of a judge stored under a key (`agentguard.store.db.rows.compute_verdict_key`); None if none is."""
+        """The answer of a judge stored under a key (`agentguard.store.db.rows.compute_verdict_key`);
+        None if none is.
+        """
         return self._executor.get_by_key(r.VerdictRow, key, tenant)
 
     def list_recoveries(self, run_id: str, *, tenant: str = "") -> tuple[r.RecoveryRow, ...]:

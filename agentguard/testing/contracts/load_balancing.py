@@ -86,9 +86,9 @@ def check_single_candidate(factory: LoadBalancingFactory) -> None:
 
 def check_deterministic(factory: LoadBalancingFactory) -> None:
     """The same dice, requests and loads give the same choices."""
-    assert _simulate_choices(factory().build(random.Random(3))) == _simulate_choices(
-        factory().build(random.Random(3))
-    )  # noqa: S311
+    assert _simulate_choices(factory().build(random.Random(3))) == _simulate_choices(  # noqa: S311
+        factory().build(random.Random(3))  # noqa: S311
+    )
 
 
 def check_candidates_unchanged(factory: LoadBalancingFactory) -> None:

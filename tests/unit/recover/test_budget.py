@@ -11,7 +11,8 @@ from agentguard.recover.budget import BudgetAccount, RecoveryBudget
 
 
 @pytest.mark.parametrize(
-    "limits", [{"rollbacks": -1}, {"rollbacks_per_step": 1.5}, {"seconds": float("nan")}, {"extra_tokens": True}]
+    "limits",
+    [{"rollbacks": -1}, {"rollbacks_per_step": 1.5}, {"seconds": float("nan")}, {"extra_tokens": True}],
 )
 def test_limits_are_checked(limits: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(limits))):

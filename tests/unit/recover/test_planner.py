@@ -71,7 +71,8 @@ def test_the_mildest_first_then_every_hypothesis_then_the_next_rung() -> None:
 
 def test_only_the_top_k_are_tried() -> None:
     taken = climb(
-        situation(4, 2, 3, 1, budget=RecoveryBudget(rollbacks=10)), planner("rollback", "stop", max_hypotheses=2)
+        situation(4, 2, 3, 1, budget=RecoveryBudget(rollbacks=10)),
+        planner("rollback", "stop", max_hypotheses=2),
     )
     assert taken == [("rollback", 4), ("rollback", 2), ("stop", 4)]
 

@@ -231,7 +231,14 @@ def test_turns_with_effects_or_in_doubt_are_protected(
 
 
 @pytest.mark.parametrize(
-    "options", [{"effects": []}, {"effects": ["wild"]}, {"uncertainty_threshold": 1}, {"uncertainty_threshold": 0}, {"ask_localizer": True}]
+    "options",
+    [
+        {"effects": []},
+        {"effects": ["wild"]},
+        {"uncertainty_threshold": 1},
+        {"uncertainty_threshold": 0},
+        {"ask_localizer": True},
+    ],
 )
 def test_protection_of_nothing_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="protect"):

@@ -80,7 +80,13 @@ def test_tenants_are_short():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_rows": 0}, {"max_bytes": 0}, {"synchronous": "off"}, {"lock_timeout_s": -1}, {"lock_timeout_s": float("nan")}],
+    [
+        {"max_rows": 0},
+        {"max_bytes": 0},
+        {"synchronous": "off"},
+        {"lock_timeout_s": -1},
+        {"lock_timeout_s": float("nan")},
+    ],
 )
 def test_options_are_checked(wrong):
     with pytest.raises(ConfigError, match="store: "):

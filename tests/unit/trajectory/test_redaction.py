@@ -126,7 +126,7 @@ class TestPatterns:
         text = redactor.redact_text("TCK-17 in room 4")
         assert (
             text
-            == f"{redactor.build_placeholder('ticket', 'TCK-17')} in room {redactor.build_placeholder('room', '4')}"
+            == f"{redactor.build_placeholder('ticket', 'TCK-17')} in room {redactor.build_placeholder('room', '4')}"  # noqa: E501
         )
 
     @pytest.mark.parametrize("pattern", ["(", r"(?=a)", r"(a)\1", "\ud800"])

@@ -1,7 +1,8 @@
 """What a list of runs shows of each.
 
 The runs that are there get a row with what their own row says; the rest of it is read from their steps and
-diagnoses afterwards (`agentguard.store.read.run_summaries.refresh_summaries`), as that needs what only this program can unpack.
+diagnoses afterwards (`agentguard.store.read.run_summaries.refresh_summaries`), as that needs what only this
+program can unpack.
 """
 
 from __future__ import annotations

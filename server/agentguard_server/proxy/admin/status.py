@@ -130,7 +130,9 @@ class ProxyStatus:
         return whole
 
     def snapshot(self) -> tuple[MetricSet, dict[str, Any]]:
-        """What the other workers are told: `SnapshotDirectory.publish` takes it, and may wait for the disk."""
+        """What the other workers are told: `SnapshotDirectory.publish` takes it, and may wait for the
+        disk.
+        """
         told = self.local()
         if (held := self._session_registry()) is not None:
             told[_SESSIONS_KEY] = held.list_recent(

@@ -69,7 +69,7 @@ def _render_worker(worker: Mapping[str, Any]) -> str:
 
 def _render_replicas(replicas: Iterable[Mapping[str, Any]]) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_render_replica, replicas))}</tbody></table>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_render_replica, replicas))}</tbody></table>"  # noqa: E501
 
 
 def _render_replica(replica: Mapping[str, Any]) -> str:

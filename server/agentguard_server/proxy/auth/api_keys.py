@@ -28,12 +28,12 @@ class Caller:
     """
 
     __slots__ = (
-        "_tokens",
-        "_refilled_at",
         "_max_concurrent",
+        "_refilled_at",
         "_requests_per_minute",
-        "name",
+        "_tokens",
         "in_flight",
+        "name",
         "scopes",
         "tenant",
     )

@@ -73,7 +73,7 @@ class SharedRateLimits:
 class SharedKeyLimit:
     """One key's row, as one worker uses it."""
 
-    __slots__ = ("_counts", "_first_cell", "_end_cell", "_own_cell", "_next_cell", "_times")
+    __slots__ = ("_counts", "_end_cell", "_first_cell", "_next_cell", "_own_cell", "_times")
 
     def __init__(
         self, counts: memoryview[int], times: memoryview[float], row: int, *, worker: int, workers: int

@@ -229,7 +229,7 @@ class CollectorRunLog:
     A keeper that was started anew knows nothing of the run: it is told again how the run began.
     """
 
-    __slots__ = ("_header", "_client", "_run_id", "_tenant", "_known_disconnects")
+    __slots__ = ("_client", "_header", "_known_disconnects", "_run_id", "_tenant")
 
     def __init__(self, client: CollectorClient, tenant: str) -> None:
         self._client, self._tenant = client, tenant

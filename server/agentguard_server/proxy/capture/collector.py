@@ -1,6 +1,7 @@
 """The keeper: one process beside the workers, that looks at what has passed and writes it to the store.
 
-It is started by a worker (`agentguard_server.proxy.capture.collector_supervisor`), is told on its standard input what to
+It is started by a worker (`agentguard_server.proxy.capture.collector_supervisor`), is told on its standard
+input what to
 do, and ends when that is closed. What is slow here slows no request: workers never wait for it.
 """
 

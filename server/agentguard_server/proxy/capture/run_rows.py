@@ -31,8 +31,17 @@ class RunRowBuilder:
     """
 
     __slots__ = (
-        "_is_new", "_run_row", "_length", "_meta", "_new_steps", "_stored_steps", "_on_change",
-        "has_ended", "id", "tenant", "has_tool_calls",
+        "_is_new",
+        "_length",
+        "_meta",
+        "_new_steps",
+        "_on_change",
+        "_run_row",
+        "_stored_steps",
+        "has_ended",
+        "has_tool_calls",
+        "id",
+        "tenant",
     )  # fmt: skip
 
     def __init__(self, meta: Trajectory, tenant: str, on_change: Callable[[RunRowBuilder], None]) -> None:

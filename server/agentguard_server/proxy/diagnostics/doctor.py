@@ -35,16 +35,26 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
         require_dependencies()
         settings = ProxySettings.load(context.config)
     except AgentGuardError as error:
-        yield CheckResult(area="proxy", what=str(context.config), condition="wrong", found=str(error),
-                   way_out="docs/proxy.md lists every field")  # fmt: skip
+        yield CheckResult(
+            area="proxy",
+            what=str(context.config),
+            condition="wrong",
+            found=str(error),
+            way_out="docs/proxy.md lists every field",
+        )
         return
     yield CheckResult(area="proxy", what=str(context.config), condition="ok", found="valid")
     yield from _check_listen_address(settings)
     policy = yield from _check_guard(settings)
     for name, url in _list_stores(settings):
         line = check_store_access(url)
-        yield CheckResult(area="proxy", what=f"{name}: {line.what}", condition=line.condition, found=line.found,
-                   way_out=line.way_out)  # fmt: skip
+        yield CheckResult(
+            area="proxy",
+            what=f"{name}: {line.what}",
+            condition=line.condition,
+            found=line.found,
+            way_out=line.way_out,
+        )
     yield from _check_collector(settings)
     yield from _check_replicas(settings, context)
     if policy is not None and policy.judge is not None and context.network:
@@ -59,14 +69,24 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
     try:
         bind_socket(listen.host, listen.port, name="serve").close()
     except AgentGuardError as error:
-        yield CheckResult(area="proxy", what=where, condition="wrong", found=str(error),
-                   way_out="end what has it (this proxy itself, perhaps), or set listen.port")  # fmt: skip
+        yield CheckResult(
+            area="proxy",
+            what=where,
+            condition="wrong",
+            found=str(error),
+            way_out="end what has it (this proxy itself, perhaps), or set listen.port",
+        )
     else:
         yield CheckResult(area="proxy", what=where, condition="ok", found="can be listened on")
     keys = settings.keys
     if keys is None:
-        yield CheckResult(area="proxy", what="keys", condition="note", found="none: who reaches the port is let in",
-                   way_out="make one: agentguard serve --new-key NAME")  # fmt: skip
+        yield CheckResult(
+            area="proxy",
+            what="keys",
+            condition="note",
+            found="none: who reaches the port is let in",
+            way_out="make one: agentguard serve --new-key NAME",
+        )
     else:
         yield CheckResult(area="proxy", what="keys", condition="ok", found=f"{len(keys)}, as hashes")
 
@@ -82,8 +102,13 @@ def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy
             return None
         Guard.from_policy(policy)
     except AgentGuardError as error:
-        yield CheckResult(area="proxy", what="guard", condition="wrong", found=str(error),
-                   way_out="correct the policy it names")  # fmt: skip
+        yield CheckResult(
+            area="proxy",
+            what="guard",
+            condition="wrong",
+            found=str(error),
+            way_out="correct the policy it names",
+        )
         return None
     yield CheckResult(area="proxy", what="guard", condition="ok", found="the policy is sound")
     return policy
@@ -102,8 +127,13 @@ def _check_collector(settings: ProxySettings) -> Iterator[CheckResult]:
     try:
         target = settings.tracing.resolve_target()
     except AgentGuardError as error:
-        yield CheckResult(area="proxy", what="spans", condition="wrong", found=str(error),
-                   way_out="set that variable, or leave headers_env out")  # fmt: skip
+        yield CheckResult(
+            area="proxy",
+            what="spans",
+            condition="wrong",
+            found=str(error),
+            way_out="set that variable, or leave headers_env out",
+        )
         return
     if target is not None:
         yield CheckResult(area="proxy", what="spans", condition="ok", found=f"go to {target.host}; not asked")
@@ -112,8 +142,13 @@ def _check_collector(settings: ProxySettings) -> Iterator[CheckResult]:
 def _check_replicas(settings: ProxySettings, context: CheckContext) -> Iterator[CheckResult]:
     replicas = settings.backends.replicas
     if not context.network:
-        yield CheckResult(area="backends", what=f"{len(replicas)} replicas", condition="note", found="not asked",
-                   way_out="leave --no-network out")  # fmt: skip
+        yield CheckResult(
+            area="backends",
+            what=f"{len(replicas)} replicas",
+            condition="note",
+            found="not asked",
+            way_out="leave --no-network out",
+        )
         return
     yield from asyncio.run(_check_all_replicas(replicas, context.timeout_s))
 
@@ -158,8 +193,12 @@ def _describe_upstream_error(replica: ReplicaOptions, error: BackendError) -> Ch
     if status in (401, 403):
         found, way_out = f"it refuses the key (status {status})", "set api_key_env to a variable with its key"
     elif status == 404:
-        return CheckResult(area="backends", what=replica.name, condition="note",
-                    found="it answers, and lists no models (status 404)")  # fmt: skip
+        return CheckResult(
+            area="backends",
+            what=replica.name,
+            condition="note",
+            found="it answers, and lists no models (status 404)",
+        )
     else:
         found, way_out = f"it answers with status {status}", "look at its server's log"
     return CheckResult(area="backends", what=replica.name, condition="wrong", found=found, way_out=way_out)
@@ -170,18 +209,31 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
         held: Any = orjson.loads(response.body)
         names = {str(one["id"]) for one in held["data"]}
     except (ValueError, KeyError, TypeError):
-        yield CheckResult(area="backends", what=replica.name, condition="wrong", found="it lists no models",
-                   way_out="url must go up to and with /v1")  # fmt: skip
+        yield CheckResult(
+            area="backends",
+            what=replica.name,
+            condition="wrong",
+            found="it lists no models",
+            way_out="url must go up to and with /v1",
+        )
         return
     wanted = {served for served in replica.models.values() if served != ANY}
     missing = sorted(wanted - names)
     if missing:
-        yield CheckResult(area="backends", what=replica.name, condition="wrong",
-                   found=f"it does not serve {', '.join(missing)}",
-                   way_out=f"it serves: {', '.join(sorted(names)[:8])}")  # fmt: skip
+        yield CheckResult(
+            area="backends",
+            what=replica.name,
+            condition="wrong",
+            found=f"it does not serve {', '.join(missing)}",
+            way_out=f"it serves: {', '.join(sorted(names)[:8])}",
+        )
         return
-    yield CheckResult(area="backends", what=replica.name, condition="ok",
-               found=f"{len(names)} models, answered in {seconds * 1000:.0f} ms")  # fmt: skip
+    yield CheckResult(
+        area="backends",
+        what=replica.name,
+        condition="ok",
+        found=f"{len(names)} models, answered in {seconds * 1000:.0f} ms",
+    )
 
 
 def _check_clock(replica: ReplicaOptions, response: Response) -> Iterator[CheckResult]:
@@ -193,6 +245,10 @@ def _check_clock(replica: ReplicaOptions, response: Response) -> Iterator[CheckR
     except (ValueError, TypeError):
         skew = None
     if skew is not None and abs(skew) > _MAX_CLOCK_SKEW_S:
-        yield CheckResult(area="backends", what=f"{replica.name}: clock", condition="wrong",
-                   found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
-                   way_out="synchronise both clocks (NTP)")  # fmt: skip
+        yield CheckResult(
+            area="backends",
+            what=f"{replica.name}: clock",
+            condition="wrong",
+            found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
+            way_out="synchronise both clocks (NTP)",
+        )

@@ -25,8 +25,8 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
     keys = settings.keys
     assembly = Bootstrap(settings)
     return [
-        f"listen: {listen.host}:{listen.port}, {_format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",
-        f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "
+        f"listen: {listen.host}:{listen.port}, {_format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
+        f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "  # noqa: E501
         f"in {limits.body_timeout_s:g} s, an answer is read within {limits.write_timeout_s:g} s",
         "keys: none, everybody who can reach the address is let in"
         if keys is None

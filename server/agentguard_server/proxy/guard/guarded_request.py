@@ -45,7 +45,13 @@ class InlineGuardedRequest:
     """
 
     __slots__ = (
-        "_request", "_body", "_interceptor", "_buffers_text", "_guarded", "_local_response", "_on_settled",
+        "_body",
+        "_buffers_text",
+        "_guarded",
+        "_interceptor",
+        "_local_response",
+        "_on_settled",
+        "_request",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +125,11 @@ class InlineGuardedRequest:
                 exchange.discard()
                 return self._handle_guard_error(error) or response
             if decision == "deliver":
-                return response if exchange.replacement_payload is None else _replace_body(response, exchange.replacement_payload)
+                return (
+                    response
+                    if exchange.replacement_payload is None
+                    else _replace_body(response, exchange.replacement_payload)
+                )
             if decision == "final":
                 return self._build_local_response(payload)
             again = await call_model(self._body or self._request.body, False)
@@ -164,9 +174,11 @@ class InlineGuardedRequest:
 
 
 class AsyncStreamBuffer:
-    """As `agentguard_server.proxy.hooks.StreamBuffer`: the engine's hold, with the model asked over asyncio."""
+    """As `agentguard_server.proxy.hooks.StreamBuffer`: the engine's hold, with the model asked over
+    asyncio.
+    """
 
-    __slots__ = ("_buffer", "_owner", "_last_output_at")
+    __slots__ = ("_buffer", "_last_output_at", "_owner")
 
     def __init__(self, owner: InlineGuardedRequest, buffer: EventStreamBuffer) -> None:
         self._owner, self._buffer = owner, buffer
@@ -227,7 +239,9 @@ def _parse_candidate_response(response: Response | StreamingResponse) -> dict[st
     return payload
 
 
-_CANDIDATE_REQUEST: Final = CandidateRequest(build_request=lambda body: body, parse_response=_parse_candidate_response)
+_CANDIDATE_REQUEST: Final = CandidateRequest(
+    build_request=lambda body: body, parse_response=_parse_candidate_response
+)
 
 
 def _replace_body(response: Response, payload: Mapping[str, Any]) -> Response:

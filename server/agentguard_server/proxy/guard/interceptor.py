@@ -40,7 +40,9 @@ InterceptResult = InterceptedRequest | Response | None
 
 
 class RunLogFactory(Protocol):
-    """Where guarded runs are kept as they happen: `agentguard_server.proxy.capture.client.CollectorClient`."""
+    """Where guarded runs are kept as they happen:
+    `agentguard_server.proxy.capture.client.CollectorClient`.
+    """
 
     def open_run_log(self, tenant: str) -> EventSink:
         """Takes the events of one run of a tenant."""

@@ -19,7 +19,7 @@ class ConnectionTimer:
         late: what is done when it rings; None for nothing.
     """
 
-    __slots__ = ("_deadline", "_loop", "_fires_at", "_timer", "callback")
+    __slots__ = ("_deadline", "_fires_at", "_loop", "_timer", "callback")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -68,8 +68,23 @@ class RequestCycle:
     """
 
     __slots__ = (
-        "_expects_continue", "_is_bodiless", "_is_chunked", "_receive_event", "_lingers_on_close", "_remaining_bytes", "_has_news", "_is_http_1_0", "_body_parts",
-        "_transport", "is_response_started", "disconnect_callback", "is_complete", "is_disconnected", "keep_alive", "more_body", "body_size",
+        "_body_parts",
+        "_expects_continue",
+        "_has_news",
+        "_is_bodiless",
+        "_is_chunked",
+        "_is_http_1_0",
+        "_lingers_on_close",
+        "_receive_event",
+        "_remaining_bytes",
+        "_transport",
+        "body_size",
+        "disconnect_callback",
+        "is_complete",
+        "is_disconnected",
+        "is_response_started",
+        "keep_alive",
+        "more_body",
     )  # fmt: skip
 
     def __init__(

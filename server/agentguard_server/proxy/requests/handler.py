@@ -78,8 +78,22 @@ class RequestHandler:
     """
 
     __slots__ = (
-        "_proxy_request", "_body", "_caller", "_end_reason", "_app_state", "_intercepted", "_id", "_cycle", "_forwarded_headers", "_proxy_headers",
-        "_writer", "_upstream_request", "_route", "_scope", "_started", "_task",
+        "_app_state",
+        "_body",
+        "_caller",
+        "_cycle",
+        "_end_reason",
+        "_forwarded_headers",
+        "_id",
+        "_intercepted",
+        "_proxy_headers",
+        "_proxy_request",
+        "_route",
+        "_scope",
+        "_started",
+        "_task",
+        "_upstream_request",
+        "_writer",
     )  # fmt: skip
 
     def __init__(

@@ -44,8 +44,21 @@ class ResponseWriter:
     """
 
     __slots__ = (
-        "_is_started", "_is_event_stream", "_app_state", "_id", "_captured_parts", "_cycle", "_capture_room", "_route", "_send", "is_complete",
-        "error_code", "first_byte_at", "notes", "replica", "status",
+        "_app_state",
+        "_capture_room",
+        "_captured_parts",
+        "_cycle",
+        "_id",
+        "_is_event_stream",
+        "_is_started",
+        "_route",
+        "_send",
+        "error_code",
+        "first_byte_at",
+        "is_complete",
+        "notes",
+        "replica",
+        "status",
     )  # fmt: skip
 
     def __init__(

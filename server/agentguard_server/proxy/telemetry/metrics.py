@@ -33,7 +33,7 @@ _SeriesKey = tuple[str, str, str, int, str]
 class _Series:
     """The counts of one combination of labels, where a request finds them at once."""
 
-    __slots__ = ("count", "time_to_first_byte", "input_tokens", "output_tokens", "duration")
+    __slots__ = ("count", "duration", "input_tokens", "output_tokens", "time_to_first_byte")
 
     def __init__(self, duration: Histogram, time_to_first_byte: Histogram) -> None:
         self.count = 0

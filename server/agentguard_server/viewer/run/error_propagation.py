@@ -1,7 +1,8 @@
 """How an error spread: which later steps used the values that arose at the root-cause step.
 
 A value *arises* at a step if no text before it has it: not the task, a prompt or a tool's description, and no
-step. Numbers, identifiers, addresses and dates are traced as `agentguard.detect.value_tracking` writes them, and the
+step. Numbers, identifiers, addresses and dates are traced as `agentguard.detect.value_tracking` writes them,
+and the
 texts of arguments as they are. A value that arises in a step which uses a traced one is traced, too: it may
 come from it. This is about values alone; a wrong idea that leaves no value behind is not seen.
 """

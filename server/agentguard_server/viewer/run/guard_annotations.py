@@ -1,6 +1,7 @@
 """What a guard left in a step: what it told the agent before, repaired in it, and how it was elected.
 
-A session writes it to ``step.extra["agentguard"]`` (`agentguard.runtime.step_annotations`); anyone else may have written
+A session writes it to ``step.extra["agentguard"]`` (`agentguard.runtime.step_annotations`); anyone else may
+have written
 anything there, so that nothing about its shape is taken for granted.
 """
 

@@ -188,7 +188,7 @@ def _build_lane(source: LaneSource, clock: _RunClock | None, longest: int) -> Br
         branch_id=line.id,
         step=line.fork_step,
         root=round(rooted, 3) if rooted is not None else None,
-        label=f"branch {line.number}, {format_quantity(len(line.own_steps), 'step')} left behind from step {line.fork_step} on"
+        label=f"branch {line.number}, {format_quantity(len(line.own_steps), 'step')} left behind from step {line.fork_step} on"  # noqa: E501
         + (", with the root cause" if rooted is not None else ""),
     )
 
@@ -286,5 +286,5 @@ def _describe_timeline(
 ) -> str:
     errors = sum("error" in one for one in badges.values())
     found = sum("finding" in one for one in badges.values())
-    said = f"{format_quantity(len(steps), 'step')}, {format_quantity(errors, 'error')}, findings in {format_quantity(found, 'step')}"
+    said = f"{format_quantity(len(steps), 'step')}, {format_quantity(errors, 'error')}, findings in {format_quantity(found, 'step')}"  # noqa: E501
     return said + (f"; the root cause is step {root}" if root is not None else "")

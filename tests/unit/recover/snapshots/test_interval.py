@@ -103,7 +103,14 @@ def test_one_outlier_moves_the_mean_by_its_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"expected_turns_between_failures": 0}, {"expected_turns_between_failures": math.inf}, {"max_turns": 0}, {"smoothing": 0}, {"smoothing": 1.5}]
+    "wrong",
+    [
+        {"expected_turns_between_failures": 0},
+        {"expected_turns_between_failures": math.inf},
+        {"max_turns": 0},
+        {"smoothing": 0},
+        {"smoothing": 1.5},
+    ],
 )
 def test_options_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="turns_between is over 0"):

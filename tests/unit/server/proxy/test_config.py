@@ -62,7 +62,10 @@ def test_what_is_wrong_is_named_by_file_and_field_and_never_shown(tmp_path, sect
 
 def test_off_loopback_without_keys_must_be_said():
     document = {"backends": REPLICAS, "listen": {"host": "0.0.0.0"}}
-    assert ProxySettings.parse({**document, "listen": {"host": "0.0.0.0", "allow_unauthenticated": True}}).keys is None
+    assert (
+        ProxySettings.parse({**document, "listen": {"host": "0.0.0.0", "allow_unauthenticated": True}}).keys
+        is None
+    )
     assert ProxySettings.parse({**document, "keys": [{"name": "k", "hash": HASH}]}).keys is not None
 
 

@@ -125,7 +125,11 @@ def test_its_body_is_sent_and_its_verdict_is_what_the_client_gets():
     got = ask(gate)
     assert [one.body for one in gate.pool.asked] == [b'{"sticky":1}', b'{"again":1}']
     assert got.body == b"onetwo"
-    assert (told[0].sent_body, told[0].is_guarded, told[0].guard_headers) == (b'{"sticky":1}', True, guarded.headers)
+    assert (told[0].sent_body, told[0].is_guarded, told[0].guard_headers) == (
+        b'{"sticky":1}',
+        True,
+        guarded.headers,
+    )
 
 
 @pytest.mark.parametrize("error", [BackendError("cut")])

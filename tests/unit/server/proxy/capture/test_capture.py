@@ -72,9 +72,16 @@ def recorded(api: Api, body: Any, answer: bytes, **more: Any) -> CompletedReques
     )
     made = {"status": 200, "is_complete": True, "is_guarded": False, **more}
     return CompletedRequest(
-        request=asked, sent_body=None, response_body=answer, replica="a", error_code="", notes=(), time_to_first_byte_s=0.1, duration_s=0.1,
+        request=asked,
+        sent_body=None,
+        response_body=answer,
+        replica="a",
+        error_code="",
+        notes=(),
+        time_to_first_byte_s=0.1,
+        duration_s=0.1,
         **made,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("name", "stream"), [("chat", False), ("responses", True), ("messages", True)])
@@ -101,8 +108,12 @@ def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, t
         run = store.get_trajectory("mine", tenant="team")
         assert run is not None
         assert [[call.name for call in step.tool_calls] for step in run.steps] == [
-            [], ["find"], ["find"], ["find"], [],
-        ]  # fmt: skip
+            [],
+            ["find"],
+            ["find"],
+            ["find"],
+            [],
+        ]
         assert SECRET not in repr(run)
         assert "[redacted:" in run.task
         assert store.list_diagnoses("mine", tenant="team")[0].verdict == "failure"
@@ -244,7 +255,9 @@ def test_odd_requests_hurt_no_keeper(tmp_path: Path) -> None:
                 (good, b"data: {}\n\n"),
             ]:
                 capture.record(recorded(CHAT, body, answer))
-            capture.record(recorded(CHAT, good, json.dumps(CHAT.answer(("say", "ho"))).encode(), run_id="good"))
+            capture.record(
+                recorded(CHAT, good, json.dumps(CHAT.answer(("say", "ho"))).encode(), run_id="good")
+            )
             await until(lambda: capture.client.pending == 0)
             assert capture.client.disconnects == 0
 

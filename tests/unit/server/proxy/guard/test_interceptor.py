@@ -351,7 +351,9 @@ class Held:
 @each_api
 def test_what_one_worker_took_back_another_does_not_show_again(api: Api) -> None:
     shared = Held()
-    first, second, third = (guarding(ROLLBACK, conversations=shared, run_id_suffix=f"-w{i}") for i in range(3))
+    first, second, third = (
+        guarding(ROLLBACK, conversations=shared, run_id_suffix=f"-w{i}") for i in range(3)
+    )
     turns = [*calls("find", 3), ("call", "book", "b", "4"), ("call", "find", "f4", "there"), ("say", "Done.")]
     world = Played(api=api, guarding=first, turns=iter(turns), tenant="team")
     history: list[Any] = [TASK]

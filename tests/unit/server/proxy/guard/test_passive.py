@@ -82,7 +82,9 @@ def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
     engine = Interceptor(GUARD, create_session=begin)
     for one in messages:
         body = json.loads(one.request_body)
-        exchange = engine.open_request(DIALECTS[one.api].adapter, body, run_name=one.run_id, is_retry=one.is_retry)
+        exchange = engine.open_request(
+            DIALECTS[one.api].adapter, body, run_name=one.run_id, is_retry=one.is_retry
+        )
         if one.response:
             exchange.record_answer(json.loads(one.response))
         exchange.settle()

@@ -93,7 +93,8 @@ def test_a_share_of_the_traces_is_recorded_and_ids_are_whole(name: str, share: f
 
 def test_about_the_share_that_is_asked_for_is_recorded() -> None:
     taken = sum(
-        extract_trace_context(recorded(request_id=f"r{number}").request, 0.25).is_sampled for number in range(2000)
+        extract_trace_context(recorded(request_id=f"r{number}").request, 0.25).is_sampled
+        for number in range(2000)
     )
     assert 400 < taken < 600
 
