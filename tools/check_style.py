@@ -2,8 +2,9 @@
 
 Usage: python tools/check_style.py [PATH …]
 
-Without paths, the check covers all tracked files. A path may be a folder. The file ``style_baseline.json`` holds the
-number of findings that each file still has. The exit status is 1 if a file has more. ``--update`` writes the file.
+Without paths, the check covers all tracked files. A path may be a folder.
+The file ``style_baseline.json`` holds the number of findings that each file still has.
+The exit status is 1 if a file has more. ``--update`` writes the file.
 """
 
 from __future__ import annotations

@@ -218,7 +218,10 @@ def _compute_final_features(
 
 
 def _compute_similarity_features(
-    layout: RunLayout, context: RunContext, progress: RunProgress, index: int  # noqa: ARG001
+    layout: RunLayout,
+    context: RunContext,
+    progress: RunProgress,
+    index: int,  # noqa: ARG001
 ) -> dict[str, float]:
     place, candidates = layout.candidate_ordinals[index], layout.candidates
     mine, said = layout.step_scans[index].vocabulary, layout.step_scans
