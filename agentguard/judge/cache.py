@@ -35,7 +35,7 @@ class VersionedJudge(Protocol):
 class VerdictStore(Protocol):
     """Where answers are kept; `agentguard.store.Store` is one."""
 
-    def verdict(self, key: str, *, tenant: str = "") -> VerdictRow | None:
+    def get_verdict(self, key: str, *, tenant: str = "") -> VerdictRow | None:
         """The row of a key; None if there is none."""
         ...
 
