@@ -230,5 +230,5 @@ ALIKE = frozenset({"none", "plain_retry", "reexecute", "agentdebug"})
 
 def make_guard(**changes: Any) -> Guard:
     """The guard of all procedures: all detectors with their defaults, the embedded judge."""
-    settings: dict[str, Any] = {"on_fail": LADDER, "budget": UNLIMITED, "top_k": 5}
+    settings: dict[str, Any] = {"on_fail": LADDER, "budget": UNLIMITED, "max_hypotheses": 5}
     return Guard(recover=RecoveryPolicy(**(settings | changes)))

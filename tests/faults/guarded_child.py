@@ -118,7 +118,7 @@ def work(url: str, world: str, said: str, kill_at: int, dear: bool) -> None:
             _say(said, str(len(run.session)))
         store.flush(20)
     _say(said, f"state {json.dumps(hall.state)}")
-    _say(said, f"spent {run.session.account.spent.rollbacks}")
+    _say(said, f"spent {run.session.account.usage.rollbacks}")
     _say(said, f"end {run.answer}")
 
 

@@ -158,8 +158,8 @@ async def _one_after_the_other(proxy: Proxy, count: int) -> None:
 
 def _stray(seen: list[Any]) -> int:
     """Hedges of requests that were only slow because the machine was: there may be a few."""
-    bodies = [one.body for one in seen if one.fault == Ok() and not one.cancelled]
-    return sum(one.cancelled and one.fault == Ok() for one in seen) + len(bodies) - len(set(bodies))
+    bodies = [one.body for one in seen if one.fault == Ok() and not one.is_cancelled]
+    return sum(one.is_cancelled and one.fault == Ok() for one in seen) + len(bodies) - len(set(bodies))
 
 
 # 6: Retry-After

@@ -96,18 +96,21 @@ def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]
 def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
     """When each attempt came, and when and how it ended."""
     seen = sorted(
-        (one for backend in backends for one in backend.list_attempts(case.mark)), key=lambda one: one.at
+        (one for backend in backends for one in backend.list_attempts(case.mark)),
+        key=lambda one: one.received_at,
     )
-    ends = [(one.answered_at or one.disconnected_at or one.at, one.cancelled) for one in seen]
+    ends = [(one.answered_at or one.disconnected_at or one.received_at, one.is_cancelled) for one in seen]
     return [
-        f"{one.at - seen[0].at:.2f}-{end - seen[0].at:.2f}{' left' if left else ''}"
+        f"{one.received_at - seen[0].received_at:.2f}-{end - seen[0].received_at:.2f}{' left' if left else ''}"
         for one, (end, left) in zip(seen, ends, strict=True)
     ]
 
 
 def _right(case: Case, found: Outcome, backend: FaultBackend) -> bool:
     body = body_for(case.api, stream=case.stream, text=f"[[{case.mark}]]", **_more(case))
-    return case.api == "embeddings" or found.said == backend.build_expected_reply(PATHS[case.api], body).said
+    return (
+        case.api == "embeddings" or found.said == backend.build_expected_reply(PATHS[case.api], body).content
+    )
 
 
 GUARDED: dict[str, Any] = {"guard": {"version": 1}, "runs": {"mode": "all"}}
@@ -167,8 +170,8 @@ async def settled(proxy: Proxy, backends: tuple[FaultBackend, ...]) -> Counter[s
     """Descriptors once nothing is under way and idle connections are gone."""
 
     def left() -> list[str]:
-        return [one.key for backend in backends for one in list(backend.requests) if not one.over]
+        return [one.key for backend in backends for one in list(backend.requests) if not one.is_finished]
 
     await soon(lambda: not left(), what=lambda: f"still at the backends: {left()}")
-    await soon(lambda: sum(backend.open for backend in backends) == 0)
+    await soon(lambda: sum(backend.open_connections for backend in backends) == 0)
     return proxy.open_files()

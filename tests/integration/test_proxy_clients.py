@@ -334,7 +334,7 @@ def test_a_run_goes_on_at_another_proxy(model: Model, tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-    made = document(model, guard=POLICY, shared=shared)
+    made = document(model, guard=POLICY, cluster=shared)
     last = chat.call("find", "f9", where="there")
     model.gives(chat.completion(one) for one in [*LOOP[:4], last, chat.say("Done.")])
     messages: list[Any] = [TASK]

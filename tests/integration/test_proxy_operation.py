@@ -236,10 +236,10 @@ class TestReplicas:
         assert (code, json.loads(body)["replica"]["state"]) == (202, "draining")
         try:
             within(30, lambda: _states(proxy, "b0") == ["draining"] * proxy.told["workers"])
-            two[0].seen.clear()
+            two[0].requests.clear()
             answered = {proxy.ask(chat(), **bearer(CALL))[1]["agentguard-replica"] for _ in range(20)}
             assert answered == {"b1"}
-            assert len(two[0].seen) == 0
+            assert len(two[0].requests) == 0
         finally:
             assert proxy.ask(method="POST", path=f"{path}/undrain", **bearer(ADMIN))[0] == 202
         within(30, lambda: _states(proxy, "b0") == ["up"] * proxy.told["workers"])
@@ -316,7 +316,7 @@ class TestTelling:
             one.requests.clear()
         parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         assert proxy.ask(chat(), traceparent=parent, **bearer(CALL))[0] == 200
-        asked = [*two[0].seen, *two[1].seen]
+        asked = [*two[0].requests, *two[1].requests]
         assert asked
         for seen in asked:  # two of them where an answer is late, and the other replica is asked as well
             told = seen.get_header("traceparent")
@@ -557,7 +557,7 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_anywhere(
             heads.append(head)
             within(30, lambda turn=turn: written(doors[turn % 2]))
     assert any("agentguard-recoveries" in head for head in heads)
-    shown = json.dumps(model.requests[-1])
+    shown = json.dumps(model.seen[-1])
     assert [id for id in ours if f'"{id}"' in shown] == ["find0", "b", "f4"], "what was taken back stays so"
     assert "Book seat 4." in shown
 
