@@ -1,1 +1,1 @@
-"""TODO."""
+"""Child processes: start, health check and restart."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Research tools: the TextWorld agent and the generator of injected runs."""

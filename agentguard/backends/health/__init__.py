@@ -1,1 +1,1 @@
-"""TODO."""
+"""Active health checks, known-answer probes and health hints."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Continuation of interrupted streams at another replica."""

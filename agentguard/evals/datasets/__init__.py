@@ -1,1 +1,1 @@
-"""TODO."""
+"""Data sets: manifests, verification, rebuild and writers."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Judges that classify with the pooling endpoints of vLLM."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Embedded judge: the trained scikit-learn model, its features, files and training."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Ensembles of judges: panels, unanimous judges, and order-swapped questions."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""LLM judge: client, prompts, typed answers and generated text."""

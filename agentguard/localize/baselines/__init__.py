@@ -1,1 +1,1 @@
-"""TODO."""
+"""Baseline localizers."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Engine, tables and rows of the store."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Read path of the store."""

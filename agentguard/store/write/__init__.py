@@ -1,1 +1,1 @@
-"""TODO."""
+"""Write path of the store."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Catalogue of errors that the TextWorld agent makes."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""API keys, authorisation and rate limits."""

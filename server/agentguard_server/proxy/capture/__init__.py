@@ -1,1 +1,1 @@
-"""TODO."""
+"""Capture pipeline: recorder, collector process and run writer."""

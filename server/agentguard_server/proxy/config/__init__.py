@@ -1,1 +1,1 @@
-"""TODO."""
+"""Configuration of the proxy."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Configuration checks and the explanation of a configuration."""

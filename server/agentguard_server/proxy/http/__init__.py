@@ -1,1 +1,1 @@
-"""TODO."""
+"""HTTP/1.1 server protocol."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Workers, their supervisor and the composition root."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Request handling: body, upstream request and response writer."""

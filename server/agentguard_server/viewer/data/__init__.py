@@ -1,1 +1,1 @@
-"""TODO."""
+"""Read models of the viewer."""
