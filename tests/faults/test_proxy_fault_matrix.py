@@ -101,7 +101,7 @@ def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
     )
     ends = [(one.answered_at or one.disconnected_at or one.received_at, one.is_cancelled) for one in seen]
     return [
-        f"{one.received_at - seen[0].received_at:.2f}-{end - seen[0].received_at:.2f}{' left' if left else ''}"
+        f"{one.received_at - seen[0].received_at:.2f}-{end - seen[0].received_at:.2f}{' left' if left else ''}"  # noqa: E501
         for one, (end, left) in zip(seen, ends, strict=True)
     ]
 

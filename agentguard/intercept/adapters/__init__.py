@@ -1,1 +1,1 @@
-"""TODO."""
+"""Adapters of the interceptor, one for each model API."""

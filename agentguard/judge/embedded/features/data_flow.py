@@ -219,9 +219,9 @@ def _compute_final_features(
 
 def _compute_similarity_features(
     layout: RunLayout,
-    context: RunContext,
+    context: RunContext,  # noqa: ARG001
     progress: RunProgress,
-    index: int,  # noqa: ARG001
+    index: int,
 ) -> dict[str, float]:
     place, candidates = layout.candidate_ordinals[index], layout.candidates
     mine, said = layout.step_scans[index].vocabulary, layout.step_scans
