@@ -338,7 +338,7 @@ def test_a_store_that_was_never_there_costs_no_request(tmp_path: Path) -> None:
     with contextlib.closing(socket.socket()) as held:
         held.bind(("127.0.0.1", 0))
         nowhere = f"postgresql://user:hunter2@127.0.0.1:{held.getsockname()[1]}/runs"
-    settings = {"store": nowhere, "queue_bytes": 65_536}
+    settings = {"store": nowhere, "max_queue_bytes": 65_536}
     with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture=settings)) as proxy:
         asyncio.run(keeps_serving(proxy))
         until(lambda: captured(proxy)["keeper"]["error"] or captured(proxy)["lost"])
