@@ -54,7 +54,7 @@ check: setup ## ruff, mypy --strict, import-linter, style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=lab $(BIN)/lint-imports
 	$(BIN)/python tools/check_style.py
 
 format: setup ## format the code
