@@ -56,7 +56,7 @@ def respond_download(view: RunPageModel, kind: str, renderer: Renderer) -> Respo
     if kind == "json":
         return _file_response(_dump_json(run_data_to_dict(view.data)), f"{name}.json", "application/json")
     writer = formats().get("atif")
-    assert isinstance(writer, WritableFormat)  # noqa: S101
+    assert isinstance(writer, WritableFormat)
     try:
         data = writer.dump(Record(trajectory=run))
     except AgentGuardError as error:
