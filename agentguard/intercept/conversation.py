@@ -1,8 +1,8 @@
-"""Conversations as a transport sees them: requests joined to runs, and the view that is sent upstream.
+"""Conversations and their branches: which history the model sees, and which conversation a request continues.
 
-A client resends its whole history in each request, turns that were taken back among it. So a rewritten view
-is *sticky*: a conversation remembers which of the client's items stand, by their place in its history, and
-what the guard said between them. Everything here is cut and added by whole turns.
+A client resends its whole history in each request, including turns that were rolled back. So an edited
+history is sticky: a conversation stores which items of the client's history are on its current branch, by
+index, and the guard's messages between them. All edits add or remove whole turns.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Item = dict[str, Any]
 
 @dataclass(slots=True, kw_only=True)
 class BranchStep:
-    """One step of the line.
+    """One step of a branch.
 
     Attributes:
-        items: its items, each a place in the client's history or an item that the client never saw.
-        given: whether a user or a system prompt gave it; such a step is never taken back.
-        told: what the guard said right before it.
-        anchor: id of the response that it came with, where the server keeps responses.
-        kept: its first items, that many, are kept with that response.
+        items: items of the step; each is an index in the client's history or an item the client never saw.
+        is_prompt: True for a user or system prompt; a rollback keeps such steps.
+        guard_items: messages of the guard directly before the step.
+        stored_response_id: ID of the response that contained the step, if the server stores responses.
+        stored_item_count: number of leading items that the server stores with that response.
     """
 
     items: list[int | Item]
@@ -44,18 +44,18 @@ class BranchStep:
 
 
 class ConversationBranch:
-    """The live line of a conversation, one `Held` a step."""
+    """Current branch of a conversation, with one `BranchStep` per step."""
 
     def __init__(self) -> None:
         self.steps: list[BranchStep] = []
         self.pending_guard_items: list[Item] = []
 
     def __len__(self) -> int:
-        """Steps on the line."""
+        """Return the number of steps."""
         return len(self.steps)
 
     def add_step(self, step: BranchStep) -> None:
-        """Add a step; what was told since the last one goes with it."""
+        """Add a step; the pending guard items are stored with it."""
         step.guard_items, self.pending_guard_items = self.pending_guard_items, []
         self.steps.append(step)
 
@@ -64,13 +64,13 @@ class ConversationBranch:
         self.pending_guard_items.append(item)
 
     def replace_item(self, step: int, item_index: int, item: Item) -> None:
-        """Send another item in place of a step's ``place``-th, also where a server keeps the old one."""
+        """Replace item ``item_index`` of a step, also if the server stores the old item."""
         self.steps[step].items[item_index] = item
         for later in self.steps[step + (item_index >= self.steps[step].stored_item_count) :]:
             later.stored_response_id = None
 
     def truncate(self, from_step: int) -> None:
-        """Take back the agent's steps from ``keep`` on; what users said since then stays."""
+        """Drop the agent's steps from ``from_step`` on; prompts are kept."""
         stays = [
             BranchStep(items=step.items, is_prompt=True) for step in self.steps[from_step:] if step.is_prompt
         ]
@@ -78,14 +78,14 @@ class ConversationBranch:
         self.pending_guard_items = []
 
     def collect_item_refs(self, *, from_step: int = 0) -> list[int | Item]:
-        """All items from step ``after`` on, in the order in which they are sent."""
+        """Return all items from ``from_step`` on, in the order in which they are sent."""
         made: list[int | Item] = []
         for step in self.steps[from_step:]:
             made += [*step.guard_items, *step.items]
         return made + self.pending_guard_items
 
     def split_at_stored_response(self) -> tuple[str | None, list[int | Item]]:
-        """The last response on the line that the server keeps, and the items after it."""
+        """Return the ID of the last response on the branch that the server stores, and the items after it."""
         for count in range(len(self.steps), 0, -1):
             step = self.steps[count - 1]
             if step.stored_response_id is not None:
@@ -97,36 +97,39 @@ class ConversationBranch:
 
 
 def resolve_items(item_refs: Sequence[int | Item], history: Sequence[Item]) -> list[Item]:
-    """The items themselves, given the client's history."""
+    """Return the items, with each index replaced by the item in the client's history."""
     return [history[one] if isinstance(one, int) else one for one in item_refs]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Conversation:
-    """One guarded conversation between two requests; one request at a time holds it.
+    """One guarded conversation; at most one request at a time uses it.
 
     Attributes:
-        session: of the run that goes on in it.
-        name: id of its first run.
-        line: what of the history stands.
-        base: steps of the line before those of the run: what other runs left.
-        known: items of the client's history that are on the line or were taken back.
-        claims: calls of the answer that was given last, by id.
-        judged: that answer as a step, where it has calls and the client got it as it came.
-        withheld: tools that were taken away in this run.
-        runs: runs begun in it: each task of a user is one.
-        over: whether its run has ended, so that what comes next begins another.
-        tips: keys of the histories that continue it; ``again`` is that of the request answered last.
-        history: the client's items, where the client does not resend them.
-        root: response that a history unknown to the guard ended with.
-        answer: what the client saw last; ``better`` takes its place upstream, if it differs.
-        anchor: id of the response that it came with; ``aliases`` are those of refused ones that it saw.
-        since: monotonic time in seconds since which it waits for its next request.
-        left: names of turns that were taken back (`agentguard.intercept.history_edits`).
-        version: counts its requests.
-        weight: bytes of its last request, about what it takes to remember it.
-        chain: keys under which others find what was said; None where they do not need it.
-        chained: items that are under those keys.
+        session: session of the current run.
+        first_run_id: ID of the first run.
+        branch: current branch.
+        step_offset: number of steps on the branch before the current run; other runs made them.
+        processed_item_count: number of the client's items that are on the branch or were rolled back.
+        claims: effect claims of the calls in the last answer, by call ID.
+        answer_step: the last answer as a step, if it has calls and was delivered unchanged.
+        disabled_tools: tools that a recovery disabled in this run.
+        run_count: number of runs; each task of a user starts one.
+        is_finished: True if the current run has ended; the next request starts another.
+        continuation_keys: keys of the histories that continue the conversation.
+        retry_key: key of the request that was answered last.
+        history: the client's items, if the client does not resend them.
+        root_response_id: ID of the response that ended a history which the guard has not seen.
+        stored_response_id: ID of the response that contained the last answer.
+        answer: last answer as the client saw it.
+        replacement: items that replace this answer in the next request, if they differ.
+        superseded_response_ids: IDs of rejected responses that the client saw.
+        waiting_since: monotonic time in seconds at which the conversation began to wait for a request.
+        abandoned_turns: keys of turns that were rolled back (`agentguard.intercept.history_edits`).
+        version: incremented with each change that other processes must see.
+        size_bytes: size of the last request, an estimate of the memory use.
+        shared_history_keys: keys under which other processes find the history; None if they do not need it.
+        shared_item_count: number of items stored under these keys.
     """
 
     session: Session
@@ -155,7 +158,7 @@ class Conversation:
     shared_item_count: int = 0
 
     def clear_answer(self) -> None:
-        """What was answered last has been taken in, or was never received."""
+        """Clear the state of the last answer after the next request has been processed."""
         self.claims, self.answer, self.replacement, self.stored_response_id, self.superseded_response_ids = (
             {},
             [],
@@ -167,16 +170,16 @@ class Conversation:
 
 
 _KeyIndex = dict[bytes, dict[int, Conversation]]
-"""Key to the conversations that have it, by `id`, the oldest first: clients may send the same many times."""
+"""Conversations by key and by `id`, oldest first; several clients may send the same history."""
 
 
 class ConversationCache:
-    """Conversations that wait for their next request, the longest unused forgotten first; thread-safe.
+    """Thread-safe LRU cache of conversations that wait for their next request.
 
     Args:
-        most: how many are kept.
-        most_weight: what they may weigh together; the one that came last is kept, whatever it weighs.
-        forgotten: told of each one that is forgotten.
+        max_conversations: maximum number of conversations.
+        max_bytes: maximum total size; the newest conversation is kept whatever its size.
+        on_evict: called with each evicted conversation.
     """
 
     def __init__(
@@ -194,17 +197,17 @@ class ConversationCache:
         self._by_retry_key: _KeyIndex = {}
 
     def __len__(self) -> int:
-        """Conversations that wait."""
+        """Return the number of waiting conversations."""
         with self._lock:
             return len(self._waiting)
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether a conversation waits for a request that has this key."""
+        """Return whether a conversation waits for a request with this key."""
         with self._lock:
             return key in self._by_continuation_key
 
     def pop_latest(self, keys: Sequence[bytes]) -> Conversation | None:
-        """Take out the conversation that one of the keys continues, the last key first."""
+        """Remove and return the conversation that one of the keys continues; later keys take precedence."""
         with self._lock:
             for key in reversed(keys):
                 if key in self._by_continuation_key:
@@ -212,13 +215,13 @@ class ConversationCache:
             return None
 
     def pop_unique(self, key: bytes) -> Conversation | None:
-        """Take out the conversation that has a key, if no other one has it."""
+        """Remove and return the conversation with this key, if only one has it."""
         with self._lock:
             known = self._by_continuation_key.get(key, {})
             return self._remove(*known.values()) if len(known) == 1 else None
 
     def pop_retried(self, key: bytes) -> Conversation | None:
-        """Take out the conversation whose last request had this key, though it was answered."""
+        """Remove and return the conversation whose last, already answered request had this key."""
         with self._lock:
             known = self._by_retry_key.get(key)
             return self._remove(next(reversed(known.values()))) if known else None
@@ -226,7 +229,7 @@ class ConversationCache:
     def put(
         self, conversation: Conversation, continuation_keys: Sequence[bytes], retry_key: bytes = b""
     ) -> None:
-        """Let a conversation wait for a request that has one of the keys."""
+        """Add a conversation that waits for a request with one of the keys."""
         with self._lock:
             conversation.continuation_keys, conversation.retry_key = (
                 tuple(dict.fromkeys(continuation_keys)),
@@ -251,7 +254,7 @@ class ConversationCache:
         return len(self._waiting) > self._max_conversations or (too_heavy and len(self._waiting) > 1)
 
     def pop_idle(self, idle_s: float) -> list[Conversation]:
-        """Take out the conversations that wait for longer than some seconds."""
+        """Remove and return the conversations that have waited longer than ``idle_s`` seconds."""
         before, found = time.monotonic() - idle_s, list[Conversation]()
         with self._lock:
             for conversation in list(self._waiting.values()):
@@ -277,15 +280,15 @@ def _remove_from_index(index: _KeyIndex, key: bytes, conversation: Conversation)
 
 
 def encode_canonical(value: Any) -> bytes:
-    """JSON data as bytes that are equal just where the data is: the order of keys does not count."""
+    """Encode JSON data so that equal data gives equal bytes; the order of keys does not matter."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # whole numbers beyond 64 bits, half of a surrogate pair
+    except TypeError:  # integers beyond 64 bits, or a lone surrogate
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def extend_key(prefix_key: bytes, items: Sequence[Item], build_item_key: Callable[[Item], bytes]) -> bytes:
-    """The key of a history that has further items, given that of its beginning; see `chain`."""
+    """Return the key of a longer history, given the key of its prefix; see `build_prefix_keys`."""
     for item in items:
         own = build_item_key(item)
         prefix_key = hashlib.sha256(prefix_key + own).digest() if own else prefix_key
@@ -295,9 +298,10 @@ def extend_key(prefix_key: bytes, items: Sequence[Item], build_item_key: Callabl
 def build_prefix_keys(
     items: Sequence[Item], build_item_key: Callable[[Item], bytes], *, seed: str = ""
 ) -> list[bytes]:
-    """A key for each prefix of the items, the empty one first: each hashes the one before it and an item.
+    """Return a key for each prefix of the items, the empty prefix first.
 
-    An item whose own key is empty changes nothing: clients may leave it out when they resend the history.
+    Each key is the hash of the previous key and an item. An item with an empty key leaves the key unchanged,
+    because clients may omit it when they resend the history.
     """
     begin = hashlib.sha256(seed.encode(errors="surrogatepass")).digest()
     made = [begin]

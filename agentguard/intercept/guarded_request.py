@@ -1,8 +1,11 @@
-"""One guarded request, without input or output: what is sent, and what becomes of the answer.
+"""One guarded request, without input or output: the body to send and the handling of the answer.
 
-A transport calls `Interceptor.open`, sends `Exchange.content` (or answers with `Exchange.final` at once), and
-gives each whole answer to `Exchange.answering`, which says whether the client gets it, the model is asked
-again, or the guard answers itself.
+A transport uses it as follows:
+
+1. It calls `Interceptor.open_request`.
+2. It sends `GuardedRequest.encoded_body`, or returns `GuardedRequest.final_text` if that is set.
+3. It passes each complete answer to `GuardedRequest.judge_answer`. The decision is to deliver the answer,
+   to ask the model again, or to return the guard's own answer.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Step
 
 MAX_REJECTIONS = 10
-"""Times that one request asks again; then the answer is let through, unless it repeats an effect."""
+"""Retries of one request. After that the answer is delivered, unless it repeats a side effect."""
 
 
 class GuardedRequest(HistorySync):
-    """One request and its answers; made by `Interceptor.open`."""
+    """One request and its answers; created by `Interceptor.open_request`."""
 
     def __init__(
         self,
@@ -66,17 +69,17 @@ class GuardedRequest(HistorySync):
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What this request led to, so far."""
+        """Return the recoveries that this request has caused so far."""
         return self.session.recoveries[self._recovery_offset :]
 
     @property
     def encoded_body(self) -> bytes | None:
-        """The body to send; None where it is the client's own."""
+        """Return the body to send; None if the client's own body is sent unchanged."""
         body = self._build_body()
         return None if body is self.request_body else _encode_body(body)
 
     def build_candidate_body(self, variant: SampleVariant) -> bytes:
-        """The body that asks for another candidate of the turn; it is never streamed."""
+        """Build the body that requests another candidate of the turn; it never asks for a stream."""
         line, told = self._conversation.branch, list(self._conversation.branch.pending_guard_items)
         if variant.instruction:
             self._has_hint = True
@@ -98,10 +101,10 @@ class GuardedRequest(HistorySync):
         return self.adapter.remove_tools(body, self._conversation.disabled_tools)
 
     def prepare(self, edits: HistoryEdits | None = None) -> None:
-        """Commit the turns that are new, and do what the guard wants done before the model is asked.
+        """Commit the new turns and apply the recovery that is due before the model is called.
 
         Args:
-            edits: what was done to the conversation elsewhere, where it is new here.
+            edits: edits from another process, if the conversation is new in this process.
         """
         of, renewed = self._conversation, self._conversation.is_finished
         self._edits = edits
@@ -129,14 +132,14 @@ class GuardedRequest(HistorySync):
         candidate_request: CandidateRequest,
         visible_answer: VisibleAnswer = show_answer_unchanged,
     ) -> _sync_async.Effects[Decision]:
-        """Judge a whole answer of the model; yields what asks for further candidates of it.
+        """Judge a complete answer of the model; yield the effects that request further candidates.
 
-        Where another answer is to be delivered in its place, `taken` is that one.
+        If another answer is to be delivered, `replacement_payload` holds it.
 
         Args:
             payload: the answer.
-            wire: how a candidate is asked for.
-            shown: what the client will have seen in the end.
+            candidate_request: builds the request for another candidate.
+            visible_answer: returns the items that the client will have seen.
         """
         self._conversation.superseded_response_ids, self.replacement_payload, self.answer_source = (
             (),
@@ -177,9 +180,9 @@ class GuardedRequest(HistorySync):
         return self._record_delivery(answer, payload, visible_items=seen)
 
     def record_answer(self, payload: Mapping[str, Any]) -> None:
-        """Take in an answer that the client has got, whatever the guard thinks of it.
+        """Record an answer that has already been delivered to the client, without judging it.
 
-        Calls in it are taken in with the next request, as only that says what they returned.
+        The next request commits the calls of the answer, because only that request contains their results.
         """
         answer = self.adapter.extract_answer_items(payload) or []
         self._record_delivery(answer, payload)
@@ -191,7 +194,7 @@ class GuardedRequest(HistorySync):
     def _resolve_turn(
         self, payload: Mapping[str, Any], candidate_request: CandidateRequest
     ) -> _sync_async.Effects[ResolvedTurn]:
-        """The choice, with the payload that is gone on with as its answer."""
+        """Resolve the turn; the returned response is the payload to deliver."""
         choice = yield from resolve_turn(
             self.session,
             payload,
@@ -213,7 +216,7 @@ class GuardedRequest(HistorySync):
         return replace(choice, response=taken)
 
     def _build_step(self, payload: Mapping[str, Any]) -> Step:
-        """An answer as a turn whose tools have not run. Raises RecoveryError if it is no whole one."""
+        """Convert an answer to a step without tool results. Raises RecoveryError if the answer is incomplete."""
         answer = self.adapter.extract_answer_items(payload)
         if answer is None:
             raise RecoveryError("a candidate is no whole answer")
@@ -221,22 +224,22 @@ class GuardedRequest(HistorySync):
         return add_usage(step, self.adapter.extract_usage(payload), payload.get("model"))
 
     def _differs_from_stored(self) -> bool:
-        """Whether a server that keeps answers keeps another one than the client gets, or to other words.
+        """Return whether the answer or its request on the server differs from what the client gets.
 
-        Then the model is shown the answer anew, and not by its id.
+        If so, the model gets the answer as items, not by its response ID.
         """
         return self.answer_source == "repaired" or (self.answer_source == "other" and self._has_hint)
 
     def discard(self) -> None:
-        """The guard failed: nothing is known of the conversation any more."""
+        """Drop the conversation after a failure of the guard."""
         self._is_settled = self.is_dropped = True
 
     def settle(self, guard_items: Sequence[Item] = (), *, response_id: str = "") -> None:
-        """Let the conversation wait for its next request; call this once, whatever became of the request.
+        """Put the conversation back in the cache; call this once for every request, whatever its outcome.
 
         Args:
-            told: the items of the guard's own answer, where it gave one.
-            id: that answer's id.
+            guard_items: items of the guard's own answer, if the guard answered.
+            response_id: ID of that answer.
         """
         if self._is_settled:
             return
@@ -250,10 +253,10 @@ class GuardedRequest(HistorySync):
             )
             of.superseded_response_ids = (response_id,) if response_id else ()
         of.history = self._history if self.adapter.stores_history else []
-        if not of.answer:  # nothing was answered: the same request may come again
+        if not of.answer:  # without an answer, the client may repeat the request
             self._services.conversations.put(of, [self._retry_key])
             return
-        if self.request_body.get("previous_response_id") is None:  # the history is what this request resent
+        if self.request_body.get("previous_response_id") is None:  # the client resends the whole history
             key = extend_key(self._retry_key, of.answer, self.adapter.build_item_key)
         else:
             key = build_prefix_keys(
@@ -263,7 +266,7 @@ class GuardedRequest(HistorySync):
             key,
             *(build_response_key(one) for one in (*of.superseded_response_ids, of.stored_response_id) if one),
         ]
-        if not of.is_finished:  # calls were made in it: their results follow, whatever else the client drops
+        if not of.is_finished:  # an answer with calls: results follow, even if the client drops older turns
             tips.append(build_answer_key(self.adapter, of.answer, self._key_seed))
         self._services.conversations.put(of, tips, self._retry_key)
         if self._services.save_edits is not None:
@@ -273,7 +276,7 @@ class GuardedRequest(HistorySync):
                 self._services.save_edits(of, data)
 
     def _start_next_run(self) -> None:
-        """Begin another run in a conversation whose last one has ended."""
+        """Start another run in a conversation whose last run has ended."""
         of = self._conversation
         of.run_count, of.is_finished, of.claims = of.run_count + 1, False, {}
         of.disabled_tools.clear()
@@ -284,7 +287,7 @@ class GuardedRequest(HistorySync):
         )
 
     def _claim_calls(self, step: Step) -> Decision:
-        """Enter the calls in the ledger before the client runs them; what was done is not asked for again."""
+        """Claim the calls in the effect ledger before the client executes them; reject executed calls."""
         claims = {c.id: self.session.begin_tool(c.name, c.arguments or {}) for c in step.tool_calls}
         barred = [claim for claim in claims.values() if claim.decision is not ExecutionDecision.RUN]
         if not barred:
@@ -311,7 +314,7 @@ class GuardedRequest(HistorySync):
         if plan is None:
             return "final" if self._check_stopped() else "deliver"
         self._conversation.is_finished = False
-        held = BranchStep(items=list(answer), stored_item_count=len(answer))  # the client never sees it
+        held = BranchStep(items=list(answer), stored_item_count=len(answer))  # the client never sees this answer
         held.stored_response_id = response_id if self.adapter.stores_history else None
         self._conversation.branch.add_step(held)
         return self._apply_and_retry(plan)
@@ -332,7 +335,7 @@ class GuardedRequest(HistorySync):
         return "deliver"
 
     def _check_stopped(self) -> bool:
-        """Whether the run was stopped; if so the guard answers, and the run is over."""
+        """Return whether the run was stopped; if so, set the guard's final answer and finish the run."""
         if self.session.stop_reason is None:
             return False
         self.final_text = f"[guard] The run was stopped: {self.session.stop_reason}"

@@ -1,8 +1,8 @@
-"""What a guard has done to a conversation's line, so that another process can go on showing it so.
+"""Edits of a guard to a conversation, as plain data for other processes.
 
-The client resends its history wherever its next request goes; what another process does not know is which
-turns of it were taken back, what was said between them, and which tools were withheld. These edits are plain
-data, and name turns by what they are known again by. A conversation in which nothing was done has none.
+The client resends its history to whichever process handles its next request. Another process does not know
+the rolled back turns, the guard's messages and the disabled tools. The edits record them and identify turns
+by key. An unedited conversation has no record.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from agentguard.recover.budget import BudgetUsage
 from agentguard.recover.effect_ledger import Effect
 
 MAX_SHARED_REQUESTS = 1000
-"""Requests of a conversation whose history is kept for others; a longer one stays where it is."""
+"""Maximum number of requests of a conversation whose history is shared with other processes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class HistoryEdits:
-    """What was done to a line.
+    """Edits of one conversation.
 
     Attributes:
-        left: turns that were taken back.
-        notes: what was said right before a turn.
-        told: what is to be said next.
-        withheld: tools that were taken away.
-        spent: what recoveries have cost.
-        where: the run and the line under which the store has the effects of the run; None if it has none.
-        known: those of them that are done.
-        history: all that was said before, where the client names a response instead of telling it.
-        chain: keys under which others find that history.
-        root: response that a history which nobody knows ended with.
+        abandoned_turns: keys of turns that were rolled back.
+        guard_items_by_turn: guard messages directly before a turn, by turn key.
+        pending_guard_items: guard messages for the next request.
+        disabled_tools: tools that a recovery disabled.
+        budget_usage: recovery budget that was used.
+        ledger_location: run and branch under which the store has the run's effects; None if it has none.
+        completed_effects: the effects that have completed.
+        history: the client's items, if the client names a response instead of resending them.
+        shared_history_keys: keys under which other processes find that history.
+        root_response_id: ID of the response that ended a history which the guard has not seen.
     """
 
     abandoned_turns: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class HistoryEdits:
 
 
 def build_turn_key(adapter: ApiAdapter, items: Sequence[Item]) -> str:
-    """What a turn is known again by, without its results."""
+    """Return the key of a turn; tool results do not change it."""
     begin = extend_key(
         b"turn", [item for item in items if not adapter.is_result(item)], adapter.build_item_key
     )
@@ -62,10 +62,13 @@ def build_turn_key(adapter: ApiAdapter, items: Sequence[Item]) -> str:
 def build_shared_state(
     conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item], body: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """What another process needs to go on with a conversation, as plain data; None if its history will do.
+    """Return the state that another process needs to continue a conversation; None if its history suffices.
 
-    Beside its edits that is where its effects are kept, and, where a client goes on by naming the response,
-    what was said since the last time: ``items``, to be kept under the last key of ``chain``.
+    Beside the edits, the state contains:
+
+    - ``effects``: the location of the effect ledger.
+    - ``items``: the items since the last request, if the client continues by response ID. They are stored
+      under the last key of ``chain``.
     """
     data, added = (
         serialize_edits(conversation, adapter, history),
@@ -73,7 +76,7 @@ def build_shared_state(
     )
     where = (
         None if conversation.is_finished else conversation.session.ledger.location
-    )  # what comes next is another run
+    )  # a finished conversation continues with another run
     if data is None and added is None and where is None and not conversation.version:
         return None
     data = data or {"left": [], "notes": [], "told": [], "withheld": [], "spent": asdict(BudgetUsage())}
@@ -91,7 +94,7 @@ def build_shared_state(
 def _select_new_items(
     conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item], body: Mapping[str, Any]
 ) -> list[Item] | None:
-    """What was said since the last time; None where the client tells its history, or may not name answers."""
+    """Return the items since the last request; None if the client resends its history or forbids storage."""
     if not adapter.stores_history or conversation.shared_history_keys is None or body.get("store") is False:
         return None
     told = body.get("previous_response_id") is None
@@ -109,7 +112,7 @@ def _select_new_items(
 def serialize_edits(
     conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item]
 ) -> dict[str, Any] | None:
-    """The edits of a conversation as plain data; None if there are none."""
+    """Return the edits of a conversation as plain data; None if it has no edits."""
     noted = [held for held in conversation.branch.steps if held.guard_items]
     if not (
         conversation.abandoned_turns
@@ -131,7 +134,7 @@ def serialize_edits(
 
 
 def parse_edits(data: Mapping[str, Any]) -> HistoryEdits:
-    """The edits that were data. Raises FormatError if they are none."""
+    """Return the edits from plain data. Raises FormatError if the data is malformed."""
     try:
         return HistoryEdits(
             abandoned_turns=frozenset(map(str, data["left"])),

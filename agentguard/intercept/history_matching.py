@@ -1,9 +1,8 @@
-"""A run gone on with by a client that has rewritten its history: dropped its beginning, or summed it up.
+"""Matching of a conversation by its last turn, for clients that truncate or summarise their history.
 
-No prefix of such a history is known. What is known is its end: the answer that was given last, with its
-calls, right before their results. By that the conversation is found, if it is the only one that waits for it.
-Its line is laid anew along the client's history; turns that were taken back are known by the ids of their
-calls and stay out of it.
+No prefix of such a history is known, but its end is: the last answer with its calls, directly before their
+results. The lookup succeeds if exactly one conversation waits for this answer. The branch is then rebuilt from
+the client's history. Rolled back turns are recognised by their call IDs and left out.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _RANDOM_ID = re.compile(r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,}")
 
 
 def build_answer_key(adapter: ApiAdapter, items: Sequence[Item], seed: str) -> bytes:
-    """What a conversation is found by whose client was given these items as its last answer."""
+    """Return the key of a conversation whose client received these items as its last answer."""
     begin = hashlib.sha256(b"answer\0" + seed.encode(errors="surrogatepass")).digest()
     return extend_key(begin, [item for item in items if not adapter.is_result(item)], adapter.build_item_key)
 
 
 def find_last_turn(adapter: ApiAdapter, history: Sequence[Item]) -> tuple[int, int] | None:
-    """The place of the last turn of a history, if calls were made in it and something came before it."""
+    """Return the range of the last turn, if it contains tool results and is not the first turn."""
     if not history or not adapter.is_result(history[-1]):
         return None
     turns = adapter.split_turns(history, 0)
@@ -34,7 +33,7 @@ def find_last_turn(adapter: ApiAdapter, history: Sequence[Item]) -> tuple[int, i
 
 
 def has_random_call_ids(adapter: ApiAdapter, turn: Sequence[Item]) -> bool:
-    """Whether ids of a turn's calls are such as no other run has: some servers just count them."""
+    """Return whether call IDs of a turn are unique across runs; some servers only count them."""
     ids = [call.id for call in adapter.build_step(turn, "").tool_calls]
     return any(_RANDOM_ID.search(id or "") for id in ids)
 
@@ -42,10 +41,10 @@ def has_random_call_ids(adapter: ApiAdapter, turn: Sequence[Item]) -> bool:
 def rebuild_branch(
     conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item], agent: str
 ) -> None:
-    """Make a conversation's line agree with a history that ends with its last answer and results.
+    """Rebuild the branch of a conversation from a history that ends with its last answer and results.
 
-    Steps of the session are those at the line's end. How far the two agree before that is not known: a
-    rollback goes back to the step that stands as far from the end.
+    The session's steps are matched from the end of the branch. How much of the earlier history agrees is
+    unknown, so a rollback counts its target step from the end.
     """
     left = _collect_abandoned_call_ids(conversation)
     line, told = (
@@ -73,7 +72,7 @@ def _collect_abandoned_call_ids(conversation: Conversation) -> set[str]:
 
 
 def _list_steps_with_calls(conversation: Conversation) -> list[tuple[list[str], BranchStep]]:
-    """The steps of the line in which calls were made, with their ids."""
+    """Return the steps of the branch that have calls, each with its call IDs."""
     steps: Sequence[Step] = conversation.session.run.steps
     held = conversation.branch.steps[max(0, conversation.step_offset) :]
     pairs = zip(steps[max(0, -conversation.step_offset) :], held, strict=False)

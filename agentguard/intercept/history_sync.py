@@ -1,4 +1,4 @@
-"""The history of a request on the line of its conversation, and what plans do to it; a part of `Exchange`."""
+"""Synchronisation of a conversation's branch with the client's history and with recovery plans."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentguard.trajectory.model import Step
 
 
 class HistorySync:
-    """Keeps the line and the session in step with the client's history.
+    """Base class of `GuardedRequest` that keeps the branch and the session in step with the client's history.
 
     Args:
-        engine: made it.
-        dialect: of the request.
-        conversation: that the request goes on with.
-        history: all that was said before, as the client has it.
+        services: services of the interceptor.
+        adapter: adapter of the API.
+        conversation: the conversation that the request continues.
+        history: the client's history before the answer.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class HistorySync:
 
     @property
     def session(self) -> Session:
-        """Of the run."""
+        """Return the session of the run."""
         return self._conversation.session
 
     def _apply_edits(self, edits: HistoryEdits) -> None:
-        """Go on as it was gone on elsewhere; the turns have been taken in."""
+        """Apply edits from another process after the turns have been committed."""
         of, self._edits = self._conversation, None
         of.version += 1
         self.session.ledger.rewind(len(self.session))
@@ -55,12 +55,12 @@ class HistorySync:
             of.branch.add_guard_item(item)
 
     def _find_task_offset(self, turns: Sequence[tuple[int, int]], *, is_new_run: bool) -> int:
-        """Steps before the latest task: they are the model's context, and no part of the run."""
+        """Return the number of steps before the latest task; they are context and are not part of the run."""
         given = [self.adapter.is_prompt(self._history[start:end]) for start, end in turns]
         return len(self._conversation.branch) + count_turns_before_task(given, is_new_run=is_new_run)
 
     def _recommit_steps(self) -> None:
-        """Commit the steps of the line that the session does not have."""
+        """Commit the steps of the branch that the session lacks."""
         for held in self._conversation.branch.steps[
             max(0, self._conversation.step_offset + len(self.session)) :
         ]:
@@ -82,7 +82,7 @@ class HistorySync:
                     self._record_calls(self.adapter.build_step(items, self._services.agent))
                 of.step_offset -= len(of.branch) < of.step_offset
                 return
-            self.session.ledger.rewind(len(self.session))  # what was left before it is not on the line
+            self.session.ledger.rewind(len(self.session))  # effects of the rolled back turns before it are not on the branch
             for item in self._edits.guard_items_by_turn.get(name, ()):
                 of.branch.add_guard_item(item)
         if len(of.branch) >= of.step_offset:
@@ -96,7 +96,7 @@ class HistorySync:
         of.branch.add_step(held)
 
     def _build_turn_step(self, items: Sequence[Item], *, is_answer: bool) -> Step:
-        """A turn as a step: the one that was judged, where the client resends the answer as it got it."""
+        """Convert a turn to a step; reuse the judged step if the client resends the answer unchanged."""
         judged, given = self._conversation.answer_step, len(self._conversation.answer)
         if is_answer and judged is not None and _are_equal(items[:given], self._conversation.answer):
             results = items[given:]
@@ -105,12 +105,12 @@ class HistorySync:
         return self.adapter.build_step(items, self._services.agent)
 
     def _commit_step(self, step: Step) -> None:
-        """Commit a step, its calls whose results are there as done."""
+        """Record the calls of a step, and commit it."""
         self._record_calls(step)
         self.session.commit(step)
 
     def _record_calls(self, step: Step) -> None:
-        """Enter a step's calls in the ledger; of a turn that was taken back, too, as they were made."""
+        """Record the calls of a step in the ledger; also for a rolled back turn, since its calls were executed."""
         seen = {one.call_id: one.content for one in step.observations}
         for call in step.tool_calls:
             claim = self._conversation.claims.pop(call.id, None)
@@ -120,7 +120,7 @@ class HistorySync:
                 self.session.end_tool(claim, seen[call.id])
 
     def _apply_plan(self, plan: RecoveryPlan) -> None:
-        """Make the line agree with a plan that the session has carried out."""
+        """Apply to the branch a plan that the session has already executed."""
         line = self._conversation.branch
         for action in plan.actions:
             if isinstance(action, Rewind):
@@ -138,7 +138,7 @@ class HistorySync:
             self._recommit_steps()
 
     def _truncate(self, from_step: int) -> None:
-        """Take back the agent's steps from ``keep`` on."""
+        """Roll back the agent's steps from ``from_step`` on."""
         for held in self._conversation.branch.steps[from_step:]:
             if not held.is_prompt:
                 self._conversation.abandoned_turns.add(
@@ -147,9 +147,9 @@ class HistorySync:
         self._conversation.branch.truncate(from_step)
 
     def _apply_repair(self, repair: Repair) -> None:
-        """Send the model another text in place of what a call returned."""
+        """Replace the text of a tool result in the branch."""
         line, step = self._conversation.branch, self._conversation.step_offset + repair.step
-        if step < 0:  # the client has dropped it
+        if step < 0:  # the client has dropped the step
             return
         items = resolve_items(line.steps[step].items, self._history)
         results = [place for place, item in enumerate(items) if self.adapter.is_result(item)]
@@ -157,7 +157,7 @@ class HistorySync:
         line.replace_item(step, at, self.adapter.replace_result_text(items[at], repair.text))
 
     def _find_first_answer(self) -> int:
-        """The step after the latest task."""
+        """Return the index of the first step after the latest task."""
         return (
             max((i for i, held in enumerate(self._conversation.branch.steps) if held.is_prompt), default=-1)
             + 1
@@ -165,12 +165,12 @@ class HistorySync:
 
 
 def count_turns_before_task(prompt_flags: Sequence[bool], *, is_new_run: bool) -> int:
-    """How many turns stand before the latest task.
+    """Return the number of turns before the latest task.
 
     Args:
-        given: of each turn, whether a user or a system prompt gave it.
-        renewed: they follow a run that has ended; else they are all that is known, and where nothing but
-            prompts comes before the task, these belong to the run.
+        prompt_flags: for each turn, True if it is a user or system prompt.
+        is_new_run: True if the turns follow a finished run. If False and only prompts precede the task, these
+            prompts are part of the run.
     """
     asked = max((place for place, is_given in enumerate(prompt_flags) if is_given), default=None)
     if asked is None:
@@ -181,7 +181,7 @@ def count_turns_before_task(prompt_flags: Sequence[bool], *, is_new_run: bool) -
 
 
 def _are_equal(left: Sequence[Item], right: Sequence[Item]) -> bool:
-    """Whether items are equal but for fields that are null, which clients add and leave out."""
+    """Return whether the items are equal apart from null fields, which clients add and omit."""
     return len(left) == len(right) and all(
         one is other or one == other or _drop_nulls(one) == _drop_nulls(other)
         for one, other in zip(left, right, strict=True)

@@ -1,4 +1,4 @@
-"""The conversations of one guard, and the sessions of the runs in them."""
+"""Interceptor: assigns requests to conversations and starts the sessions of their runs."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Interceptor:
     """Conversations of one guard behind a transport, or of one tenant behind the proxy.
 
     Args:
-        guard: whose rules hold.
-        agent: name of the agent, as the trajectory shows it.
-        on_run: called with the session of each run when it begins.
-        kept: conversations that are kept between their requests.
-        kept_bytes: what their requests may have in all.
-        begin: makes the session of a run from the run without its steps; the guard does if absent.
-        keep: takes what was done to a conversation, for another process that may go on with it.
+        guard: the guard whose rules apply.
+        agent: name of the agent in the trajectory.
+        on_run: called with the session of each run when the run begins.
+        max_conversations: number of conversations that are kept between their requests.
+        max_conversation_bytes: upper bound on the total size of their last requests.
+        create_session: creates the session of a run from the trajectory without steps; by default the guard's.
+        save_edits: stores the edits of a conversation for another process that may continue it.
     """
 
     request_class: type[GuardedRequest] = GuardedRequest
-    """What a request is taken in by."""
+    """Class of the requests that `open_request` returns."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class Interceptor:
         self.failures: deque[str] = deque(maxlen=100)
         self._run_counts: OrderedDict[str, int] = OrderedDict()
         self._max_conversations = max_conversations
-        # A generator of its own: asking the system for each id costs more than all else of a short run.
+        # A generator seeded once: asking the system for each ID costs more than the rest of a short run.
         self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
 
     @property
     def fails_closed(self) -> bool:
-        """Whether a request is refused when the guard fails."""
+        """Return whether a request is rejected when the guard fails."""
         return self._guard.components.recover.on_guard_error == "fail_closed"
 
     def record_failure(self, error: Exception) -> None:
-        """Note that the guard failed on a request."""
+        """Record that the guard failed on a request."""
         self.failures.append(f"{type(error).__name__}: {error}")
         _LOGGER.warning("the guard failed on a request: %s", type(error).__name__)
 
@@ -102,15 +102,15 @@ class Interceptor:
         edits: HistoryEdits | None = None,
         size_bytes: int = 0,
     ) -> GuardedRequest:
-        """Take in what a request tells about its run, and do what is to be done first.
+        """Assign a request to a conversation, commit its new turns and apply pending recoveries.
 
         Args:
-            dialect: of the request.
-            body: of the request; it is not changed.
-            run: name that the client gave to the run; empty if it gave none.
-            repeat: the client sends a request again whose answer it did not get.
-            edits: what was done to the conversation elsewhere; for one that is new here.
-            weight: bytes of the request.
+            adapter: adapter of the API.
+            body: request body; it is not changed.
+            run_name: name that the client gave to the run; empty if it gave none.
+            is_retry: True if the client repeats a request because it did not get the answer.
+            edits: edits from another process; used if the conversation is new in this process.
+            size_bytes: size of the request.
         """
         given, before = adapter.extract_items(body), body.get("previous_response_id")
         keys = build_prefix_keys(given, adapter.build_item_key, seed=f"{run_name}\0{before or ''}")
@@ -120,9 +120,9 @@ class Interceptor:
         if found is None and is_retry and (found := self.conversations.pop_retried(keys[-1])) is not None:
             release_claims(found)
             found.answer = []
-            found.shared_history_keys = None  # what others find ends with an answer that nobody got
+            found.shared_history_keys = None  # the shared history ends with an answer that no client received
         if edits is not None and before is None:
-            found = None  # what was known here is of an earlier turn than what is known elsewhere
+            found = None  # this process knows an earlier turn than the other process
         elif found is None and before is None:
             found = self._match_last_turn(adapter, given, run_name)
         history, known = given, found is not None
@@ -135,7 +135,7 @@ class Interceptor:
                     edits.shared_history_keys,
                     len(edits.history),
                 )
-        elif before is not None:  # the server has the history, and so has the conversation
+        elif before is not None:  # the server stores the history, and the conversation has a copy
             history = [*found.history, *found.answer, *given] if found.answer else found.history
         found.size_bytes = size_bytes
         exchange = self.request_class(
@@ -147,9 +147,9 @@ class Interceptor:
     def list_foreign_keys(
         self, adapter: ApiAdapter, body: Mapping[str, Any], *, run_name: str
     ) -> list[bytes]:
-        """The keys that a conversation of another process may have, the likeliest first.
+        """Return the keys that a conversation of another process may have, the most likely first.
 
-        None where it goes on with one of this process from its latest turn, or has just begun.
+        The list is empty if the conversation has just begun or if this process holds its latest turn.
         """
         given, before = adapter.extract_items(body), body.get("previous_response_id")
         if before is not None:
@@ -161,29 +161,29 @@ class Interceptor:
         turn = find_last_turn(adapter, given)
         last = turn or (len(given), len(given))
         answered = next((place for place in range(*last) if adapter.is_result(given[place])), len(given))
-        # One that waits here may be of an earlier turn: what came since then was asked elsewhere.
+        # A conversation that waits here may be at an earlier turn; another process may have handled the later ones.
         here = max((place for place, key in enumerate(keys) if key in self.conversations), default=0)
         likely = keys[answered:here:-1]
         if turn is None or not likely or not (run_name or has_random_call_ids(adapter, given[slice(*turn)])):
             return likely
         answer = build_answer_key(
             adapter, given[slice(*turn)], run_name
-        )  # of a client that has dropped older turns
+        )  # matches clients that have dropped older turns
         return [] if answer in self.conversations else [likely[0], answer, *likely[1:]]
 
     def has_run(self, run_name: str) -> bool:
-        """Whether a client gave this name to a run."""
+        """Return whether a client gave this name to a run."""
         return run_name in self._run_counts
 
     def continues_conversation(self, body: Mapping[str, Any]) -> bool:
-        """Whether a request names a response that a run waits to go on from."""
+        """Return whether a request names a response that a waiting conversation can continue."""
         before = body.get("previous_response_id")
         return isinstance(before, str) and build_response_key(before) in self.conversations
 
     def start_session(
         self, adapter: ApiAdapter, body: Mapping[str, Any], steps: Sequence[Step], run_id: str
     ) -> Session:
-        """Begin the session of a run."""
+        """Start the session of a run."""
         asked = [step.content for step in steps if step.source is Source.USER]
         system = [step.content for step in steps[:1] if step.source is Source.SYSTEM]
         system += filter(None, [adapter.extract_system_prompt(body)])
@@ -201,9 +201,9 @@ class Interceptor:
         return session
 
     def end_idle(self, idle_s: float) -> int:
-        """End the runs that waited for their next request for longer than ``idle_s`` seconds; how many.
+        """End the runs that have waited longer than ``idle_s`` seconds; return the number of ended runs.
 
-        Nobody is asked what such an end is worth: the run said nothing that it wanted to end with.
+        These runs skip the acceptance test and the safety assessor, since they have no final output.
         """
         ended = 0
         for conversation in self.conversations.pop_idle(idle_s):
@@ -212,7 +212,7 @@ class Interceptor:
         return ended
 
     def _end_run(self, conversation: Conversation) -> None:
-        """End the run of a conversation that is not gone on with."""
+        """End the run of a conversation that gets no further request."""
         session = conversation.session
         if not session.has_ended:
             session.config = replace(session.config, acceptance_function=None, safety_assessor=None)
@@ -221,7 +221,7 @@ class Interceptor:
     def _match_last_turn(
         self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
     ) -> Conversation | None:
-        """The one conversation whose last answer the history ends with; laid anew along that history."""
+        """Find the only conversation whose last answer ends the history; rebuild its branch from that history."""
         last = find_last_turn(adapter, items)
         if last is None:
             return None
@@ -240,7 +240,7 @@ class Interceptor:
         )
 
     def _next_run_id(self, run_name: str) -> str:
-        """The name a client gave, numbered where it begins another conversation under it; else our own."""
+        """Return the client's name, numbered if it is already used, or a random ID if the client gave none."""
         if not run_name:
             return f"run-{self._id_generator.getrandbits(64):016x}"
         number = self._run_counts.pop(run_name, 0) + 1

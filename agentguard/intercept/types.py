@@ -1,4 +1,4 @@
-"""What an exchange and its surroundings tell each other: how candidates are asked for, what is seen."""
+"""Types that a guarded request shares with the interceptor, the transports and the stream buffers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ Decision = Literal["deliver", "again", "final"]
 
 
 AnswerSource = Literal["same", "repaired", "other"]
-"""What the client gets: the answer that came, that answer repaired, or another candidate's."""
+"""Answer that the client gets: the model's answer, its repaired form, or another candidate."""
 
 VisibleAnswer = Callable[[list[Item], AnswerSource], tuple[list[Item] | None, str]]
-"""Given the answer: what the client will have seen, where that is not the answer itself since text of a
-refused one was streamed before it; and the id of the response that the client saw begin, where that is
-another one."""
+"""Function from the delivered answer to what the client sees.
+
+The function returns a pair:
+
+- the visible items, or None if they equal the answer. They differ if the client has already seen streamed
+  text of a rejected answer.
+- the ID of the response that the client saw begin; empty if it is the ID of the answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateRequest:
-    """How a candidate is asked for.
+    """Functions that send one more request to the model for another candidate.
 
     Attributes:
-        send: a body as what is to be yielded.
-        received: what came of that as a payload; raises if it is none.
+        build_request: turns a request body into the effect that sends it.
+        parse_response: converts the result of that effect to a payload; raises if it is not an answer.
     """
 
     build_request: Callable[[bytes], Any]
@@ -40,13 +45,13 @@ class CandidateRequest:
 
 
 def show_answer_unchanged(answer: list[Item], source: AnswerSource) -> tuple[list[Item] | None, str]:
-    """The client sees the answer itself, and no other before it."""
+    """Return a `VisibleAnswer` result: the client sees the answer itself and nothing before it."""
     del answer, source
     return None, ""
 
 
 class InterceptorServices(Protocol):
-    """What an exchange needs of the engine that made it."""
+    """Services of the interceptor that its requests use."""
 
     agent: str
     conversations: ConversationCache
@@ -55,12 +60,12 @@ class InterceptorServices(Protocol):
     def start_session(
         self, adapter: ApiAdapter, body: Mapping[str, Any], steps: Sequence[Step], run_id: str
     ) -> Session:
-        """Begin the session of a run."""
+        """Start the session of a run."""
         ...
 
 
 def release_claims(conversation: Conversation) -> None:
-    """Calls that were claimed and that nobody ran: they may be made again."""
+    """Release the claims of calls that the client did not execute, so that it may execute them later."""
     session = conversation.session
     for claim in conversation.claims.values():
         session.end_tool(claim, "", is_refused=True)
@@ -69,7 +74,7 @@ def release_claims(conversation: Conversation) -> None:
 
 
 def format_repeated_calls(claims: Sequence[EffectClaim]) -> str:
-    """What a model is told that asks for calls that were made, or may have been."""
+    """Build the message to a model that repeats calls which were, or may have been, executed."""
     done = [claim.effect for claim in claims if claim.decision is ExecutionDecision.REUSE]
     doubt = [claim.effect for claim in claims if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN]
     parts = ["[guard] Your last answer was dropped."]
